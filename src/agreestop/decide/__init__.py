@@ -1,0 +1,1 @@
+"""The decision layer: numpy alone, usable with any model's log-confidences."""

@@ -1,0 +1,41 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import BinaryIO
+
+from .checks import InputError
+
+
+@contextmanager
+def atomic_writer(path: str | PathLike[str]) -> Iterator[BinaryIO]:
+    """A binary file beside `path` that takes its place once everything is written and on disk."""
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror}; choose a folder that exists and may be written to.") from None
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, target)
+    except BaseException as error:
+        Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InputError(f"cannot write {target}: {error.strerror}.") from None
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

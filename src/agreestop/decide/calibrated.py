@@ -1,0 +1,167 @@
+"""A calibrated rule: decide for batches, for streams, and for engines that run an ensemble checkpoint by checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .checks import Booleans, CalibrationWarning, Floats, InputError, Integers, as_labels, as_log_confidence, columns_of
+from .decisions import Decision, Decisions
+from .policies import Policy, Verdict, run_policy
+from .tuned_rows import TunedRows, join_marks, mark_rows
+
+if TYPE_CHECKING:
+    from .rules import Rule
+
+BLOCK_NUMBERS = 1 << 17  # numbers of log-confidence looked at together: a block stays in the cache
+
+
+@dataclass(frozen=True, eq=False)
+class CalibratedRule:
+    """A rule, what calibration taught it (`policy`), and what it promises (`guarantee`). Make one with `rule.calibrate`."""
+
+    rule: Rule
+    policy: Policy
+    n: int
+    members: int
+    classes: int
+    guarantee: str
+    shortage: str
+    fingerprint: str
+
+    @property
+    def checkpoints(self) -> tuple[float, ...]:
+        return self.rule.checkpoints
+
+    @property
+    def tuned(self) -> TunedRows | None:
+        return self.rule.tuned
+
+    def start(self, count: int, first: int = 0) -> Floats:
+        """State of `count` inputs before their first checkpoint; `first` is the number of the first of them."""
+        return self.policy.start(count, self.classes, first)
+
+    def step(self, index: int, log_confidence: Floats, state: Floats) -> Verdict:
+        """The verdict on log-confidences (b, K, C) at checkpoint `index`: batch, stream and engines all go through here."""
+        evidence = self.rule.evidence(index, log_confidence)
+        return self.policy.judge(index, index == len(self.rule.checkpoints) - 1, evidence, state)
+
+    def check_sizes(self, members: int, classes: int) -> None:
+        """Refuse another number of members or classes than calibrated with."""
+        for name, given, needed in (("members", members, self.members), ("classes", classes, self.classes)):
+            if given != needed:
+                raise InputError(f"log_confidence has {given} {name}, but the rule was calibrated with {needed}: give the same ensemble.")
+
+    def decide(self, log_confidence: ArrayLike, times: Sequence[float] | None = None) -> Decisions:
+        """Stop and answer for inputs (n, M, K, C); with `times` a longer array is cut to the rule's checkpoints."""
+        array = as_log_confidence(log_confidence)
+        n, available, members, classes = array.shape
+        self.check_sizes(members, classes)
+        columns = columns_of(self.checkpoints, available, times)
+        index, sets = np.empty(n, dtype=np.int64), np.empty((n, classes), dtype=bool)
+        marks = np.empty(n if self.tuned else 0, dtype=np.uint64)
+        rows = max(1, BLOCK_NUMBERS // (members * classes))
+        for begin in range(0, n, rows):
+            block = slice(begin, min(begin + rows, n))
+            index[block], sets[block] = self._decide_block(array[block], columns, begin)
+            if self.tuned:
+                marks[block] = mark_rows(array[block], columns)
+        reuse = self.tuned.reuse(marks) if self.tuned else ""
+        return Decisions(stop_index=index, sets=sets, checkpoints=self.checkpoints, reuse=reuse)
+
+    def _decide_block(self, block: NDArray[Any], columns: list[int], first: int) -> tuple[Integers, Booleans]:
+        def evidence(index: int, active: Integers) -> Floats:
+            values = block[:, columns[index]] if len(active) == len(block) else block[active, columns[index]]
+            return self.rule.evidence(index, np.ascontiguousarray(values, dtype=np.float64))
+
+        return run_policy(self.policy, evidence, self.start(len(block), first), len(columns), self.classes)
+
+    def stream(self, number: int = 0) -> Session:
+        """Watch one input, checkpoint by checkpoint. `number` matters to randomised merging alone: it picks the uniform number
+        that input `number` of a batch would get."""
+        return Session(self, number)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the rule to one file: a readable header and plain arrays. The file appears whole or not at all."""
+        from .rule_files import save_rule
+
+        save_rule(self, path)
+
+
+class Session:
+    """One input under watch: a few numbers of state, pushed one checkpoint at a time."""
+
+    __slots__ = ("_calibrated", "_state", "decision", "index")
+
+    def __init__(self, calibrated: CalibratedRule, number: int = 0) -> None:
+        self._calibrated = calibrated
+        self._state = calibrated.start(1, number)
+        self.index = 0
+        self.decision: Decision | None = None
+
+    def push(self, log_confidence: ArrayLike) -> Decision | None:
+        """Log-confidences (K, C) of the next checkpoint; the decision if the rule stops here, else None."""
+        if self.decision is not None:
+            raise InputError(f"this input stopped at time {self.decision.time}: open a new session for the next input.")
+        array = as_log_confidence(log_confidence, "(K, C)")
+        calibrated = self._calibrated
+        if array.shape != (calibrated.members, calibrated.classes):
+            calibrated.check_sizes(*array.shape)
+        values = np.ascontiguousarray(array, dtype=np.float64)[None]
+        verdict = calibrated.step(self.index, values, self._state)
+        if verdict.stop[0]:
+            classes = tuple(np.flatnonzero(verdict.sets[0]).tolist())
+            self.decision = Decision(time=calibrated.checkpoints[self.index], index=self.index, classes=classes)
+        self._state = verdict.state
+        self.index += 1
+        return self.decision
+
+
+def gather_evidence(rule: Rule, array: NDArray[Any], columns: list[int]) -> Floats:
+    """The rule's evidence (n, M, ...) for inputs (n, ..., K, C), one checkpoint after another."""
+    parts = [rule.evidence(index, np.ascontiguousarray(array[:, column], dtype=np.float64)) for index, column in enumerate(columns)]
+    return np.stack(parts, axis=1)
+
+
+def refuse_tuned(tuned: TunedRows, array: NDArray[Any], columns: list[int], what: str) -> None:
+    """Refuse rows that a score or risk was tuned on."""
+    if reuse := tuned.reuse(mark_rows(array, columns)):
+        raise InputError(f"{what}: {reuse}")
+
+
+def calibrate(rule: Rule, log_confidence: ArrayLike, labels: ArrayLike, times: Sequence[float] | None) -> CalibratedRule:
+    """Fit a rule's policy on calibration data that were used for nothing else."""
+    array = as_log_confidence(log_confidence)
+    n, available, members, classes = array.shape
+    known = as_labels(labels, n, classes)
+    columns = columns_of(rule.checkpoints, available, times)
+    rule.check_members(members)
+    if rule.tuned is not None:
+        refuse_tuned(rule.tuned, array, columns, "calibration")
+    shortage = rule.shortage(known, members, classes)
+    if shortage:
+        warnings.warn(shortage, CalibrationWarning, stacklevel=3)
+    policy = rule.fit(gather_evidence(rule, array, columns), known, classes)
+    return CalibratedRule(
+        rule=rule,
+        policy=policy,
+        n=n,
+        members=members,
+        classes=classes,
+        guarantee=rule.promise(),
+        shortage=shortage,
+        fingerprint=_fingerprint(array, known, columns),
+    )
+
+
+def _fingerprint(array: NDArray[Any], labels: Integers, columns: list[int]) -> str:
+    """A name for the calibration data, whatever the order of their rows."""
+    marks = join_marks(np.column_stack([mark_rows(array, columns), labels.astype(np.uint64)]))
+    return hashlib.sha256(np.sort(marks).astype("<u8").tobytes()).hexdigest()[:16]

@@ -1,0 +1,112 @@
+"""Checks of what a user hands in: each failure is one sentence that says what was given, what is needed and what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+Booleans: TypeAlias = NDArray[np.bool_]
+
+
+class InputError(ValueError):
+    """Something handed to agreestop cannot be used; the message says what to do about it."""
+
+
+class CalibrationWarning(UserWarning):
+    """The calibrated rule is valid but can never exclude a label; the message says how many examples it needs."""
+
+
+def as_checkpoints(checkpoints: Sequence[float]) -> tuple[float, ...]:
+    """Checkpoint times as a tuple: positive, finite, strictly increasing; whole numbers stay integers."""
+    values = tuple(checkpoints) if not isinstance(checkpoints, (int, float)) else (checkpoints,)
+    if not values:
+        raise InputError("checkpoints is empty: give at least one time at which the rule may stop.")
+    times = []
+    for value in values:
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+            raise InputError(f"checkpoints holds {value!r}: give times as numbers.")
+        if not math.isfinite(value) or value <= 0:
+            raise InputError(f"checkpoints holds {value!r}: times must be positive and finite.")
+        times.append(int(value) if float(value).is_integer() else float(value))
+    for earlier, later in zip(times, times[1:], strict=False):
+        if later <= earlier:
+            raise InputError(f"checkpoints must increase, but {later} follows {earlier}: sort them and drop repeats.")
+    return tuple(times)
+
+
+def as_max_set_size(size: int) -> int:
+    """The largest set that may stop, I_th: an integer of at least one."""
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+        raise InputError(f"max_set_size is {size!r}: give the largest set that may stop, an integer of at least 1.")
+    return int(size)
+
+
+def check_finite(values: NDArray[Any], name: str) -> None:
+    """Refuse NaN and infinity, without a temporary the size of the array."""
+    if values.size and not (values.min() > -np.inf and values.max() < np.inf):
+        where = np.unravel_index(int(np.argmin(np.isfinite(values))), values.shape)
+        place = ", ".join(str(int(i)) for i in where)
+        hint = ""
+        if values[where] == -np.inf and name == "log_confidence":
+            hint = "; a confidence of exactly zero has no finite logarithm, so take logits through log_confidence()"
+        raise InputError(f"{name} holds {values[where]} at [{place}]: every value must be finite{hint}.")
+
+
+def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> NDArray[Any]:
+    """The array itself, checked: right number of axes, not empty, finite, nowhere positive. float32 stays float32."""
+    array = np.asarray(log_confidence)
+    ndim = axes.count(",") + 1
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"log_confidence has dtype {array.dtype}: it must hold real numbers.")
+    if array.ndim != ndim:
+        raise InputError(f"log_confidence has shape {array.shape}: {ndim} axes {axes} are needed.")
+    if array.size == 0:
+        raise InputError(f"log_confidence has shape {array.shape} and holds nothing: every axis of {axes} must be at least 1.")
+    low, high = array.min(), array.max()
+    if not (low > -np.inf and high <= 0):
+        check_finite(array, "log_confidence")
+        raise InputError(
+            f"log_confidence reaches {high:.6g}, but the logarithm of a confidence is at most 0: "
+            "pass spike counts or logits through log_confidence() first."
+        )
+    return array
+
+
+def as_labels(labels: ArrayLike, n: int, classes: int) -> Integers:
+    """Labels as int64: one for each of n inputs, integers in 0..classes-1."""
+    array = np.asarray(labels)
+    if array.ndim != 1:
+        raise InputError(f"labels has shape {array.shape}: one axis, one label for each input, is needed.")
+    if len(array) != n:
+        raise InputError(f"labels has {len(array)} entries for {n} inputs: give one label for each input.")
+    if array.dtype.kind not in "iu":
+        raise InputError(f"labels has dtype {array.dtype}: class indices as integers are needed; convert with astype(int) if they are whole.")
+    if n and (array.min() < 0 or array.max() >= classes):
+        wrong = array[(array < 0) | (array >= classes)][0]
+        raise InputError(f"labels holds {wrong}, but there are {classes} classes: labels run from 0 to {classes - 1}.")
+    return array.astype(np.int64)
+
+
+def columns_of(checkpoints: tuple[float, ...], available: int, times: Sequence[float] | None, what: str = "log_confidence") -> list[int]:
+    """Which entries of the time axis the checkpoints are: all of them, or those that `times` names."""
+    if times is None:
+        if available != len(checkpoints):
+            raise InputError(
+                f"{what} has {available} checkpoints and the rule has {len(checkpoints)}: "
+                "give as many, or pass times= to have a longer array cut to the rule's checkpoints."
+            )
+        return list(range(available))
+    known = as_checkpoints(times)
+    if len(known) != available:
+        raise InputError(f"times names {len(known)} moments and {what} has {available} checkpoints: give one time for each.")
+    place = {time: column for column, time in enumerate(known)}
+    missing = [time for time in checkpoints if time not in place]
+    if missing:
+        raise InputError(f"times lacks the rule's checkpoint {missing[0]}: {what} must hold every checkpoint of {checkpoints}.")
+    return [place[time] for time in checkpoints]

@@ -1,0 +1,101 @@
+"""Confidence, in logarithms.
+
+    f_c = exp(r_c) / Σ_c' exp(r_c')                 softmax of the spike counts r so far
+    M_r(f) = (1/K · Σ_k f_k^r)^(1/r)                generalised mean; r = 0 geometric, ±∞ max and min
+
+Everything is float64 and logarithmic: powers of f underflow, and the loss of a sure winner (1e-35, say) would round to 0
+and tie with others. `log1p` and `expm1` keep it. Sums run over sorted values, so equal cells give equal bits in any order:
+rate-coded scores tie heavily, and a tie must stay a tie.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .checks import Floats, InputError, check_finite
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """log-softmax over the last axis; equal bits for equal values, whatever the order of the classes."""
+    top = logits.max(axis=-1, keepdims=True)
+    gaps = logits - top
+    parts = np.sort(np.exp(gaps), axis=-1)
+    parts[..., -1] = 0.0  # the winner's own 1 goes into log1p
+    rest = np.add.accumulate(parts, axis=-1)[..., -1:]
+    gaps -= np.log1p(rest)
+    return gaps
+
+
+def log_confidence(counts: ArrayLike, axis: int = -1) -> Floats:
+    """Log-confidence of every class from spike counts or logits: the log-softmax along `axis`, in float64."""
+    array = np.asarray(counts, dtype=np.float64)
+    if array.ndim == 0:
+        raise InputError("counts is a single number: give one value for each class.")
+    if array.shape[axis] == 0:
+        raise InputError(f"counts has shape {array.shape}: the class axis must not be empty.")
+    check_finite(array, "counts")
+    return np.ascontiguousarray(np.moveaxis(log_softmax(np.moveaxis(array, axis, -1)), -1, axis))
+
+
+def as_exponent(r: float) -> float:
+    """The exponent of a generalised mean, any number in [-∞, ∞]."""
+    try:
+        value = float(r)
+    except (TypeError, ValueError):
+        raise InputError(f"r is {r!r}: give a number, or inf or -inf.") from None
+    if math.isnan(value):
+        raise InputError("r is nan: give a number, or inf or -inf.")
+    return value
+
+
+def pool_logs(log_values: NDArray[np.floating], r: float, axis: int = -1) -> Floats:
+    """log M_r of values given by their finite logarithms, along `axis`: finite for every r."""
+    members = log_values.shape[axis]
+    if members == 1:
+        return np.squeeze(np.asarray(log_values, dtype=np.float64), axis=axis)
+    parts = np.moveaxis(np.sort(log_values, axis=axis), axis, 0).astype(np.float64, copy=False)
+    if r == math.inf:
+        return parts[-1].copy()
+    if r == -math.inf:
+        return parts[0].copy()
+    if r == 0:
+        total = parts[0].copy()
+        for part in parts[1:]:
+            total += part
+        return total / members
+    top, others = (parts[-1], parts[:-1]) if r > 0 else (parts[0], parts[1:])
+    total = np.zeros(top.shape)
+    for part in others:
+        gap = part - top
+        gap *= r
+        total += np.expm1(gap, out=gap)
+    total /= members
+    np.log1p(total, out=total)
+    total /= r
+    total += top
+    return total
+
+
+def generalized_mean(values: ArrayLike, r: float, axis: int = -1) -> Floats:
+    """Generalised mean M_r of non-negative values along `axis`, r in [-∞, ∞]; 0 is geometric, ±∞ are max and min."""
+    r = as_exponent(r)
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim == 0 or array.shape[axis] == 0:
+        raise InputError(f"values has shape {array.shape}: at least one value along the axis is needed.")
+    check_finite(array, "values")
+    if (array < 0).any():
+        raise InputError(f"values holds {array.min():.6g}: a generalised mean is defined for values of at least 0.")
+    zero = array == 0
+    tiny = np.log(np.where(zero, 1.0, array))
+    if not zero.any():
+        return np.exp(pool_logs(tiny, r, axis))
+    if r <= 0:  # one zero makes the mean zero
+        return np.where(zero.any(axis=axis), 0.0, np.exp(pool_logs(tiny, r, axis)))
+    top = array.max(axis=axis, keepdims=True)
+    if math.isinf(r):
+        return np.squeeze(top, axis=axis)
+    scaled = np.sort(np.divide(array, top, out=np.zeros_like(array), where=top > 0) ** r, axis=axis)
+    return np.asarray(np.squeeze(top, axis=axis) * scaled.mean(axis=axis) ** (1 / r))

@@ -1,0 +1,162 @@
+"""Decisions, and how good they were.
+
+    coverage            share of inputs whose answer holds the label, with Wilson's interval
+    latency             mean stopping time; normalized_latency the same over the last checkpoint's time
+    set_size            mean number of classes in an answer
+
+each an `Estimate`: a number with `low` and `high`, here at 95 % unless another level is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .checks import Booleans, Floats, InputError, Integers, as_labels
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Where one input stopped, and the classes it answers with."""
+
+    time: float
+    index: int
+    classes: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """Where n inputs stopped and what they answer: `stop_index` (n,), `sets` (n, C). `reuse` says so if they were tuned on."""
+
+    stop_index: Integers
+    sets: Booleans
+    checkpoints: tuple[float, ...]
+    reuse: str = ""
+
+    @property
+    def stop_time(self) -> Integers | Floats:
+        """The checkpoint time at which each input stopped, (n,)."""
+        return np.array(self.checkpoints)[self.stop_index]
+
+    @property
+    def set_size(self) -> Integers:
+        return np.count_nonzero(self.sets, axis=1)
+
+    def __len__(self) -> int:
+        return len(self.stop_index)
+
+    def __getitem__(self, i: int) -> Decision:
+        index = int(self.stop_index[i])
+        return Decision(self.checkpoints[index], index, tuple(np.flatnonzero(self.sets[i]).tolist()))
+
+
+class Estimate(float):
+    """A number with a confidence interval, `low` to `high`, and a standard error, `se`."""
+
+    low: float
+    high: float
+    se: float
+
+    def __new__(cls, value: float, low: float, high: float, se: float) -> Estimate:
+        estimate = super().__new__(cls, value)
+        estimate.low, estimate.high, estimate.se = low, high, se
+        return estimate
+
+    def __repr__(self) -> str:
+        return f"{float(self):.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+    @classmethod
+    def of_mean(cls, values: Floats | Integers, confidence: float) -> Estimate:
+        """A mean, with the normal interval."""
+        count = len(values)
+        mean = float(np.mean(values))
+        se = float(np.std(values, ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+        z = _z(confidence)
+        return cls(mean, mean - z * se, mean + z * se, se)
+
+    @classmethod
+    def of_share(cls, hits: int, count: int, confidence: float) -> Estimate:
+        """A proportion, with Wilson's interval."""
+        z = _z(confidence)
+        share = hits / count
+        centre = (share + z * z / (2 * count)) / (1 + z * z / count)
+        half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+        return cls(share, max(0.0, centre - half), min(1.0, centre + half), math.sqrt(share * (1 - share) / count))
+
+    def over(self, scale: float) -> Estimate:
+        """The same quantity in another unit."""
+        return Estimate(self / scale, self.low / scale, self.high / scale, self.se / scale)
+
+
+def _z(confidence: float) -> float:
+    if not 0 < confidence < 1:
+        raise InputError(f"confidence is {confidence}: give the level of the intervals, between 0 and 1.")
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Coverage among the inputs that stopped at one time, or that belong to one class."""
+
+    key: float
+    n: int
+    coverage: Estimate
+    normalized_latency: Estimate
+    set_size: Estimate
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How often the answers held the label, how early they came and how large they were."""
+
+    n: int
+    coverage: Estimate
+    latency: Estimate
+    normalized_latency: Estimate
+    set_size: Estimate
+    by_stop_time: tuple[Group, ...]
+    by_class: tuple[Group, ...]
+
+
+def evaluate(decisions: Decisions, labels: ArrayLike, confidence: float = 0.95) -> Evaluation:
+    """Compare decisions with the true labels (n,). Refuses decisions on rows that the rule was tuned on."""
+    n, classes = decisions.sets.shape
+    if n == 0:
+        raise InputError("there are no decisions to evaluate: decide on at least one input.")
+    truth = as_labels(labels, n, classes)
+    if decisions.reuse:
+        raise InputError(f"evaluation: {decisions.reuse}")
+    hits = decisions.sets[np.arange(n), truth]
+    times = decisions.stop_time
+    horizon = float(decisions.checkpoints[-1])
+
+    def group(key: float, rows: Booleans) -> Group:
+        count = int(rows.sum())
+        return Group(
+            key=key,
+            n=count,
+            coverage=Estimate.of_share(int(hits[rows].sum()), count, confidence),
+            normalized_latency=Estimate.of_mean(times[rows], confidence).over(horizon),
+            set_size=Estimate.of_mean(decisions.set_size[rows], confidence),
+        )
+
+    def groups(values: Integers, keys: Iterable[float]) -> tuple[Group, ...]:
+        present = np.unique(values)
+        names = list(keys)
+        return tuple(group(names[value], values == value) for value in present.tolist())
+
+    latency = Estimate.of_mean(times, confidence)
+    return Evaluation(
+        n=n,
+        coverage=Estimate.of_share(int(hits.sum()), n, confidence),
+        latency=latency,
+        normalized_latency=latency.over(horizon),
+        set_size=Estimate.of_mean(decisions.set_size, confidence),
+        by_stop_time=groups(decisions.stop_index, decisions.checkpoints),
+        by_class=groups(truth, range(classes)),
+    )

@@ -1,0 +1,76 @@
+"""Ranks and levels, decided in exact rational arithmetic.
+
+A conformal threshold is an order statistic, and its rank is an integer: `⌈(n + 1)·level⌉`. In floating point
+`1 - 0.9` is not `0.1`, which moves the rank by one where it matters most. So a target is read as the user wrote it
+(`Fraction(str(target))`) and every rank below is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+
+from .checks import Floats, InputError
+
+Target = float | str | Fraction | Decimal
+
+
+def as_target(target: Target, name: str = "target") -> Fraction:
+    """A probability strictly between 0 and 1, exactly as written: 0.9, "0.9", "9/10" and Fraction(9, 10) are one number."""
+    try:
+        value = Fraction(str(target).strip())
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"{name} is {target!r}: give a probability such as 0.9, '0.9' or '9/10'.") from None
+    if not 0 < value < 1:
+        raise InputError(f"{name} is {target!r}: it must lie strictly between 0 and 1, for example 0.9.")
+    return value
+
+
+def as_delta(delta: Target | None) -> Fraction | None:
+    """The δ of a training-conditional promise, exactly as written; None where none is asked for."""
+    return None if delta is None else as_target(delta, "delta")
+
+
+def quantile_rank(n: int, level: Fraction, delta: Fraction | None = None) -> int:
+    """Rank k such that the k-th smallest of n exchangeable scores is at least a new one with probability ≥ level.
+
+    Without `delta`: ⌈(n+1)·level⌉. With it (i.i.d. scores): the smallest k with P(Beta(k, n+1-k) < level) ≤ delta, so that
+    with probability ≥ 1 - delta over the n scores the coverage given them is ≥ level. n + 1 means that no score is high enough.
+    """
+    if delta is None:
+        return math.ceil((n + 1) * level)
+    # P(Beta(k, n+1-k) < p) = P(Binomial(n, p) ≥ k); the tail is summed in logs from k = n downwards.
+    p, bound = float(level), math.log(float(delta)) - 1e-9
+    steps = np.arange(n, 0, -1)
+    ratios = np.log(steps / (n - steps + 1.0)) + math.log1p(-p) - math.log(p)
+    masses = n * math.log(p) + np.concatenate([[0.0], np.cumsum(ratios)])
+    tails = np.logaddexp.accumulate(masses)[:n]
+    return n + 1 - int(np.searchsorted(tails, bound, side="right"))
+
+
+def order_statistic(values: Floats, rank: int) -> float:
+    """The rank-th smallest value, counted from one; ∞ above the last, -∞ below the first."""
+    if rank > len(values):
+        return math.inf
+    if rank < 1:
+        return -math.inf
+    return float(np.partition(values, rank - 1)[rank - 1])
+
+
+def least_n(level: Fraction, delta: Fraction | None = None) -> int:
+    """The smallest n at which `quantile_rank` is at most n, so that a threshold can be finite."""
+    if delta is None:
+        return math.ceil(level / (1 - level))
+    n = max(1, math.ceil(math.log(float(delta)) / math.log(float(level))) - 1)
+    while quantile_rank(n, level, delta) > n:
+        n += 1
+    return n
+
+
+def in_words(value: Fraction) -> str:
+    """A probability the way a person writes it: 0.9, or 1/3 where the decimals do not end."""
+    text = str(Decimal(value.numerator) / Decimal(value.denominator))
+    return text if Fraction(text) == value else str(value)

@@ -1,0 +1,105 @@
+"""How sure the best I classes are, for AgreeStop: fixed before calibration.
+
+    π_t(c)   posterior: softmax(τ_t · g_t), g_t the pooled log-confidence; classes ordered by it, ties by lowest index
+    ρ_t(c)   π_t-mass of c and of all classes ranked after it
+    e_t      risk that the label is not among the I most probable classes; TopMass: their missing mass, ρ_t of rank I + 1
+
+All in logarithms and as sums of the tail: 1 - Σ would cancel to 0 for confident networks, and then nothing stops.
+A risk hands ρ and e to the rule as one array (b, C + 1): log ρ of every class, then log e.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .checks import Floats, Integers
+from .pooling import MergeConfidence
+from .scores import fit_temperatures, pooling_of
+from .tuned_rows import TunedRows
+from .tuning_data import TuningData, cut_fitted
+
+
+class Risk(Protocol):
+    """Anything that turns the log-confidences of one checkpoint into an order of the classes and a risk."""
+
+    @property
+    def tuned(self) -> TunedRows | None: ...
+
+    def evidence(self, index: int, log_confidence: Floats, max_set_size: int) -> Floats:
+        """(b, C + 1) from log-confidences (b, K, C): log ρ of every class, then log e."""
+        ...
+
+    def cut(self, checkpoints: tuple[float, ...]) -> Risk:
+        """The risk restricted to a rule's checkpoints."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Tails:
+    """Classes in order of probability, and the log-mass of each and of all after it, both (b, C)."""
+
+    order: Integers
+    log_mass: Floats
+
+    @classmethod
+    def of(cls, logits: Floats) -> Tails:
+        order = np.argsort(np.negative(logits), axis=-1, kind="stable")
+        ranked = logits[np.arange(len(logits))[:, None], order]
+        mass = np.logaddexp.accumulate(ranked[:, ::-1], axis=-1)[:, ::-1]
+        return cls(order, mass - mass[:, :1])
+
+    def outside(self, count: int) -> Floats:
+        """Log-mass of all but the `count` most probable classes; -∞ if there are no others."""
+        if count >= self.log_mass.shape[1]:
+            return np.full(len(self.log_mass), -np.inf)
+        return self.log_mass[:, count]
+
+    def evidence(self, log_risk: Floats) -> Floats:
+        """log ρ by class and the risk beside it, (b, C + 1)."""
+        rows, classes = self.order.shape
+        packed = np.empty((rows, classes + 1))
+        packed[np.arange(rows)[:, None], self.order] = self.log_mass
+        packed[:, classes] = log_risk
+        return packed
+
+
+@dataclass(frozen=True, eq=False)
+class TopMass:
+    """The posterior mass of all but the I most probable classes; `TopMass.fit` gives the posterior a temperature per checkpoint."""
+
+    pooling: MergeConfidence = MergeConfidence()
+    temperatures: Floats | None = field(default=None, metadata={"per_checkpoint": True})
+    times: tuple[float, ...] | None = None
+    tuned: TunedRows | None = None
+
+    def __post_init__(self) -> None:
+        pooling_of(self.pooling)
+
+    @classmethod
+    def fit(
+        cls, log_confidence: ArrayLike, labels: ArrayLike, pooling: MergeConfidence | None = None, times: Sequence[float] | None = None
+    ) -> TopMass:
+        """Fit τ_t by log-loss on tuning data (n, M, K, C) with labels (n,); name `times` to let rules use some of the checkpoints."""
+        data = TuningData.of(log_confidence, labels, times)
+        merge = pooling_of(pooling)
+        return cls(merge, fit_temperatures(data, merge), data.times, data.rows)
+
+    @property
+    def fitted_checkpoints(self) -> int:
+        return 0 if self.temperatures is None else len(self.temperatures)
+
+    def tails(self, index: int, log_confidence: Floats) -> Tails:
+        pooled = self.pooling.pool(log_confidence)
+        return Tails.of(pooled if self.temperatures is None else self.temperatures[index] * pooled)
+
+    def evidence(self, index: int, log_confidence: Floats, max_set_size: int) -> Floats:
+        tails = self.tails(index, log_confidence)
+        return tails.evidence(tails.outside(max_set_size))
+
+    def cut(self, checkpoints: tuple[float, ...]) -> TopMass:
+        return self if self.temperatures is None else cut_fitted(self, checkpoints)

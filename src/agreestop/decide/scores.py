@@ -1,0 +1,200 @@
+"""Scores S_t(x, c), fixed before calibration: the less a class fits the input, the larger.
+
+    LogLoss        S_t = -g_t                                   g_t: pooled log-confidence
+    Temperature    S_t = -log softmax(τ_t · g_t)                τ_t: least log-loss on the tuning split
+    TuningRanks    S_t = F_t(-g_t)                              F_t: distribution of the true label's loss on the tuning split
+    Spread         S_t = base + β · spread of the members' losses
+    Shaped         S_t = base - offset_t
+
+One threshold serves all times in the simultaneous and stop-aware calibrations, so scores must be comparable across time:
+raw losses are not, because counts grow. Whatever is fitted, is fitted on a tuning split that is neither calibration
+nor test data, and remembers the rows it has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .checks import Floats, InputError
+from .confidence import log_softmax
+from .pooling import MergeConfidence
+from .tuned_rows import TunedRows
+from .tuning_data import TuningData, cut_fitted
+
+
+class Score(Protocol):
+    """Anything that turns the log-confidences of one checkpoint into a score for each class."""
+
+    @property
+    def tuned(self) -> TunedRows | None: ...
+
+    def losses(self, index: int, log_confidence: Floats) -> Floats:
+        """Scores (b, C) at checkpoint `index` from log-confidences (b, K, C)."""
+        ...
+
+    def cut(self, checkpoints: tuple[float, ...]) -> Score:
+        """The score restricted to a rule's checkpoints."""
+        ...
+
+
+def pooling_of(pooling: MergeConfidence | None) -> MergeConfidence:
+    """The confidence merging that a score or risk works on; model averaging if none is named."""
+    if pooling is None:
+        return MergeConfidence()
+    if not isinstance(pooling, MergeConfidence):
+        raise InputError(f"pooling is {pooling!r}: scores and risks pool confidences; give MergeConfidence(r=...).")
+    return pooling
+
+
+@dataclass(frozen=True)
+class LogLoss:
+    """The pooled log-loss, -log M_r(f): the score of the paper."""
+
+    pooling: MergeConfidence = MergeConfidence()
+
+    @property
+    def tuned(self) -> None:
+        return None
+
+    def losses(self, index: int, log_confidence: Floats) -> Floats:
+        pooled = self.pooling.pool(log_confidence)
+        return np.negative(pooled)
+
+    def cut(self, checkpoints: tuple[float, ...]) -> LogLoss:
+        return self
+
+
+def fit_temperatures(data: TuningData, pooling: MergeConfidence) -> Floats:
+    """The τ_t of least log-loss at each checkpoint, by bisection on its derivative, which grows with τ."""
+    return np.array([_fit_temperature(pooling.pool(data.at(index)), data) for index in range(data.checkpoints)])
+
+
+def _fit_temperature(pooled: Floats, data: TuningData) -> float:
+    own = data.of_label(pooled).mean()
+    low, high = np.log(1e-3), np.log(1e3)
+    for _ in range(40):
+        middle = (low + high) / 2
+        expected = (np.exp(log_softmax(np.exp(middle) * pooled)) * pooled).sum(axis=-1).mean()
+        if expected > own:
+            high = middle
+        else:
+            low = middle
+    return float(np.exp((low + high) / 2))
+
+
+@dataclass(frozen=True, eq=False)
+class Temperature:
+    """Log-loss at a temperature per checkpoint: the recommended score for stop-aware calibration."""
+
+    pooling: MergeConfidence
+    temperatures: Floats = field(metadata={"per_checkpoint": True})
+    times: tuple[float, ...] | None = None
+    tuned: TunedRows | None = None
+
+    @classmethod
+    def fit(
+        cls, log_confidence: ArrayLike, labels: ArrayLike, pooling: MergeConfidence | None = None, times: Sequence[float] | None = None
+    ) -> Temperature:
+        """Fit τ_t on tuning data (n, M, K, C) with labels (n,); name `times` to let rules use some of the checkpoints."""
+        data = TuningData.of(log_confidence, labels, times)
+        merge = pooling_of(pooling)
+        return cls(merge, fit_temperatures(data, merge), data.times, data.rows)
+
+    @property
+    def fitted_checkpoints(self) -> int:
+        return len(self.temperatures)
+
+    def losses(self, index: int, log_confidence: Floats) -> Floats:
+        return np.negative(log_softmax(self.temperatures[index] * self.pooling.pool(log_confidence)))
+
+    def cut(self, checkpoints: tuple[float, ...]) -> Temperature:
+        return cut_fitted(self, checkpoints)
+
+
+QUANTILES = 64
+
+
+@dataclass(frozen=True, eq=False)
+class TuningRanks:
+    """The rank of a class's loss among the true labels' losses of the tuning split, at the same checkpoint.
+
+    The distribution is kept as quantiles; between them ranks are interpolated, beyond them the loss itself goes on, so
+    that the order of losses is never lost.
+    """
+
+    pooling: MergeConfidence
+    quantiles: Floats = field(metadata={"per_checkpoint": True})
+    times: tuple[float, ...] | None = None
+    tuned: TunedRows | None = None
+
+    @classmethod
+    def fit(
+        cls, log_confidence: ArrayLike, labels: ArrayLike, pooling: MergeConfidence | None = None, times: Sequence[float] | None = None
+    ) -> TuningRanks:
+        """Learn the distribution of the true label's loss at each checkpoint of tuning data (n, M, K, C)."""
+        data = TuningData.of(log_confidence, labels, times)
+        merge = pooling_of(pooling)
+        own = [-data.of_label(merge.pool(data.at(index))) for index in range(data.checkpoints)]
+        levels = np.linspace(0, 1, QUANTILES)
+        return cls(merge, np.quantile(np.array(own), levels, axis=1).T.copy(), data.times, data.rows)
+
+    @property
+    def fitted_checkpoints(self) -> int:
+        return len(self.quantiles)
+
+    def losses(self, index: int, log_confidence: Floats) -> Floats:
+        loss = np.negative(self.pooling.pool(log_confidence))
+        grid = self.quantiles[index]
+        inside = np.interp(loss, grid, np.linspace(0, 1, QUANTILES))
+        return np.asarray(inside + np.maximum(loss - grid[-1], 0) + np.minimum(loss - grid[0], 0))
+
+    def cut(self, checkpoints: tuple[float, ...]) -> TuningRanks:
+        return cut_fitted(self, checkpoints)
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """A score plus β times the members' disagreement: the standard deviation of their losses for the class."""
+
+    base: Score
+    beta: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.beta):
+            raise InputError(f"beta is {self.beta}: give a finite number.")
+
+    @property
+    def tuned(self) -> TunedRows | None:
+        return self.base.tuned
+
+    def losses(self, index: int, log_confidence: Floats) -> Floats:
+        ordered = np.sort(log_confidence, axis=-2)
+        return np.asarray(self.base.losses(index, log_confidence) + self.beta * ordered.std(axis=-2))
+
+    def cut(self, checkpoints: tuple[float, ...]) -> Spread:
+        return replace(self, base=self.base.cut(checkpoints))
+
+
+@dataclass(frozen=True, eq=False)
+class Shaped:
+    """A score less an offset per checkpoint: a threshold shaped over time, `S_t ≤ λ + offset_t`."""
+
+    base: Score
+    offsets: Floats = field(metadata={"per_checkpoint": True})
+    times: tuple[float, ...] | None = None
+    tuned: TunedRows | None = None
+
+    @property
+    def fitted_checkpoints(self) -> int:
+        return len(self.offsets)
+
+    def losses(self, index: int, log_confidence: Floats) -> Floats:
+        return np.asarray(self.base.losses(index, log_confidence) - self.offsets[index])
+
+    def cut(self, checkpoints: tuple[float, ...]) -> Shaped:
+        return replace(cut_fitted(self, checkpoints), base=self.base.cut(checkpoints))

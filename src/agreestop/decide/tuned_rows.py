@@ -1,0 +1,81 @@
+"""Which rows a tuned object has seen, so that calibration and evaluation can refuse them.
+
+A row is marked by a 64-bit hash of its log-confidences at each checkpoint. Rate-coded rows may repeat by chance; how
+often is seen inside the tuning split itself, and only more overlap than that is called reuse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .checks import Booleans
+
+Marks = NDArray[np.uint64]
+
+
+def _mix(values: Marks) -> Marks:
+    """Bits spread over the whole word (the finaliser of splitmix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _weights(count: int) -> Marks:
+    return _mix(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
+
+
+def mark_cells(log_confidence: NDArray[np.floating]) -> Marks:
+    """One mark for each leading entry of an array (..., K, C)."""
+    flat = np.ascontiguousarray(log_confidence, dtype=np.float64).reshape(*log_confidence.shape[:-2], -1)
+    return np.asarray((_mix(flat.view(np.uint64)) * _weights(flat.shape[-1])).sum(axis=-1, dtype=np.uint64))
+
+
+def join_marks(marks: Marks) -> Marks:
+    """(n, M) marks of cells to (n,) marks of rows."""
+    return np.asarray((_mix(marks) * _weights(marks.shape[-1])).sum(axis=-1, dtype=np.uint64))
+
+
+def mark_rows(log_confidence: NDArray[np.floating], columns: Sequence[int]) -> Marks:
+    """One mark for each row of an array (n, ..., K, C), read at some of its checkpoints."""
+    return join_marks(np.stack([mark_cells(log_confidence[:, column]) for column in columns], axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class TunedRows:
+    """Marks (n, M) of the rows that something was tuned on."""
+
+    marks: Marks
+
+    @classmethod
+    def of(cls, log_confidence: NDArray[np.floating]) -> TunedRows:
+        """Marks of an array (n, M, K, C), in blocks."""
+        blocks = range(0, len(log_confidence), 256)
+        return cls(np.concatenate([mark_cells(log_confidence[start : start + 256]) for start in blocks]))
+
+    def cut(self, columns: Sequence[int]) -> TunedRows:
+        """The same rows at some of the checkpoints."""
+        return TunedRows(self.marks[:, list(columns)])
+
+    def also(self, other: TunedRows | None) -> TunedRows:
+        """These rows and those of another tuned object with the same checkpoints."""
+        if other is None:
+            return self
+        return TunedRows(np.concatenate([self.marks, other.marks[~self.seen(join_marks(other.marks))]]))
+
+    def seen(self, rows: Marks) -> Booleans:
+        """Which of the joined row marks are among the tuned ones."""
+        return np.isin(rows, join_marks(self.marks))
+
+    def reuse(self, rows: Marks) -> str:
+        """A sentence if more of these rows than chance explains were tuned on, else an empty string."""
+        seen, total = int(self.seen(rows).sum()), len(rows)
+        _, counts = np.unique(join_marks(self.marks), return_counts=True)
+        rate = float(counts[counts > 1].sum()) / len(self.marks)
+        if seen <= total * rate + 4 * math.sqrt(total * rate * (1 - rate)):
+            return ""
+        return f"{seen} of the {total} rows were used for tuning: keep tuning, calibration and test data apart."
