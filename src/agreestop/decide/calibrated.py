@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,10 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from .checks import Booleans, CalibrationWarning, Floats, InputError, Integers, as_labels, as_log_confidence, columns_of
 from .decisions import Decision, Decisions
 from .policies import Policy, Verdict, run_policy
+from .rule import Rule, shortage
 from .tuned_rows import TunedRows, join_marks, mark_rows
-
-if TYPE_CHECKING:
-    from .rules import Rule
 
 BLOCK_NUMBERS = 1 << 17  # numbers of log-confidence looked at together: a block stays in the cache
 
@@ -38,11 +36,7 @@ class CalibratedRule:
 
     @property
     def checkpoints(self) -> tuple[float, ...]:
-        return self.rule.checkpoints
-
-    @property
-    def tuned(self) -> TunedRows | None:
-        return self.rule.tuned
+        return tuple(self.rule.checkpoints)
 
     def start(self, count: int, first: int = 0) -> Floats:
         """State of `count` inputs before their first checkpoint; `first` is the number of the first of them."""
@@ -66,14 +60,15 @@ class CalibratedRule:
         self.check_sizes(members, classes)
         columns = columns_of(self.checkpoints, available, times)
         index, sets = np.empty(n, dtype=np.int64), np.empty((n, classes), dtype=bool)
-        marks = np.empty(n if self.tuned else 0, dtype=np.uint64)
+        tuned = self.rule.tuned
+        marks = np.empty(n if tuned else 0, dtype=np.uint64)
         rows = max(1, BLOCK_NUMBERS // (members * classes))
         for begin in range(0, n, rows):
             block = slice(begin, min(begin + rows, n))
             index[block], sets[block] = self._decide_block(array[block], columns, begin)
-            if self.tuned:
+            if tuned:
                 marks[block] = mark_rows(array[block], columns)
-        reuse = self.tuned.reuse(marks) if self.tuned else ""
+        reuse = tuned.reuse(marks) if tuned else ""
         return Decisions(stop_index=index, sets=sets, checkpoints=self.checkpoints, reuse=reuse)
 
     def _decide_block(self, block: NDArray[Any], columns: list[int], first: int) -> tuple[Integers, Booleans]:
@@ -136,19 +131,41 @@ def refuse_tuned(tuned: TunedRows, array: NDArray[Any], columns: list[int], what
         raise InputError(f"{what}: {reuse}")
 
 
-def calibrate(rule: Rule, log_confidence: ArrayLike, labels: ArrayLike, times: Sequence[float] | None) -> CalibratedRule:
-    """Fit a rule's policy on calibration data that were used for nothing else."""
+class Uncalibrated:
+    """The verbs of every rule before calibration; rules build on it and change nothing of it."""
+
+    def calibrate(self, log_confidence: ArrayLike, labels: ArrayLike, times: Sequence[float] | None = None) -> CalibratedRule:
+        """Calibrate on log-confidences (n, M, K, C) with labels (n,), data that were used for nothing else.
+
+        With `times` a longer array is cut to the rule's checkpoints. Warns if n is too small for the rule ever to exclude a label.
+        """
+        return _calibrate(cast(Rule, self), log_confidence, labels, times)
+
+    def decide(self, log_confidence: ArrayLike, times: Sequence[float] | None = None) -> NoReturn:
+        """Refused: only a calibrated rule decides."""
+        raise InputError(
+            f"this {type(self).__name__} is not calibrated yet: call calibrate(log_confidence, labels), then decide on what it returns."
+        )
+
+    def stream(self, number: int = 0) -> NoReturn:
+        """Refused: only a calibrated rule decides."""
+        raise InputError(
+            f"this {type(self).__name__} is not calibrated yet: call calibrate(log_confidence, labels), then stream from what it returns."
+        )
+
+
+def _calibrate(rule: Rule, log_confidence: ArrayLike, labels: ArrayLike, times: Sequence[float] | None) -> CalibratedRule:
     array = as_log_confidence(log_confidence)
     n, available, members, classes = array.shape
     known = as_labels(labels, n, classes)
     columns = columns_of(rule.checkpoints, available, times)
-    rule.check_members(members)
     if rule.tuned is not None:
         refuse_tuned(rule.tuned, array, columns, "calibration")
-    shortage = rule.shortage(known, members, classes)
-    if shortage:
-        warnings.warn(shortage, CalibrationWarning, stacklevel=3)
-    policy = rule.fit(gather_evidence(rule, array, columns), known, classes)
+    evidence = gather_evidence(rule, array, columns)
+    sentence = shortage(rule, known, members, classes)
+    if sentence:
+        warnings.warn(sentence, CalibrationWarning, stacklevel=3)
+    policy = rule.fit(evidence, known, classes)
     return CalibratedRule(
         rule=rule,
         policy=policy,
@@ -156,7 +173,7 @@ def calibrate(rule: Rule, log_confidence: ArrayLike, labels: ArrayLike, times: S
         members=members,
         classes=classes,
         guarantee=rule.promise(),
-        shortage=shortage,
+        shortage=sentence,
         fingerprint=_fingerprint(array, known, columns),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,7 +35,7 @@ def as_checkpoints(checkpoints: Sequence[float]) -> tuple[float, ...]:
         if not math.isfinite(value) or value <= 0:
             raise InputError(f"checkpoints holds {value!r}: times must be positive and finite.")
         times.append(int(value) if float(value).is_integer() else float(value))
-    for earlier, later in zip(times, times[1:], strict=False):
+    for earlier, later in pairwise(times):
         if later <= earlier:
             raise InputError(f"checkpoints must increase, but {later} follows {earlier}: sort them and drop repeats.")
     return tuple(times)
@@ -86,14 +87,16 @@ def as_labels(labels: ArrayLike, n: int, classes: int) -> Integers:
     if len(array) != n:
         raise InputError(f"labels has {len(array)} entries for {n} inputs: give one label for each input.")
     if array.dtype.kind not in "iu":
-        raise InputError(f"labels has dtype {array.dtype}: class indices as integers are needed; convert with astype(int) if they are whole.")
+        raise InputError(
+            f"labels has dtype {array.dtype}: class indices as integers are needed; convert with astype(int) if they are whole."
+        )
     if n and (array.min() < 0 or array.max() >= classes):
         wrong = array[(array < 0) | (array >= classes)][0]
         raise InputError(f"labels holds {wrong}, but there are {classes} classes: labels run from 0 to {classes - 1}.")
     return array.astype(np.int64)
 
 
-def columns_of(checkpoints: tuple[float, ...], available: int, times: Sequence[float] | None, what: str = "log_confidence") -> list[int]:
+def columns_of(checkpoints: Sequence[float], available: int, times: Sequence[float] | None, what: str = "log_confidence") -> list[int]:
     """Which entries of the time axis the checkpoints are: all of them, or those that `times` names."""
     if times is None:
         if available != len(checkpoints):
@@ -108,5 +111,5 @@ def columns_of(checkpoints: tuple[float, ...], available: int, times: Sequence[f
     place = {time: column for column, time in enumerate(known)}
     missing = [time for time in checkpoints if time not in place]
     if missing:
-        raise InputError(f"times lacks the rule's checkpoint {missing[0]}: {what} must hold every checkpoint of {checkpoints}.")
+        raise InputError(f"times lacks the rule's checkpoint {missing[0]}: {what} must hold every checkpoint of the rule.")
     return [place[time] for time in checkpoints]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from numpy.typing import NDArray
 
 from .checks import Floats, InputError
 from .confidence import as_exponent, pool_logs
-from .merging import as_prefix_exponent, as_randomized_exponent
+from .merging import as_prefix_exponent, as_randomized_exponent, merging_factor, prefix_factor
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,12 @@ class MergeConfidence:
     def __post_init__(self) -> None:
         object.__setattr__(self, "r", as_exponent(self.r))
 
-    def pool(self, log_confidence: NDArray) -> Floats:  # type: ignore[type-arg]
+    def pool(self, log_confidence: NDArray[np.floating]) -> Floats:
         """(..., K, C) log-confidences to (..., C)."""
         return pool_logs(log_confidence, self.r, axis=-2)
 
+
+MODEL_AVERAGE = MergeConfidence(r=1)
 
 FORMS = ("any", "exchangeable", "randomized")
 
@@ -60,6 +63,12 @@ class MergePValues:
             raise InputError(f"table=True goes with form='any' alone: form {self.form!r} has one constant only.")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise InputError(f"seed is {self.seed!r}: give an integer of at least 0.")
+
+    def least_factor(self, K: int) -> float:
+        """The constant of K p-variables; for the randomised form, the smallest it can be."""
+        if self.form == "any":
+            return merging_factor(self.r, K, self.table)
+        return prefix_factor(self.r) if self.form == "exchangeable" else 1.0
 
 
 @dataclass(frozen=True)

@@ -66,11 +66,7 @@ class MergedRanks:
         members = losses.shape[1]
         u = np.stack([ranks(self.calibration[index, k], losses[:, k]) for k in range(members)])
         if math.isinf(r) or (members == 1 and form == "any"):
-            if members == 1 or form == "exchangeable":
-                merged = u[0]
-            else:
-                merged = u.max(axis=0) if r > 0 else members * u.min(axis=0)
-            return np.asarray(merged >= math.floor(self.level) + 1)
+            return self._extreme(u) >= math.floor(self.level) + 1
         table: Floats = self._g  # type: ignore[attr-defined]
         if form == "exchangeable":
             return self._keeps_all_prefixes(table[u])
@@ -82,6 +78,12 @@ class MergedRanks:
             return self._exceeds(total, u)
         bound = members * (-uniforms if r == 0 else 1 - uniforms / 2)
         return np.asarray(total > bound - 1e-12 * members)
+
+    def _extreme(self, u: Integers) -> Integers:
+        """a · M_r where it is an integer: one member, the first prefix, the maximum, or K times the minimum."""
+        if len(u) == 1 or self.merging.form == "exchangeable":
+            return u[0]
+        return u.max(axis=0) if self.merging.r > 0 else len(u) * u.min(axis=0)
 
     def _bound(self, factor: float, members: int) -> float:
         """What Σ g(u_k / level) must exceed, for the constant `factor`."""
@@ -143,27 +145,23 @@ class PooledRanks:
 
     def keeps(self, index: int, losses: Floats) -> Booleans:
         """Which classes stay, (b, C), from the members' losses (b, K, C)."""
-        batch, members, classes = losses.shape
+        batch, _, classes = losses.shape
         n = self.calibration.shape[2]
         rows = max(1, 2_000_000 // (n * classes))
-        parts = [self._keeps_block(index, losses[start : start + rows], n) for start in range(0, batch, rows)]
+        parts = [self._keeps_block(index, losses[start : start + rows]) for start in range(0, batch, rows)]
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
-    def _keeps_block(self, index: int, losses: Floats, n: int) -> Booleans:
+    def _keeps_block(self, index: int, losses: Floats) -> Booleans:
         ordered, inside, table = self._ordered[index], self._inside[index], self._g  # type: ignore[attr-defined]
-        pooled = own = None
-        for k in range(losses.shape[1]):
-            candidate = losses[:, k, :, None]
-            mine = table[ranks(ordered[k], losses[:, k])]
-            others = np.where(candidate >= self.calibration[index, k], table[inside[k] + 1], table[inside[k]])
-            if pooled is None:
-                pooled, own = others, mine
-            elif math.isinf(self.r):
-                choose = np.maximum if self.r > 0 else np.minimum
-                pooled, own = choose(pooled, others), choose(own, mine)
-            else:
-                pooled += others
-                own += mine
-        assert pooled is not None and own is not None
-        count = np.count_nonzero(pooled <= own[:, :, None], axis=2)
-        return np.asarray(count + 1 >= math.floor(self.level) + 1)
+        combine = np.add if not math.isinf(self.r) else np.maximum if self.r > 0 else np.minimum
+
+        def terms(k: int) -> tuple[Integers, Integers]:
+            raised = losses[:, k, :, None] >= self.calibration[index, k]
+            return table[ranks(ordered[k], losses[:, k])], np.where(raised, table[inside[k] + 1], table[inside[k]])
+
+        own, others = terms(0)
+        for k in range(1, losses.shape[1]):
+            mine, theirs = terms(k)
+            own, others = combine(own, mine), combine(others, theirs)
+        count = np.count_nonzero(others <= own[:, :, None], axis=2)
+        return count + 1 >= math.floor(self.level) + 1

@@ -11,14 +11,14 @@ A risk hands ρ and e to the rule as one array (b, C + 1): log ρ of every class
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import Floats, Integers
-from .pooling import MergeConfidence
+from .checks import Floats, Integers, as_checkpoints
+from .pooling import MODEL_AVERAGE, MergeConfidence
 from .scores import fit_temperatures, pooling_of
 from .tuned_rows import TunedRows
 from .tuning_data import TuningData, cut_fitted
@@ -29,6 +29,10 @@ class Risk(Protocol):
 
     @property
     def tuned(self) -> TunedRows | None: ...
+
+    def check_size(self, max_set_size: int) -> None:
+        """Refuse another I than the risk was learned for."""
+        ...
 
     def evidence(self, index: int, log_confidence: Floats, max_set_size: int) -> Floats:
         """(b, C + 1) from log-confidences (b, K, C): log ρ of every class, then log e."""
@@ -72,7 +76,7 @@ class Tails:
 class TopMass:
     """The posterior mass of all but the I most probable classes; `TopMass.fit` gives the posterior a temperature per checkpoint."""
 
-    pooling: MergeConfidence = MergeConfidence()
+    pooling: MergeConfidence = MODEL_AVERAGE
     temperatures: Floats | None = field(default=None, metadata={"per_checkpoint": True})
     times: tuple[float, ...] | None = None
     tuned: TunedRows | None = None
@@ -89,6 +93,9 @@ class TopMass:
         merge = pooling_of(pooling)
         return cls(merge, fit_temperatures(data, merge), data.times, data.rows)
 
+    def check_size(self, max_set_size: int) -> None:
+        """Any I will do."""
+
     @property
     def fitted_checkpoints(self) -> int:
         return 0 if self.temperatures is None else len(self.temperatures)
@@ -103,3 +110,40 @@ class TopMass:
 
     def cut(self, checkpoints: tuple[float, ...]) -> TopMass:
         return self if self.temperatures is None else cut_fitted(self, checkpoints)
+
+
+@dataclass(frozen=True, eq=False)
+class ShapedRisk:
+    """A risk whose threshold is shaped over time: stop when e_t < λ · exp(offset_t), keep classes with ρ_t ≥ λ · exp(offset_t).
+
+    `ShapedRisk.per_time(base, times)` tolerates a risk in proportion to the time waited, e_t < λ·(t/T)^power; `tune` finds freer shapes.
+    `rows` are the tuning rows the offsets were fitted on, where the base risk does not know them already.
+    """
+
+    base: Risk
+    offsets: Floats = field(metadata={"per_checkpoint": True})
+    times: tuple[float, ...] | None = None
+    rows: TunedRows | None = None
+
+    @classmethod
+    def per_time(cls, base: Risk, times: Sequence[float], power: float = 1.0) -> ShapedRisk:
+        """The shape (t/T)^power at the given times."""
+        known = as_checkpoints(times)
+        return cls(base, power * np.log(np.array(known) / known[-1]), known)
+
+    @property
+    def fitted_checkpoints(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def tuned(self) -> TunedRows | None:
+        return self.base.tuned if self.rows is None else self.rows.also(self.base.tuned)
+
+    def check_size(self, max_set_size: int) -> None:
+        self.base.check_size(max_set_size)
+
+    def evidence(self, index: int, log_confidence: Floats, max_set_size: int) -> Floats:
+        return np.asarray(self.base.evidence(index, log_confidence, max_set_size) - self.offsets[index])
+
+    def cut(self, checkpoints: tuple[float, ...]) -> ShapedRisk:
+        return replace(cut_fitted(self, checkpoints), base=self.base.cut(checkpoints))

@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
-from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .agree_stop import AgreeStop
 from .atomic import atomic_writer
 from .calibrated import CalibratedRule
 from .checks import InputError
+from .confidence_rules import DCSNN, SEENN
+from .learned_risk import LearnedRisk
 from .policies import (
     CheckpointThresholds,
     ConfidenceThreshold,
@@ -39,9 +41,9 @@ from .policies import (
 )
 from .pooling import MajorityVote, MergeConfidence, MergePValues, MergeRanks
 from .ranking import MergedRanks, PooledRanks
-from .risks import TopMass
-from .rules import DCSNN, SEENN, AgreeStop, SpikeCP
+from .risks import ShapedRisk, TopMass
 from .scores import LogLoss, Shaped, Spread, Temperature, TuningRanks
+from .spikecp import SpikeCP
 from .tuned_rows import TunedRows
 
 MAGIC = "agreestop-rule"
@@ -53,7 +55,7 @@ _KNOWN: dict[str, Callable[..., Any]] = {
     for kind in (
         *(SpikeCP, AgreeStop, DCSNN, SEENN),
         *(MergeConfidence, MergePValues, MergeRanks, MajorityVote),
-        *(LogLoss, Temperature, TuningRanks, Spread, Shaped, TopMass, TunedRows),
+        *(LogLoss, Temperature, TuningRanks, Spread, Shaped, TopMass, LearnedRisk, ShapedRisk, TunedRows),
         *(CheckpointThresholds, MemberVotes, MergedPValues, RankPooling, RunningThreshold, StoppingThreshold),
         *(RiskThreshold, ConfidenceThreshold, MergedRanks, PooledRanks, CalibratedRule),
     )
@@ -62,6 +64,8 @@ _KNOWN: dict[str, Callable[..., Any]] = {
 
 def save_rule(calibrated: CalibratedRule, path: str | PathLike[str]) -> None:
     """Write a calibrated rule, whole or not at all."""
+    from importlib.metadata import version  # slow to import, and only saving needs it
+
     arrays: list[NDArray[Any]] = []
     body = _encode(calibrated, arrays)
     header = {

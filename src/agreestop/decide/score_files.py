@@ -34,7 +34,9 @@ class Scores:
         array = as_log_confidence(self.log_confidence)
         times = as_checkpoints(self.times)
         if len(times) != array.shape[1]:
-            raise InputError(f"times names {len(times)} moments and log_confidence has {array.shape[1]} checkpoints: give one time for each.")
+            raise InputError(
+                f"times names {len(times)} moments and log_confidence has {array.shape[1]} checkpoints: give one time for each."
+            )
         if self.labels is not None:
             object.__setattr__(self, "labels", as_labels(self.labels, len(array), array.shape[3]))
         if self.classes is not None and len(self.classes) != array.shape[3]:
@@ -55,7 +57,9 @@ def save_scores(path: str | PathLike[str], scores: Scores) -> None:
     _save(path, {"log_confidence": scores.log_confidence, "times": np.array(scores.times)}, scores.labels, scores.classes)
 
 
-def save_spikes(path: str | PathLike[str], spikes: ArrayLike, labels: ArrayLike | None = None, classes: Sequence[str] | None = None) -> None:
+def save_spikes(
+    path: str | PathLike[str], spikes: ArrayLike, labels: ArrayLike | None = None, classes: Sequence[str] | None = None
+) -> None:
     """Write read-out spikes (n, T, K, C), booleans or 0 and 1, as packed bits."""
     array = np.asarray(spikes)
     if array.ndim != 4 or array.size == 0:

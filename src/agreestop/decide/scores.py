@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from .checks import Floats, InputError
 from .confidence import log_softmax
-from .pooling import MergeConfidence
+from .pooling import MODEL_AVERAGE, MergeConfidence
 from .tuned_rows import TunedRows
 from .tuning_data import TuningData, cut_fitted
 
@@ -45,7 +45,7 @@ class Score(Protocol):
 def pooling_of(pooling: MergeConfidence | None) -> MergeConfidence:
     """The confidence merging that a score or risk works on; model averaging if none is named."""
     if pooling is None:
-        return MergeConfidence()
+        return MODEL_AVERAGE
     if not isinstance(pooling, MergeConfidence):
         raise InputError(f"pooling is {pooling!r}: scores and risks pool confidences; give MergeConfidence(r=...).")
     return pooling
@@ -55,7 +55,7 @@ def pooling_of(pooling: MergeConfidence | None) -> MergeConfidence:
 class LogLoss:
     """The pooled log-loss, -log M_r(f): the score of the paper."""
 
-    pooling: MergeConfidence = MergeConfidence()
+    pooling: MergeConfidence = MODEL_AVERAGE
 
     @property
     def tuned(self) -> None:
@@ -182,16 +182,23 @@ class Spread:
 
 @dataclass(frozen=True, eq=False)
 class Shaped:
-    """A score less an offset per checkpoint: a threshold shaped over time, `S_t ≤ λ + offset_t`."""
+    """A score less an offset per checkpoint: a threshold shaped over time, S_t ≤ λ + offset_t. `tune` finds offsets.
+
+    `rows` are the tuning rows the offsets were fitted on, where the base score does not know them already.
+    """
 
     base: Score
     offsets: Floats = field(metadata={"per_checkpoint": True})
     times: tuple[float, ...] | None = None
-    tuned: TunedRows | None = None
+    rows: TunedRows | None = None
 
     @property
     def fitted_checkpoints(self) -> int:
         return len(self.offsets)
+
+    @property
+    def tuned(self) -> TunedRows | None:
+        return self.base.tuned if self.rows is None else self.rows.also(self.base.tuned)
 
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         return np.asarray(self.base.losses(index, log_confidence) - self.offsets[index])

@@ -5,15 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .calibrated import gather_evidence, refuse_tuned
-from .checks import CalibrationWarning, Floats, InputError, as_labels, as_log_confidence, columns_of
+from .checks import CalibrationWarning, Floats, InputError, Integers, as_labels, as_log_confidence, columns_of
 from .decisions import Estimate
 from .policies import run_policy
-from .rules import Rule
+from .rule import Rule, shortage
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,26 +56,34 @@ def repeat_splits(
     n, available, members, classes = array.shape
     truth = as_labels(labels, n, classes)
     columns = columns_of(rule.checkpoints, available, times)
-    rule.check_members(members)
     if not 1 <= n_calibration < n:
         raise InputError(f"n_calibration is {n_calibration} and the pool has {n} rows: choose from 1 to {n - 1}, so that test rows remain.")
     if repeats < 1:
         raise InputError(f"repeats is {repeats}: at least one realisation is needed.")
     if rule.tuned is not None:
         refuse_tuned(rule.tuned, array, columns, "repeat_splits")
-    evidence = gather_evidence(rule, array, columns)
-    times_of = np.array(rule.checkpoints, dtype=np.float64) / float(rule.checkpoints[-1])
+    rows = np.random.default_rng(seed).permutation(n)[:n_calibration]
+    if sentence := shortage(rule, truth[rows], members, classes):
+        warnings.warn(sentence, CalibrationWarning, stacklevel=2)
+    return split_figures(rule, gather_evidence(rule, array, columns), truth, classes, n_calibration, repeats, seed)
+
+
+def _rows_at(evidence: Floats, index: int, active: Integers) -> Floats:
+    return evidence[active, index]
+
+
+def split_figures(rule: Rule, evidence: Floats, labels: Integers, classes: int, n_calibration: int, repeats: int, seed: int) -> Splits:
+    """The figures of every realisation, from evidence (n, M, ...) that is at hand."""
+    clock = np.array(rule.checkpoints, dtype=np.float64) / float(rule.checkpoints[-1])
     rng = np.random.default_rng(seed)
     coverages, latencies, set_sizes = np.empty(repeats), np.empty(repeats), np.empty(repeats)
     for repeat in range(repeats):
-        order = rng.permutation(n)
+        order = rng.permutation(len(labels))
         calibration, test = order[:n_calibration], order[n_calibration:]
-        if repeat == 0 and (shortage := rule.shortage(truth[calibration], members, classes)):
-            warnings.warn(shortage, CalibrationWarning, stacklevel=2)
-        policy = rule.fit(evidence[calibration], truth[calibration], classes)
+        policy = rule.fit(evidence[calibration], labels[calibration], classes)
         state = policy.start(len(test), classes, 0)
-        stops, sets = run_policy(policy, lambda index, active, test=test: evidence[test[active], index], state, len(columns), classes)
-        coverages[repeat] = sets[np.arange(len(test)), truth[test]].mean()
-        latencies[repeat] = times_of[stops].mean()
+        stops, sets = run_policy(policy, partial(_rows_at, evidence[test]), state, len(clock), classes)
+        coverages[repeat] = sets[np.arange(len(test)), labels[test]].mean()
+        latencies[repeat] = clock[stops].mean()
         set_sizes[repeat] = np.count_nonzero(sets, axis=1).mean()
     return Splits(coverages, latencies, set_sizes)

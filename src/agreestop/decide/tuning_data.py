@@ -26,7 +26,9 @@ class TuningData:
         array = as_log_confidence(log_confidence)
         known = None if times is None else as_checkpoints(times)
         if known is not None and len(known) != array.shape[1]:
-            raise InputError(f"times names {len(known)} moments and log_confidence has {array.shape[1]} checkpoints: give one time for each.")
+            raise InputError(
+                f"times names {len(known)} moments and log_confidence has {array.shape[1]} checkpoints: give one time for each."
+            )
         return cls(array, as_labels(labels, len(array), array.shape[3]), known)
 
     @property

@@ -1,0 +1,105 @@
+"""Rules that stop on confidence alone, for comparison: DC-SNN and SEENN-I. Neither has a guarantee.
+
+stop at the first t with max_c f_c ≥ p_th, else at the last; answer the top I classes, lowest index on ties
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .calibrated import Uncalibrated
+from .checks import Floats, InputError, Integers
+from .levels import Target, as_target
+from .policies import ConfidenceThreshold, Policy
+from .pooling import MergeConfidence
+from .rule import settle
+
+GRID = tuple(i / 100 for i in range(1, 100))
+
+
+@dataclass(frozen=True, eq=False)
+class DCSNN(Uncalibrated):
+    """Stop when the top confidence reaches p_th: the smallest of the grid whose calibration accuracy is at least the target.
+
+    If none is, the smallest p_th of greatest calibration accuracy. Ensembles average their confidences. It answers its top
+    `max_set_size` classes. There is no guarantee: the accuracy is that of the calibration data.
+    """
+
+    target: Target
+    checkpoints: Sequence[float]
+    max_set_size: int
+    grid: Sequence[float] = GRID
+
+    def __post_init__(self) -> None:
+        settle(self)
+        grid = tuple(float(value) for value in self.grid)
+        if not grid or not all(0 < value <= 1 for value in grid) or list(grid) != sorted(set(grid)):
+            raise InputError("grid must hold increasing confidences between 0 and 1, for example (0.5, 0.6, 0.7, 0.8, 0.9).")
+        object.__setattr__(self, "grid", grid)
+
+    @property
+    def tuned(self) -> None:
+        return None
+
+    def evidence(self, index: int, log_confidence: Floats) -> Floats:
+        return MergeConfidence().pool(log_confidence)
+
+    def fit(self, evidence: Floats, labels: Integers, classes: int) -> Policy:
+        top, right = evidence.max(axis=2), evidence.argmax(axis=2) == labels[:, None]
+        rows = np.arange(len(labels))
+        best, chosen = -1, self.grid[0]
+        for threshold in self.grid:
+            reached = top >= math.log(threshold)
+            reached[:, -1] = True
+            correct = int(right[rows, reached.argmax(axis=1)].sum())
+            if correct >= as_target(self.target) * len(labels):
+                chosen = threshold
+                break
+            if correct > best:
+                best, chosen = correct, threshold
+        return ConfidenceThreshold(math.log(chosen), self.max_set_size)
+
+    def promise(self) -> str:
+        return "no guarantee: the confidence threshold met the target accuracy on the calibration data, or came as near as it could."
+
+    def examples_needed(self, K: int = 1) -> int:
+        """One example is enough to choose a threshold; no number of them makes it a guarantee."""
+        return 1
+
+
+@dataclass(frozen=True, eq=False)
+class SEENN(Uncalibrated):
+    """SEENN-I: stop when the top confidence reaches a threshold that the user fixed for a time budget; answer the top classes.
+
+    Calibration data only say how many members and classes there are. There is no guarantee.
+    """
+
+    threshold: float
+    checkpoints: Sequence[float]
+    max_set_size: int
+
+    def __post_init__(self) -> None:
+        settle(self)
+        if not isinstance(self.threshold, (int, float)) or not 0 < self.threshold <= 1:
+            raise InputError(f"threshold is {self.threshold!r}: give the confidence at which to stop, between 0 and 1.")
+
+    @property
+    def tuned(self) -> None:
+        return None
+
+    def evidence(self, index: int, log_confidence: Floats) -> Floats:
+        return MergeConfidence().pool(log_confidence)
+
+    def fit(self, evidence: Floats, labels: Integers, classes: int) -> Policy:
+        return ConfidenceThreshold(math.log(self.threshold), self.max_set_size)
+
+    def promise(self) -> str:
+        return "no guarantee: the confidence threshold was fixed by hand."
+
+    def examples_needed(self, K: int = 1) -> int:
+        """One example, to know how many members and classes there are."""
+        return 1

@@ -1,0 +1,163 @@
+"""SpikeCP: sets of plausible classes at checkpoints; stop when a set is small enough.
+
+Bonferroni      Γ_t = {c : p_c > α/M}; one member, or members pooled by confidence, p-variable, rank or vote
+simultaneous    Γ_t = {c : max over t' ≤ t of S_t' ≤ q}, q the ⌈(n+1)p⌉-th smallest of max_t S_t(x_i, y_i); holds at all t at once
+stop-aware      Γ_t = {c : S_t ≤ λ}, calibrated at the moment of stopping alone; see `stop_aware`
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from .calibrated import Uncalibrated
+from .checks import Floats, InputError, Integers
+from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
+from .policies import CheckpointThresholds, MemberVotes, MergedPValues, Policy, RankPooling, RunningThreshold, StoppingThreshold
+from .pooling import MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
+from .ranking import MergedRanks, PooledRanks
+from .rule import coverage_promise, groups_of, settle
+from .scores import LogLoss, Score
+from .stop_aware import StopProfile, earliest_threshold, last_failures
+from .tuned_rows import TunedRows
+
+CALIBRATIONS = ("bonferroni", "simultaneous", "stop-aware")
+
+
+def own_entries(evidence: Floats, labels: Integers) -> Floats:
+    """The true label's entry along the class axis, which is the last."""
+    return evidence[np.arange(len(labels)), ..., labels]
+
+
+@dataclass(frozen=True, eq=False)
+class SpikeCP(Uncalibrated):
+    """Conformal sets at checkpoints; stop at the first set of at most `max_set_size` classes (I_th).
+
+    target             p_targ: 0.9, "0.9", Fraction or "9/10", taken exactly
+    checkpoints        times at which the rule may stop, increasing
+    pooling            MergeConfidence, MergePValues, MergeRanks or MajorityVote; None for one member or with a score that pools
+    calibration        "bonferroni" (the paper), "simultaneous" or "stop-aware"
+    score              a score fixed before calibration, such as Temperature.fit(...); None is the pooled log-loss
+    class_conditional  the promise for each true class by itself
+    delta              δ: the promise given the calibration data, with probability ≥ 1 - δ over their draw
+    """
+
+    target: Target
+    checkpoints: Sequence[float]
+    max_set_size: int
+    pooling: Pooling | None = None
+    calibration: str = "bonferroni"
+    score: Score | None = None
+    class_conditional: bool = False
+    delta: Target | None = None
+
+    def __post_init__(self) -> None:
+        settle(self)
+        if self.calibration not in CALIBRATIONS:
+            raise InputError(f"calibration is {self.calibration!r}: choose one of {', '.join(CALIBRATIONS)}.")
+        pooling = self.pooling
+        if pooling is not None and not isinstance(pooling, (MergeConfidence, MergePValues, MergeRanks, MajorityVote)):
+            raise InputError(f"pooling is {pooling!r}: give MergeConfidence, MergePValues, MergeRanks, MajorityVote or None.")
+        if self.score is not None:
+            if not hasattr(self.score, "losses"):
+                raise InputError(f"score is {self.score!r}: give a fitted score such as Temperature.fit(...), or None for the log-loss.")
+            if pooling is not None:
+                raise InputError(f"the score pools its members itself, but pooling is {pooling!r}: give pooling=None.")
+            object.__setattr__(self, "score", self.score.cut(tuple(self.checkpoints)))
+        if self._by_rank:
+            name = type(pooling).__name__
+            if self.calibration != "bonferroni":
+                raise InputError(
+                    f"{name} has no guarantee with {self.calibration} calibration: use calibration='bonferroni', "
+                    "or pooling=MergeConfidence(r=...)."
+                )
+            if self.class_conditional or self.delta is not None:
+                raise InputError(
+                    f"{name} has no class-conditional or training-conditional guarantee: use pooling=MergeConfidence(r=...), "
+                    "or drop class_conditional and delta."
+                )
+
+    @property
+    def _by_rank(self) -> bool:
+        return isinstance(self.pooling, (MergePValues, MergeRanks, MajorityVote))
+
+    @property
+    def _alpha(self) -> Fraction:
+        """α/M under Bonferroni, α elsewhere."""
+        alpha = 1 - as_target(self.target)
+        return alpha / len(self.checkpoints) if self.calibration == "bonferroni" else alpha
+
+    @property
+    def _delta(self) -> Fraction | None:
+        delta = as_delta(self.delta)
+        return delta / len(self.checkpoints) if delta is not None and self.calibration == "bonferroni" else delta
+
+    @property
+    def tuned(self) -> TunedRows | None:
+        return None if self.score is None else self.score.tuned
+
+    def evidence(self, index: int, log_confidence: Floats) -> Floats:
+        if self._by_rank:
+            return np.negative(log_confidence)
+        if self.score is not None:
+            return self.score.losses(index, log_confidence)
+        members = log_confidence.shape[1]
+        if members > 1 and self.pooling is None:
+            raise InputError(
+                f"log_confidence has {members} members but pooling is None: give pooling=MergeConfidence(r=1), or another, "
+                "or a score that pools."
+            )
+        pooling = self.pooling if isinstance(self.pooling, MergeConfidence) else MergeConfidence()
+        return LogLoss(pooling).losses(index, log_confidence)
+
+    def _threshold(self, values: Floats) -> float:
+        return order_statistic(values, quantile_rank(len(values), 1 - self._alpha, self._delta))
+
+    def fit(self, evidence: Floats, labels: Integers, classes: int) -> Policy:
+        groups = groups_of(labels, classes, self.class_conditional)
+        if self.calibration == "simultaneous":
+            worst = own_entries(evidence, labels).max(axis=1)
+            return RunningThreshold(np.array([self._threshold(worst[rows]) for rows in groups]), self.max_set_size)
+        if self.calibration == "stop-aware":
+            profile = StopProfile.of(evidence, self.max_set_size)
+            failures = last_failures(evidence, labels, profile)
+            floor = max(self._threshold(failures[rows]) for rows in groups)
+            threshold = earliest_threshold(profile, np.array(self.checkpoints, dtype=np.float64), floor)
+            return StoppingThreshold(threshold, self.max_set_size)
+        own = own_entries(evidence, labels)
+        level = self._alpha * (len(labels) + 1)
+        match self.pooling:
+            case MergePValues():
+                calibration = np.sort(np.moveaxis(own, 0, -1), axis=-1)
+                return MergedPValues(MergedRanks(calibration, level, self.pooling), self.max_set_size)
+            case MergeRanks(r=r):
+                return RankPooling(PooledRanks(np.ascontiguousarray(np.moveaxis(own, 0, -1)), level, r), self.max_set_size)
+            case MajorityVote():
+                rank = quantile_rank(len(labels), 1 - self._alpha / 2)
+                votes = [[order_statistic(own[:, m, k], rank) for k in range(own.shape[2])] for m in range(own.shape[1])]
+                return MemberVotes(np.array(votes), self.max_set_size)
+            case _:
+                thresholds = [[self._threshold(own[rows, m]) for rows in groups] for m in range(own.shape[1])]
+                return CheckpointThresholds(np.array(thresholds), self.max_set_size)
+
+    def promise(self) -> str:
+        words = coverage_promise(as_target(self.target), self.class_conditional, as_delta(self.delta))
+        if isinstance(self.pooling, MergePValues) and self.pooling.form == "exchangeable":
+            words += " The members must be exchangeable, in an order fixed before any data; the probability is over their draw too."
+        if isinstance(self.pooling, MergePValues) and self.pooling.form == "randomized":
+            words += " The probability is over the input's uniform number too."
+        return words
+
+    def examples_needed(self, K: int = 1) -> int:
+        """The least n with which K members could ever exclude a label; with class_conditional, of each class."""
+        match self.pooling:
+            case MajorityVote():
+                return least_n(1 - self._alpha / 2)
+            case MergePValues() as merging:
+                return max(1, math.ceil(Fraction(merging.least_factor(K)) / self._alpha - 1))
+            case _:
+                return least_n(1 - self._alpha, self._delta)

@@ -1,0 +1,268 @@
+"""Choose and fit a score or a risk on the tuning split, for the lowest latency.
+
+Every candidate is fitted on one half of the tuning rows and read off the other, and the other way round. On that evidence the rule is
+calibrated with `n_calibration` random rows and decides on the rest, `repeats` times, always with the same random rows. The
+candidates that stop earliest are then given offsets over time: the best power of t/T for each, and for the best of them a
+seeded random search over a few knots, all for the same figure. The winner is fitted again on all tuning rows.
+Calibration and test data take no part, so the guarantee of the rule is untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .agree_stop import AgreeStop
+from .calibrated import gather_evidence
+from .checks import Floats, InputError, Integers, columns_of
+from .learned_risk import LearnedRisk
+from .pooling import MergeConfidence
+from .risks import Risk, ShapedRisk, TopMass
+from .scores import LogLoss, Score, Shaped, Spread, Temperature, TuningRanks
+from .spikecp import SpikeCP
+from .splits import split_figures
+from .tuning_data import TuningData
+
+EXPONENTS = (-1.0, 0.0, 1.0, 2.0)
+POWERS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
+KNOTS = 6
+SEARCH_STEPS = 60
+FINALISTS = 4
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate and what it reached on the tuning split: normalised latency and mean set size."""
+
+    name: str
+    latency: float
+    set_size: float
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """The tuned rule, ready to be calibrated, and every candidate that was tried, the earliest first."""
+
+    rule: SpikeCP | AgreeStop
+    trials: tuple[Trial, ...]
+
+
+Fit = Callable[[TuningData], Score | Risk]
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """A named way to make a score (for SpikeCP) or a risk (for AgreeStop) from tuning data."""
+
+    name: str
+    fit: Fit
+
+
+class _Fitter(Protocol):
+    def __call__(
+        self, log_confidence: ArrayLike, labels: ArrayLike, pooling: MergeConfidence | None, times: Sequence[float] | None
+    ) -> Score | Risk: ...
+
+
+def _fixed(chosen: Score | Risk) -> Fit:
+    return lambda data: chosen
+
+
+def _fitted(fitter: _Fitter, pooling: MergeConfidence) -> Fit:
+    return lambda data: fitter(data.log_confidence, data.labels, pooling, data.times)
+
+
+def _learned(max_set_size: int) -> Fit:
+    return lambda data: LearnedRisk.fit(data.log_confidence, data.labels, None, max_set_size, data.times)
+
+
+def _spread(beta: float) -> Fit:
+    return lambda data: Spread(Temperature.fit(data.log_confidence, data.labels, None, data.times), beta)
+
+
+def _candidates(rule: SpikeCP | AgreeStop, exponents: Sequence[float], members: int) -> Iterator[_Candidate]:
+    for r in exponents if members > 1 else (1.0,):
+        pooling = MergeConfidence(r)
+        if isinstance(rule, AgreeStop):
+            yield _Candidate(f"top mass, r={r:g}", _fixed(TopMass(pooling)))
+            yield _Candidate(f"top mass with temperatures, r={r:g}", _fitted(TopMass.fit, pooling))
+        else:
+            yield _Candidate(f"log-loss, r={r:g}", _fixed(LogLoss(pooling)))
+            yield _Candidate(f"temperatures, r={r:g}", _fitted(Temperature.fit, pooling))
+            yield _Candidate(f"tuning ranks, r={r:g}", _fitted(TuningRanks.fit, pooling))
+    if isinstance(rule, AgreeStop):
+        if find_spec("sklearn"):
+            yield _Candidate("learned risk, r=1", _learned(rule.max_set_size))
+    elif members > 1:
+        for beta in (0.5, 1.0):
+            yield _Candidate(f"temperatures, r=1, spread {beta:g}", _spread(beta))
+
+
+def _with(rule: SpikeCP | AgreeStop, chosen: Score | Risk) -> SpikeCP | AgreeStop:
+    """The rule with another score or risk."""
+    if isinstance(rule, AgreeStop):
+        return replace(rule, risk=cast(Risk, chosen))
+    return replace(rule, score=cast(Score, chosen))
+
+
+def tune(
+    rule: SpikeCP | AgreeStop,
+    log_confidence: ArrayLike,
+    labels: ArrayLike,
+    times: Sequence[float] | None = None,
+    n_calibration: int = 50,
+    exponents: Sequence[float] = EXPONENTS,
+    repeats: int = 20,
+    seed: int = 0,
+    progress: Callable[[str, float], None] | None = None,
+) -> Tuned:
+    """The rule with the score or risk that stops earliest on tuning data (n, M, K, C) with labels (n,).
+
+    n_calibration is the number of calibration examples the rule will later have; exponents are the r to try; `progress` is told
+    what is being tried and the share that is done. Calibrate the result on other rows: it refuses these.
+    """
+    base = _untuned(rule)
+    columns = columns_of(base.checkpoints, np.asarray(log_confidence).shape[1], times)
+    data = TuningData.of(np.asarray(log_confidence)[:, columns], labels, base.checkpoints)
+    n = len(data.labels)
+    if not 1 <= n_calibration <= n // 2:
+        raise InputError(f"n_calibration is {n_calibration} and there are {n} tuning rows: give at least twice as many rows.")
+    tell = progress or (lambda what, share: None)
+    bench = _Bench(base, data, n_calibration, repeats, seed)
+    candidates = list(_candidates(base, exponents, data.log_confidence.shape[2]))
+    finalists = FINALISTS if bench.has_one_threshold else 0
+    total = len(candidates) + (finalists * len(POWERS) + SEARCH_STEPS if finalists else 0)
+    done = 0
+
+    def count(what: str) -> None:
+        nonlocal done
+        tell(what, done / total)
+        done += 1
+
+    trials: list[Trial] = []
+    evidences: list[Floats] = []
+    for candidate in candidates:
+        count(candidate.name)
+        evidences.append(bench.crossfit(candidate.fit))
+        trials.append(Trial(candidate.name, *bench.figures(evidences[-1])))
+    ranking = np.argsort([trial.latency for trial in trials], kind="stable").tolist()
+    best = ranking[0]
+    shapes: list[tuple[int, _Shape]] = []
+    for index in ranking[:finalists]:
+        shapes.append((index, bench.best_power(evidences[index], trials[index], partial(count, trials[index].name))))
+    if shapes:
+        best, start = min(shapes, key=lambda shape: shape[1].trial.latency)
+        shape = bench.search(evidences[best], start, lambda: count("shape over time"))
+        trials += [other.trial for index, other in shapes if index != best] + [shape.trial]
+    chosen = candidates[best].fit(data)
+    if shapes:
+        rows = None if chosen.tuned is not None else data.rows
+        offsets, known = bench.offsets(shape.heights), tuple(base.checkpoints)
+        if isinstance(base, AgreeStop):
+            chosen = ShapedRisk(cast(Risk, chosen), offsets, known, rows)
+        else:
+            chosen = Shaped(cast(Score, chosen), offsets, known, rows)
+    tell("done", 1.0)
+    return Tuned(_with(base, chosen), tuple(sorted(trials, key=lambda trial: trial.latency)))
+
+
+def _untuned(rule: SpikeCP | AgreeStop) -> SpikeCP | AgreeStop:
+    """The rule without the score, risk or confidence merging that tuning will choose."""
+    if isinstance(rule, AgreeStop):
+        return replace(rule, risk=TopMass())
+    if not isinstance(rule, SpikeCP):
+        raise InputError(f"{type(rule).__name__} has nothing to tune: give SpikeCP or AgreeStop.")
+    if rule.pooling is not None and not isinstance(rule.pooling, MergeConfidence):
+        raise InputError(f"tune chooses a score of pooled confidences, but pooling is {rule.pooling!r}: give MergeConfidence or None.")
+    return replace(rule, pooling=None, score=LogLoss())
+
+
+@dataclass(frozen=True, eq=False)
+class _Shape:
+    """Heights of the offsets at the knots, and what they reached."""
+
+    heights: Floats
+    trial: Trial
+
+
+@dataclass(frozen=True, eq=False)
+class _Bench:
+    """Measures candidates on the tuning split, all with the same random rows."""
+
+    rule: SpikeCP | AgreeStop
+    data: TuningData
+    n_calibration: int
+    repeats: int
+    seed: int
+
+    @property
+    def has_one_threshold(self) -> bool:
+        """Whether one threshold serves all checkpoints, so that its shape over time matters."""
+        return len(self.rule.checkpoints) > 1 and (isinstance(self.rule, AgreeStop) or self.rule.calibration != "bonferroni")
+
+    def crossfit(self, fit: Fit) -> Floats:
+        """Evidence (n, M, ...) of every row under a fit on the other half of the rows."""
+        half = np.random.default_rng(self.seed).permutation(len(self.data.labels)) % 2 == 0
+        parts: list[tuple[Integers, Floats]] = []
+        for rows in (half, ~half):
+            chosen = fit(TuningData(self.data.log_confidence[~rows], self.data.labels[~rows], self.data.times))
+            parts.append(
+                (
+                    np.flatnonzero(rows),
+                    gather_evidence(_with(self.rule, chosen), self.data.log_confidence[rows], list(range(self.data.checkpoints))),
+                )
+            )
+        evidence = np.empty((len(half), *parts[0][1].shape[1:]))
+        for where, part in parts:
+            evidence[where] = part
+        return evidence
+
+    def figures(self, evidence: Floats) -> tuple[float, float]:
+        """Mean normalised latency and set size over random calibration rows."""
+        classes = self.data.log_confidence.shape[3]
+        splits = split_figures(self.rule, evidence, self.data.labels, classes, self.n_calibration, self.repeats, self.seed)
+        return float(splits.latencies.mean()), float(splits.set_sizes.mean())
+
+    @property
+    def clock(self) -> Floats:
+        """log(t/T) at the checkpoints."""
+        times = np.array(self.rule.checkpoints, dtype=np.float64)
+        return np.log(times / times[-1])
+
+    @property
+    def knots(self) -> Floats:
+        """The places, in log time, between which offsets are interpolated."""
+        return np.linspace(self.clock[0], 0.0, min(KNOTS, len(self.clock)))
+
+    def offsets(self, heights: Floats) -> Floats:
+        return np.asarray(np.interp(self.clock, self.knots, heights))
+
+    def _try(self, evidence: Floats, heights: Floats, shape: _Shape) -> _Shape:
+        """The better of a shape and one with other heights."""
+        latency, size = self.figures(evidence - self.offsets(heights)[None, :, None])
+        return shape if latency >= shape.trial.latency else _Shape(heights, replace(shape.trial, latency=latency, set_size=size))
+
+    def best_power(self, evidence: Floats, plain: Trial, tell: Callable[[], None]) -> _Shape:
+        """Offsets in proportion to log time: the best power of t/T."""
+        shape = _Shape(np.zeros(len(self.knots)), replace(plain, name=f"{plain.name}, shaped over time"))
+        for power in POWERS:
+            tell()
+            shape = self._try(evidence, power * self.knots, shape)
+        return shape
+
+    def search(self, evidence: Floats, shape: _Shape, tell: Callable[[], None]) -> _Shape:
+        """Offsets that move freely at the knots, by random steps from the best so far. The last stays 0: a constant changes nothing."""
+        rng = np.random.default_rng(self.seed)
+        for _ in range(SEARCH_STEPS):
+            tell()
+            moved = rng.random(len(self.knots)) < 0.4
+            moved[-1] = False
+            steps = np.where(moved, rng.normal(scale=0.5, size=len(self.knots)), 0.0)
+            shape = self._try(evidence, shape.heights + steps, shape)
+        return shape
