@@ -16,7 +16,7 @@ from .ranking import MergedRanks, PooledRanks
 
 
 class Verdict(NamedTuple):
-    """For each input of a batch: whether it stops here, the set it answers with if so, and the state to go on with."""
+    """For each input of a batch: whether it stops here, the set it answers with if so (else of no meaning), and the state."""
 
     stop: Booleans
     sets: Booleans
@@ -185,19 +185,26 @@ class RiskThreshold:
         return _no_state(count)
 
     def judge(self, index: int, last: bool, evidence: Floats, state: Floats) -> Verdict:
-        mass, risk = evidence[:, :-1], evidence[:, -1]
-        stop = risk < self.threshold
-        classes = mass.shape[1]
-        best = np.ones(mass.shape, dtype=bool)
-        if self.max_set_size < classes:
-            best = mass >= np.partition(mass, classes - self.max_set_size, axis=1)[:, classes - self.max_set_size, None]
-        sets = best
-        if not self.fill:
-            sets = best & ((mass >= self.threshold) | (mass == mass.max(axis=1, keepdims=True)))
+        stop = evidence[:, -1] < self.threshold
+        sets = np.zeros((len(evidence), evidence.shape[1] - 1), dtype=bool)
+        sets[stop] = self._answers(evidence[stop, :-1])
         if last:
-            sets = np.where(stop[:, None], sets, best | (mass >= self.threshold))
+            mass = evidence[~stop, :-1]
+            sets[~stop] = self._best(mass) | (mass >= self.threshold)
             stop = np.ones(len(sets), dtype=bool)
         return Verdict(stop, sets, state)
+
+    def _best(self, mass: Floats) -> Booleans:
+        """The I most probable classes: ρ falls strictly along the order of the classes."""
+        others = mass.shape[1] - self.max_set_size
+        if others <= 0:
+            return np.ones(mass.shape, dtype=bool)
+        return mass >= np.partition(mass, others, axis=1)[:, others, None]
+
+    def _answers(self, mass: Floats) -> Booleans:
+        if self.fill:
+            return self._best(mass)
+        return self._best(mass) & ((mass >= self.threshold) | (mass == mass.max(axis=1, keepdims=True)))
 
 
 @dataclass(frozen=True, eq=False)

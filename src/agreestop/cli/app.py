@@ -1,0 +1,53 @@
+"""The application: its verbs, and how mistakes are told."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from agreestop.decide.checks import InputError
+
+from . import calibrate, decide, evaluate, run
+from .console import say_error
+
+app = typer.Typer(
+    help="Decide when an ensemble watching a stream has seen enough, and be right as often as promised.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("calibrate")(calibrate.calibrate)
+app.command("decide")(decide.decide)
+app.command("evaluate")(evaluate.evaluate)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"agreestop {version('agreestop')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")] = False,
+) -> None:
+    """Decide when an ensemble watching a stream has seen enough, and be right as often as promised."""
+
+
+def main() -> None:
+    """Run the command line; a mistake in what was handed in is one sentence on standard error and exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        say_error(str(error))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        say_error("stopped; nothing half-written was left behind.")
+        sys.exit(130)

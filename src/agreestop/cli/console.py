@@ -1,0 +1,46 @@
+"""What the verbs print with: tables and results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from agreestop.decide.checks import CalibrationWarning
+
+out = Console(highlight=False, soft_wrap=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say_error(sentence: str) -> None:
+    err.print(f"agreestop: {sentence}", style="red", markup=False)
+
+
+def say(sentence: str) -> None:
+    err.print(sentence, markup=False)
+
+
+@contextmanager
+def telling_warnings() -> Iterator[None]:
+    """Calibration warnings as plain sentences."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CalibrationWarning)
+        yield
+    for warning in {str(entry.message): entry for entry in caught}:
+        err.print(f"Warning: {warning}", style="yellow", markup=False)
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[str, float], None]]:
+    """A bar for long work: call what it gives with what is being done and the share that is done."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn(), TextColumn("{task.fields[what]}"))
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(title, total=1.0, what="")
+
+        def tell(what: str, share: float) -> None:
+            bar.update(task, completed=share, what=what)
+
+        yield tell

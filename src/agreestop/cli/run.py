@@ -1,0 +1,45 @@
+"""`agreestop run`: the main job, from scores to figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from agreestop.decide.checks import InputError
+from agreestop.experiments.simulated import MEMBERS, N_CALIBRATION, TARGET, run_simulated
+from agreestop.report.records import Record
+
+from .console import out, progress_bar, telling_warnings
+
+
+def run(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for numbers and figures.")] = Path("runs/simulated"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated scores and of the random splits.")] = 0,
+    repeats: Annotated[int, typer.Option(min=1, help="Random calibration and test realisations.")] = 50,
+) -> None:
+    """Calibrate and decide on simulated scores; draw coverage against target and latency against the number of members."""
+    try:
+        from agreestop.report.figures import draw_coverage_and_latency
+    except ImportError:
+        raise InputError("figures need matplotlib: install agreestop[figures].") from None
+    with telling_warnings(), progress_bar("simulated scores") as tell:
+        records = run_simulated(output, seed, repeats, tell)
+        drawn = draw_coverage_and_latency(records, output, "Simulated scores")
+    out.print(_table([record for record in records if record.target == TARGET and record.K == MEMBERS]))
+    for path in (output / "metrics.json", *drawn):
+        out.print(f"Wrote {path}", markup=False, soft_wrap=True)
+
+
+def _table(records: list[Record]) -> Table:
+    title = f"Simulated scores: target {TARGET:g}, {MEMBERS} members, {N_CALIBRATION} calibration examples"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for name in ("rule", "looks", "coverage", "latency / T", "set size"):
+        table.add_column(name, justify="left" if name == "rule" else "right")
+    for record in records:
+        coverage = f"{record.coverage:.3f} ± {record.coverage_se:.3f}"
+        latency = f"{record.latency:.3f} ± {record.latency_se:.3f}"
+        table.add_row(record.label, str(len(record.checkpoints)), coverage, latency, f"{record.set_size:.2f}")
+    return table
