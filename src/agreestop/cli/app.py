@@ -20,10 +20,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run.run)
-app.command("calibrate")(calibrate.calibrate)
-app.command("decide")(decide.decide)
-app.command("evaluate")(evaluate.evaluate)
+app.command("run", short_help="The main job: rules on simulated scores, with figures.")(run.run)
+app.command("calibrate", short_help="Score file with labels -> rule file.")(calibrate.calibrate)
+app.command("decide", short_help="Rule file and score file -> decisions.")(decide.decide)
+app.command("evaluate", short_help="Rule file and labelled scores -> coverage, latency.")(evaluate.evaluate)
 
 
 def _version(wanted: bool) -> None:

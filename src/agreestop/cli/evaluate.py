@@ -44,7 +44,9 @@ def _table(title: str, key: str, rows: list[tuple[str, Evaluation | Group]]) -> 
     for name in (key, "inputs", "coverage", "latency / T", "set size"):
         table.add_column(name, justify="left" if name == key else "right")
     for name, row in rows:
-        table.add_row(name, str(row.n), _interval(row.coverage), _interval(row.normalized_latency), _interval(row.set_size, 2))
+        latency = f"{row.normalized_latency:.3f}" if key else _interval(row.normalized_latency)
+        size = f"{row.set_size:.2f}" if key else _interval(row.set_size, 2)
+        table.add_row(name, str(row.n), _interval(row.coverage), latency, size)
     return table
 
 

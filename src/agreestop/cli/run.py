@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from agreestop.decide.checks import InputError
-from agreestop.experiments.simulated import MEMBERS, N_CALIBRATION, TARGET, run_simulated
+from agreestop.experiments.simulated import MEMBERS, N_CALIBRATION, SPLITS, TARGET, run_simulated
 from agreestop.report.records import Record
 
 from .console import out, progress_bar, telling_warnings
@@ -29,7 +29,8 @@ def run(
         records = run_simulated(output, seed, repeats, tell)
         drawn = draw_coverage_and_latency(records, output, "Simulated scores")
     out.print(_table([record for record in records if record.target == TARGET and record.K == MEMBERS]))
-    for path in (output / "metrics.json", *drawn):
+    score_files = [output / f"{name}.npz" for name in SPLITS]
+    for path in (output / "metrics.json", *drawn, *score_files):
         out.print(f"Wrote {path}", markup=False, soft_wrap=True)
 
 

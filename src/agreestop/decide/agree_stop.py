@@ -36,7 +36,7 @@ class AgreeStop(Uncalibrated):
 
     def __post_init__(self) -> None:
         settle(self)
-        if not hasattr(self.risk, "evidence"):
+        if isinstance(self.risk, type) or not hasattr(self.risk, "evidence"):
             raise InputError(f"risk is {self.risk!r}: give a risk such as TopMass(...), TopMass.fit(...) or LearnedRisk.fit(...).")
         self.risk.check_size(self.max_set_size)
         object.__setattr__(self, "risk", self.risk.cut(tuple(self.checkpoints)))

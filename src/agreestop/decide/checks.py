@@ -25,7 +25,10 @@ class CalibrationWarning(UserWarning):
 
 def as_checkpoints(checkpoints: Sequence[float]) -> tuple[float, ...]:
     """Checkpoint times as a tuple: positive, finite, strictly increasing; whole numbers stay integers."""
-    values = tuple(checkpoints) if not isinstance(checkpoints, (int, float)) else (checkpoints,)
+    try:
+        values = tuple(checkpoints)
+    except TypeError:
+        raise InputError(f"checkpoints is {checkpoints!r}: give a list of times, for example (20, 40, 60, 80).") from None
     if not values:
         raise InputError("checkpoints is empty: give at least one time at which the rule may stop.")
     times = []
@@ -48,6 +51,22 @@ def as_max_set_size(size: int) -> int:
     return int(size)
 
 
+def as_floats(values: ArrayLike, name: str) -> Floats:
+    """Real numbers as float64."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} cannot be read as an array of numbers: give real numbers of one shape.") from None
+
+
+def with_axis(values: ArrayLike, axis: int, name: str) -> Floats:
+    """Real numbers as float64, with at least one entry along `axis`."""
+    array = as_floats(values, name)
+    if not -array.ndim <= axis < array.ndim or array.shape[axis] == 0:
+        raise InputError(f"{name} has shape {array.shape}: at least one value along axis {axis} is needed.")
+    return array
+
+
 def check_finite(values: NDArray[Any], name: str) -> None:
     """Refuse NaN and infinity, without a temporary the size of the array."""
     if values.size and not (values.min() > -np.inf and values.max() < np.inf):
@@ -61,7 +80,10 @@ def check_finite(values: NDArray[Any], name: str) -> None:
 
 def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> NDArray[Any]:
     """The array itself, checked: right number of axes, not empty, finite, nowhere positive. float32 stays float32."""
-    array = np.asarray(log_confidence)
+    try:
+        array = np.asarray(log_confidence)
+    except ValueError:
+        raise InputError(f"log_confidence cannot be read as one array: give real numbers of one shape {axes}.") from None
     ndim = axes.count(",") + 1
     if array.dtype.kind not in "fiu":
         raise InputError(f"log_confidence has dtype {array.dtype}: it must hold real numbers.")

@@ -15,7 +15,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import Floats, InputError, check_finite
+from .checks import Floats, InputError, check_finite, with_axis
 
 
 def log_softmax(logits: Floats) -> Floats:
@@ -31,11 +31,7 @@ def log_softmax(logits: Floats) -> Floats:
 
 def log_confidence(counts: ArrayLike, axis: int = -1) -> Floats:
     """Log-confidence of every class from spike counts or logits: the log-softmax along `axis`, in float64."""
-    array = np.asarray(counts, dtype=np.float64)
-    if array.ndim == 0:
-        raise InputError("counts is a single number: give one value for each class.")
-    if array.shape[axis] == 0:
-        raise InputError(f"counts has shape {array.shape}: the class axis must not be empty.")
+    array = with_axis(counts, axis, "counts")
     check_finite(array, "counts")
     return np.ascontiguousarray(np.moveaxis(log_softmax(np.moveaxis(array, axis, -1)), -1, axis))
 
@@ -82,20 +78,23 @@ def pool_logs(log_values: NDArray[np.floating], r: float, axis: int = -1) -> Flo
 def generalized_mean(values: ArrayLike, r: float, axis: int = -1) -> Floats:
     """Generalised mean M_r of non-negative values along `axis`, r in [-∞, ∞]; 0 is geometric, ±∞ are max and min."""
     r = as_exponent(r)
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim == 0 or array.shape[axis] == 0:
-        raise InputError(f"values has shape {array.shape}: at least one value along the axis is needed.")
+    array = np.moveaxis(with_axis(values, axis, "values"), axis, -1)
     check_finite(array, "values")
     if (array < 0).any():
         raise InputError(f"values holds {array.min():.6g}: a generalised mean is defined for values of at least 0.")
+    if array.shape[-1] == 1 or math.isinf(r):
+        return np.asarray(array.max(axis=-1) if r > 0 else array.min(axis=-1))
+    return np.reshape(_mean(np.reshape(array, (-1, array.shape[-1])), r), array.shape[:-1])
+
+
+def _mean(array: Floats, r: float) -> Floats:
+    """Generalised mean of finite exponent over the last axis of (n, K)."""
     zero = array == 0
-    tiny = np.log(np.where(zero, 1.0, array))
+    logs = np.log(np.where(zero, 1.0, array))
     if not zero.any():
-        return np.exp(pool_logs(tiny, r, axis))
+        return np.exp(pool_logs(logs, r))
     if r <= 0:  # one zero makes the mean zero
-        return np.where(zero.any(axis=axis), 0.0, np.exp(pool_logs(tiny, r, axis)))
-    top = array.max(axis=axis, keepdims=True)
-    if math.isinf(r):
-        return np.squeeze(top, axis=axis)
-    scaled = np.sort(np.divide(array, top, out=np.zeros_like(array), where=top > 0) ** r, axis=axis)
-    return np.asarray(np.squeeze(top, axis=axis) * scaled.mean(axis=axis) ** (1 / r))
+        return np.where(zero.any(axis=-1), 0.0, np.exp(pool_logs(logs, r)))
+    top = array.max(axis=-1, keepdims=True)
+    scaled = np.sort(np.divide(array, top, out=np.zeros_like(array), where=top > 0) ** r, axis=-1)
+    return top[:, 0] * scaled.mean(axis=-1) ** (1 / r)

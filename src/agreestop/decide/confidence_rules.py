@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .calibrated import Uncalibrated
-from .checks import Floats, InputError, Integers
+from .checks import Floats, InputError, Integers, as_floats
 from .levels import Target, as_target
 from .policies import ConfidenceThreshold, Policy
 from .pooling import MergeConfidence
@@ -36,7 +36,7 @@ class DCSNN(Uncalibrated):
 
     def __post_init__(self) -> None:
         settle(self)
-        grid = tuple(float(value) for value in self.grid)
+        grid = tuple(as_floats(self.grid, "grid").ravel().tolist())
         if not grid or not all(0 < value <= 1 for value in grid) or list(grid) != sorted(set(grid)):
             raise InputError("grid must hold increasing confidences between 0 and 1, for example (0.5, 0.6, 0.7, 0.8, 0.9).")
         object.__setattr__(self, "grid", grid)

@@ -67,6 +67,9 @@ class Estimate(float):
         estimate.low, estimate.high, estimate.se = low, high, se
         return estimate
 
+    def __getnewargs__(self) -> tuple[float, float, float, float]:  # type: ignore[override]
+        return float(self), self.low, self.high, self.se
+
     def __repr__(self) -> str:
         return f"{float(self):.4g} [{self.low:.4g}, {self.high:.4g}]"
 

@@ -17,6 +17,9 @@ from .checks import Floats, InputError
 
 Target = float | str | Fraction | Decimal
 
+TIE = 1e-9  # log tails nearer than this to the bound are decided exactly, or, beyond EXACT_UP_TO examples, on the safe side
+EXACT_UP_TO = 2000
+
 
 def as_target(target: Target, name: str = "target") -> Fraction:
     """A probability strictly between 0 and 1, exactly as written: 0.9, "0.9", "9/10" and Fraction(9, 10) are one number."""
@@ -43,12 +46,27 @@ def quantile_rank(n: int, level: Fraction, delta: Fraction | None = None) -> int
     if delta is None:
         return math.ceil((n + 1) * level)
     # P(Beta(k, n+1-k) < p) = P(Binomial(n, p) ≥ k); the tail is summed in logs from k = n downwards.
-    p, bound = float(level), math.log(float(delta)) - 1e-9
+    p = float(level)
     steps = np.arange(n, 0, -1)
     ratios = np.log(steps / (n - steps + 1.0)) + math.log1p(-p) - math.log(p)
     masses = n * math.log(p) + np.concatenate([[0.0], np.cumsum(ratios)])
     tails = np.logaddexp.accumulate(masses)[:n]
-    return n + 1 - int(np.searchsorted(tails, bound, side="right"))
+    bound = _log(delta)
+    below = int(np.searchsorted(tails, bound - TIE, side="right"))
+    if below < n <= EXACT_UP_TO and tails[below] < bound + TIE and _tail(n, level, n - below) <= delta:
+        below += 1
+    return n + 1 - below
+
+
+def _log(value: Fraction) -> float:
+    """log of a positive fraction, however small."""
+    return math.log(value.numerator) - math.log(value.denominator)
+
+
+def _tail(n: int, p: Fraction, k: int) -> Fraction:
+    """P(Binomial(n, p) ≥ k), exactly."""
+    hit, miss = p.numerator, p.denominator - p.numerator
+    return Fraction(sum(math.comb(n, j) * hit**j * miss ** (n - j) for j in range(k, n + 1)), p.denominator**n)
 
 
 def order_statistic(values: Floats, rank: int) -> float:
@@ -64,7 +82,7 @@ def least_n(level: Fraction, delta: Fraction | None = None) -> int:
     """The smallest n at which `quantile_rank` is at most n, so that a threshold can be finite."""
     if delta is None:
         return math.ceil(level / (1 - level))
-    n = max(1, math.ceil(math.log(float(delta)) / math.log(float(level))) - 1)
+    n = max(1, math.ceil(_log(delta) / _log(level)) - 1)
     while quantile_rank(n, level, delta) > n:
         n += 1
     return n

@@ -24,7 +24,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import Booleans, Floats, InputError
+from .checks import Booleans, Floats, InputError, with_axis
 from .confidence import as_exponent, generalized_mean
 
 
@@ -98,10 +98,8 @@ def _exact_factor(r: float, K: int) -> float:
 
 
 def _as_p_values(p: ArrayLike, axis: int) -> Floats:
-    array = np.asarray(p, dtype=np.float64)
-    if array.ndim == 0 or array.shape[axis] == 0:
-        raise InputError(f"p has shape {array.shape}: at least one p-variable along the axis is needed.")
-    if not (array.min() >= 0 and array.max() <= 1):
+    array = with_axis(p, axis, "p")
+    if array.size and not (array.min() >= 0 and array.max() <= 1):
         wrong = array[~((array >= 0) & (array <= 1))][0]
         raise InputError(f"p holds {wrong}: p-variables lie between 0 and 1.")
     return array

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import Floats, InputError, Integers, check_finite
+from .checks import Floats, InputError, Integers, as_floats, check_finite
 
 
 def ranks(sorted_scores: Floats, scores: Floats) -> Integers:
@@ -25,10 +25,11 @@ def p_values(calibration_scores: ArrayLike, scores: ArrayLike) -> Floats:
 
     Assumes that the calibration scores are exchangeable with the score of a true label. Ties count for the label.
     """
-    calibration = np.asarray(calibration_scores, dtype=np.float64)
-    values = np.asarray(scores, dtype=np.float64)
+    calibration = as_floats(calibration_scores, "calibration_scores")
+    values = as_floats(scores, "scores")
     if calibration.ndim != 1 or len(calibration) == 0:
         raise InputError(f"calibration_scores has shape {calibration.shape}: one axis with at least one score is needed.")
     check_finite(calibration, "calibration_scores")
     check_finite(values, "scores")
-    return np.asarray(ranks(np.sort(calibration), values) / (len(calibration) + 1.0))
+    counts = ranks(np.sort(calibration), np.atleast_1d(values)).reshape(values.shape)
+    return np.asarray(counts / (len(calibration) + 1.0))

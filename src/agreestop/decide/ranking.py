@@ -1,13 +1,11 @@
 """Bonferroni sets from the ranks of each member: exact where integers allow it.
 
-A member's p-variable is u/(n+1) with the integer rank u = 1 + #{i : s ≤ s_i}. With the integer-like level ℓ = α(n+1)/M a class
-is kept iff
+A member's p-variable is u/(n+1) with the integer rank u = 1 + #{i : s ≤ s_i}. With the level ℓ = α(n+1)/M a class is kept iff
 
-    a_{r,K} · M_r(u_1..u_K) > ℓ.
+    a · M_r(u_1..u_K) > ℓ,     that is     Σ_k g(u_k) > 0,     g(u) = ((a·u/ℓ)^r - 1) / r     (log at r = 0),
 
-For every r this is `Σ_k g(u_k) > bound` with g increasing: u^r (r > 0), log u (r = 0), -u^r (r < 0), so a table of g over
-1..n+1 decides. For a positive integer r, a^r is rational (K or r + 1): sums within rounding of the bound are decided in integers.
-Elsewhere the constant is rounded up, which only keeps more.
+and g grows with u for every r, so a table of it over 1..n+1 decides. For a positive integer r, a^r is rational (K or r + 1), and
+sums within rounding of 0 are decided in integers. Elsewhere the constant is rounded up, which only keeps more.
 """
 
 from __future__ import annotations
@@ -19,22 +17,36 @@ from fractions import Fraction
 import numpy as np
 
 from .checks import Booleans, Floats, Integers
-from .merging import merging_factor, prefix_factor
 from .pooling import MergePValues
 from .pvalues import ranks
 
 ROUND_UP = 1 + 1e-12
+BLOCK_NUMBERS = 1 << 18  # ranks pooled together: a block stays in the cache
 
 
-def _table(n: int, level: Fraction, r: float) -> Floats:
-    """g(u) for u = 0..n+1, with u measured in units of the level, so that the bound does not depend on it."""
+def _is_exact(merging: MergePValues) -> bool:
+    """Whether a^r is rational, so that ties can be decided in integers."""
+    return merging.form != "randomized" and 0 < merging.r < math.inf and merging.r.is_integer()
+
+
+def _factor(merging: MergePValues, members: int) -> float:
+    """The constant a, rounded up unless ties are decided in integers."""
+    factor = merging.least_factor(members)
+    return factor if members == 1 or math.isinf(merging.r) or _is_exact(merging) else factor * ROUND_UP
+
+
+def least_n_merged(merging: MergePValues, members: int, alpha: Fraction) -> int:
+    """The least n with which a/(n+1) ≤ alpha, so that the smallest p-variables can exclude a label."""
+    return max(1, math.ceil(Fraction(_factor(merging, members)) / alpha - 1))
+
+
+def _table(n: int, level: Fraction, r: float, factor: float) -> Floats:
+    """g(u) for u = 0..n+1."""
     if math.isinf(r):
         return np.empty(0)
-    u = np.arange(n + 2) / float(level)
     with np.errstate(divide="ignore", over="ignore"):
-        if r == 0:
-            return np.log(u)
-        return u**r if r > 0 else -(u**r)
+        x = np.log(np.arange(n + 2)) + math.log(factor) - math.log(float(level))
+        return x if r == 0 else np.expm1(r * x) / r
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +57,9 @@ class MergedRanks:
     level: Fraction
     merging: MergePValues
 
-    @property
-    def n(self) -> int:
-        return int(self.calibration.shape[2])
-
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_g", _table(self.n, self.level, self.merging.r))
+        _, members, n = self.calibration.shape
+        object.__setattr__(self, "_g", _table(n, self.level, self.merging.r, _factor(self.merging, members)))
 
     def uniforms(self, count: int, first: int) -> Floats:
         """The uniform number of each input, (count, 1): a function of the seed and the input's number alone."""
@@ -69,15 +78,15 @@ class MergedRanks:
             return self._extreme(u) >= math.floor(self.level) + 1
         table: Floats = self._g  # type: ignore[attr-defined]
         if form == "exchangeable":
-            return self._keeps_all_prefixes(table[u])
+            sums = np.add.accumulate(table[u], axis=0)
+            return np.logical_and.reduce([self._positive(sums[m], u[: m + 1]) for m in range(members)])
         u.sort(axis=0)
         total = table[u[0]]
         for k in range(1, members):
             total += table[u[k]]
         if form == "any":
-            return self._exceeds(total, u)
-        bound = members * (-uniforms if r == 0 else 1 - uniforms / 2)
-        return np.asarray(total > bound - 1e-12 * members)
+            return self._positive(total, u)
+        return total > members * -uniforms * (1.0 if r == 0 else 0.5)
 
     def _extreme(self, u: Integers) -> Integers:
         """a · M_r where it is an integer: one member, the first prefix, the maximum, or K times the minimum."""
@@ -85,29 +94,17 @@ class MergedRanks:
             return u[0]
         return u.max(axis=0) if self.merging.r > 0 else len(u) * u.min(axis=0)
 
-    def _bound(self, factor: float, members: int) -> float:
-        """What Σ g(u_k / level) must exceed, for the constant `factor`."""
-        r = self.merging.r
-        return -members * math.log(factor) if r == 0 else math.copysign(members * factor**-r, r)
-
-    def _keeps_all_prefixes(self, terms: Floats) -> Booleans:
-        sums = np.add.accumulate(terms, axis=0)
-        factor = prefix_factor(self.merging.r) * ROUND_UP
-        bounds = [self._bound(factor, m + 1) for m in range(len(sums))]
-        return np.asarray((sums > np.reshape(bounds, (-1, 1, 1))).all(axis=0))
-
-    def _exceeds(self, total: Floats, u: Integers) -> Booleans:
-        r, members = self.merging.r, len(u)
-        factor = merging_factor(r, members, self.merging.table)
-        if not (r > 0 and float(r).is_integer()):
-            return np.asarray(total > self._bound(factor * ROUND_UP, members))
-        bound = self._bound(factor, members)
-        kept = total > bound
-        close = np.abs(total - bound) <= 1e-9 * bound
+    def _positive(self, total: Floats, u: Integers) -> Booleans:
+        """total > 0, where total = Σ_k g(u_k) for ranks u (m, ...)."""
+        kept = total > 0
+        if not _is_exact(self.merging):
+            return kept
+        close = np.abs(total) <= 1e-9 * len(u)
         if close.any():
             cells, where = np.unique(u[:, close], axis=1, return_inverse=True)
-            power = int(r)
-            scaled = Fraction(members if power >= members - 1 else power + 1, members)
+            power, members = int(self.merging.r), self.calibration.shape[1]
+            is_maximum = self.merging.form == "any" and power >= members - 1
+            scaled = Fraction(members if is_maximum else power + 1, len(u))
             exact = [scaled * sum(int(rank) ** power for rank in cell) > self.level**power for cell in cells.T]
             kept[close] = np.array(exact)[where.ravel()]
         return kept
@@ -137,17 +134,19 @@ class PooledRanks:
         object.__setattr__(self, "_g", self._integer_table(n))
 
     def _integer_table(self, n: int) -> Integers:
-        u = np.arange(1, n + 2, dtype=np.float64)
+        ranks = np.arange(n + 2)
         if math.isinf(self.r) or self.r == 1:
-            return np.arange(n + 2)
+            return ranks
+        u = np.maximum(ranks, 1)
         values = np.log(u) / math.log(n + 2) if self.r == 0 else np.copysign((u / (n + 1 if self.r > 0 else 1)) ** self.r, self.r)
-        return np.append(0, np.rint(values * 2**52).astype(np.int64))
+        # The rank itself comes second, so that g grows strictly even where the power cannot tell ranks apart.
+        return np.rint(values * 2**40).astype(np.int64) * (n + 2) + ranks
 
     def keeps(self, index: int, losses: Floats) -> Booleans:
         """Which classes stay, (b, C), from the members' losses (b, K, C)."""
         batch, _, classes = losses.shape
         n = self.calibration.shape[2]
-        rows = max(1, 2_000_000 // (n * classes))
+        rows = max(1, BLOCK_NUMBERS // (n * classes))
         parts = [self._keeps_block(index, losses[start : start + rows]) for start in range(0, batch, rows)]
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import Floats, Integers, as_checkpoints
+from .checks import Floats, Integers, as_checkpoints, as_floats
 from .pooling import MODEL_AVERAGE, MergeConfidence
 from .scores import fit_temperatures, pooling_of
 from .tuned_rows import TunedRows
@@ -124,6 +124,9 @@ class ShapedRisk:
     offsets: Floats = field(metadata={"per_checkpoint": True})
     times: tuple[float, ...] | None = None
     rows: TunedRows | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offsets", as_floats(self.offsets, "offsets"))
 
     @classmethod
     def per_time(cls, base: Risk, times: Sequence[float], power: float = 1.0) -> ShapedRisk:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
@@ -78,11 +79,17 @@ def save_rule(calibrated: CalibratedRule, path: str | PathLike[str]) -> None:
         "rule": body,
         "arrays": [{"dtype": array.dtype.str, "shape": list(array.shape)} for array in arrays],
     }
-    text = json.dumps(header, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    text = _readable(header).encode() + b"\n"
     content = text + b"".join(array.tobytes() for array in arrays)
     line = f"{MAGIC} {FORMAT} {len(text)} {hashlib.sha256(content).hexdigest()}\n"
     with atomic_writer(path) as stream:
         stream.write(line.encode() + content)
+
+
+def _readable(header: dict[str, Any]) -> str:
+    """Indented JSON in which a list of plain values stands on one line."""
+    text = json.dumps(header, indent=1, ensure_ascii=False, allow_nan=False)
+    return re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found[0].split()), text)
 
 
 def load_rule(path: str | PathLike[str]) -> CalibratedRule:
@@ -97,7 +104,7 @@ def load_rule(path: str | PathLike[str]) -> CalibratedRule:
     words = line.decode("ascii", "replace").split(" ")
     if words[0] != MAGIC:
         raise InputError(f"{path} is not an agreestop rule file: give one that `save` or `agreestop calibrate` wrote.")
-    if len(words) != 4 or not words[1].isdigit() or not words[2].isdigit():
+    if len(words) != 4 or not words[1].isdigit() or not words[2].isdigit() or int(words[1]) < 1:
         raise InputError(f"{path} has a damaged first line: calibrate the rule again.")
     if int(words[1]) > FORMAT:
         raise InputError(f"{path} has rule format {words[1]} and this agreestop reads up to {FORMAT}: install a newer agreestop.")
@@ -107,7 +114,7 @@ def load_rule(path: str | PathLike[str]) -> CalibratedRule:
         return _Reader.of(content, int(words[2])).rule()
     except InputError:
         raise
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError) as error:
         raise InputError(f"{path} does not hold a rule that can be built ({error}): calibrate the rule again.") from None
 
 

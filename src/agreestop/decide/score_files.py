@@ -7,7 +7,6 @@ optional. Nothing in such a file is executed or unpickled.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -39,8 +38,7 @@ class Scores:
             )
         if self.labels is not None:
             object.__setattr__(self, "labels", as_labels(self.labels, len(array), array.shape[3]))
-        if self.classes is not None and len(self.classes) != array.shape[3]:
-            raise InputError(f"classes names {len(self.classes)} classes and log_confidence has {array.shape[3]}: give one name for each.")
+        _check_names(self.classes, array.shape[3], "log_confidence")
         object.__setattr__(self, "times", times)
 
     def __len__(self) -> int:
@@ -50,6 +48,11 @@ class Scores:
         """Some of the inputs."""
         labels = None if self.labels is None else self.labels[rows]
         return Scores(self.log_confidence[rows], labels, self.times, self.classes)
+
+
+def _check_names(classes: Sequence[str] | None, count: int, what: str) -> None:
+    if classes is not None and len(classes) != count:
+        raise InputError(f"classes names {len(classes)} classes and {what} has {count}: give one name for each.")
 
 
 def save_scores(path: str | PathLike[str], scores: Scores) -> None:
@@ -67,6 +70,7 @@ def save_spikes(
     if array.dtype != np.bool_ and not np.isin(array, (0, 1)).all():
         raise InputError("spikes must hold booleans, or 0 and 1: at most one spike for each neuron and step.")
     truth = None if labels is None else as_labels(labels, len(array), array.shape[3])
+    _check_names(classes, array.shape[3], "spikes")
     content = {"spikes": np.packbits(array.astype(bool).ravel()), "spikes_shape": np.array(array.shape)}
     _save(path, content, truth, None if classes is None else tuple(classes))
 
@@ -82,15 +86,9 @@ def _save(path: str | PathLike[str], content: dict[str, NDArray[Any]], labels: I
 
 def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None) -> Scores:
     """Read a score file, at all its times or at those named."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            content = {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}: check the path.") from None
-    except (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise InputError(f"{path} is not a whole score file ({error}): write one with save_scores or numpy.savez.") from None
+    content = _read(path)
     labels = content.get("labels")
-    classes = tuple(str(name) for name in content["classes"]) if "classes" in content else None
+    classes = tuple(str(name) for name in _list(path, content, "classes")) if "classes" in content else None
     if "spikes" in content:
         spikes = _unpack(path, content)
         known = tuple(range(1, spikes.shape[1] + 1))
@@ -99,7 +97,7 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     for name in ("log_confidence", "times"):
         if name not in content:
             raise InputError(f"{path} holds {sorted(content)} but no {name!r}: a score file has log_confidence and times, or spikes.")
-    scores = Scores(content["log_confidence"], labels, tuple(content["times"].tolist()), classes)
+    scores = Scores(content["log_confidence"], labels, tuple(_list(path, content, "times")), classes)
     if times is None:
         return scores
     wanted = as_checkpoints(times)
@@ -107,8 +105,27 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     return Scores(scores.log_confidence[:, columns], scores.labels, wanted, classes)
 
 
+def _read(path: str | PathLike[str]) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz file."""
+    try:
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:  # noqa: PTH123
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}: check the path.") from None
+    except Exception:  # whatever zip, zlib and numpy make of bytes that are not theirs
+        raise InputError(f"{path} is not a whole score file: write one with save_scores, save_spikes or numpy.savez.") from None
+
+
+def _list(path: str | PathLike[str], content: dict[str, NDArray[Any]], name: str) -> list[Any]:
+    if content[name].ndim != 1:
+        raise InputError(f"{path} holds {name} of shape {content[name].shape}: a list, one axis, is needed.")
+    values: list[Any] = content[name].tolist()
+    return values
+
+
 def _unpack(path: str | PathLike[str], content: dict[str, NDArray[Any]]) -> Booleans:
-    shape = tuple(int(size) for size in np.ravel(content.get("spikes_shape", ())))
+    sizes = content.get("spikes_shape", np.empty(0, dtype=np.int64))
+    shape = tuple(sizes.ravel().tolist()) if sizes.dtype.kind in "iu" else ()
     bits = content["spikes"]
     if len(shape) != 4 or min(shape) < 1 or bits.dtype != np.uint8 or bits.ndim != 1 or bits.size != -(-int(np.prod(shape)) // 8):
         raise InputError(f"{path} holds spikes of {bits.size} bytes for the shape {shape}: write it with save_spikes.")

@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import Floats, InputError
+from .checks import Floats, InputError, as_floats
 from .confidence import log_softmax
 from .pooling import MODEL_AVERAGE, MergeConfidence
 from .tuned_rows import TunedRows
@@ -77,7 +77,7 @@ def fit_temperatures(data: TuningData, pooling: MergeConfidence) -> Floats:
 def _fit_temperature(pooled: Floats, data: TuningData) -> float:
     own = data.of_label(pooled).mean()
     low, high = np.log(1e-3), np.log(1e3)
-    for _ in range(40):
+    for _ in range(26):
         middle = (low + high) / 2
         expected = (np.exp(log_softmax(np.exp(middle) * pooled)) * pooled).sum(axis=-1).mean()
         if expected > own:
@@ -191,6 +191,9 @@ class Shaped:
     offsets: Floats = field(metadata={"per_checkpoint": True})
     times: tuple[float, ...] | None = None
     rows: TunedRows | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offsets", as_floats(self.offsets, "offsets"))
 
     @property
     def fitted_checkpoints(self) -> int:

@@ -7,7 +7,6 @@ stop-aware      Γ_t = {c : S_t ≤ λ}, calibrated at the moment of stopping al
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,7 +18,7 @@ from .checks import Floats, InputError, Integers
 from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
 from .policies import CheckpointThresholds, MemberVotes, MergedPValues, Policy, RankPooling, RunningThreshold, StoppingThreshold
 from .pooling import MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
-from .ranking import MergedRanks, PooledRanks
+from .ranking import MergedRanks, PooledRanks, least_n_merged
 from .rule import coverage_promise, groups_of, settle
 from .scores import LogLoss, Score
 from .stop_aware import StopProfile, earliest_threshold, last_failures
@@ -63,7 +62,7 @@ class SpikeCP(Uncalibrated):
         if pooling is not None and not isinstance(pooling, (MergeConfidence, MergePValues, MergeRanks, MajorityVote)):
             raise InputError(f"pooling is {pooling!r}: give MergeConfidence, MergePValues, MergeRanks, MajorityVote or None.")
         if self.score is not None:
-            if not hasattr(self.score, "losses"):
+            if isinstance(self.score, type) or not hasattr(self.score, "losses"):
                 raise InputError(f"score is {self.score!r}: give a fitted score such as Temperature.fit(...), or None for the log-loss.")
             if pooling is not None:
                 raise InputError(f"the score pools its members itself, but pooling is {pooling!r}: give pooling=None.")
@@ -158,6 +157,6 @@ class SpikeCP(Uncalibrated):
             case MajorityVote():
                 return least_n(1 - self._alpha / 2)
             case MergePValues() as merging:
-                return max(1, math.ceil(Fraction(merging.least_factor(K)) / self._alpha - 1))
+                return least_n_merged(merging, K, self._alpha)
             case _:
                 return least_n(1 - self._alpha, self._delta)

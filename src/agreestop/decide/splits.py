@@ -56,6 +56,9 @@ def repeat_splits(
     n, available, members, classes = array.shape
     truth = as_labels(labels, n, classes)
     columns = columns_of(rule.checkpoints, available, times)
+    for name, value in (("n_calibration", n_calibration), ("repeats", repeats)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise InputError(f"{name} is {value!r}: an integer is needed.")
     if not 1 <= n_calibration < n:
         raise InputError(f"n_calibration is {n_calibration} and the pool has {n} rows: choose from 1 to {n - 1}, so that test rows remain.")
     if repeats < 1:

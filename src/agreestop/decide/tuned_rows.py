@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import Booleans
+from .checks import Booleans, InputError
 
 Marks = NDArray[np.uint64]
 
@@ -47,7 +47,7 @@ def mark_rows(log_confidence: NDArray[np.floating], columns: Sequence[int]) -> M
 
 @dataclass(frozen=True, eq=False)
 class TunedRows:
-    """Marks (n, M) of the rows that something was tuned on."""
+    """Marks of the rows that something was tuned on: (n, M) of their cells, or (n,) once cut to a rule's checkpoints."""
 
     marks: Marks
 
@@ -57,25 +57,39 @@ class TunedRows:
         blocks = range(0, len(log_confidence), 256)
         return cls(np.concatenate([mark_cells(log_confidence[start : start + 256]) for start in blocks]))
 
-    def cut(self, columns: Sequence[int]) -> TunedRows:
-        """The same rows at some of the checkpoints."""
-        return TunedRows(self.marks[:, list(columns)])
+    @property
+    def rows(self) -> Marks:
+        """One mark for each row."""
+        return self.marks if self.marks.ndim == 1 else join_marks(self.marks)
+
+    def cut(self, columns: Sequence[int], fitted: int) -> TunedRows:
+        """The same rows at some of the `fitted` checkpoints."""
+        if self.marks.ndim == 2:
+            return TunedRows(join_marks(self.marks[:, list(columns)]))
+        if list(columns) != list(range(fitted)):
+            raise InputError("this score or risk was taken from a rule with other checkpoints: give it as it was fitted.")
+        return self
 
     def also(self, other: TunedRows | None) -> TunedRows:
         """These rows and those of another tuned object with the same checkpoints."""
         if other is None:
             return self
-        return TunedRows(np.concatenate([self.marks, other.marks[~self.seen(join_marks(other.marks))]]))
+        return TunedRows(np.concatenate([self.rows, other.rows[~self.seen(other.rows)]]))
 
     def seen(self, rows: Marks) -> Booleans:
-        """Which of the joined row marks are among the tuned ones."""
-        return np.isin(rows, join_marks(self.marks))
+        """Which of the given rows are among the tuned ones."""
+        return np.isin(rows, self.rows)
+
+    def _chance(self, twins: int) -> float:
+        """How likely a fresh row repeats a tuned one: the share of tuned rows with a twin, and four standard errors; 0 if none has."""
+        share = twins / len(self.marks)
+        return min(1.0, share + 4 * math.sqrt(share / len(self.marks)))
 
     def reuse(self, rows: Marks) -> str:
         """A sentence if more of these rows than chance explains were tuned on, else an empty string."""
         seen, total = int(self.seen(rows).sum()), len(rows)
-        _, counts = np.unique(join_marks(self.marks), return_counts=True)
-        rate = float(counts[counts > 1].sum()) / len(self.marks)
+        _, counts = np.unique(self.rows, return_counts=True)
+        rate = self._chance(int(counts[counts > 1].sum()))
         if seen <= total * rate + 4 * math.sqrt(total * rate * (1 - rate)):
             return ""
         return f"{seen} of the {total} rows were used for tuning: keep tuning, calibration and test data apart."

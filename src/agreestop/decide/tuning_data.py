@@ -61,7 +61,7 @@ def cut_fitted(fitted: Fitted, checkpoints: tuple[float, ...]) -> Fitted:
     for field in fields(fitted):
         value = getattr(fitted, field.name)
         if isinstance(value, TunedRows):
-            changes[field.name] = value.cut(columns)
+            changes[field.name] = value.cut(columns, fitted.fitted_checkpoints)
         elif isinstance(value, np.ndarray) and field.metadata.get("per_checkpoint"):
             changes[field.name] = value[columns]
     return replace(fitted, **changes)

@@ -12,13 +12,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.atomic import atomic_writer
 from agreestop.decide.checks import CalibrationWarning, InputError
+from agreestop.decide.confidence import log_confidence
 from agreestop.decide.confidence_rules import DCSNN
 from agreestop.decide.pooling import MergeConfidence, MergePValues, MergeRanks
-from agreestop.decide.score_files import Scores
-from agreestop.decide.simulated import simulate_scores
+from agreestop.decide.score_files import Scores, save_spikes
+from agreestop.decide.simulated import simulate_spikes
 from agreestop.decide.spikecp import SpikeCP
 from agreestop.decide.splits import repeat_splits
 from agreestop.decide.tuning import tune
@@ -26,6 +29,11 @@ from agreestop.report.records import Record
 
 STEPS, MEMBERS, MAX_SET_SIZE, N_CALIBRATION, N_TUNING, N_POOL = 80, 6, 3, 50, 600, 2000
 FOUR, EVERY = (20, 40, 60, 80), tuple(range(1, STEPS + 1))
+SPLITS = {
+    "tuning": slice(0, N_TUNING),
+    "calibration": slice(N_TUNING, N_TUNING + N_CALIBRATION),
+    "test": slice(N_TUNING + N_CALIBRATION, None),
+}
 TARGET = 0.9
 TARGETS = (0.8, 0.85, TARGET, 0.92)
 SIZES = (1, 2, 4, 6)
@@ -54,12 +62,15 @@ def _entries(target: float) -> list[_Entry]:
 
 
 def run_simulated(folder: Path, seed: int, repeats: int, tell: Callable[[str, float], None]) -> list[Record]:
-    """Measure every rule and write `metrics.json`; tell progress as it goes."""
+    """Measure every rule; write `metrics.json` and, as score files, one division of the rows. Tell progress as it goes."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}.") from None
-    scores = simulate_scores(N_TUNING + N_POOL, STEPS, MEMBERS, seed=seed)
+    spikes, labels = simulate_spikes(N_TUNING + N_POOL, STEPS, MEMBERS, seed=seed)
+    for name, rows in SPLITS.items():
+        save_spikes(folder / f"{name}.npz", spikes[rows], labels[rows])
+    scores = Scores(log_confidence(np.cumsum(spikes, axis=1, dtype=np.int32)), labels, EVERY)
     settings = [(target, MEMBERS) for target in TARGETS] + [(TARGET, size) for size in SIZES if size != MEMBERS]
     jobs = [(target, members, entry) for target, members in settings for entry in _entries(target)]
     tuned: dict[tuple[str, int], SpikeCP | AgreeStop | DCSNN] = {}

@@ -1,0 +1,286 @@
+"""One protocol for every rule: calibrate, decide, stream, save, load, cut, evaluate and repeat, over every pooling and calibration.
+
+Each case is a rule that is calibrated with enough examples to exclude labels, so that no equality below is one of full sets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+import pytest
+
+import agreestop as ag
+from agreestop.decide import calibrated as calibrated_module
+from agreestop.decide.checks import Floats
+from agreestop.decide.pooling import Pooling
+from agreestop.decide.risks import Risk
+from agreestop.decide.scores import Score
+
+from .strategies import Rule, Sample, assert_same_decisions, make_sample
+
+TIMES = (1, 2.5, 4, 7, 10)
+CHECKPOINTS = (2.5, 4, 10)
+COLUMNS = [1, 2, 4]
+CLASSES = 4
+TARGET = 0.8
+LARGEST = 1
+
+POOLINGS: dict[str, Pooling] = {
+    "CM(1)": ag.MergeConfidence(r=1),
+    "CM(0)": ag.MergeConfidence(r=0),
+    "CM(-2.5)": ag.MergeConfidence(r=-2.5),
+    "CM(inf)": ag.MergeConfidence(r=math.inf),
+}
+RANKED: dict[str, Pooling] = {
+    **{f"PM({r})": ag.MergePValues(r=r) for r in (-math.inf, -1, 0, 0.7, 1, 45, math.inf)},
+    **{f"PM({r}, table)": ag.MergePValues(r=r, table=True) for r in (-2, -1, 0)},
+    **{f"PM({r}, exchangeable)": ag.MergePValues(r=r, form="exchangeable") for r in (-0.5, 0, 1, math.inf)},
+    **{f"PM({r}, randomized)": ag.MergePValues(r=r, form="randomized", seed=3) for r in (0, 1)},
+    **{f"ranks({r})": ag.MergeRanks(r=r) for r in (-math.inf, -1, 0, 1, 2)},
+    "votes": ag.MajorityVote(),
+}
+CALIBRATIONS = ("bonferroni", "simultaneous", "stop-aware")
+
+
+class Conditions(TypedDict):
+    """What a promise may be conditional on."""
+
+    class_conditional: bool
+    delta: float | None
+
+
+CONDITIONS = {
+    "class-conditional": Conditions(class_conditional=True, delta=None),
+    "training-conditional": Conditions(class_conditional=False, delta=0.3),
+    "class- and training-conditional": Conditions(class_conditional=True, delta=0.3),
+}
+
+
+@dataclass(frozen=True)
+class Data:
+    """Tuning data, a pool for calibration and test data, all at five times, for one number of members."""
+
+    members: int
+
+    @cached_property
+    def tuning(self) -> Sample:
+        return make_sample(120, len(TIMES), self.members, CLASSES, seed=1)
+
+    @cached_property
+    def calibration(self) -> Sample:
+        return make_sample(160, len(TIMES), self.members, CLASSES, seed=2)
+
+    @cached_property
+    def test(self) -> Sample:
+        return make_sample(50, len(TIMES), self.members, CLASSES, seed=3)
+
+
+DATA = {members: Data(members) for members in (1, 2, 6)}
+
+
+def scores(members: int) -> dict[str, Score]:
+    tuning = DATA[members].tuning
+    temperature = ag.Temperature.fit(*tuning, pooling=ag.MergeConfidence(r=1), times=TIMES)
+    return {
+        "log-loss": ag.LogLoss(ag.MergeConfidence(r=2)),
+        "temperature": temperature,
+        "ranks": ag.TuningRanks.fit(*tuning, pooling=ag.MergeConfidence(r=0), times=TIMES),
+        "spread": ag.Spread(temperature, beta=0.4),
+        "shaped": ag.Shaped(temperature, np.array([0.0, 0.1, 0.3, 0.2, 0.4]), times=TIMES),
+    }
+
+
+def risks(members: int) -> dict[str, Risk]:
+    tuning = DATA[members].tuning
+    return {
+        "top mass": ag.TopMass(pooling=ag.MergeConfidence(r=1)),
+        "fitted top mass": ag.TopMass.fit(*tuning, pooling=ag.MergeConfidence(r=0.5), times=TIMES),
+        "learned risk": ag.LearnedRisk.fit(*tuning, max_set_size=LARGEST, times=TIMES),
+        "shaped risk": ag.ShapedRisk.per_time(ag.TopMass(pooling=ag.MergeConfidence(r=0)), TIMES, power=0.5),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A rule, the number of members it is used with, and what it has learned."""
+
+    name: str
+    rule: Rule
+    members: int
+    in_order: bool = False
+
+    @property
+    def data(self) -> Data:
+        return DATA[self.members]
+
+    @cached_property
+    def calibrated(self) -> ag.CalibratedRule:
+        return self.rule.calibrate(*self.data.calibration, times=TIMES)
+
+    @cached_property
+    def decisions(self) -> ag.Decisions:
+        return self.calibrated.decide(self.data.test.log_confidence, times=TIMES)
+
+    def decide_after(self, calibration: Sample, log_confidence: Floats) -> ag.Decisions:
+        """Decisions of the same rule, calibrated on other data."""
+        return self.rule.calibrate(*calibration, times=TIMES).decide(log_confidence, times=TIMES)
+
+
+def spike_cases(members: int) -> Iterator[Case]:
+    for calibration in CALIBRATIONS:
+        for name, pooling in [("plain", None)] * (members == 1) + list(POOLINGS.items()):
+            yield Case(
+                f"SpikeCP {name}, {calibration}, K={members}", ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, pooling, calibration), members
+            )
+        for name, score in scores(members).items():
+            yield Case(
+                f"SpikeCP {name}, {calibration}, K={members}", ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, None, calibration, score), members
+            )
+        for words, conditions in CONDITIONS.items():
+            rule = ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, POOLINGS["CM(1)"], calibration, None, **conditions)
+            yield Case(f"SpikeCP CM(1), {calibration}, {words}, K={members}", rule, members)
+    for name, pooling in RANKED.items():
+        in_order = isinstance(pooling, ag.MergePValues) and pooling.form == "exchangeable"
+        yield Case(f"SpikeCP {name}, K={members}", ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, pooling), members, in_order)
+
+
+def other_cases(members: int) -> Iterator[Case]:
+    for name, risk in risks(members).items():
+        for fill in (False, True):
+            for words, conditions in {"": Conditions(class_conditional=False, delta=None), **CONDITIONS}.items():
+                rule = ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, fill, risk, **conditions)
+                yield Case(f"AgreeStop {name}{', fill' * fill}, {words}, K={members}", rule, members)
+    yield Case(f"DCSNN, K={members}", ag.DCSNN(TARGET, CHECKPOINTS, LARGEST), members)
+    yield Case(f"SEENN, K={members}", ag.SEENN(0.7, CHECKPOINTS, LARGEST), members)
+
+
+CASES = {case.name: case for members in DATA for case in (*spike_cases(members), *other_cases(members))}
+
+
+@pytest.fixture(scope="module", params=list(CASES.values()), ids=list(CASES))
+def case(request: pytest.FixtureRequest) -> Case:
+    found: Case = request.param
+    return found
+
+
+def test_calibrate_and_decide(case: Case) -> None:
+    calibrated, decisions = case.calibrated, case.decisions
+    assert (calibrated.n, calibrated.members, calibrated.classes) == (160, case.members, CLASSES)
+    assert calibrated.checkpoints == decisions.checkpoints == CHECKPOINTS
+    assert calibrated.guarantee.endswith(".")
+    assert calibrated.shortage == ""
+    assert decisions.sets.shape == (50, CLASSES)
+    assert decisions.sets.dtype == np.bool_
+    assert decisions.stop_index.shape == decisions.stop_time.shape == decisions.set_size.shape == (50,)
+    assert set(decisions.stop_time.tolist()) <= set(CHECKPOINTS)
+    assert (~decisions.sets).any(), "no label is ever excluded"
+
+
+def test_stopped_sets_are_small(case: Case) -> None:
+    early = case.decisions.stop_index < len(CHECKPOINTS) - 1
+    assert (case.decisions.set_size[early] <= LARGEST).all()
+
+
+def test_stream_equals_batch(case: Case) -> None:
+    for number, row in enumerate(case.data.test.log_confidence[:, COLUMNS]):
+        session = case.calibrated.stream(number)
+        expected = case.decisions[number]
+        for index, values in enumerate(row):
+            decision = session.push(values)
+            assert (decision is None) == (index < expected.index)
+            if decision is not None:
+                assert decision == expected
+                break
+
+
+def test_order_of_calibration_rows_does_not_matter(case: Case) -> None:
+    order = np.random.default_rng(5).permutation(case.calibrated.n)
+    moved = case.rule.calibrate(*case.data.calibration.rows(order), times=TIMES)
+    assert_same_decisions(moved.decide(case.data.test.log_confidence, times=TIMES), case.decisions)
+    assert moved.fingerprint == case.calibrated.fingerprint
+
+
+def test_order_of_members_does_not_matter(case: Case) -> None:
+    if case.in_order or case.members == 1:
+        return
+    order = np.random.default_rng(6).permutation(case.members)[::-1]
+    calibration, test = case.data.calibration, case.data.test
+    moved = case.decide_after(Sample(calibration.log_confidence[:, :, order], calibration.labels), test.log_confidence[:, :, order])
+    assert_same_decisions(moved, case.decisions)
+
+
+def test_saved_rule_decides_identically(case: Case, tmp_path: Path) -> None:
+    path = tmp_path / "rule"
+    case.calibrated.save(path)
+    loaded = ag.load_rule(path)
+    assert_same_decisions(loaded.decide(case.data.test.log_confidence, times=TIMES), case.decisions)
+    for name in ("n", "members", "classes", "guarantee", "shortage", "fingerprint", "checkpoints"):
+        assert getattr(loaded, name) == getattr(case.calibrated, name)
+    again = tmp_path / "again"
+    loaded.save(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_times_cut_as_by_hand(case: Case) -> None:
+    calibration, test = case.data.calibration, case.data.test
+    by_hand = case.rule.calibrate(calibration.log_confidence[:, COLUMNS], calibration.labels)
+    assert by_hand.fingerprint == case.calibrated.fingerprint
+    assert_same_decisions(by_hand.decide(test.log_confidence[:, COLUMNS]), case.decisions)
+    assert_same_decisions(case.calibrated.decide(test.log_confidence[:, COLUMNS], times=CHECKPOINTS), case.decisions)
+
+
+def test_size_of_blocks_does_not_matter(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    for numbers in (1, 7 * case.members * CLASSES):
+        monkeypatch.setattr(calibrated_module, "BLOCK_NUMBERS", numbers)
+        assert_same_decisions(case.calibrated.decide(case.data.test.log_confidence, times=TIMES), case.decisions)
+
+
+def test_float32_is_taken_at_its_value(case: Case) -> None:
+    calibration, test = case.data.calibration, case.data.test.log_confidence.astype(np.float32)
+    narrow = Sample(calibration.log_confidence.astype(np.float32), calibration.labels)
+    wide = Sample(narrow.log_confidence.astype(np.float64), calibration.labels)
+    first = case.rule.calibrate(*narrow, times=TIMES).decide(test, times=TIMES)
+    assert_same_decisions(first, case.decide_after(wide, test.astype(np.float64)))
+
+
+def test_inputs_are_left_alone(case: Case) -> None:
+    frozen = case.data.calibration.log_confidence.copy(), case.data.test.log_confidence.copy()
+    for array in frozen:
+        array.setflags(write=False)
+    assert_same_decisions(case.decide_after(Sample(frozen[0], case.data.calibration.labels), frozen[1]), case.decisions)
+
+
+def test_evaluate(case: Case) -> None:
+    labels = case.data.test.labels
+    evaluation = ag.evaluate(case.decisions, labels)
+    assert evaluation.n == 50
+    assert evaluation.coverage == np.mean([label in case.decisions[i].classes for i, label in enumerate(labels.tolist())])
+    assert evaluation.latency == pytest.approx(case.decisions.stop_time.mean())
+    assert evaluation.normalized_latency == pytest.approx(case.decisions.stop_time.mean() / 10)
+    assert evaluation.set_size == pytest.approx(case.decisions.set_size.mean())
+    assert sum(group.n for group in evaluation.by_stop_time) == sum(group.n for group in evaluation.by_class) == 50
+
+
+def test_repeated_splits_equal_a_loop(case: Case) -> None:
+    pool, repeats, n = case.data.calibration, 3, 150
+    splits = ag.repeat_splits(case.rule, *pool, n_calibration=n, repeats=repeats, seed=11, times=TIMES)
+    rng = np.random.default_rng(11)
+    for repeat in range(repeats):
+        order = rng.permutation(len(pool.labels))
+        rest = pool.rows(order[n:])
+        evaluation = ag.evaluate(case.decide_after(pool.rows(order[:n]), rest.log_confidence), rest.labels)
+        assert splits.coverages[repeat] == pytest.approx(evaluation.coverage)
+        assert splits.latencies[repeat] == pytest.approx(evaluation.normalized_latency)
+        assert splits.set_sizes[repeat] == pytest.approx(evaluation.set_size)
+
+
+def test_cases_stop_at_different_times() -> None:
+    """The cases are worth comparing: most of them stop some inputs early and some late."""
+    varied = [len(np.unique(case.decisions.stop_index)) > 1 for case in CASES.values()]
+    assert np.mean(varied) > 0.9
