@@ -121,6 +121,14 @@ def test_earliest_threshold_is_the_smallest_of_least_mean_stopping_time(table: S
     assert chosen in {floor} | breakpoints
 
 
+def test_a_floor_at_a_breakpoint_counts_what_holds_from_there_on() -> None:
+    """One input stops at once for λ in [0, 2), the other for λ in [3, 5): at the floor 2 neither does, so 3 is better."""
+    table = ScoreTable(np.array([[[0.0, 2.0], [0.0, 0.0]], [[3.0, 5.0], [0.0, 0.0]]]), np.array([0, 0]), 1)
+    profile, times = StopProfile.of(table.scores, 1), np.array([1.0, 10.0])
+    assert [mean_stop(table, times, threshold) for threshold in (1.0, 2.0, 3.0)] == [5.5, 10.0, 5.5]
+    assert [earliest_threshold(profile, times, floor) for floor in (0.0, 1.0, 2.0, 3.0, 5.0)] == [0.0, 1.0, 3.0, 3.0, 5.0]
+
+
 def test_no_finite_floor_means_no_early_stop() -> None:
     table = make_sample(5, checkpoints=3, members=1).log_confidence[:, :, 0]
     assert earliest_threshold(StopProfile.of(-table, 2), np.array([1.0, 2.0, 3.0]), math.inf) == math.inf

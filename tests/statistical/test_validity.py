@@ -756,12 +756,13 @@ def test_control_sorted_members_break_prefix_minima() -> None:
 
 def test_control_prefix_minima_need_one_constant_for_all_prefixes() -> None:
     """The constants of m members at every m spend the whole level on the first member already."""
-    pool = pool_of(continuous(0.0), CONTROL, members=6)
+    pool = pool_of(continuous(0.0), CONTROL, members=12)
 
     def by_prefix(p: Floats) -> Floats:
-        return np.min([ag.merging_factor(1, m) * p[:, :m].mean(axis=1) for m in range(1, 7)], axis=0)
+        return np.min([ag.merging_factor(-0.9, m) * ag.generalized_mean(p[:, :m], -0.9) for m in range(1, 13)], axis=0)
 
     assert not keeps(coverages(from_p_values(pool, 0.1, by_prefix), pool, CONTROL), 0.9)
+    assert keeps(coverages(from_p_values(pool, 0.1, lambda p: ag.merge_exchangeable(p, -0.9)), pool, CONTROL), 0.9)
 
 
 def test_control_mean_of_p_values_needs_its_constant() -> None:

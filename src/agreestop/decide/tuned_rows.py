@@ -1,7 +1,8 @@
 """Which rows a tuned object has seen, so that calibration and evaluation can refuse them.
 
-A row is marked by a 64-bit hash of its log-confidences at each checkpoint. Rate-coded rows may repeat by chance; how
-often is seen inside the tuning split itself, and only more overlap than that is called reuse.
+A row is marked by a 64-bit hash of its log-confidences at each checkpoint. Rate-coded rows may repeat by chance; how often is seen inside
+the tuning split itself: a row repeats at most as often as its cells do at the checkpoint where they repeat least. Only more overlap
+than that is called reuse; where the cells of some checkpoint never repeat, a single row is enough.
 """
 
 from __future__ import annotations
@@ -45,11 +46,22 @@ def mark_rows(log_confidence: NDArray[np.floating], columns: Sequence[int]) -> M
     return join_marks(np.stack([mark_cells(log_confidence[:, column]) for column in columns], axis=1))
 
 
+def _twin_rate(marks: Marks) -> float:
+    """The share of entries that occur more than once, and four standard errors of it; 0 if none does."""
+    _, counts = np.unique(marks, return_counts=True)
+    share = float(counts[counts > 1].sum()) / len(marks)
+    return min(1.0, share + 4 * math.sqrt(share / len(marks)))
+
+
 @dataclass(frozen=True, eq=False)
 class TunedRows:
-    """Marks of the rows that something was tuned on: (n, M) of their cells, or (n,) once cut to a rule's checkpoints."""
+    """Rows that something was tuned on: marks of their cells, (n, M), or, once cut to a rule's checkpoints, of the rows, (n,).
+
+    `chance` is the rate at which fresh rows may repeat them, known once they are cut.
+    """
 
     marks: Marks
+    chance: float = 0.0
 
     @classmethod
     def of(cls, log_confidence: NDArray[np.floating]) -> TunedRows:
@@ -65,7 +77,8 @@ class TunedRows:
     def cut(self, columns: Sequence[int], fitted: int) -> TunedRows:
         """The same rows at some of the `fitted` checkpoints."""
         if self.marks.ndim == 2:
-            return TunedRows(join_marks(self.marks[:, list(columns)]))
+            some = self.marks[:, list(columns)]
+            return TunedRows(join_marks(some), min(_twin_rate(column) for column in some.T))
         if list(columns) != list(range(fitted)):
             raise InputError("this score or risk was taken from a rule with other checkpoints: give it as it was fitted.")
         return self
@@ -74,22 +87,15 @@ class TunedRows:
         """These rows and those of another tuned object with the same checkpoints."""
         if other is None:
             return self
-        return TunedRows(np.concatenate([self.rows, other.rows[~self.seen(other.rows)]]))
+        return TunedRows(np.concatenate([self.marks, other.marks[~self.seen(other.rows)]]), max(self.chance, other.chance))
 
     def seen(self, rows: Marks) -> Booleans:
         """Which of the given rows are among the tuned ones."""
         return np.isin(rows, self.rows)
 
-    def _chance(self, twins: int) -> float:
-        """How likely a fresh row repeats a tuned one: the share of tuned rows with a twin, and four standard errors; 0 if none has."""
-        share = twins / len(self.marks)
-        return min(1.0, share + 4 * math.sqrt(share / len(self.marks)))
-
     def reuse(self, rows: Marks) -> str:
         """A sentence if more of these rows than chance explains were tuned on, else an empty string."""
-        seen, total = int(self.seen(rows).sum()), len(rows)
-        _, counts = np.unique(self.rows, return_counts=True)
-        rate = self._chance(int(counts[counts > 1].sum()))
+        seen, total, rate = int(self.seen(rows).sum()), len(rows), self.chance
         if seen <= total * rate + 4 * math.sqrt(total * rate * (1 - rate)):
             return ""
         return f"{seen} of the {total} rows were used for tuning: keep tuning, calibration and test data apart."

@@ -1,0 +1,227 @@
+"""The command line on files: what the verbs write, and that every mistake is one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import agreestop as ag
+from agreestop.cli import main
+from agreestop.cli.parse import parse_checkpoints, parse_pooling
+
+NAMES = ("left", "right", "up")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Score files of a small stream: log-confidences for tuning and calibration, packed spikes for the test."""
+    folder = tmp_path_factory.mktemp("scores")
+    spikes, labels = ag.simulate_spikes(420, steps=12, K=2, C=3, seed=5, pace=3.0)
+    for name, rows in (("tuning", slice(0, 120)), ("calibration", slice(120, 220)), ("test", slice(220, None))):
+        counts = np.cumsum(spikes[rows], axis=1)
+        ag.save_scores(folder / f"{name}.npz", ag.Scores(ag.log_confidence(counts), labels[rows], tuple(range(1, 13)), NAMES))
+    ag.save_spikes(folder / "spikes.npz", spikes[220:], labels[220:], NAMES)
+    ag.save_spikes(folder / "unlabelled.npz", spikes[220:])
+    return folder
+
+
+class Outcome:
+    """What a call printed and how it ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> Outcome:
+    monkeypatch.setattr(sys, "argv", ["agreestop", *(str(word) for word in words)])
+    monkeypatch.setenv("COLUMNS", "400")
+    with pytest.raises(SystemExit) as ended:
+        main()
+        sys.exit(0)
+    printed = capsys.readouterr()
+    return Outcome(int(ended.value.code or 0), printed.out, printed.err)
+
+
+Call = pytest.MonkeyPatch, pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def rule(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    path = folder / "rule"
+    if not path.exists():
+        words = ("--target", "0.8", "--checkpoints", "3,6,9,12", "--max-set-size", "2", "--pooling", "confidence:1")
+        outcome = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", *words, "--calibration", "stop-aware", "-o", path)
+        assert outcome.code == 0, outcome.err
+        assert "at least 0.8" in outcome.out
+    return path
+
+
+def test_a_calibrated_file_decides_as_python_does(rule: Path, folder: Path) -> None:
+    calibration = ag.load_scores(folder / "calibration.npz")
+    assert calibration.labels is not None
+    here = ag.SpikeCP("0.8", (3, 6, 9, 12), 2, ag.MergeConfidence(r=1), "stop-aware")
+    calibrated = here.calibrate(calibration.log_confidence, calibration.labels, calibration.times)
+    test = ag.load_scores(folder / "test.npz", (3, 6, 9, 12))
+    mine, theirs = calibrated.decide(test.log_confidence), ag.load_rule(rule).decide(test.log_confidence)
+    np.testing.assert_array_equal(mine.sets, theirs.sets)
+    np.testing.assert_array_equal(mine.stop_index, theirs.stop_index)
+
+
+@pytest.mark.parametrize("scores", ["test.npz", "spikes.npz"])
+def test_decisions_are_written_alike_in_every_format(
+    rule: Path, folder: Path, scores: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind in ("csv", "json", "npz"):
+        outcome = call(monkeypatch, capsys, "decide", rule, folder / scores, "-o", tmp_path / f"d.{kind}")
+        assert outcome.code == 0 and "200 decisions" in outcome.err
+    test = ag.load_scores(folder / "test.npz", (3, 6, 9, 12))
+    decisions = ag.load_rule(rule).decide(test.log_confidence)
+    named = [[NAMES[label] for label in decisions[row].classes] for row in range(200)]
+    with (tmp_path / "d.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["classes"].split(";") for row in rows] == named
+    assert [int(row["stop_time"]) for row in rows] == decisions.stop_time.tolist()
+    records = json.loads((tmp_path / "d.json").read_text())
+    assert [record["classes"] for record in records] == named
+    with np.load(tmp_path / "d.npz") as arrays:
+        np.testing.assert_array_equal(arrays["sets"], decisions.sets)
+    outcome = call(monkeypatch, capsys, "decide", rule, folder / scores)
+    assert outcome.out == (tmp_path / "d.csv").read_text()
+
+
+def test_evaluate_prints_tables_and_json(
+    rule: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = call(monkeypatch, capsys, "evaluate", rule, folder / "test.npz")
+    assert tables.code == 0
+    for word in ("Guarantee", "coverage", "By stopping time", "By true class", "left"):
+        assert word in tables.out
+    machine = json.loads(call(monkeypatch, capsys, "evaluate", rule, folder / "test.npz", "--json").out)
+    test = ag.load_scores(folder / "test.npz", (3, 6, 9, 12))
+    assert test.labels is not None
+    result = ag.evaluate(ag.load_rule(rule).decide(test.log_confidence), test.labels)
+    assert machine["coverage"] == float(result.coverage)
+    assert machine["latency"] == float(result.normalized_latency)
+    assert 0 <= machine["latency"] <= 1
+    assert [group["class"] for group in machine["by_class"]] == list(NAMES)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--rule", "agreestop", "--max-set-size", 2),
+        ("--rule", "agreestop", "--max-set-size", 2, "--fill", "--pooling", "confidence:0"),
+        ("--rule", "dcsnn"),
+        ("--rule", "seenn", "--threshold", "0.7"),
+        ("--pooling", "p-values:45", "--checkpoints", "6,12"),
+        ("--pooling", "p-values:1:exchangeable", "--checkpoints", "12"),
+        ("--pooling", "ranks:1", "--checkpoints", "12"),
+        ("--pooling", "vote", "--checkpoints", "12"),
+        ("--calibration", "simultaneous", "--class-conditional"),
+        ("--calibration", "stop-aware", "--delta", "0.1", "--target", "4/5"),
+    ],
+)
+def test_every_rule_can_be_calibrated_and_evaluated(
+    words: tuple[object, ...], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rule"
+    outcome = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", "-o", path, *words)
+    assert outcome.code == 0, outcome.err
+    assert call(monkeypatch, capsys, "evaluate", path, folder / "spikes.npz").code == 0
+
+
+def test_tuning_from_a_file(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--rule", "agreestop", "--checkpoints", "3,6,12", "--tuning", folder / "tuning.npz", "--pooling", "confidence:1")
+    outcome = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", *words, "-o", tmp_path / "rule")
+    assert outcome.code == 0, outcome.err
+    assert "Tuned on" in outcome.out
+    refused = call(monkeypatch, capsys, "evaluate", tmp_path / "rule", folder / "tuning.npz")
+    assert refused.code == 2 and "used for tuning" in refused.err
+    again = call(monkeypatch, capsys, "calibrate", folder / "tuning.npz", *words, "-o", tmp_path / "again")
+    assert again.code == 2 and not (tmp_path / "again").exists()
+
+
+def test_too_few_examples_are_told_in_a_sentence(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", "--pooling", "vote", "-o", tmp_path / "rule")
+    assert outcome.code == 0
+    assert "Warning: With 100 calibration examples this rule can never exclude a label" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (("calibrate", "none.npz", "-o", "x"), "there is no file none.npz"),
+        (("calibrate", "{}/calibration.npz", "-o", "no/such/folder/x"), "cannot write no/such/folder/x"),
+        (("calibrate", "{}/unlabelled.npz", "-o", "x"), "has no labels"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--target", "1.5"), "target is '1.5'"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--checkpoints", "20"), "the file has times 1 to 12"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--checkpoints", "6,3"), "checkpoints must increase"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--checkpoints", "often"), "give times such as"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--pooling", "mean"), "--pooling is 'mean'"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--pooling", "confidence:x"), "--pooling is 'confidence:x'"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--pooling", "p-values:1:odd"), "form is 'odd'"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--pooling", "vote", "--calibration", "stop-aware"), "has no guarantee"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "agreestop", "--pooling", "vote"), "agreestop pools confidences"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "seenn"), "give it with --threshold"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--threshold", "0.5"), "--threshold goes with --rule seenn"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--fill"), "--fill goes with --rule agreestop"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "dcsnn", "--delta", "0.1"), "takes no --pooling"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--max-set-size", "0"), "max_set_size is 0"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "other"), "other"),
+        (("decide", "{}/calibration.npz", "{}/test.npz"), "is not an agreestop rule file"),
+        (("decide", "{}/rule", "{}/rule"), "is not a whole score file"),
+        (("decide", "{}/rule", "{}/test.npz", "-o", "d.txt"), "give a name that ends in .csv, .json, .npz"),
+        (("evaluate", "{}/rule", "{}/unlabelled.npz"), "has no labels"),
+        (("nonsense",), "nonsense"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    words: tuple[str, ...],
+    match: str,
+    rule: Path,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = call(monkeypatch, capsys, *(word.format(folder) for word in words))
+    assert outcome.code == 2
+    assert match in outcome.err
+    assert "Traceback" not in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_version_and_the_verbs_are_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(monkeypatch, capsys, "--version").out.startswith("agreestop ")
+    text = call(monkeypatch, capsys, "--help").out
+    assert all(verb in text for verb in ("run", "calibrate", "decide", "evaluate"))
+
+
+@given(st.text(max_size=12))
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_any_pooling_text_is_read_or_refused(text: str) -> None:
+    try:
+        parse_pooling(text)
+    except ag.InputError as error:
+        assert str(error).endswith(".")
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6))
+def test_listed_checkpoints_are_read_as_written(times: list[int]) -> None:
+    assert parse_checkpoints(",".join(map(str, times)), tuple(range(1, 51))) == tuple(times)
+
+
+def test_ranges_take_the_times_of_the_file() -> None:
+    assert parse_checkpoints("2-5", (1, 2.5, 4, 6)) == (2.5, 4)
+    assert parse_checkpoints("1,4-6", (1, 2.5, 4, 6)) == (1, 4, 6)
+    assert parse_checkpoints("all", (1, 2.5)) == (1, 2.5)
