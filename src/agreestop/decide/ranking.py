@@ -32,7 +32,8 @@ def _is_exact(merging: MergePValues) -> bool:
 def _factor(merging: MergePValues, members: int) -> float:
     """The constant a, rounded up unless ties are decided in integers."""
     factor = merging.least_factor(members)
-    return factor if members == 1 or math.isinf(merging.r) or _is_exact(merging) else factor * ROUND_UP
+    alone = members == 1 and merging.form == "any"
+    return factor if alone or math.isinf(merging.r) or _is_exact(merging) else factor * ROUND_UP
 
 
 def least_n_merged(merging: MergePValues, members: int, alpha: Fraction) -> int:
