@@ -31,7 +31,7 @@ def entry(name: str) -> str:
     if inspect.isclass(value):
         for verb in VERBS:
             method = getattr(value, verb, None)
-            refused = name in RULES and verb in ("decide", "stream", "fit")
+            refused = name in RULES and verb in ("decide", "stream", "save", "fit")
             if callable(method) and not refused:
                 lines += [f"- `{verb}{_signature(method)}`: {(inspect.getdoc(method) or '').splitlines()[0]}"]
         lines.append("")

@@ -82,6 +82,7 @@ def test_the_smallest_p_value_excludes_from_k_times_m_over_alpha_minus_one_on(me
 
 
 @given(seeds, st.permutations(range(100)))
+@settings(max_examples=20)
 def test_order_of_calibration_rows_does_not_matter(seed: int, order: list[int]) -> None:
     calibration, test = halves(seed)
     for pooling in SYMMETRIC:
@@ -90,6 +91,7 @@ def test_order_of_calibration_rows_does_not_matter(seed: int, order: list[int]) 
 
 
 @given(seeds, st.permutations(range(4)))
+@settings(max_examples=20)
 def test_order_of_members_does_not_matter(seed: int, order: list[int]) -> None:
     calibration, test = halves(seed, members=4)
     moved = [Sample(sample.log_confidence[:, :, order], sample.labels) for sample in (calibration, test)]

@@ -151,11 +151,14 @@ def spike_cases(members: int) -> Iterator[Case]:
 
 
 def other_cases(members: int) -> Iterator[Case]:
-    for name, risk in risks(members).items():
-        for fill in (False, True):
-            for words, conditions in {"": Conditions(class_conditional=False, delta=None), **CONDITIONS}.items():
-                rule = ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, fill, risk, **conditions)
-                yield Case(f"AgreeStop {name}{', fill' * fill}, {words}, K={members}", rule, members)
+    every_risk = risks(members)
+    for fill in (False, True):
+        words = f"{', fill' * fill}, K={members}"
+        for name, risk in every_risk.items():
+            yield Case(f"AgreeStop {name}{words}", ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, fill, risk), members)
+        for name, conditions in CONDITIONS.items():
+            rule = ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, fill, every_risk["fitted top mass"], **conditions)
+            yield Case(f"AgreeStop {name}{words}", rule, members)
     yield Case(f"DCSNN, K={members}", ag.DCSNN(TARGET, CHECKPOINTS, LARGEST), members)
     yield Case(f"SEENN, K={members}", ag.SEENN(0.7, CHECKPOINTS, LARGEST), members)
 

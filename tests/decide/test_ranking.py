@@ -156,6 +156,12 @@ def test_exponents_next_to_zero_are_nearly_geometric(r: float) -> None:
     assert keeps(50, cells, Fraction(5), ag.MergePValues(r=r)) == keeps(50, cells, Fraction(5), ag.MergePValues(r=0)) == [True, True, False]
 
 
+@pytest.mark.parametrize("r", [1e9, 1e17])
+def test_huge_whole_exponents_are_nearly_the_maximum(r: float) -> None:
+    cells = [[1, 50, 50], [3, 3, 2], [1, 2, 1]]
+    assert keeps(50, cells, Fraction(5, 2), ag.MergePValues(r=r)) == [True, True, False]
+
+
 def pool_exactly(ranks: list[int], r: float) -> Fraction:
     """A number that orders cells of ranks as M_r does."""
     if math.isinf(r):

@@ -147,6 +147,12 @@ class Uncalibrated:
             f"this {type(self).__name__} is not calibrated yet: call calibrate(log_confidence, labels), then decide on what it returns."
         )
 
+    def save(self, path: str | PathLike[str]) -> NoReturn:
+        """Refused: only a calibrated rule can be kept in a file."""
+        raise InputError(
+            f"this {type(self).__name__} is not calibrated yet: call calibrate(log_confidence, labels), then save what it returns."
+        )
+
     def stream(self, number: int = 0) -> NoReturn:
         """Refused: only a calibrated rule decides."""
         raise InputError(

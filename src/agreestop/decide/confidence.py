@@ -17,6 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from .checks import Floats, InputError, check_finite, with_axis
 
+LARGEST_LOGIT = 1e300
+
 
 def log_softmax(logits: Floats) -> Floats:
     """log-softmax over the last axis; equal bits for equal values, whatever the order of the classes."""
@@ -33,6 +35,8 @@ def log_confidence(counts: ArrayLike, axis: int = -1) -> Floats:
     """Log-confidence of every class from spike counts or logits: the log-softmax along `axis`, in float64."""
     array = with_axis(counts, axis, "counts")
     check_finite(array, "counts")
+    if array.size and np.abs(array).max() > LARGEST_LOGIT:
+        raise InputError(f"counts reaches {np.abs(array).max():.3g}, which no logarithm of a confidence can hold: rescale the logits.")
     return np.ascontiguousarray(np.moveaxis(log_softmax(np.moveaxis(array, axis, -1)), -1, axis))
 
 
@@ -58,16 +62,12 @@ def pool_logs(log_values: NDArray[np.floating], r: float, axis: int = -1) -> Flo
     if r == -math.inf:
         return parts[0].copy()
     if r == 0:
-        total = parts[0].copy()
-        for part in parts[1:]:
-            total += part
-        return total / members
+        return parts.sum(axis=0) / members
     top, others = (parts[-1], parts[:-1]) if r > 0 else (parts[0], parts[1:])
-    total = np.zeros(top.shape)
-    for part in others:
-        gap = part - top
-        gap *= r
-        total += np.expm1(gap, out=gap)
+    gaps = others - top
+    with np.errstate(over="ignore"):
+        gaps *= r
+    total = np.expm1(gaps, out=gaps).sum(axis=0)
     total /= members
     np.log1p(total, out=total)
     total /= r

@@ -84,7 +84,7 @@ class SEENN(Uncalibrated):
 
     def __post_init__(self) -> None:
         settle(self)
-        if not isinstance(self.threshold, (int, float)) or not 0 < self.threshold <= 1:
+        if isinstance(self.threshold, bool) or not isinstance(self.threshold, (int, float)) or not 0 < self.threshold <= 1:
             raise InputError(f"threshold is {self.threshold!r}: give the confidence at which to stop, between 0 and 1.")
 
     @property

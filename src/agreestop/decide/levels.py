@@ -46,10 +46,10 @@ def quantile_rank(n: int, level: Fraction, delta: Fraction | None = None) -> int
     if delta is None:
         return math.ceil((n + 1) * level)
     # P(Beta(k, n+1-k) < p) = P(Binomial(n, p) ≥ k); the tail is summed in logs from k = n downwards.
-    p = float(level)
+    log_hit, log_miss = _log(level), _log(1 - level)
     steps = np.arange(n, 0, -1)
-    ratios = np.log(steps / (n - steps + 1.0)) + math.log1p(-p) - math.log(p)
-    masses = n * math.log(p) + np.concatenate([[0.0], np.cumsum(ratios)])
+    ratios = np.log(steps / (n - steps + 1.0)) + log_miss - log_hit
+    masses = n * log_hit + np.concatenate([[0.0], np.cumsum(ratios)])
     tails = np.logaddexp.accumulate(masses)[:n]
     bound = _log(delta)
     below = int(np.searchsorted(tails, bound - TIE, side="right"))
@@ -59,7 +59,9 @@ def quantile_rank(n: int, level: Fraction, delta: Fraction | None = None) -> int
 
 
 def _log(value: Fraction) -> float:
-    """log of a positive fraction, however small."""
+    """log of a probability, however near to 0 or 1."""
+    if value > Fraction(1, 2):
+        return math.log1p(-float(1 - value))
     return math.log(value.numerator) - math.log(value.denominator)
 
 

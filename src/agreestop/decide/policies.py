@@ -187,7 +187,8 @@ class RiskThreshold:
     def judge(self, index: int, last: bool, evidence: Floats, state: Floats) -> Verdict:
         stop = evidence[:, -1] < self.threshold
         sets = np.zeros((len(evidence), evidence.shape[1] - 1), dtype=bool)
-        sets[stop] = self._answers(evidence[stop, :-1])
+        if stop.any():
+            sets[stop] = self._answers(evidence[stop, :-1])
         if last:
             mass = evidence[~stop, :-1]
             sets[~stop] = self._best(mass) | (mass >= self.threshold)

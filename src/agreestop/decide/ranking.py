@@ -21,12 +21,14 @@ from .pooling import MergePValues
 from .pvalues import ranks
 
 ROUND_UP = 1 + 1e-12
+TIE = 1e-9  # sums nearer to 0 than this for each member are decided in integers
+LARGEST_POWER = 1000  # beyond it integers grow too long to compare, and the mean is all but the maximum
 BLOCK_NUMBERS = 1 << 18  # ranks pooled together: a block stays in the cache
 
 
 def _is_exact(merging: MergePValues) -> bool:
     """Whether a^r is rational, so that ties can be decided in integers."""
-    return merging.form != "randomized" and 0 < merging.r < math.inf and merging.r.is_integer()
+    return merging.form != "randomized" and 0 < merging.r <= LARGEST_POWER and merging.r.is_integer()
 
 
 def _factor(merging: MergePValues, members: int) -> float:
@@ -80,6 +82,8 @@ class MergedRanks:
         table: Floats = self._g  # type: ignore[attr-defined]
         if form == "exchangeable":
             sums = np.add.accumulate(table[u], axis=0)
+            if not (_is_exact(self.merging) and (np.abs(sums) <= TIE * members).any()):
+                return np.asarray((sums > 0).all(axis=0))
             return np.logical_and.reduce([self._positive(sums[m], u[: m + 1]) for m in range(members)])
         u.sort(axis=0)
         total = table[u[0]]
@@ -100,7 +104,7 @@ class MergedRanks:
         kept = total > 0
         if not _is_exact(self.merging):
             return kept
-        close = np.abs(total) <= 1e-9 * len(u)
+        close = np.abs(total) <= TIE * len(u)
         if close.any():
             cells, where = np.unique(u[:, close], axis=1, return_inverse=True)
             power, members = int(self.merging.r), self.calibration.shape[1]
@@ -141,7 +145,8 @@ class PooledRanks:
         u = np.maximum(ranks, 1)
         values = np.log(u) / math.log(n + 2) if self.r == 0 else np.copysign((u / (n + 1 if self.r > 0 else 1)) ** self.r, self.r)
         # The rank itself comes second, so that g grows strictly even where the power cannot tell ranks apart.
-        return np.rint(values * 2**40).astype(np.int64) * (n + 2) + ranks
+        scale = min(2**40, 2**61 // (self.calibration.shape[1] * (n + 2)))  # sums over members stay inside 64 bits
+        return np.rint(values * scale).astype(np.int64) * (n + 2) + ranks
 
     def keeps(self, index: int, losses: Floats) -> Booleans:
         """Which classes stay, (b, C), from the members' losses (b, K, C)."""

@@ -151,7 +151,7 @@ class _Reader:
                 raise ValueError(f"array of type {entry['dtype']}")
             dtype, shape = np.dtype(entry["dtype"]), tuple(int(size) for size in entry["shape"])
             count = math.prod(shape)
-            arrays.append(np.frombuffer(content, dtype, count, place).reshape(shape))
+            arrays.append(np.frombuffer(content, dtype, count, place).reshape(shape).copy())
             place += count * dtype.itemsize
         if place != len(content):
             raise ValueError(f"{len(content) - place} bytes too many")

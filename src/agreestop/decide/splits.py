@@ -65,10 +65,11 @@ def repeat_splits(
         raise InputError(f"repeats is {repeats}: at least one realisation is needed.")
     if rule.tuned is not None:
         refuse_tuned(rule.tuned, array, columns, "repeat_splits")
+    evidence = gather_evidence(rule, array, columns)
     rows = np.random.default_rng(seed).permutation(n)[:n_calibration]
     if sentence := shortage(rule, truth[rows], members, classes):
         warnings.warn(sentence, CalibrationWarning, stacklevel=2)
-    return split_figures(rule, gather_evidence(rule, array, columns), truth, classes, n_calibration, repeats, seed)
+    return split_figures(rule, evidence, truth, classes, n_calibration, repeats, seed)
 
 
 def _rows_at(evidence: Floats, index: int, active: Integers) -> Floats:
