@@ -1,0 +1,1 @@
+"""Engines: drive an ensemble over time."""

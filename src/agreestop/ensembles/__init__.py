@@ -1,0 +1,1 @@
+"""Ensembles of K spiking networks: deep ensembles and variational posteriors, their training and their files."""

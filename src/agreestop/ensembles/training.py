@@ -1,0 +1,155 @@
+"""Training, for deep ensembles and posteriors alike: one short loop, which a killed run takes up again.
+
+    loss = Σ_k mean over inputs and read-out times of the log-loss of the spike counts  +  kl_weight · penalty / N
+
+Adam with a cosine schedule. The order of the examples and all noise of an epoch follow from (seed, epoch) alone, so a run that was
+killed goes on from its last whole epoch and ends with the same numbers as one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from agreestop.decide.checks import InputError, Integers
+from agreestop.networks.architectures import SpikingNetwork
+
+from .files import Checkpoint, load_checkpoint, save_checkpoint
+
+
+class Trainable(Protocol):
+    """A deep ensemble or a posterior."""
+
+    def read_out(self, x: Tensor, steps: int | None, generator: torch.Generator) -> Tensor: ...
+    def penalty(self) -> Tensor | None: ...
+    def members(self, generator: torch.Generator) -> SpikingNetwork: ...
+    def parameters(self) -> Any: ...
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state: Any) -> Any: ...
+    def to(self, device: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train. kl_weight 1 is the true ELBO; warm_up is the share of epochs in which it grows from 0 to that.
+
+    readouts: at how many times, evenly spread up to the last, the counts are compared with the label.
+    """
+
+    epochs: int = 15
+    batch_size: int = 64
+    learning_rate: float = 2e-3
+    seed: int = 0
+    readouts: int = 8
+    kl_weight: float = 1.0
+    warm_up: float = 0.5
+    device: str = "cpu"
+    bf16: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "readouts"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)!r}: an integer of at least 1 is needed.")
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(f"learning_rate is {self.learning_rate!r}: give a positive number.")
+        if not 0 <= self.kl_weight < math.inf or not 0 <= self.warm_up <= 1:
+            raise InputError("kl_weight must be at least 0 and warm_up a share from 0 to 1.")
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise InputError(f"device is {self.device!r}, but PyTorch finds no GPU: give device='cpu', or install PyTorch with CUDA.")
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch reached on its own training examples."""
+
+    loss: float
+    accuracy: float
+    divergence: float
+
+
+Tell = Callable[[int, Epoch], None]
+
+
+def train(
+    model: Trainable, inputs: NDArray[Any], labels: Integers, settings: Training, checkpoint: Path | None = None, tell: Tell | None = None
+) -> list[Epoch]:
+    """Train on inputs (n, T, ...) with labels (n,), in place; with `checkpoint` every epoch is kept there and a killed run goes on.
+
+    `tell` hears of each epoch as it ends.
+    """
+    if len(inputs) != len(labels) or not len(inputs):
+        raise InputError(f"there are {len(inputs)} inputs and {len(labels)} labels: give as many, at least one.")
+    device = torch.device(settings.device)
+    model.to(device)
+    optimiser = torch.optim.Adam([value for value in model.parameters() if value.requires_grad], lr=settings.learning_rate)
+    history: list[Epoch] = []
+    if checkpoint is not None and checkpoint.exists():
+        history = [Epoch(**entry) for entry in load_checkpoint(checkpoint).restore(model, optimiser)]
+    batches = math.ceil(len(inputs) / settings.batch_size)
+    for epoch in range(len(history), settings.epochs):
+        order = np.random.default_rng([settings.seed, epoch]).permutation(len(inputs))
+        noise = torch.Generator(device).manual_seed(int(np.random.default_rng([settings.seed, epoch, 1]).integers(2**62)))
+        totals = np.zeros(3)
+        for batch in range(batches):
+            rows = order[batch * settings.batch_size : (batch + 1) * settings.batch_size]
+            progress = (epoch + batch / batches) / settings.epochs
+            for group in optimiser.param_groups:
+                group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+            loss, right, divergence = _step(model, optimiser, inputs[rows], labels[rows], len(inputs), progress, settings, noise)
+            if not math.isfinite(loss):
+                raise InputError(
+                    f"training diverged in epoch {epoch + 1}, batch {batch + 1} (loss {loss}): "
+                    "lower learning_rate, or start from smaller weights."
+                )
+            totals += np.array([loss, right, divergence]) * len(rows) / len(inputs)
+        history.append(Epoch(*totals.tolist()))
+        if checkpoint is not None:
+            save_checkpoint(checkpoint, Checkpoint.of(model, optimiser, history))
+        if tell is not None:
+            tell(epoch, history[-1])
+    return history
+
+
+def _step(
+    model: Trainable,
+    optimiser: torch.optim.Optimizer,
+    inputs: NDArray[Any],
+    labels: Integers,
+    n: int,
+    progress: float,
+    settings: Training,
+    noise: torch.Generator,
+) -> tuple[float, float, float]:
+    """One step; the loss and accuracy of a member on this batch, and the penalty."""
+    x = time_first(inputs, settings.device)
+    truth = torch.as_tensor(labels, device=settings.device)
+    with torch.autocast(torch.device(settings.device).type, dtype=torch.bfloat16, enabled=settings.bf16):
+        spikes = model.read_out(x, None, noise)
+    counts = spikes.float().cumsum(0)
+    steps, members = counts.shape[:2]
+    times = torch.linspace(steps / settings.readouts, steps, min(settings.readouts, steps), device=counts.device).round().long() - 1
+    chosen = counts[times.clamp(min=0)]
+    losses = nn.functional.cross_entropy(chosen.flatten(0, 2), truth.repeat(len(times) * members), reduction="sum")
+    loss = losses / (len(times) * len(labels))
+    penalty = model.penalty()
+    if penalty is not None:
+        grown = min(1.0, progress / settings.warm_up) if settings.warm_up else 1.0
+        loss = loss + members * settings.kl_weight * grown * penalty / n
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    right = (counts[-1].argmax(-1) == truth).float().mean()
+    return float(loss.detach()) / members, float(right), 0.0 if penalty is None else float(penalty.detach())
+
+
+def time_first(inputs: NDArray[Any], device: str) -> Tensor:
+    """(n, T, ...) as float32 (T, n, ...) on the device."""
+    return torch.as_tensor(np.ascontiguousarray(np.moveaxis(inputs, 1, 0)), device=device).float()

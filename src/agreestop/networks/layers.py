@@ -1,0 +1,166 @@
+"""Layers of K ensemble members at once: every parameter and buffer has the member axis first.
+
+Inputs are (T, batch, ...), shared by the members, or (T, K, batch, ...); outputs are (T, K, batch, ...). There are no biases: a
+neuron that receives no spikes stays silent, which is what an event-driven engine relies on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from agreestop.decide.checks import InputError
+
+
+def check_members(x: Tensor, shared: bool, members: int) -> None:
+    """Refuse an input whose member axis is not K."""
+    if not shared and x.shape[1] != members:
+        raise InputError(
+            f"the input has {x.shape[1]} members along its second axis and the layer {members}: give one for each, or share one."
+        )
+
+
+@final
+class MemberLinear(nn.Module):
+    """y_k = x_k W_k for each member k, with weights (K, in, out); x is (T, batch, in) or (T, K, batch, in)."""
+
+    def __init__(self, members: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.members, self.inputs, self.outputs = members, inputs, outputs
+        self.weight = nn.Parameter(torch.zeros(members, inputs, outputs))
+
+    @property
+    def fan_in(self) -> int:
+        """Inputs to one output."""
+        return self.inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(T, K, batch, out), stored with the members outermost, so that the next layer's product needs no copy."""
+        if x.ndim not in (3, 4) or x.shape[-1] != self.inputs:
+            raise InputError(
+                f"the input has shape {tuple(x.shape)}: (T, batch, {self.inputs}) or (T, K, batch, {self.inputs}) is needed by this layer."
+            )
+        check_members(x, x.ndim == 3, self.members)
+        steps, batch = len(x), x.shape[-2]
+        rows = x.reshape(1, steps * batch, -1).expand(self.members, -1, -1) if x.ndim == 3 else x.transpose(0, 1).flatten(1, 2)
+        return torch.bmm(rows, self.weight).view(self.members, steps, batch, self.outputs).transpose(0, 1)
+
+    def reached(self, x: Tensor) -> Tensor:
+        """Synapses that the non-zero entries of x (T, K, batch, ...) reach, (T, K, batch)."""
+        return count_nonzero(x) * self.outputs
+
+
+@final
+class MemberConv2d(nn.Module):
+    """y_k = x_k * W_k for each member k, with weights (K, out, in, size, size), as one convolution with K groups."""
+
+    def __init__(self, members: int, inputs: int, outputs: int, size: int = 3, stride: int = 1) -> None:
+        super().__init__()
+        self.members, self.inputs, self.outputs, self.size, self.stride = members, inputs, outputs, size, stride
+        self.weight = nn.Parameter(torch.zeros(members, outputs, inputs, size, size))
+
+    @property
+    def fan_in(self) -> int:
+        """Inputs to one output."""
+        return self.inputs * self.size**2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(T, K, batch, out, H', W'), stored with the members next to the channels; padded by size // 2."""
+        if x.ndim not in (5, 6) or x.shape[-3] != self.inputs:
+            raise InputError(
+                f"the input has shape {tuple(x.shape)}: (T, batch, {self.inputs}, H, W) or (T, K, batch, {self.inputs}, H, W) "
+                "is needed by this layer."
+            )
+        check_members(x, x.ndim == 5, self.members)
+        planes = x.flatten(0, 1) if x.ndim == 5 else channels_first(x)
+        groups = 1 if x.ndim == 5 else self.members
+        y = F.conv2d(planes, self.weight.flatten(0, 1), stride=self.stride, padding=self.size // 2, groups=groups)
+        return members_first(y, len(x), self.members)
+
+    def reached(self, x: Tensor) -> Tensor:
+        """Synapses that the non-zero entries of x (T, K, batch, in, H, W) reach, (T, K, batch); fewer from the border."""
+        rows, columns = (self._windows(length).to(x.device) for length in x.shape[-2:])
+        return self.outputs * ((x != 0).sum(-3) * rows[:, None] * columns).sum((-2, -1))
+
+    def _windows(self, length: int) -> Tensor:
+        """How many windows of the convolution each place along an axis lies in."""
+        pad = self.size // 2
+        starts = torch.arange(-pad, length + pad - self.size + 1, self.stride)
+        place = torch.arange(length)[:, None]
+        return ((place >= starts) & (place < starts + self.size)).sum(1)
+
+
+@final
+class MemberBatchNorm2d(nn.Module):
+    """Batch normalisation for each member and channel, over time, batch and positions: (x - mean) / sqrt(var + 1e-5) · weight + bias.
+
+    In training the statistics are those of the call, and the running ones move a tenth of the way there; in evaluation the
+    running ones are used, so only then does a sequence in chunks give what it gives whole.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, members: int, channels: int) -> None:
+        super().__init__()
+        self.members, self.channels = members, channels
+        self.weight = nn.Parameter(torch.ones(members, channels))
+        self.bias = nn.Parameter(torch.zeros(members, channels))
+        self.register_buffer("running_mean", torch.zeros(members, channels))
+        self.register_buffer("running_var", torch.ones(members, channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(T, K, batch, channels, H, W), the same out."""
+        if x.ndim != 6 or x.shape[1] != self.members or x.shape[3] != self.channels:
+            raise InputError(
+                f"the input has shape {tuple(x.shape)}: (T, {self.members}, batch, {self.channels}, H, W) is needed by this layer."
+            )
+        y = F.batch_norm(
+            channels_first(x),
+            self.running_mean.view(-1),
+            self.running_var.view(-1),
+            self.weight.flatten(),
+            self.bias.flatten(),
+            training=self.training,
+        )
+        return members_first(y, len(x), self.members)
+
+
+def count_nonzero(x: Tensor) -> Tensor:
+    """Non-zero entries of x (T, K, batch, ...), (T, K, batch)."""
+    return (x != 0).flatten(3).sum(-1)
+
+
+def channels_first(x: Tensor) -> Tensor:
+    """(T, K, batch, C, H, W) as images (T·batch, K·C, H, W)."""
+    return x.transpose(1, 2).flatten(2, 3).flatten(0, 1)
+
+
+def members_first(y: Tensor, steps: int, members: int) -> Tensor:
+    """Images (T·batch, K·C, H, W) as (T, K, batch, C, H, W)."""
+    return y.view(steps, -1, members, y.shape[1] // members, *y.shape[2:]).transpose(1, 2)
+
+
+def draw_weights(network: nn.Module, generator: torch.Generator, deviation: float | None = None) -> None:
+    """Draw the weights of every MemberLinear and MemberConv2d in `network`, member after member.
+
+    deviation None: U(-1/sqrt(fan_in), 1/sqrt(fan_in)), which is PyTorch's default; else N(0, deviation²), i.i.d. The first members of
+    a large ensemble are those of a small one from the same seed.
+    """
+    if deviation is not None and not 0 < deviation < math.inf:
+        raise InputError(f"deviation is {deviation!r}: give a positive, finite standard deviation, or None for PyTorch's default.")
+    layers = [module for module in network.modules() if isinstance(module, (MemberLinear, MemberConv2d))]
+    with torch.no_grad():
+        for member in range(max((layer.members for layer in layers), default=0)):
+            for layer in layers:
+                draw = torch.empty(layer.weight.shape[1:], dtype=torch.float32, device=generator.device)
+                if deviation is None:
+                    bound = 1 / math.sqrt(layer.fan_in)
+                    draw.uniform_(-bound, bound, generator=generator)
+                else:
+                    draw.normal_(0, deviation, generator=generator)
+                layer.weight[member].copy_(draw)

@@ -1,0 +1,203 @@
+"""Training: it learns, members do not touch each other, a killed run ends as an unbroken one, and faults are named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
+
+import agreestop as ag  # noqa: E402
+from agreestop.engines.dense import run_dense  # noqa: E402
+from agreestop.engines.energy import PICOJOULE_ACCUMULATE, energy  # noqa: E402
+from agreestop.ensembles.deep import DeepEnsemble  # noqa: E402
+from agreestop.ensembles.files import load_members, save_members  # noqa: E402
+from agreestop.ensembles.training import Epoch, Training, train  # noqa: E402
+from agreestop.ensembles.variational import Posterior  # noqa: E402
+from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected  # noqa: E402
+
+CONFIG = FullyConnected((1, 3, 3), 3, members=2, hidden=(12,))
+KINDS: dict[str, Any] = {"deep": DeepEnsemble, "variational": Posterior}
+
+
+def toy(n: int = 90, seed: int = 0) -> tuple[Any, Any]:
+    """Three classes of 3 × 3 spike trains: another row of pixels fires often."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(3, size=n)
+    rates = np.full((n, 3, 3), 0.05)
+    rates[np.arange(n), labels] = 0.5
+    return rng.random((n, 16, 1, 3, 3)) < rates[:, None, None], labels
+
+
+def make(kind: str, config: Architecture = CONFIG) -> Any:
+    return KINDS[kind](config, torch.Generator().manual_seed(0))
+
+
+def same_state(first: Any, second: Any) -> bool:
+    return all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_learns(kind: str) -> None:
+    model = make(kind)
+    history = train(model, *toy(), Training(epochs=12, batch_size=30, learning_rate=2e-2, kl_weight=0.1))
+    inputs, labels = toy(60, seed=1)
+    run = run_dense(model.members(torch.Generator().manual_seed(1)), inputs)
+    counts = run.spikes.sum(axis=1)
+    assert history[-1].loss < history[0].loss
+    assert (counts.argmax(axis=-1) == labels[:, None]).mean() > 0.8
+
+
+def test_members_of_a_deep_ensemble_do_not_touch_each_other() -> None:
+    """The first of two members trained together is the one that is trained alone."""
+    together, alone = make("deep"), make("deep", FullyConnected((1, 3, 3), 3, members=1, hidden=(12,)))
+    for model in (together, alone):
+        train(model, *toy(), Training(epochs=2, batch_size=30))
+    for name, value in alone.network.named_parameters():
+        torch.testing.assert_close(together.network.get_parameter(name)[:1], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(kind: str, tmp_path: Path) -> None:
+    settings = Training(epochs=4, batch_size=30)
+    unbroken, broken, taken_up = make(kind), make(kind), make(kind)
+    whole = train(unbroken, *toy(), settings)
+
+    def stop(epoch: int, figures: Epoch) -> None:
+        if epoch == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(broken, *toy(), settings, tmp_path / "run.safetensors", stop)
+    told: list[int] = []
+    history = train(taken_up, *toy(), settings, tmp_path / "run.safetensors", lambda epoch, figures: told.append(epoch))
+    assert told == [2, 3]
+    assert history == whole
+    assert same_state(unbroken, taken_up)
+
+
+KILLED = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from tests.ensembles.test_training import Training, make, toy, train
+train(make("deep"), *toy(), Training(epochs=400, batch_size=30), Path({path!r}), lambda epoch, figures: print(epoch, flush=True))
+"""
+
+
+def test_a_run_killed_at_any_moment_ends_with_the_same_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    root = str(Path(__file__).parents[2])
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED.format(tests=root, path=str(path))], stdout=subprocess.PIPE, text=True, cwd=root
+    )
+    assert process.stdout is not None
+    while process.stdout.readline().strip() != "2":
+        assert process.poll() is None
+    time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    done = 6
+    settings = Training(epochs=400, batch_size=30)
+    unbroken: list[Epoch] = []
+
+    class Enough(Exception):
+        pass
+
+    def collect(epoch: int, figures: Epoch) -> None:
+        unbroken.append(figures)
+        if epoch >= done:
+            raise Enough
+
+    with pytest.raises(Enough):
+        train(make("deep"), *toy(), settings, None, collect)
+    after: dict[int, Epoch] = {}
+
+    def gather(epoch: int, figures: Epoch) -> None:
+        after[epoch] = figures
+        if epoch >= done:
+            raise Enough
+
+    with pytest.raises(Enough):
+        train(make("deep"), *toy(), settings, path, gather)
+    assert min(after) >= 3
+    assert all(unbroken[epoch] == figures for epoch, figures in after.items() if epoch < len(unbroken))
+
+
+def test_divergence_is_named() -> None:
+    model = make("deep")
+    with torch.no_grad():
+        model.network.layers[0].synapses.weight.fill_(float("nan"))
+    model.penalty = lambda: torch.tensor(float("nan"))
+    with pytest.raises(ag.InputError, match=r"training diverged in epoch 1, batch 1 \(loss nan\): lower learning_rate"):
+        train(model, *toy(), Training(epochs=1))
+
+
+def test_checkpoints_of_other_settings_and_damaged_ones_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    train(make("deep"), *toy(), Training(epochs=1), path)
+    with pytest.raises(ag.InputError, match="another architecture or number of members"):
+        train(make("deep", FullyConnected((1, 3, 3), 3, members=2, hidden=(7,))), *toy(), Training(epochs=2), path)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ag.InputError, match="is damaged"):
+        train(make("deep"), *toy(), Training(epochs=2), path)
+
+
+@pytest.mark.parametrize("config", [CONFIG, Convolutional((1, 4, 4), 3, members=2, channels=(4,), hidden=(5,))])
+def test_members_are_kept_in_a_file(config: Architecture, tmp_path: Path) -> None:
+    network = make("deep", config).network.eval()
+    save_members(tmp_path / "members.safetensors", network)
+    loaded = load_members(tmp_path / "members.safetensors")
+    assert loaded.config == network.config
+    assert same_state(network, loaded)
+    with pytest.raises(ag.InputError, match="there is no file"):
+        load_members(tmp_path / "none")
+    train_file = tmp_path / "run.safetensors"
+    train(make("deep"), *toy(), Training(epochs=1), train_file)
+    with pytest.raises(ag.InputError, match="holds 'checkpoint', but 'members' is needed"):
+        load_members(train_file)
+
+
+def test_energy_counts_what_was_done_until_the_stop() -> None:
+    inputs, _ = toy(5)
+    run = run_dense(make("deep").network, inputs)
+    assert run.spikes.shape == (5, 16, 2, 3)
+    assert not run.multiplies.any()
+    spent = energy(run, np.full(5, 16))
+    assert spent.share == 1.0
+    assert spent.full == pytest.approx(PICOJOULE_ACCUMULATE * run.accumulates.sum() / 5 / 1000)
+    early = energy(run, np.array([1, 2, 3, 4, 5]))
+    by_hand = sum(run.accumulates[i, : i + 1].sum() for i in range(5)) * PICOJOULE_ACCUMULATE / 5 / 1000
+    assert early.stopped == pytest.approx(by_hand)
+    assert 0 < early.share < 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"epochs": 0}, "epochs is 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
+        ({"warm_up": 2.0}, "warm_up a share"),
+        ({"device": "cuda"}, "PyTorch finds no GPU"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], match: str) -> None:
+    if settings.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(ag.InputError, match=match):
+        Training(**settings)
+
+
+def test_as_many_labels_as_inputs_are_needed() -> None:
+    inputs, labels = toy()
+    with pytest.raises(ag.InputError, match="90 inputs and 89 labels"):
+        train(make("deep"), inputs, labels[:-1], Training(epochs=1))

@@ -1,0 +1,271 @@
+"""The three architectures: shapes, state, members, permutations, supplied weights, and the account of what they did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from agreestop.networks.architectures import (
+    ARCHITECTURES,
+    Architecture,
+    Convolutional,
+    FullyConnected,
+    ResNet18,
+    SpikingNetwork,
+    architecture,
+)
+from agreestop.networks.srm import Neuron
+
+from .plain import generator, gradients, random_spikes, refused
+
+EAGER = Neuron(membrane_time=1.0, synapse_time=0.5, threshold=0.1)
+CONFIGS: dict[str, Architecture] = {
+    "fully-connected": FullyConnected((2, 8, 8), 3, members=2, hidden=(12,), neuron=EAGER),
+    "convolutional": Convolutional((2, 8, 8), 3, members=2, channels=(4, 5), hidden=(7,), neuron=EAGER, real_input=False),
+    "resnet18": ResNet18((2, 8, 8), 3, members=2, width=3, neuron=EAGER, real_input=False),
+}
+every_architecture = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+
+
+def network_of(config: Architecture, seed: int = 0) -> SpikingNetwork:
+    """A network in evaluation, with statistics and gains of its batch norms that are not all alike."""
+    network = SpikingNetwork(config, generator(seed))
+    draws = generator(seed + 100)
+    with torch.no_grad():
+        for name, value in network.state_dict().items():
+            if name.endswith(("running_mean", "norm.bias")):
+                value.normal_(0, 0.1, generator=draws)
+            elif name.endswith(("running_var", "norm.weight")):
+                value.uniform_(0.3, 0.6, generator=draws)
+    return network.eval()
+
+
+def frames(steps: int = 6, batch: int = 3, seed: int = 5) -> Tensor:
+    return random_spikes(steps, batch, 2, 8, 8, seed=seed)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def flat(state: Any) -> list[Tensor]:
+    return [value for layer in state for value in layer]
+
+
+@every_architecture
+def test_read_out_spikes_are_zeros_and_ones_for_each_member_and_class(config: Architecture) -> None:
+    spikes, state = network_of(config)(frames())
+    assert spikes.shape == (6, 2, 3, 3)
+    assert set(spikes.unique().tolist()) == {0.0, 1.0}
+    assert len(state) == len(config.layers())
+    assert all(value.shape[:2] == (2, 3) for value in flat(state))
+
+
+@every_architecture
+def test_the_same_generator_gives_the_same_network(config: Architecture) -> None:
+    one, other = (SpikingNetwork(config, generator(4)).eval()(frames())[0] for _ in range(2))
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@every_architecture
+def test_permuting_the_batch_permutes_the_answers(config: Architecture) -> None:
+    network, order = network_of(config), torch.tensor([2, 0, 1])
+    spikes, state = network(frames())
+    permuted, permuted_state = network(frames()[:, order])
+    assert_same(permuted, spikes[:, :, order])
+    assert_same(flat(permuted_state), [value[:, order] for value in flat(state)])
+
+
+@every_architecture
+def test_members_together_are_members_alone(config: Architecture) -> None:
+    together = network_of(config)
+    spikes, _ = together(frames())
+    own, _ = together(torch.stack([frames(), frames(seed=6)], 1))
+    assert not torch.equal(spikes[:, 0], spikes[:, 1])
+    for k in range(2):
+        alone = SpikingNetwork(replace(config, members=1), generator()).eval()
+        alone.load_state_dict({name: value[k : k + 1] for name, value in together.state_dict().items()})
+        assert_same(alone(frames())[0], spikes[:, k : k + 1])
+        assert_same(alone(frames(seed=5 + k))[0], own[:, k : k + 1])
+
+
+@every_architecture
+def test_a_sequence_in_chunks_is_the_sequence_whole(config: Architecture) -> None:
+    network = network_of(config)
+    whole, end, done = network(frames(), activity=True)
+    state, parts, counts = None, [], []
+    for chunk in torch.tensor_split(frames(), (1, 4)):
+        spikes, state, activity = network(chunk, state, activity=True)
+        parts.append(spikes)
+        counts.append(activity)
+    assert_same(torch.cat(parts), whole)
+    assert_same(flat(state), flat(end))
+    for name in ("spikes", "accumulates", "multiplies"):
+        assert torch.equal(torch.cat([getattr(part, name) for part in counts], 1), getattr(done, name))
+
+
+@every_architecture
+def test_inputs_that_are_done_may_be_dropped(config: Architecture) -> None:
+    network, keep = network_of(config), torch.tensor([2, 0])
+    whole, _ = network(frames())
+    _, state = network(frames()[:2])
+    left = tuple(type(layer)(*(value[:, keep] for value in layer)) for layer in state)
+    assert_same(network(frames()[2:, keep], left)[0], whole[2:, :, keep])
+
+
+@every_architecture
+@pytest.mark.parametrize("training", [True, False])
+def test_an_image_held_still_is_that_image_repeated(config: Architecture, training: bool) -> None:
+    network = network_of(config).train(training)
+    image = torch.rand(1, 3, 2, 8, 8, generator=generator(2))
+    held, state = network(image, steps=5)
+    repeated, repeated_state = network(image.repeat(5, 1, 1, 1, 1))
+    assert held.shape == (5, 2, 3, 3)
+    assert_same(held, repeated)
+    assert_same(flat(state), flat(repeated_state))
+
+
+@every_architecture
+def test_gradients_reach_every_weight(config: Architecture) -> None:
+    network = SpikingNetwork(replace(config, neuron=replace(config.neuron, learned=True)), generator())
+    spikes, _ = network(frames())
+    (spikes * torch.randn(spikes.shape, generator=generator(1))).sum().backward()
+    for name, value in network.named_parameters():
+        assert value.shape[0] == 2, name
+        assert value.grad is not None and bool(value.grad.isfinite().all()) and value.grad.abs().sum() > 0, name
+
+
+@every_architecture
+def test_supplied_weights_are_used_and_gradients_reach_them(config: Architecture) -> None:
+    """As variational inference needs: weights = mean + deviation · noise, one draw for the whole sequence."""
+    network, other = network_of(config), network_of(config, seed=1)
+    means = {name: value.detach().clone().requires_grad_() for name, value in other.named_parameters()}
+    deviations = {name: torch.full_like(value, 1e-8).requires_grad_() for name, value in means.items()}
+    draws = generator(3)
+    weights = {name: means[name] + deviations[name] * torch.randn(means[name].shape, generator=draws) for name in means}
+    own = {name: value.clone() for name, value in network.named_parameters()}
+    buffers = dict(other.named_buffers())
+    spikes, state = functional_call(network, {**weights, **buffers}, (frames(),))
+    assert_same(spikes, other(frames())[0])
+    (spikes * torch.randn(spikes.shape, generator=draws)).sum().backward()
+    for name in means:
+        assert means[name].grad is not None and means[name].grad.abs().sum() > 0, name  # type: ignore[union-attr]
+        assert deviations[name].grad is not None and deviations[name].grad.abs().sum() > 0, name  # type: ignore[union-attr]
+    assert all(value.grad is None and torch.equal(value, own[name]) for name, value in network.named_parameters())
+    assert len(state) == len(network.layers)
+
+
+def test_the_account_of_a_fully_connected_network() -> None:
+    network = network_of(CONFIGS["fully-connected"])
+    spikes, _, done = network(frames(), activity=True)
+    x = frames().flatten(2)
+    assert done.layers == ("layer 1", "read-out")
+    assert done.spikes.shape == done.accumulates.shape == done.multiplies.shape == (2, 6, 2, 3)
+    assert torch.equal(done.spikes[1], spikes.sum(-1).long())
+    assert torch.equal(done.accumulates[0], (12 * x.sum(-1).long()).unsqueeze(1).expand(-1, 2, -1))
+    assert torch.equal(done.accumulates[1], 3 * done.spikes[0])
+    assert done.spikes[0].sum() > 0
+    assert not done.multiplies.any()
+
+
+def test_the_account_of_a_real_valued_image_held_still() -> None:
+    network = network_of(replace(CONFIGS["fully-connected"], real_input=True))
+    image = torch.rand(1, 3, 2, 8, 8, generator=generator(2)) + 0.1
+    _, _, done = network(image, steps=4, activity=True)
+    assert torch.equal(done.multiplies[0, 0], torch.full((2, 3), 128 * 12))
+    assert not done.multiplies[0, 1:].any() and not done.multiplies[1].any() and not done.accumulates[0].any()
+    assert torch.equal(done.accumulates[1], 3 * done.spikes[0])
+
+
+def test_the_account_of_a_residual_network_counts_shortcuts_and_the_average() -> None:
+    """A convolution of ones adds up one for each synapse that a spike reaches."""
+    network = network_of(CONFIGS["resnet18"])
+    seen: list[Tensor] = []
+
+    def keep(module: nn.Module, given: tuple[Any, ...], found: Any) -> None:
+        seen.append(found[0])
+
+    for layer in network.layers:
+        layer.register_forward_hook(keep)
+    _, _, done = network(frames(), activity=True)
+    ones = [spikes.flatten(3).sum(-1).long() for spikes in seen]
+    assert torch.equal(done.spikes, torch.stack(ones))
+    assert all(count.sum() > 0 for count in ones)
+    assert torch.equal(done.accumulates[-1], 3 * ones[-2])
+
+    def reached(spikes: Tensor, outputs: int, size: int, stride: int) -> Tensor:
+        kernel = torch.ones(outputs, spikes.shape[3], size, size)
+        images = nn.functional.conv2d(spikes.flatten(0, 2), kernel, stride=stride, padding=size // 2)
+        return images.sum((1, 2, 3)).round().long().view(spikes.shape[:3])
+
+    assert torch.equal(done.accumulates[2], reached(seen[1], 3, 3, 1) + ones[0])
+    assert torch.equal(done.accumulates[4], reached(seen[3], 3, 3, 1) + ones[2])
+    assert torch.equal(done.accumulates[5], reached(seen[4], 6, 3, 2))
+    assert torch.equal(done.accumulates[6], reached(seen[5], 6, 3, 1) + reached(seen[4], 6, 1, 2))
+
+
+def test_the_account_of_a_convolutional_network_counts_what_passes_the_pool() -> None:
+    _, _, done = network_of(CONFIGS["convolutional"])(frames(), activity=True)
+    assert done.spikes.shape[0] == 4
+    assert bool((done.accumulates[2] <= 7 * done.spikes[1]).all()) and done.accumulates[2].sum() > 0
+    assert torch.equal(done.accumulates[3], 3 * done.spikes[2])
+
+
+@every_architecture
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_types_run(config: Architecture, dtype: torch.dtype) -> None:
+    network = SpikingNetwork(config, generator()).to(dtype)
+    spikes, _ = network(frames().to(dtype))
+    spikes.sum().backward()
+    assert spikes.dtype == dtype
+    assert all(value.grad is not None and bool(value.grad.isfinite().all()) for value in network.parameters())
+
+
+def test_a_small_network_learns() -> None:
+    """Two halves of the input that fire at different rates are told apart after a few steps."""
+    network = SpikingNetwork(FullyConnected((20,), 2, members=3, hidden=(16,)), generator())
+    labels = torch.arange(40) % 2
+    rates = torch.where((torch.arange(20) < 10) == (labels[:, None] == 0), 0.4, 0.1)
+    x = (torch.rand(30, 40, 20, generator=generator(1)) < rates).float()
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
+    for _ in range(30):
+        counts = network(x)[0].sum(0)
+        loss = nn.functional.cross_entropy(counts.flatten(0, 1), labels.repeat(3))
+        for value, slope in zip(network.parameters(), gradients(loss, list(network.parameters())), strict=True):
+            value.grad = slope
+        optimizer.step()
+    counts = network(x)[0].sum(0)
+    assert (counts.argmax(-1) == labels).float().mean() > 0.95
+
+
+def test_the_sizes_of_the_paper() -> None:
+    hidden, read_out = FullyConnected((2, 26, 26), 10, members=6).layers()
+    assert hidden.synapses.weight.shape == (6, 1352, 1000) and read_out.synapses.weight.shape == (6, 1000, 10)
+    shapes = [tuple(layer.synapses.weight.shape[1:]) for layer in Convolutional((2, 128, 128), 11).layers()]
+    assert shapes == [(128, 2, 3, 3), *[(128, 128, 3, 3)] * 4, (2048, 512), (512, 11)]
+    deep = ResNet18((3, 32, 32), 10)
+    assert len(deep.layers()) == 18
+    assert sum(value.numel() for layer in deep.layers() for value in layer.parameters()) == 11_173_962 - 10  # no bias in the head
+
+
+def test_bad_names_settings_and_shapes_are_refused() -> None:
+    assert {name: architecture(name) for name in ARCHITECTURES} == ARCHITECTURES
+    refused(lambda: architecture("vgg"), "architecture is 'vgg': choose one of fully-connected, convolutional, resnet18")
+    refused(lambda: FullyConnected((5,), 0), "classes is 0: integers of at least 1 are needed")
+    refused(lambda: FullyConnected((5,), 2, hidden=(3, -1)), "hidden is")
+    refused(lambda: Convolutional((2, 8, 8), 3), "height and width of at least 32")
+    refused(lambda: ResNet18((8, 8), 3), "channels, height, width")  # type: ignore[arg-type]
+    network = network_of(CONFIGS["convolutional"])
+    refused(lambda: network(frames()[:, :, :1]), r"x has shape \(6, 3, 1, 8, 8\).*\(T, batch, 2, 8, 8\) or \(T, 2, batch, 2, 8, 8\)")
+    refused(lambda: network(frames().long()), "int64: floating-point numbers")
+    refused(lambda: network(frames().unsqueeze(1)), r"\(T, 2, batch")
+    refused(lambda: network(frames()[:0]), "holds nothing")
+    refused(lambda: network(frames(), steps=4), "steps is 4 with 6 time steps in x")
+    refused(lambda: network(frames()[:1], steps=0), "steps is 0")
+    refused(lambda: network(frames(), state=()), "state has 0 layers and the network 4")
+    refused(lambda: network(0.5 * frames(), activity=True), "set real_input=True")
