@@ -52,4 +52,4 @@ docs: $(VENV)/.test  ## the API page, from the docstrings; writes docs/api.md
 ci: test
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

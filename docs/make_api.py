@@ -44,7 +44,8 @@ def _signature(value: object) -> str:
     except (TypeError, ValueError):
         return ""
     text = re.sub(r"\((?:[\d.]+, ){5,}[\d.]+\)", "(…)", text)  # a long default
-    return text.replace("agreestop.decide.", "").replace("'", "").replace("self, ", "").replace("(self)", "()").removesuffix(" -> None")
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text).replace("<factory>", "TopMass()")
+    return text.replace("agreestop.decide.", "").replace("self, ", "").replace("(self)", "()").removesuffix(" -> None")
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Outcome:
-    """What a call printed and how it ended."""
+    """What a call printed, standard error unwrapped, and how it ended."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code, self.out, self.err = code, out, err
@@ -41,12 +41,11 @@ class Outcome:
 
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> Outcome:
     monkeypatch.setattr(sys, "argv", ["agreestop", *(str(word) for word in words)])
-    monkeypatch.setenv("COLUMNS", "400")
     with pytest.raises(SystemExit) as ended:
         main()
         sys.exit(0)
     printed = capsys.readouterr()
-    return Outcome(int(ended.value.code or 0), printed.out, printed.err)
+    return Outcome(int(ended.value.code or 0), printed.out, " ".join(printed.err.split()))
 
 
 Call = pytest.MonkeyPatch, pytest.CaptureFixture[str]
@@ -59,7 +58,7 @@ def rule(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         words = ("--target", "0.8", "--checkpoints", "3,6,9,12", "--max-set-size", "2", "--pooling", "confidence:1")
         outcome = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", *words, "--calibration", "stop-aware", "-o", path)
         assert outcome.code == 0, outcome.err
-        assert "at least 0.8" in outcome.out
+        assert "at least 0.8" in " ".join(outcome.out.split())
     return path
 
 
@@ -120,10 +119,11 @@ def test_evaluate_prints_tables_and_json(
         ("--rule", "agreestop", "--max-set-size", 2, "--fill", "--pooling", "confidence:0"),
         ("--rule", "dcsnn"),
         ("--rule", "seenn", "--threshold", "0.7"),
-        ("--pooling", "p-values:45", "--checkpoints", "6,12"),
-        ("--pooling", "p-values:1:exchangeable", "--checkpoints", "12"),
-        ("--pooling", "ranks:1", "--checkpoints", "12"),
-        ("--pooling", "vote", "--checkpoints", "12"),
+        ("--rule", "spikecp", "--pooling", "p-values:45", "--checkpoints", "6,12"),
+        ("--rule", "spikecp", "--pooling", "p-values:1:exchangeable", "--checkpoints", "12"),
+        ("--rule", "spikecp", "--pooling", "ranks:1", "--checkpoints", "12"),
+        ("--rule", "spikecp", "--pooling", "vote", "--checkpoints", "12"),
+        (),
         ("--calibration", "simultaneous", "--class-conditional"),
         ("--calibration", "stop-aware", "--delta", "0.1", "--target", "4/5"),
     ],
@@ -151,8 +151,10 @@ def test_tuning_from_a_file(folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
 def test_too_few_examples_are_told_in_a_sentence(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcome = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", "--pooling", "vote", "-o", tmp_path / "rule")
+    words = ("--rule", "spikecp", "--pooling", "vote")
+    outcome = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", *words, "-o", tmp_path / "rule")
     assert outcome.code == 0
+    assert "(Vacuous: with so few examples" in " ".join(outcome.out.split())
     assert "Warning: With 100 calibration examples this rule can never exclude a label" in outcome.err
 
 
@@ -173,7 +175,11 @@ def test_too_few_examples_are_told_in_a_sentence(
         (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "agreestop", "--pooling", "vote"), "agreestop pools confidences"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "seenn"), "give it with --threshold"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--threshold", "0.5"), "--threshold goes with --rule seenn"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--fill"), "--fill goes with --rule agreestop"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "spikecp", "--fill"), "--fill goes with --rule agreestop"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "dcsnn", "--calibration", "stop-aware"), "goes with --rule spikecp"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "seenn", "--target", "0.9"), "has no --target"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--tuning", "{}/calibration.npz"), "100 of the 100 rows were used for tuning"),
+        (("evaluate", "{}/rule", "{}/calibration.npz"), "was calibrated on"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "dcsnn", "--delta", "0.1"), "takes no --pooling"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--max-set-size", "0"), "max_set_size is 0"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "other"), "other"),
@@ -199,6 +205,22 @@ def test_mistakes_are_one_sentence(
     assert match in outcome.err
     assert "Traceback" not in outcome.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_low_coverage_is_explained(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Calibrated on what is easier than the test, so that coverage falls short."""
+    test = ag.load_scores(folder / "test.npz")
+    assert test.labels is not None
+    right = test.log_confidence[:, -1, 0].argmax(axis=1) == test.labels
+    ag.save_scores(tmp_path / "easy.npz", test.rows(np.flatnonzero(right)[:40]))
+    ag.save_scores(tmp_path / "hard.npz", test.rows(np.flatnonzero(~right)))
+    assert call(monkeypatch, capsys, "calibrate", tmp_path / "easy.npz", "--target", "0.5", "-o", tmp_path / "rule").code == 0
+    outcome = call(monkeypatch, capsys, "evaluate", tmp_path / "rule", tmp_path / "hard.npz")
+    told = " ".join(outcome.out.split())
+    assert "Coverage is under 0.5 here" in told
+    assert "draws of 40 examples end this low" in told
 
 
 def test_the_version_and_the_verbs_are_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,9 +16,10 @@ from agreestop.decide.risks import TopMass
 from agreestop.decide.rule_files import load_rule
 from agreestop.decide.score_files import Scores, load_scores
 from agreestop.decide.spikecp import SpikeCP
+from agreestop.decide.tuned_rows import TunedRows, mark_rows
 from agreestop.decide.tuning import EXPONENTS, tune
 
-from .console import out, progress_bar, telling_warnings
+from .console import in_full, out, progress_bar, telling_warnings
 from .parse import POOLINGS, parse_checkpoints, parse_pooling
 
 
@@ -42,16 +43,16 @@ class CalibrationName(StrEnum):
 def calibrate(
     scores: Annotated[Path, typer.Argument(help="Score file with labels, used for nothing else.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Rule file to write.")],
-    rule: Annotated[RuleName, typer.Option(help="Which rule.")] = RuleName.spikecp,
-    target: Annotated[str, typer.Option(help="Probability that the answer holds the true class: 0.9 or 9/10.")] = "0.9",
+    rule: Annotated[RuleName | None, typer.Option(help="Which rule. [default: agreestop, or spikecp with --calibration]")] = None,
+    target: Annotated[str | None, typer.Option(help="Probability that the answer holds the true class. [default: 0.9]")] = None,
     checkpoints: Annotated[str, typer.Option(help="Times at which to look: 20,40,60,80, or 1-80, or all.")] = "all",
-    max_set_size: Annotated[int, typer.Option(help="Largest set that may stop.")] = 1,
+    max_set_size: Annotated[int, typer.Option(help="Largest set that may stop early; the last checkpoint may answer more.")] = 1,
     pooling: Annotated[str | None, typer.Option(help=f"How members are pooled: {POOLINGS}. [default: confidence:1]")] = None,
-    calibration: Annotated[CalibrationName, typer.Option(help="spikecp: how sets are calibrated.")] = CalibrationName.bonferroni,
+    calibration: Annotated[CalibrationName | None, typer.Option(help="spikecp: how. [default: bonferroni]")] = None,
     tuning: Annotated[Path | None, typer.Option(help="spikecp, agreestop: score file of other rows to tune on.")] = None,
     fill: Annotated[bool, typer.Option("--fill", help="agreestop: always answer max-set-size classes; a little earlier.")] = False,
     class_conditional: Annotated[bool, typer.Option("--class-conditional", help="The promise for each true class.")] = False,
-    delta: Annotated[str | None, typer.Option(help="The promise given these calibration data, but for this probability.")] = None,
+    delta: Annotated[str | None, typer.Option(help="Hold for all but this share of calibration draws, such as 0.1.")] = None,
     threshold: Annotated[float | None, typer.Option(help="seenn: the confidence at which to stop.")] = None,
 ) -> None:
     """Calibrate a rule on a score file with labels and write it to a rule file."""
@@ -59,6 +60,12 @@ def calibrate(
     if data.labels is None:
         raise InputError(f"{scores} has no labels: calibration needs one label for each input.")
     times = parse_checkpoints(checkpoints, data.times)
+    rule = rule or (RuleName.agreestop if calibration is None else RuleName.spikecp)
+    if calibration is not None and rule is not RuleName.spikecp:
+        raise InputError(f"--calibration goes with --rule spikecp, not {rule}: leave it out, or choose that rule.")
+    if target is not None and rule is RuleName.seenn:
+        raise InputError("--rule seenn has no --target: leave it out, or choose a rule with a guarantee.")
+    target = target or "0.9"
     if rule not in (RuleName.spikecp, RuleName.agreestop) and (tuning or class_conditional or delta or pooling):
         raise InputError(
             f"--rule {rule} takes no --pooling, --tuning, --class-conditional or --delta: leave them out, or choose another rule."
@@ -78,8 +85,8 @@ def calibrate(
     with telling_warnings():
         chosen.calibrate(data.log_confidence, data.labels, times=data.times).save(output)
     summary = load_rule(output)
-    out.print(f"Wrote {output}: {rule}, {summary.n} examples, {summary.members} members, {summary.classes} classes.", markup=False)
-    out.print(f"Guarantee: {summary.guarantee}", markup=False)
+    out.print(f"Wrote {output}: {rule}, calibrated on n = {summary.n}, K = {summary.members}, C = {summary.classes}.", markup=False)
+    out.print(in_full(summary), markup=False)
 
 
 def _settings(
@@ -88,7 +95,7 @@ def _settings(
     times: tuple[float, ...],
     max_set_size: int,
     pooling: str | None,
-    calibration: CalibrationName,
+    calibration: CalibrationName | None,
     fill: bool,
     class_conditional: bool,
     delta: str | None,
@@ -97,9 +104,11 @@ def _settings(
     if rule is RuleName.spikecp:
         if fill:
             raise InputError("--fill goes with --rule agreestop: leave it out, or choose that rule.")
-        return SpikeCP(target, times, max_set_size, pool, calibration.value, None, class_conditional, delta)
+        return SpikeCP(
+            target, times, max_set_size, pool, calibration.value if calibration else "bonferroni", None, class_conditional, delta
+        )
     if pool is not None and not isinstance(pool, MergeConfidence):
-        raise InputError(f"--pooling is {pooling!r}, but agreestop pools confidences: give confidence:R.")
+        raise InputError(f"--pooling is {pooling!r}, but agreestop pools confidences: give confidence:R, or choose --rule spikecp.")
     return AgreeStop(target, times, max_set_size, fill, TopMass(pool or MODEL_AVERAGE), class_conditional, delta)
 
 
@@ -108,6 +117,9 @@ def _tuned(rule: SpikeCP | AgreeStop, path: Path, data: Scores, fixed_pooling: b
     tuning = load_scores(path)
     if tuning.labels is None:
         raise InputError(f"{path} has no labels: tuning needs one label for each input.")
+    rows = TunedRows.of(tuning.log_confidence).cut(range(len(tuning.times)), len(tuning.times))
+    if reuse := rows.reuse(mark_rows(data.log_confidence, range(len(data.times)))):
+        raise InputError(f"calibration: {reuse}")
     pool = rule.risk.pooling if isinstance(rule, AgreeStop) and isinstance(rule.risk, TopMass) else getattr(rule, "pooling", None)
     exponents = (pool.r,) if fixed_pooling and isinstance(pool, MergeConfidence) else EXPONENTS
     with progress_bar("tuning") as tell:

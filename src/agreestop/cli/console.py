@@ -9,10 +9,18 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import CalibrationWarning
 
 out = Console(highlight=False, soft_wrap=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=False)
+
+
+def in_full(calibrated: CalibratedRule) -> str:
+    """What a rule promises, as a sentence; and that it can only answer all classes, where that is so."""
+    words = calibrated.guarantee
+    sentence = words[0].upper() + words[1:] if words.startswith("no guarantee") else f"Guarantee: {words}"
+    return f"{sentence} (Vacuous: with so few examples it can only answer every class.)" if calibrated.shortage else sentence
 
 
 def say_error(sentence: str) -> None:

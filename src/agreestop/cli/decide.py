@@ -59,5 +59,8 @@ def _csv(decisions: Decisions, names: tuple[str, ...]) -> str:
 
 def _json(decisions: Decisions, names: tuple[str, ...]) -> str:
     chosen = [decisions[row] for row in range(len(decisions))]
-    records = [{"input": row, "stop_time": one.time, "classes": [names[label] for label in one.classes]} for row, one in enumerate(chosen)]
+    records = [
+        {"input": row, "stop_time": one.time, "set_size": len(one.classes), "classes": [names[label] for label in one.classes]}
+        for row, one in enumerate(chosen)
+    ]
     return json.dumps(records, ensure_ascii=False, indent=1) + "\n"

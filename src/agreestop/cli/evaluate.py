@@ -9,13 +9,20 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from agreestop.decide.agree_stop import AgreeStop
+from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import InputError
 from agreestop.decide.decisions import Estimate, Evaluation, Group
 from agreestop.decide.decisions import evaluate as evaluate_decisions
+from agreestop.decide.levels import as_target, draws_this_low, in_words
 from agreestop.decide.rule_files import load_rule
 from agreestop.decide.score_files import load_scores
+from agreestop.decide.spikecp import SpikeCP
 
-from .console import out
+from .console import in_full, out
+
+MOST_ROWS = 8
+MOST_EXAMPLES = 5000  # beyond it the exact share takes long, and is next to nothing
 
 
 def evaluate(
@@ -28,25 +35,59 @@ def evaluate(
     data = load_scores(scores, calibrated.checkpoints)
     if data.labels is None:
         raise InputError(f"{scores} has no labels: evaluation needs one label for each input.")
+    if calibrated.saw(data.log_confidence, data.labels):
+        raise InputError(f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows.")
     result = evaluate_decisions(calibrated.decide(data.log_confidence), data.labels)
     names = data.classes or tuple(str(label) for label in range(calibrated.classes))
     if as_json:
         typer.echo(json.dumps(_record(result, names, calibrated.guarantee), ensure_ascii=False, indent=1))
         return
-    out.print(f"Guarantee: {calibrated.guarantee}", markup=False)
+    out.print(in_full(calibrated), markup=False)
     out.print(_table("All inputs", "", [("", result)]))
-    out.print(_table("By stopping time", "time", [(f"{group.key:g}", group) for group in result.by_stop_time]))
+    if note := _too_low(calibrated, result):
+        out.print(note, markup=False)
+    out.print(_table("By stopping time", "time", _few_groups(result)))
     out.print(_table("By true class", "class", [(names[int(group.key)], group) for group in result.by_class]))
+
+
+def _too_low(calibrated: CalibratedRule, result: Evaluation) -> str:
+    """One sentence if coverage is clearly under the target: how often a draw of so few calibration examples ends there."""
+    rule = calibrated.rule
+    if not isinstance(rule, (SpikeCP, AgreeStop)) or rule.delta is not None or rule.class_conditional:
+        return ""
+    target = as_target(rule.target)
+    if result.coverage.high >= target or calibrated.n > MOST_EXAMPLES:
+        return ""
+    share = draws_this_low(calibrated.n, target, result.coverage)
+    return (
+        f"Coverage is under {in_words(target)} here: the promise is an average over calibration draws, and up to {share:.0%} of draws of "
+        f"{calibrated.n} examples end this low. More examples, or --delta, narrow that."
+    )
+
+
+def _few_groups(result: Evaluation) -> list[tuple[str, Evaluation | Group]]:
+    """Stopping times; where there are many, neighbours are joined until each row has an eighth of the inputs or so."""
+    groups = result.by_stop_time
+    least = result.n / MOST_ROWS if len(groups) > MOST_ROWS else 0
+    rows: list[tuple[str, Evaluation | Group]] = []
+    waiting: list[Group] = []
+    for group in groups:
+        waiting.append(group)
+        if sum(one.n for one in waiting) >= least or group is groups[-1]:
+            first, last = waiting[0].key, waiting[-1].key
+            rows.append((f"{first:g}" if first == last else f"{first:g}-{last:g}", Group.of(waiting)))
+            waiting = []
+    return rows
 
 
 def _table(title: str, key: str, rows: list[tuple[str, Evaluation | Group]]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
-    for name in (key, "inputs", "coverage", "latency / T", "set size"):
+    for name in (*((key,) if key else ()), "inputs", "coverage", "latency / T", "set size"):
         table.add_column(name, justify="left" if name == key else "right")
     for name, row in rows:
         latency = f"{row.normalized_latency:.3f}" if key else _interval(row.normalized_latency)
         size = f"{row.set_size:.2f}" if key else _interval(row.set_size, 2)
-        table.add_row(name, str(row.n), _interval(row.coverage), latency, size)
+        table.add_row(*((name,) if key else ()), str(row.n), _interval(row.coverage), latency, size)
     return table
 
 

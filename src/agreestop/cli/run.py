@@ -25,10 +25,11 @@ def run(
         from agreestop.report.figures import draw_coverage_and_latency
     except ImportError:
         raise InputError("figures need matplotlib: install agreestop[figures].") from None
-    with telling_warnings(), progress_bar("simulated scores") as tell:
-        records = run_simulated(output, seed, repeats, tell)
+    with telling_warnings():
+        with progress_bar("simulated scores") as tell:
+            records = run_simulated(output, seed, repeats, tell)
         drawn = draw_coverage_and_latency(records, output, "Simulated scores")
-    out.print(_table([record for record in records if record.target == TARGET and record.K == MEMBERS]))
+        out.print(_table([record for record in records if record.target == TARGET and record.K == MEMBERS]))
     score_files = [output / f"{name}.npz" for name in SPLITS]
     for path in (output / "metrics.json", *drawn, *score_files):
         out.print(f"Wrote {path}", markup=False, soft_wrap=True)

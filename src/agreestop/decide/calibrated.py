@@ -78,9 +78,17 @@ class CalibratedRule:
 
         return run_policy(self.policy, evidence, self.start(len(block), first), len(columns), self.classes)
 
+    def saw(self, log_confidence: ArrayLike, labels: ArrayLike, times: Sequence[float] | None = None) -> bool:
+        """Whether these are the very rows that the rule was calibrated on, in any order."""
+        array = as_log_confidence(log_confidence)
+        columns = columns_of(self.checkpoints, array.shape[1], times)
+        return _fingerprint(array, as_labels(labels, len(array), array.shape[3]), columns) == self.fingerprint
+
     def stream(self, number: int = 0) -> Session:
-        """Watch one input, checkpoint by checkpoint. `number` matters to randomised merging alone: it picks the uniform number
-        that input `number` of a batch would get."""
+        """Watch one input, checkpoint by checkpoint.
+
+        `number` matters to randomised merging alone: it picks the uniform number that input `number` of a batch would get.
+        """
         return Session(self, number)
 
     def save(self, path: str | PathLike[str]) -> None:

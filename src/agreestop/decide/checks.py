@@ -74,7 +74,9 @@ def check_finite(values: NDArray[Any], name: str) -> None:
         place = ", ".join(str(int(i)) for i in where)
         hint = ""
         if values[where] == -np.inf and name == "log_confidence":
-            hint = "; a confidence of exactly zero has no finite logarithm, so take logits through log_confidence()"
+            hint = (
+                "; a confidence of exactly 0 has no finite logarithm, so clip probabilities first, or take logits through log_confidence()"
+            )
         raise InputError(f"{name} holds {values[where]} at [{place}]: every value must be finite{hint}.")
 
 
@@ -94,6 +96,8 @@ def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> 
     low, high = array.min(), array.max()
     if not (low > -np.inf and high <= 0):
         check_finite(array, "log_confidence")
+        if low >= 0 and high <= 1:
+            raise InputError("log_confidence lies between 0 and 1 like probabilities: give their logarithm, numpy.log(probabilities).")
         raise InputError(
             f"log_confidence reaches {high:.6g}, but the logarithm of a confidence is at most 0: "
             "pass spike counts or logits through log_confidence() first."
@@ -110,7 +114,8 @@ def as_labels(labels: ArrayLike, n: int, classes: int) -> Integers:
         raise InputError(f"labels has {len(array)} entries for {n} inputs: give one label for each input.")
     if array.dtype.kind not in "iu":
         raise InputError(
-            f"labels has dtype {array.dtype}: class indices as integers are needed; convert with astype(int) if they are whole."
+            f"labels has dtype {array.dtype}: class indices as integers are needed; convert whole numbers with astype(int), names with "
+            "numpy.unique(labels, return_inverse=True), in the order of the columns of log_confidence."
         )
     if n and (array.min() < 0 or array.max() >= classes):
         wrong = array[(array < 0) | (array >= classes)][0]

@@ -10,7 +10,7 @@ each an `Estimate`: a number with `low` and `high`, here at 95 % unless another 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -111,6 +111,24 @@ class Group:
     coverage: Estimate
     normalized_latency: Estimate
     set_size: Estimate
+
+    @classmethod
+    def of(cls, groups: Sequence[Group], confidence: float = 0.95) -> Group:
+        """Several groups as one, under the key of the first; means without intervals, coverage with its own."""
+        total = sum(group.n for group in groups)
+
+        def mean(values: Iterable[Estimate]) -> Estimate:
+            value = sum(group.n * one for group, one in zip(groups, values, strict=True)) / total
+            return Estimate(value, math.nan, math.nan, math.nan)
+
+        hits = round(sum(group.n * group.coverage for group in groups))
+        return cls(
+            key=groups[0].key,
+            n=total,
+            coverage=Estimate.of_share(hits, total, confidence),
+            normalized_latency=mean(group.normalized_latency for group in groups),
+            set_size=mean(group.set_size for group in groups),
+        )
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ def as_target(target: Target, name: str = "target") -> Fraction:
     except (ValueError, ZeroDivisionError):
         raise InputError(f"{name} is {target!r}: give a probability such as 0.9, '0.9' or '9/10'.") from None
     if not 0 < value < 1:
-        raise InputError(f"{name} is {target!r}: it must lie strictly between 0 and 1, for example 0.9.")
+        example = "0.1" if name == "delta" else "0.9"
+        raise InputError(f"{name} is {target!r}: it must lie strictly between 0 and 1, for example {example}.")
     return value
 
 
@@ -88,6 +89,11 @@ def least_n(level: Fraction, delta: Fraction | None = None) -> int:
     while quantile_rank(n, level, delta) > n:
         n += 1
     return n
+
+
+def draws_this_low(n: int, level: Fraction, coverage: float) -> float:
+    """P(Beta(k, n+1-k) ≤ coverage), k = ⌈(n+1)·level⌉: how often one draw of n calibration examples ends at such a coverage or lower."""
+    return float(_tail(n, Fraction(round(coverage * 10**6), 10**6), quantile_rank(n, level)))
 
 
 def in_words(value: Fraction) -> str:

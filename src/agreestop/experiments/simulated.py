@@ -31,8 +31,8 @@ STEPS, MEMBERS, MAX_SET_SIZE, N_CALIBRATION, N_TUNING, N_POOL = 80, 6, 3, 50, 60
 FOUR, EVERY = (20, 40, 60, 80), tuple(range(1, STEPS + 1))
 SPLITS = {
     "tuning": slice(0, N_TUNING),
-    "calibration": slice(N_TUNING, N_TUNING + N_CALIBRATION),
-    "test": slice(N_TUNING + N_CALIBRATION, None),
+    "calibration": slice(N_TUNING, N_TUNING + 300),
+    "test": slice(N_TUNING + 300, None),
 }
 TARGET = 0.9
 TARGETS = (0.8, 0.85, TARGET, 0.92)

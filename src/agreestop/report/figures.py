@@ -41,26 +41,29 @@ class _Style:
 
 
 def draw_coverage_and_latency(records: Sequence[Record], folder: Path, title: str) -> list[Path]:
-    """Coverage against the target and latency against the number of members, a line for each rule; the paths written."""
+    """Coverage against the target, latency and set size against the number of members, a line for each rule; the paths written."""
     labels = list(dict.fromkeys(record.label for record in records))
     members = max(record.K for record in records)
-    figure = Figure(figsize=(10.5, 4.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure = Figure(figsize=(12.5, 4.6), layout="constrained")
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1.1, 1.1, 0.9))
     for place, label in enumerate(labels):
         mine = [record for record in records if record.label == label]
-        over_targets = sorted((one for one in mine if members == one.K), key=lambda one: one.target)
+        over_targets = sorted((one for one in mine if one.K == members), key=lambda one: one.target)
         over_members = sorted((one for one in mine if one.target == 0.9), key=lambda one: one.K)
         style = _Style(label, COLOURS[place], MARKERS[place], "--" if "every" in label else "-")
         targets, sizes = [one.target for one in over_targets], [one.K for one in over_members]
         style.line(left, targets, [one.coverage for one in over_targets], [one.coverage_se for one in over_targets])
-        style.line(right, sizes, [one.latency for one in over_members], [one.latency_se for one in over_members])
+        style.line(middle, sizes, [one.latency for one in over_members], [one.latency_se for one in over_members])
+        style.line(right, sizes, [one.set_size for one in over_members], [0.0] * len(sizes))
     targets = sorted({record.target for record in records})
     left.plot(targets, targets, color="black", linewidth=1, zorder=0)
     left.annotate("promised", (targets[0], targets[0]), textcoords="offset points", xytext=(6, -12), fontsize=9)
     left.set(xlabel="target", ylabel="coverage", title=f"Is the promise kept? ({members} members)")
-    right.set(xlabel="members K", ylabel="latency / T", title="How early does it stop? (target 0.9)", ylim=(0, 1.03))
-    right.set_xticks(sorted({record.K for record in records}))
-    for axes in (left, right):
+    middle.set(xlabel="members K", ylabel="latency / T", title="How early does it stop? (target 0.9)", ylim=(0, 1.03))
+    right.set(xlabel="members K", ylabel="mean set size", title="How large are the answers?", ylim=(0, None))
+    for axes in (middle, right):
+        axes.set_xticks(sorted({record.K for record in records}))
+    for axes in (left, middle, right):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, fontsize=13)
