@@ -49,7 +49,6 @@ BAD_SCORES: dict[str, tuple[Any, str]] = {
     "minus inf": (spoiled(-math.inf), r"holds -inf at \[3, 1, 0, 2\].*exactly 0 has no finite logarithm, so clip probabilities"),
     "positive": (spoiled(0.25), "reaches 0.25, but the logarithm of a confidence is at most 0: pass spike counts or logits"),
     "confidences": (np.exp(SAMPLE.log_confidence), "like probabilities: give their logarithm"),
-    "positive": (SAMPLE.log_confidence + 5, "at most 0"),
     "strings": (np.full((60, 3, 2, 4), "x"), "must hold real numbers"),
     "booleans": (np.zeros((60, 3, 2, 4), dtype=bool), "must hold real numbers"),
     "complex": (SAMPLE.log_confidence.astype(complex), "must hold real numbers"),

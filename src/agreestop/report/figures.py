@@ -48,7 +48,7 @@ def draw_coverage_and_latency(records: Sequence[Record], folder: Path, title: st
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.1, 1.1, 0.9))
     for place, label in enumerate(labels):
         mine = [record for record in records if record.label == label]
-        over_targets = sorted((one for one in mine if one.K == members), key=lambda one: one.target)
+        over_targets = sorted((one for one in mine if members == one.K), key=lambda one: one.target)
         over_members = sorted((one for one in mine if one.target == 0.9), key=lambda one: one.K)
         style = _Style(label, COLOURS[place], MARKERS[place], "--" if "every" in label else "-")
         targets, sizes = [one.target for one in over_targets], [one.K for one in over_members]
