@@ -1,8 +1,9 @@
 """Which rows a tuned object has seen, so that calibration and evaluation can refuse them.
 
-A row is marked by a 64-bit hash of its log-confidences at each checkpoint. Rate-coded rows may repeat by chance; how often is seen inside
-the tuning split itself: a row repeats at most as often as its cells do at the checkpoint where they repeat least. Only more overlap
-than that is called reuse; where the cells of some checkpoint never repeat, a single row is enough.
+A row is marked by a 64-bit hash of its log-confidences at each checkpoint. Rate-coded rows may repeat by chance, silent ones above all; how
+often is seen inside the tuning split itself: a row repeats at most as often as its cells do at the checkpoint where they repeat
+least, and no rate below 4/n can be told from 0 by n rows. Only more overlap than that is called reuse; where no cell ever
+repeats, as with scores that are not counts, a single row is enough.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class TunedRows:
         """The same rows at some of the `fitted` checkpoints."""
         if self.marks.ndim == 2:
             some = self.marks[:, list(columns)]
-            return TunedRows(join_marks(some), min(_twin_rate(column) for column in some.T))
+            rates = [_twin_rate(column) for column in some.T]
+            return TunedRows(join_marks(some), max(min(rates), 4 / len(some)) if any(rates) else 0.0)
         if list(columns) != list(range(fitted)):
             raise InputError("this score or risk was taken from a rule with other checkpoints: give it as it was fitted.")
         return self

@@ -84,6 +84,16 @@ class Posterior(nn.Module):
         """What the ELBO adds to the log-loss, before it is divided by the number of training examples."""
         return self.divergence()
 
+    def with_members(self, members: int) -> Posterior:
+        """The same posterior, from which another number of members is drawn together."""
+        other = Posterior(replace(self.config, members=members), torch.Generator().manual_seed(0), None, self.prior_variance)
+        other.mean.load_state_dict(self.mean.state_dict())
+        other.log_deviation.load_state_dict(self.log_deviation.state_dict())
+        buffers = dict(self.frame.named_buffers())
+        for name, value in other.frame.named_buffers():
+            value.copy_(buffers[name].mean(0, keepdim=True).expand_as(value))
+        return other.train(self.training)
+
     def members(self, generator: torch.Generator) -> SpikingNetwork:
         """K members drawn once, as a network of their own."""
         network = SpikingNetwork(self.config, torch.Generator().manual_seed(0))

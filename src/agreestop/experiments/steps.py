@@ -1,0 +1,145 @@
+"""The steps of a run up to its scores: data → train → score.
+
+Each product is a file, made once and used again while nothing it depends on changed.
+
+    <folder>/<ensemble>/members.safetensors     the K members
+    <folder>/<ensemble>/tuning.npz, pool.npz    read-out spikes at every step, as packed bits
+    <folder>/<ensemble>/energy.npz              operations (n, T, K) of the pool, for the estimate of energy
+
+Beside each product lies `<product>.key`, a fingerprint of the settings it was made with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from agreestop.decide.atomic import atomic_writer
+from agreestop.decide.checks import InputError
+from agreestop.decide.score_files import save_spikes
+from agreestop.engines.dense import EnsembleRun, run_dense
+from agreestop.ensembles.deep import DeepEnsemble
+from agreestop.ensembles.files import load_members, save_members
+from agreestop.ensembles.training import Epoch, Training, train
+from agreestop.ensembles.variational import Posterior
+from agreestop.events.digits import DigitsSplits, simulate_digits
+from agreestop.networks.architectures import FullyConnected, SpikingNetwork
+
+from .config import DataSettings, EnsembleSettings, RunConfig
+
+Tell = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class EnsembleFiles:
+    """Where the products of one ensemble lie."""
+
+    folder: Path
+
+    @property
+    def members(self) -> Path:
+        return self.folder / "members.safetensors"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "training.safetensors"
+
+    @property
+    def tuning(self) -> Path:
+        return self.folder / "tuning.npz"
+
+    @property
+    def pool(self) -> Path:
+        return self.folder / "pool.npz"
+
+    @property
+    def energy(self) -> Path:
+        return self.folder / "energy.npz"
+
+
+def load_data(settings: DataSettings) -> DigitsSplits:
+    """The data of a run."""
+    return simulate_digits(settings.seed, settings.views)
+
+
+def train_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSplits, files: EnsembleFiles, tell: Tell) -> SpikingNetwork:
+    """Train the ensemble, or take the members that the same settings made before; a killed training goes on where it was."""
+    settings = [asdict(config.data), asdict(config.network), asdict(ensemble)]
+    if _is_fresh(files.members, settings):
+        return load_members(files.members)
+    _make_folder(files.folder)
+    if not _is_fresh(files.checkpoint, settings):
+        files.checkpoint.unlink(missing_ok=True)
+        _mark(files.checkpoint, settings)
+    generator = torch.Generator().manual_seed(ensemble.seed)
+    shape, classes = data.training.inputs.shape[2:], len(data.training.classes)
+    network = FullyConnected(shape, classes, ensemble.members, config.network.hidden)
+    training = Training(ensemble.epochs, ensemble.batch_size, ensemble.learning_rate, ensemble.seed, kl_weight=ensemble.kl_weight)
+
+    def report(epoch: int, figures: Epoch) -> None:
+        what = f"{ensemble.kind} ensemble, epoch {epoch + 1}: loss {figures.loss:.3f}, accuracy {figures.accuracy:.3f}"
+        tell(what, (epoch + 1) / ensemble.epochs)
+
+    if ensemble.kind == "deep":
+        model: DeepEnsemble | Posterior = DeepEnsemble(network, generator)
+    else:
+        # One draw a step is enough to learn the posterior; K are drawn when it is learned.
+        model = Posterior(replace(network, members=1), generator, prior_variance=ensemble.prior_variance)
+    train(model, data.training.inputs, data.training.labels, training, files.checkpoint, report)
+    if isinstance(model, Posterior):
+        model = model.with_members(ensemble.members)
+    members = model.members(torch.Generator().manual_seed(ensemble.seed + 1)).eval()
+    save_members(files.members, members)
+    _mark(files.members, settings)
+    return members
+
+
+def score_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSplits, files: EnsembleFiles, tell: Tell) -> None:
+    """Run the members over the tuning split and the pool and keep their read-out spikes, unless that was done before."""
+    settings = ["scores", asdict(config.data), asdict(config.network), asdict(ensemble)]
+    if all(_is_fresh(path, settings) for path in (files.tuning, files.pool, files.energy)):
+        return
+    members = train_ensemble(config, ensemble, data, files, tell)
+    for share, (path, part) in enumerate(((files.tuning, data.tuning), (files.pool, data.pool))):
+        tell(f"{ensemble.kind} ensemble: reading {part.name}", share / 2)
+        run = run_dense(members, part.inputs)
+        save_spikes(path, run.spikes, part.labels, part.classes)
+        if part is data.pool:
+            with atomic_writer(files.energy) as stream:
+                np.savez_compressed(stream, emitted=run.emitted, accumulates=run.accumulates, multiplies=run.multiplies)
+            _mark(files.energy, settings)
+        _mark(path, settings)
+
+
+def load_energy(files: EnsembleFiles, spikes: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> EnsembleRun:
+    """The pool's run, from its spikes and the kept operations."""
+    with np.load(files.energy, allow_pickle=False) as content:
+        return EnsembleRun(spikes, content["emitted"], content["accumulates"], content["multiplies"])
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}.") from None
+
+
+def _key(settings: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def _is_fresh(path: Path, settings: Sequence[object]) -> bool:
+    """Whether the product is there and was made with these settings."""
+    key = path.with_name(f"{path.name}.key")
+    return path.is_file() and key.is_file() and key.read_text() == _key(settings)
+
+
+def _mark(path: Path, settings: Sequence[object]) -> None:
+    with atomic_writer(path.with_name(f"{path.name}.key")) as stream:
+        stream.write(_key(settings).encode())

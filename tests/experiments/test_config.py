@@ -1,0 +1,75 @@
+"""Configurations: what is written is what is read, and whatever is unknown or wrong is said with its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import agreestop as ag
+from agreestop.experiments.config import DecideSettings, EnsembleSettings, RunConfig, load_config
+
+WHOLE = """
+name = "small"
+[data]
+views = 2
+[network]
+hidden = [16, 8]
+[[ensembles]]
+kind = "variational"
+members = 3
+learning_rate = 1
+[decide]
+target = 0.8
+checkpoints = [10, 80]
+"""
+
+
+def read(tmp_path: Path, text: str) -> RunConfig:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return load_config(path)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    config = read(tmp_path, WHOLE)
+    assert config.name == "small" and config.data.views == 2 and config.network.hidden == (16, 8)
+    assert config.ensembles == (EnsembleSettings("variational", members=3, learning_rate=1),)
+    assert config.decide == DecideSettings(target=0.8, checkpoints=(10, 80))
+
+
+def test_an_empty_file_is_the_default_run(tmp_path: Path) -> None:
+    assert read(tmp_path, "") == RunConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("nam = 'x'", "the key nam is not known: did you mean name"),
+        ("[decide]\ntargt = 0.9", "the key decide.targt is not known: did you mean target"),
+        ("[[ensembles]]\nkind = 'deep'\nmember = 3", "ensembles.member is not known: did you mean members"),
+        ("[[ensembles]]\nmembers = 3", "ensembles.kind is missing"),
+        ("[[ensembles]]\nkind = 'other'", "choose one of deep, variational"),
+        ("[data]\nname = 'mnist'", "data.name is 'mnist': choose one of digits"),
+        ("[data]\nviews = 'two'", "data.views is 'two': a whole number is needed"),
+        ("[data]\nviews = true", "data.views is True"),
+        ("[network]\narchitecture = 'other'", "network.architecture is 'other'"),
+        ("[network]\nhidden = 3", "network.hidden is 3: a list of numbers is needed"),
+        ("[decide]\ntarget = 2.0", "strictly between 0 and 1"),
+        ("[decide]\ncheckpoints = [3, 2]", "checkpoints must increase"),
+        ("[decide]\nrealisations = 0", "decide.realisations is 0: at least 1"),
+        ("data = 3", "data is 3: a table"),
+        ("ensembles = []", "ensembles is empty"),
+        ("name = '../x'", "a name that can be a folder"),
+        ("name =", "cannot be read as TOML"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, match: str, tmp_path: Path) -> None:
+    with pytest.raises(ag.InputError) as caught:
+        read(tmp_path, text)
+    assert match in str(caught.value)
+
+
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ag.InputError, match="there is no file"):
+        load_config(tmp_path / "none.toml")

@@ -1,0 +1,69 @@
+"""The steps of a run: products are made, used again while nothing changed, and made anew when something did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
+
+import agreestop as ag  # noqa: E402
+from agreestop.engines.energy import energy  # noqa: E402
+from agreestop.events.data import EventData  # noqa: E402
+from agreestop.events.digits import DigitsSplits  # noqa: E402
+from agreestop.experiments.config import EnsembleSettings, NetworkSettings, RunConfig  # noqa: E402
+from agreestop.experiments.steps import EnsembleFiles, load_energy, score_ensemble  # noqa: E402
+
+
+def few(name: str, n: int, seed: int) -> EventData:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(3, size=n)
+    rates = np.full((n, 4, 4), 0.05)
+    rates[np.arange(n), labels] = 0.6
+    events = rng.random((n, 12, 2, 4, 4)) < rates[:, None, None]
+    return EventData(name, True, events, labels, ("a", "b", "c"))
+
+
+DATA = DigitsSplits(few("training", 60, 0), few("tuning", 20, 1), few("pool", 30, 2))
+
+
+@pytest.mark.parametrize("kind", ["deep", "variational"])
+def test_products_are_made_once_and_anew_when_settings_change(kind: str, tmp_path: Path) -> None:
+    ensemble = EnsembleSettings(kind, members=2, epochs=2, batch_size=20)
+    config = RunConfig(network=NetworkSettings(hidden=(8,)), ensembles=(ensemble,))
+    files = EnsembleFiles(tmp_path / kind)
+    told: list[str] = []
+
+    def tell(what: str, share: float) -> None:
+        told.append(what)
+
+    score_ensemble(config, ensemble, DATA, files, tell)
+    assert sum("epoch" in what for what in told) == 2
+    first = [path.read_bytes() for path in (files.members, files.pool)]
+    told.clear()
+    score_ensemble(config, ensemble, DATA, files, tell)
+    assert told == []
+    files.pool.unlink()
+    score_ensemble(config, ensemble, DATA, files, tell)
+    assert not any("epoch" in what for what in told)
+    assert [path.read_bytes() for path in (files.members,)] == first[:1]
+    other = replace(ensemble, epochs=3)
+    told.clear()
+    score_ensemble(replace(config, ensembles=(other,)), other, DATA, files, tell)
+    assert sum("epoch" in what for what in told) == 3
+
+
+def test_scores_are_spikes_at_every_step_and_carry_their_energy(tmp_path: Path) -> None:
+    ensemble = EnsembleSettings("deep", members=2, epochs=1)
+    files = EnsembleFiles(tmp_path)
+    score_ensemble(RunConfig(network=NetworkSettings(hidden=(8,))), ensemble, DATA, files, lambda what, share: None)
+    scores: Any = ag.load_scores(files.pool)
+    assert scores.log_confidence.shape == (30, 12, 2, 3)
+    assert scores.classes == ("a", "b", "c")
+    np.testing.assert_array_equal(scores.labels, DATA.pool.labels)
+    run = load_energy(files, np.zeros((30, 12, 2, 3), dtype=bool))
+    assert energy(run, np.full(30, 6)).share < 1
