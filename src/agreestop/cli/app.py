@@ -9,7 +9,7 @@ import typer
 
 from agreestop.decide.checks import InputError
 
-from . import calibrate, decide, evaluate, run
+from . import calibrate, decide, evaluate, run, train
 from .console import say_error
 
 app = typer.Typer(
@@ -21,6 +21,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", short_help="The main job: rules on simulated scores, with figures.")(run.run)
+app.command("train", short_help="Configuration -> trained ensembles.")(train.train)
+app.command("score", short_help="Trained ensembles -> score files.")(train.score)
 app.command("calibrate", short_help="Score file with labels -> rule file.")(calibrate.calibrate)
 app.command("decide", short_help="Rule file and score file -> decisions.")(decide.decide)
 app.command("evaluate", short_help="Rule file and labelled scores -> coverage, latency.")(evaluate.evaluate)

@@ -84,6 +84,15 @@ def _save(path: str | PathLike[str], content: dict[str, NDArray[Any]], labels: I
         np.savez_compressed(stream, allow_pickle=False, **content)
 
 
+def load_spikes(path: str | PathLike[str]) -> tuple[Booleans, Integers | None, tuple[str, ...] | None]:
+    """Read-out spikes (n, T, K, C), labels and class names of a file that `save_spikes` wrote."""
+    content = _read(path)
+    if "spikes" not in content:
+        raise InputError(f"{path} holds {sorted(content)} but no 'spikes': give a file that save_spikes wrote.")
+    classes = tuple(str(name) for name in _list(path, content, "classes")) if "classes" in content else None
+    return _unpack(path, content), content.get("labels"), classes
+
+
 def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None) -> Scores:
     """Read a score file, at all its times or at those named."""
     content = _read(path)

@@ -22,7 +22,7 @@ import torch
 
 from agreestop.decide.atomic import atomic_writer
 from agreestop.decide.checks import InputError
-from agreestop.decide.score_files import save_spikes
+from agreestop.decide.score_files import load_spikes, save_spikes
 from agreestop.engines.dense import EnsembleRun, run_dense
 from agreestop.ensembles.deep import DeepEnsemble
 from agreestop.ensembles.files import load_members, save_members
@@ -115,6 +115,15 @@ def score_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSp
                 np.savez_compressed(stream, emitted=run.emitted, accumulates=run.accumulates, multiplies=run.multiplies)
             _mark(files.energy, settings)
         _mark(path, settings)
+
+
+def split_pool(files: EnsembleFiles, n_calibration: int) -> tuple[Path, Path]:
+    """The pool as two score files: its first rows for calibration, the others for the test. It is in random order already."""
+    spikes, labels, classes = load_spikes(files.pool)
+    paths = files.folder / "calibration.npz", files.folder / "test.npz"
+    for path, rows in zip(paths, (slice(0, n_calibration), slice(n_calibration, None)), strict=True):
+        save_spikes(path, spikes[rows], None if labels is None else labels[rows], classes)
+    return paths
 
 
 def load_energy(files: EnsembleFiles, spikes: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> EnsembleRun:
