@@ -9,7 +9,8 @@ import typer
 from rich.table import Table
 
 from agreestop.decide.checks import InputError
-from agreestop.experiments.simulated import MEMBERS, N_CALIBRATION, SPLITS, TARGET, run_simulated
+from agreestop.experiments.measure import Protocol
+from agreestop.experiments.simulated import SPLITS, run_simulated
 from agreestop.report.records import Record
 
 from .console import out, progress_bar, telling_warnings
@@ -25,23 +26,26 @@ def run(
         from agreestop.report.figures import draw_coverage_and_latency
     except ImportError:
         raise InputError("figures need matplotlib: install agreestop[figures].") from None
+    protocol = Protocol(seed=seed, repeats=repeats)
     with telling_warnings():
         with progress_bar("simulated scores") as tell:
-            records = run_simulated(output, seed, repeats, tell)
+            records = run_simulated(output, protocol, tell)
         drawn = draw_coverage_and_latency(records, output, "Simulated scores")
-        out.print(_table([record for record in records if record.target == TARGET and record.K == MEMBERS]))
+        out.print(_table(records, protocol))
     score_files = [output / f"{name}.npz" for name in SPLITS]
     for path in (output / "metrics.json", *drawn, *score_files):
         out.print(f"Wrote {path}", markup=False, soft_wrap=True)
 
 
-def _table(records: list[Record]) -> Table:
-    title = f"Simulated scores: target {TARGET:g}, {MEMBERS} members, {N_CALIBRATION} calibration examples"
+def _table(records: list[Record], protocol: Protocol) -> Table:
+    target, members = protocol.targets[0], max(protocol.sizes)
+    title = f"Simulated scores: target {target:g}, {members} members, {protocol.n_calibration} calibration examples"
     table = Table(title=title, title_justify="left", title_style="bold")
     for name in ("rule", "looks", "coverage", "latency / T", "set size"):
         table.add_column(name, justify="left" if name == "rule" else "right")
     for record in records:
-        coverage = f"{record.coverage:.3f} ± {record.coverage_se:.3f}"
-        latency = f"{record.latency:.3f} ± {record.latency_se:.3f}"
-        table.add_row(record.label, str(len(record.checkpoints)), coverage, latency, f"{record.set_size:.2f}")
+        if (record.target, record.K) == (target, members):
+            coverage = f"{record.coverage:.3f} ± {record.coverage_se:.3f}"
+            latency = f"{record.latency:.3f} ± {record.latency_se:.3f}"
+            table.add_row(record.label, str(len(record.checkpoints)), coverage, latency, f"{record.set_size:.2f}")
     return table

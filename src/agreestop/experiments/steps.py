@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from agreestop.decide.atomic import atomic_writer
-from agreestop.decide.checks import InputError
+from agreestop.decide.atomic import atomic_writer, make_folder
 from agreestop.decide.score_files import load_spikes, save_spikes
 from agreestop.engines.dense import EnsembleRun, run_dense
 from agreestop.ensembles.deep import DeepEnsemble
@@ -73,7 +72,7 @@ def train_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSp
     settings = [asdict(config.data), asdict(config.network), asdict(ensemble)]
     if _is_fresh(files.members, settings):
         return load_members(files.members)
-    _make_folder(files.folder)
+    make_folder(files.folder)
     if not _is_fresh(files.checkpoint, settings):
         files.checkpoint.unlink(missing_ok=True)
         _mark(files.checkpoint, settings)
@@ -130,13 +129,6 @@ def load_energy(files: EnsembleFiles, spikes: np.ndarray[tuple[int, ...], np.dty
     """The pool's run, from its spikes and the kept operations."""
     with np.load(files.energy, allow_pickle=False) as content:
         return EnsembleRun(spikes, content["emitted"], content["accumulates"], content["multiplies"])
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}.") from None
 
 
 def _key(settings: Sequence[object]) -> str:
