@@ -15,14 +15,14 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/pip install $(PIP_FLAGS) --editable '.[figures,learn]'
+	$(BIN)/pip install $(PIP_FLAGS) --editable '.[figures,learn,networks]'
 	@touch $@
 
 $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/pip install $(PIP_FLAGS) --editable '.[test]'
 	@touch $@ $(VENV)/.run
 
-run: $(VENV)/.run  ## the main job: rules on simulated scores, numbers and figures in runs/simulated
+run: $(VENV)/.run  ## the main job: train two ensembles on the embedded digits, measure every rule; runs/digits
 	$(BIN)/agreestop run
 
 test: lint types fast  ## lint, types and fast tests: what CI runs

@@ -51,3 +51,57 @@ def test_a_wrong_key_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     outcome = call(monkeypatch, capsys, "train", path)
     assert outcome.code == 2
     assert "decide.targt is not known: did you mean target" in outcome.err
+
+
+TINY = """
+name = "tiny"
+[network]
+hidden = [8]
+[[ensembles]]
+kind = "deep"
+members = 1
+epochs = 1
+[decide]
+realisations = 2
+"""
+
+
+def test_the_main_job_measures_every_rule_and_uses_again_what_it_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
+    monkeypatch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
+    monkeypatch.setattr("agreestop.experiments.main_job.TARGETS", (0.9,))
+    Path("tiny.toml").write_text(TINY)
+    first = call(monkeypatch, capsys, "run", "tiny.toml")
+    assert first.code == 0, first.err
+    assert "AgreeStop, every step" in first.out
+    content = json.loads(Path("runs/tiny/metrics.json").read_text())
+    assert content["simulated"] is True
+    assert len(content["records"]) == 9
+    assert all(0 < record["energy"] <= 1 and 0 < record["latency"] <= 1 for record in content["records"])
+    members = Path("runs/tiny/deep/members.safetensors")
+    made = members.stat().st_mtime_ns
+    assert call(monkeypatch, capsys, "run", "tiny.toml").code == 0
+    assert members.stat().st_mtime_ns == made
+    assert json.loads(Path("runs/tiny/metrics.json").read_text()) == content
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "match"),
+    [
+        ("[decide]\ncheckpoints = [40, 90]", (), "the data have 80 steps"),
+        ("[decide]\nn_calibration = 597", (), "the pool has 597 inputs"),
+        ("", ("--simulated",), "--simulated takes no configuration"),
+    ],
+)
+def test_a_run_that_cannot_be_is_said_before_it_trains(
+    text: str, words: tuple[str, ...], match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text(text)
+    outcome = call(monkeypatch, capsys, "run", "run.toml", *words)
+    assert outcome.code == 2
+    assert match in outcome.err
+    assert not Path("runs").exists()

@@ -171,12 +171,12 @@ def test_energy_counts_what_was_done_until_the_stop() -> None:
     inputs, _ = toy(5)
     run = run_dense(make("deep").network, inputs)
     assert run.spikes.shape == (5, 16, 2, 3)
-    assert not run.multiplies.any()
+    assert not run.operations.multiplies.any()
     spent = energy(run, np.full(5, 16))
     assert spent.share == 1.0
-    assert spent.full == pytest.approx(PICOJOULE_ACCUMULATE * run.accumulates.sum() / 5 / 1000)
+    assert spent.full == pytest.approx(PICOJOULE_ACCUMULATE * run.operations.accumulates.sum() / 5 / 1000)
     early = energy(run, np.array([1, 2, 3, 4, 5]))
-    by_hand = sum(run.accumulates[i, : i + 1].sum() for i in range(5)) * PICOJOULE_ACCUMULATE / 5 / 1000
+    by_hand = sum(run.operations.accumulates[i, : i + 1].sum() for i in range(5)) * PICOJOULE_ACCUMULATE / 5 / 1000
     assert early.stopped == pytest.approx(by_hand)
     assert 0 < early.share < 1
 

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag  # noqa: E402
-from agreestop.engines.energy import energy  # noqa: E402
+from agreestop.engines.energy import running_energy  # noqa: E402
 from agreestop.events.data import EventData  # noqa: E402
 from agreestop.events.digits import DigitsSplits  # noqa: E402
 from agreestop.experiments.config import EnsembleSettings, NetworkSettings, RunConfig  # noqa: E402
@@ -65,5 +65,6 @@ def test_scores_are_spikes_at_every_step_and_carry_their_energy(tmp_path: Path) 
     assert scores.log_confidence.shape == (30, 12, 2, 3)
     assert scores.classes == ("a", "b", "c")
     np.testing.assert_array_equal(scores.labels, DATA.pool.labels)
-    run = load_energy(files, np.zeros((30, 12, 2, 3), dtype=bool))
-    assert energy(run, np.full(30, 6)).share < 1
+    spent = running_energy(load_energy(files))
+    assert spent.shape == (30, 12, 2)
+    assert (np.diff(spent, axis=1) >= 0).all() and (spent[:, -1] > spent[:, 0]).all()

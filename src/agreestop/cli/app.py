@@ -20,7 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run", short_help="The main job: rules on simulated scores, with figures.")(run.run)
+app.command("run", short_help="The main job: train, score, measure every rule, draw.")(run.run)
 app.command("train", short_help="Configuration -> trained ensembles.")(train.train)
 app.command("score", short_help="Trained ensembles -> score files.")(train.score)
 app.command("calibrate", short_help="Score file with labels -> rule file.")(calibrate.calibrate)

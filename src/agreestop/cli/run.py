@@ -9,43 +9,68 @@ import typer
 from rich.table import Table
 
 from agreestop.decide.checks import InputError
-from agreestop.experiments.measure import Protocol
-from agreestop.experiments.simulated import SPLITS, run_simulated
+from agreestop.experiments.config import RunConfig, load_config
+from agreestop.experiments.measure import Protocol, Tell
+from agreestop.experiments.simulated import run_simulated
 from agreestop.report.records import Record
 
 from .console import out, progress_bar, telling_warnings
 
 
 def run(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for numbers and figures.")] = Path("runs/simulated"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated scores and of the random splits.")] = 0,
-    repeats: Annotated[int, typer.Option(min=1, help="Random calibration and test realisations.")] = 50,
+    config: Annotated[Path | None, typer.Argument(help="Configuration (TOML); without one, the embedded digits.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder for all that is made. [default: runs/NAME]")] = None,
+    simulated: Annotated[bool, typer.Option("--simulated", help="No training: rules on simulated scores.")] = False,
 ) -> None:
-    """Calibrate and decide on simulated scores; draw coverage against target and latency against the number of members."""
+    """Train the ensembles of a configuration, score them, and measure every rule; numbers and figures go to a folder.
+
+    What was trained and scored before with the same settings is used again, and a run that was stopped goes on.
+    """
     try:
         from agreestop.report.figures import draw_coverage_and_latency
     except ImportError:
         raise InputError("figures need matplotlib: install agreestop[figures].") from None
-    protocol = Protocol(seed=seed, repeats=repeats)
+    if simulated and config is not None:
+        raise InputError("--simulated takes no configuration: leave one of the two out.")
+    settings = RunConfig() if config is None else load_config(config)
+    folder = output or Path("runs") / ("simulated" if simulated else settings.name)
     with telling_warnings():
-        with progress_bar("simulated scores") as tell:
-            records = run_simulated(output, protocol, tell)
-        drawn = draw_coverage_and_latency(records, output, "Simulated scores")
-        out.print(_table(records, protocol))
-    score_files = [output / f"{name}.npz" for name in SPLITS]
-    for path in (output / "metrics.json", *drawn, *score_files):
+        with progress_bar("simulated scores" if simulated else settings.name) as tell:
+            records = run_simulated(folder, Protocol(), tell) if simulated else _run_config(settings, folder, tell)
+        for ensemble in dict.fromkeys(record.ensemble for record in records):
+            mine = [record for record in records if record.ensemble == ensemble]
+            title = "Simulated scores" if simulated else f"{settings.name}, {ensemble} ensemble, simulated events"
+            name = "coverage-and-latency" if simulated else f"coverage-and-latency-{ensemble}"
+            drawn = draw_coverage_and_latency(mine, folder, title, name)
+            out.print(_table(mine, title))
+            for path in drawn:
+                out.print(f"Wrote {path}", markup=False, soft_wrap=True)
+    for path in (folder / "metrics.json", *sorted(folder.rglob("*.npz"))):
         out.print(f"Wrote {path}", markup=False, soft_wrap=True)
 
 
-def _table(records: list[Record], protocol: Protocol) -> Table:
-    target, members = protocol.targets[0], max(protocol.sizes)
-    title = f"Simulated scores: target {target:g}, {members} members, {protocol.n_calibration} calibration examples"
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for name in ("rule", "looks", "coverage", "latency / T", "set size"):
+def _run_config(settings: RunConfig, folder: Path, tell: Tell) -> list[Record]:
+    try:
+        from agreestop.experiments import main_job, steps
+    except ImportError as error:
+        raise InputError(f"training needs PyTorch and safetensors ({error}): install agreestop[networks].") from None
+    records = main_job.run_config(settings, folder, tell)
+    for files in steps.ensemble_files(settings, folder):
+        steps.split_pool(files, settings.decide.n_calibration)
+    return records
+
+
+def _table(records: list[Record], title: str) -> Table:
+    """Every rule at the target and number of members that were compared most."""
+    target, members = records[0].target, max(record.K for record in records)
+    table = Table(title=f"{title}: target {target:g}, {members} members", title_justify="left", title_style="bold")
+    columns = ["rule", "coverage", "latency / T", "set size"] + ["energy"] * (records[0].energy is not None)
+    for name in columns:
         table.add_column(name, justify="left" if name == "rule" else "right")
     for record in records:
         if (record.target, record.K) == (target, members):
             coverage = f"{record.coverage:.3f} ± {record.coverage_se:.3f}"
             latency = f"{record.latency:.3f} ± {record.latency_se:.3f}"
-            table.add_row(record.label, str(len(record.checkpoints)), coverage, latency, f"{record.set_size:.2f}")
+            energy = [] if record.energy is None else [f"{record.energy:.2f}"]
+            table.add_row(record.label, coverage, latency, f"{record.set_size:.2f}", *energy)
     return table

@@ -15,7 +15,6 @@ from .console import out, progress_bar
 
 if TYPE_CHECKING:
     from agreestop.events.digits import DigitsSplits
-    from agreestop.experiments.steps import EnsembleFiles
 
 Config = Annotated[Path | None, typer.Argument(help="Configuration (TOML); without one, the embedded digits.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder. [default: runs/NAME of the configuration]")]
@@ -25,7 +24,7 @@ def train(config: Config = None, output: Output = None) -> None:
     """Train the ensembles of a configuration, deep or variational; a killed training goes on where it was."""
     settings, folder = _settings(config, output)
     steps, data = _load(settings)
-    for ensemble, files in zip(settings.ensembles, _folders(settings, folder), strict=True):
+    for ensemble, files in zip(settings.ensembles, steps.ensemble_files(settings, folder), strict=True):
         with progress_bar("training") as tell:
             steps.train_ensemble(settings, ensemble, data, files, tell)
         out.print(f"Wrote {files.members}", markup=False, soft_wrap=True)
@@ -35,7 +34,7 @@ def score(config: Config = None, output: Output = None) -> None:
     """Run the members over the data, training them first if need be, and write score files: tuning, calibration, test."""
     settings, folder = _settings(config, output)
     steps, data = _load(settings)
-    for ensemble, files in zip(settings.ensembles, _folders(settings, folder), strict=True):
+    for ensemble, files in zip(settings.ensembles, steps.ensemble_files(settings, folder), strict=True):
         with progress_bar("scoring") as tell:
             steps.score_ensemble(settings, ensemble, data, files, tell)
         for path in (files.tuning, *steps.split_pool(files, settings.decide.n_calibration)):
@@ -52,13 +51,4 @@ def _load(settings: RunConfig) -> tuple[ModuleType, DigitsSplits]:
         from agreestop.experiments import steps
     except ImportError as error:
         raise InputError(f"training needs PyTorch and safetensors ({error}): install agreestop[networks].") from None
-    out.print(f"Data: {settings.data.name}, simulated events of real images.", markup=False)
     return steps, steps.load_data(settings.data)
-
-
-def _folders(settings: RunConfig, folder: Path) -> list[EnsembleFiles]:
-    from agreestop.experiments.steps import EnsembleFiles
-
-    kinds = [ensemble.kind for ensemble in settings.ensembles]
-    names = [kind if kinds.count(kind) == 1 else f"{kind}-{kinds[: place + 1].count(kind)}" for place, kind in enumerate(kinds)]
-    return [EnsembleFiles(folder / name) for name in names]

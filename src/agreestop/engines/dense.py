@@ -15,13 +15,20 @@ from agreestop.networks.architectures import SpikingNetwork
 
 
 @dataclass(frozen=True, eq=False)
-class EnsembleRun:
-    """What K members did over T steps: read-out spikes (n, T, K, C), and operations (n, T, K) of each kind."""
+class Operations:
+    """What members did at each step, (n, T, K): spikes emitted, accumulates, multiply-accumulates."""
 
-    spikes: Booleans
     emitted: Integers
     accumulates: Integers
     multiplies: Integers
+
+
+@dataclass(frozen=True, eq=False)
+class EnsembleRun:
+    """What K members did over T steps: read-out spikes (n, T, K, C), and the operations behind them."""
+
+    spikes: Booleans
+    operations: Operations
 
 
 def run_dense(network: SpikingNetwork, inputs: NDArray[Any], batch_size: int = 128, device: str = "cpu") -> EnsembleRun:
@@ -37,4 +44,5 @@ def run_dense(network: SpikingNetwork, inputs: NDArray[Any], batch_size: int = 1
             spikes, _, activity = network(time_first(inputs[start : start + batch_size], device), activity=True)
             totals = (value.sum(0) for value in (activity.spikes, activity.accumulates, activity.multiplies))
             parts.append((spikes.permute(2, 0, 1, 3).bool().cpu().numpy(), *(value.permute(2, 0, 1).cpu().numpy() for value in totals)))
-    return EnsembleRun(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    spikes_of_all, *operations = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return EnsembleRun(spikes_of_all, Operations(*operations))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agreestop.decide.checks import Integers
+from agreestop.decide.checks import Floats, Integers
 
-from .dense import EnsembleRun
+from .dense import EnsembleRun, Operations
 
 PICOJOULE_MULTIPLY, PICOJOULE_ACCUMULATE = 4.6, 0.9
 
@@ -26,9 +26,14 @@ class Energy:
         return self.stopped / self.full if self.full else 1.0
 
 
+def running_energy(operations: Operations) -> Floats:
+    """Energy (n, T, K) in nanojoule that each member has spent on each input up to each step."""
+    spent = PICOJOULE_MULTIPLY * operations.multiplies + PICOJOULE_ACCUMULATE * operations.accumulates
+    return np.cumsum(spent / 1000, axis=1)
+
+
 def energy(run: EnsembleRun, stop_times: Integers) -> Energy:
     """The energy of inputs that stop after `stop_times` (n,) steps, against running all of them to the end."""
-    spent = (PICOJOULE_MULTIPLY * run.multiplies + PICOJOULE_ACCUMULATE * run.accumulates).sum(axis=2) / 1000
-    running = np.cumsum(spent, axis=1)
+    running = running_energy(run.operations).sum(axis=2)
     stopped = running[np.arange(len(running)), np.asarray(stop_times, dtype=np.int64) - 1]
     return Energy(float(stopped.mean()), float(running[:, -1].mean()))

@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.atomic import atomic_writer
-from agreestop.decide.checks import CalibrationWarning
+from agreestop.decide.checks import CalibrationWarning, Floats
 from agreestop.decide.confidence_rules import DCSNN
 from agreestop.decide.pooling import MergeConfidence, MergePValues, MergeRanks
 from agreestop.decide.score_files import Scores
@@ -61,8 +63,10 @@ def _entries(target: float, protocol: Protocol, every: Sequence[float]) -> list[
     ]
 
 
-def measure_stream(ensemble: str, tuning: Scores, pool: Scores, protocol: Protocol, tell: Tell) -> list[Record]:
-    """All rules on one ensemble's scores; tell progress as it goes."""
+def measure_stream(
+    ensemble: str, tuning: Scores, pool: Scores, protocol: Protocol, tell: Tell, spent: Floats | None = None
+) -> list[Record]:
+    """All rules on one ensemble's scores; `spent` (n, T, K) is the energy of the pool's inputs up to each step. Tell progress."""
     largest, main = max(protocol.sizes), protocol.targets[0]
     settings = [(target, largest) for target in protocol.targets] + [(main, size) for size in protocol.sizes if size != largest]
     jobs = [(target, members, entry) for target, members in settings for entry in _entries(target, protocol, pool.times)]
@@ -75,8 +79,25 @@ def measure_stream(ensemble: str, tuning: Scores, pool: Scores, protocol: Protoc
             if (entry.label, members) not in tuned:
                 tuned[entry.label, members] = _tune(replace(rule, target=main), _some(tuning, members), protocol)
             rule = replace(tuned[entry.label, members], target=target)
-        records.append(_measure(ensemble, entry, rule, target, members, _some(pool, members), protocol))
+        record = _measure(ensemble, entry, rule, target, members, _some(pool, members), protocol)
+        if spent is not None and (target, members) == (main, largest):
+            record = replace(record, energy=_energy(rule, pool, spent.sum(axis=2), protocol))
+        records.append(record)
     return records
+
+
+def _energy(rule: SpikeCP | AgreeStop | DCSNN, pool: Scores, spent: Floats, protocol: Protocol) -> float:
+    """The share of the energy to T that stopping leaves, over a few realisations."""
+    assert pool.labels is not None
+    shares = []
+    for repeat in range(5):
+        order = np.random.default_rng([protocol.seed, repeat]).permutation(len(pool))
+        calibration, test = order[: protocol.n_calibration], order[protocol.n_calibration :]
+        calibrated = rule.calibrate(pool.log_confidence[calibration], pool.labels[calibration], pool.times)
+        decisions = calibrated.decide(pool.log_confidence[test], pool.times)
+        place = np.searchsorted(pool.times, decisions.stop_time)
+        shares.append(spent[test, place].mean() / spent[test, -1].mean())
+    return float(np.mean(shares))
 
 
 def save_records(path: Path, records: Sequence[Record], **header: object) -> None:

@@ -22,7 +22,7 @@ import torch
 
 from agreestop.decide.atomic import atomic_writer, make_folder
 from agreestop.decide.score_files import load_spikes, save_spikes
-from agreestop.engines.dense import EnsembleRun, run_dense
+from agreestop.engines.dense import Operations, run_dense
 from agreestop.ensembles.deep import DeepEnsemble
 from agreestop.ensembles.files import load_members, save_members
 from agreestop.ensembles.training import Epoch, Training, train
@@ -111,7 +111,7 @@ def score_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSp
         save_spikes(path, run.spikes, part.labels, part.classes)
         if part is data.pool:
             with atomic_writer(files.energy) as stream:
-                np.savez_compressed(stream, emitted=run.emitted, accumulates=run.accumulates, multiplies=run.multiplies)
+                np.savez_compressed(stream, **asdict(run.operations))
             _mark(files.energy, settings)
         _mark(path, settings)
 
@@ -125,10 +125,17 @@ def split_pool(files: EnsembleFiles, n_calibration: int) -> tuple[Path, Path]:
     return paths
 
 
-def load_energy(files: EnsembleFiles, spikes: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> EnsembleRun:
-    """The pool's run, from its spikes and the kept operations."""
+def load_energy(files: EnsembleFiles) -> Operations:
+    """The operations of the pool."""
     with np.load(files.energy, allow_pickle=False) as content:
-        return EnsembleRun(spikes, content["emitted"], content["accumulates"], content["multiplies"])
+        return Operations(content["emitted"], content["accumulates"], content["multiplies"])
+
+
+def ensemble_files(config: RunConfig, folder: Path) -> list[EnsembleFiles]:
+    """A folder for each ensemble, named by its kind, and numbered where there are several of one."""
+    kinds = [ensemble.kind for ensemble in config.ensembles]
+    names = [kind if kinds.count(kind) == 1 else f"{kind}-{kinds[: place + 1].count(kind)}" for place, kind in enumerate(kinds)]
+    return [EnsembleFiles(folder / name) for name in names]
 
 
 def _key(settings: Sequence[object]) -> str:

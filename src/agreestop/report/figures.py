@@ -40,7 +40,7 @@ class _Style:
         )
 
 
-def draw_coverage_and_latency(records: Sequence[Record], folder: Path, title: str) -> list[Path]:
+def draw_coverage_and_latency(records: Sequence[Record], folder: Path, title: str, name: str) -> list[Path]:
     """Coverage against the target, latency and set size against the number of members, a line for each rule; the paths written."""
     labels = list(dict.fromkeys(record.label for record in records))
     members = max(record.K for record in records)
@@ -57,7 +57,7 @@ def draw_coverage_and_latency(records: Sequence[Record], folder: Path, title: st
         style.line(right, sizes, [one.set_size for one in over_members], [0.0] * len(sizes))
     targets = sorted({record.target for record in records})
     left.plot(targets, targets, color="black", linewidth=1, zorder=0)
-    left.annotate("promised", (targets[0], targets[0]), textcoords="offset points", xytext=(6, -12), fontsize=9)
+    left.annotate("promised", (targets[-1], targets[-1]), textcoords="offset points", xytext=(-26, -20), fontsize=9)
     left.set(xlabel="target", ylabel="coverage", title=f"Is the promise kept? ({members} members)")
     middle.set(xlabel="members K", ylabel="latency / T", title="How early does it stop? (target 0.9)", ylim=(0, 1.03))
     right.set(xlabel="members K", ylabel="mean set size", title="How large are the answers?", ylim=(0, None))
@@ -69,7 +69,7 @@ def draw_coverage_and_latency(records: Sequence[Record], folder: Path, title: st
     figure.suptitle(title, fontsize=13)
     handles, names = right.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
-    return save_figure(figure, folder, "coverage-and-latency")
+    return save_figure(figure, folder, name)
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:

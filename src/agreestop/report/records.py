@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Record:
-    """One rule at one target and number of members: means over realisations and their standard errors. Latency is over T."""
+    """One rule at one target and number of members: means over realisations and their standard errors. Latency is over T.
+
+    energy is the share of the energy of running to T that stopping leaves, where it was measured.
+    """
 
     ensemble: str
     label: str
@@ -23,3 +26,4 @@ class Record:
     latency: float
     latency_se: float
     set_size: float
+    energy: float | None = None
