@@ -45,7 +45,7 @@ def test_draws_have_the_mean_and_deviation_of_the_posterior() -> None:
 def test_members_are_what_a_pass_with_the_same_noise_uses(config: FullyConnected | Convolutional) -> None:
     model = posterior(config).eval()
     x = torch.rand((6, 7, 1, 4, 4), generator=torch.Generator().manual_seed(2)).round()
-    passed = model.read_out(x, None, torch.Generator().manual_seed(3))
+    passed = model.read_out(x, torch.Generator().manual_seed(3))
     network = model.members(torch.Generator().manual_seed(3))
     assert torch.equal(passed, network(x)[0])
     assert not any(value.requires_grad and value.grad_fn for value in network.parameters())
@@ -64,7 +64,7 @@ def test_one_draw_serves_the_whole_sequence() -> None:
 def test_gradients_reach_means_and_deviations() -> None:
     model = posterior()
     x = torch.ones((8, 4, 1, 4, 4))
-    total: Any = model.read_out(x, None, torch.Generator().manual_seed(0)).sum() + model.divergence()
+    total: Any = model.read_out(x, torch.Generator().manual_seed(0)).sum() + model.divergence()
     total.backward()
     trained = [value for value in model.parameters() if value.requires_grad]
     assert len(trained) == 4

@@ -15,7 +15,7 @@ import agreestop as ag  # noqa: E402
 from agreestop.engines.energy import running_energy  # noqa: E402
 from agreestop.events.data import EventData  # noqa: E402
 from agreestop.events.digits import DigitsSplits  # noqa: E402
-from agreestop.experiments.config import EnsembleSettings, NetworkSettings, RunConfig  # noqa: E402
+from agreestop.experiments.config import DecideSettings, EnsembleSettings, NetworkSettings, RunConfig  # noqa: E402
 from agreestop.experiments.steps import EnsembleFiles, load_energy, score_ensemble  # noqa: E402
 
 
@@ -34,7 +34,7 @@ DATA = DigitsSplits(few("training", 60, 0), few("tuning", 20, 1), few("pool", 30
 @pytest.mark.parametrize("kind", ["deep", "variational"])
 def test_products_are_made_once_and_anew_when_settings_change(kind: str, tmp_path: Path) -> None:
     ensemble = EnsembleSettings(kind, members=2, epochs=2, batch_size=20)
-    config = RunConfig(network=NetworkSettings(hidden=(8,)), ensembles=(ensemble,))
+    config = RunConfig(network=NetworkSettings(hidden=(8,)), ensembles=(ensemble,), decide=DecideSettings(n_calibration=10))
     files = EnsembleFiles(tmp_path / kind)
     told: list[str] = []
 
@@ -60,7 +60,9 @@ def test_products_are_made_once_and_anew_when_settings_change(kind: str, tmp_pat
 def test_scores_are_spikes_at_every_step_and_carry_their_energy(tmp_path: Path) -> None:
     ensemble = EnsembleSettings("deep", members=2, epochs=1)
     files = EnsembleFiles(tmp_path)
-    score_ensemble(RunConfig(network=NetworkSettings(hidden=(8,))), ensemble, DATA, files, lambda what, share: None)
+    config = RunConfig(network=NetworkSettings(hidden=(8,)), decide=DecideSettings(n_calibration=10))
+    score_ensemble(config, ensemble, DATA, files, lambda what, share: None)
+    assert (len(ag.load_scores(files.calibration)), len(ag.load_scores(files.test))) == (10, 20)
     scores: Any = ag.load_scores(files.pool)
     assert scores.log_confidence.shape == (30, 12, 2, 3)
     assert scores.classes == ("a", "b", "c")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.checks import CalibrationWarning
+from agreestop.decide.checks import CalibrationWarning, InputError
 
 out = Console(highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False, soft_wrap=False)
@@ -39,6 +39,15 @@ def telling_warnings() -> Iterator[None]:
         yield
     for warning in {str(entry.message): entry for entry in caught}:
         err.print(f"Warning: {warning}", style="yellow", markup=False)
+
+
+@contextmanager
+def needing_networks() -> Iterator[None]:
+    """Imports that need PyTorch: where it is missing, a sentence says what to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(f"training needs PyTorch and safetensors ({error}): install agreestop[networks].") from None
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from agreestop.experiments.measure import Protocol, Tell
 from agreestop.experiments.simulated import run_simulated
 from agreestop.report.records import Record
 
-from .console import out, progress_bar, telling_warnings
+from .console import needing_networks, out, progress_bar, telling_warnings
 
 
 def run(
@@ -50,14 +50,9 @@ def run(
 
 
 def _run_config(settings: RunConfig, folder: Path, tell: Tell) -> list[Record]:
-    try:
-        from agreestop.experiments import main_job, steps
-    except ImportError as error:
-        raise InputError(f"training needs PyTorch and safetensors ({error}): install agreestop[networks].") from None
-    records = main_job.run_config(settings, folder, tell)
-    for files in steps.ensemble_files(settings, folder):
-        steps.split_pool(files, settings.decide.n_calibration)
-    return records
+    with needing_networks():
+        from agreestop.experiments.main_job import run_config
+    return run_config(settings, folder, tell)
 
 
 def _table(records: list[Record], title: str) -> Table:

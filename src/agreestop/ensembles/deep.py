@@ -24,9 +24,9 @@ class DeepEnsemble(nn.Module):
         self.config = config
         self.network = SpikingNetwork(config, generator, deviation)
 
-    def read_out(self, x: Tensor, steps: int | None, generator: torch.Generator) -> Tensor:
+    def read_out(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Read-out spikes (T, K, batch, C) of every member; nothing is drawn."""
-        spikes, _ = self.network(x, steps=steps)
+        spikes, _ = self.network(x)
         return spikes
 
     def penalty(self) -> Tensor | None:

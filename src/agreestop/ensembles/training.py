@@ -28,7 +28,7 @@ from .files import Checkpoint, load_checkpoint, save_checkpoint
 class Trainable(Protocol):
     """A deep ensemble or a posterior."""
 
-    def read_out(self, x: Tensor, steps: int | None, generator: torch.Generator) -> Tensor: ...
+    def read_out(self, x: Tensor, generator: torch.Generator) -> Tensor: ...
     def penalty(self) -> Tensor | None: ...
     def members(self, generator: torch.Generator) -> SpikingNetwork: ...
     def parameters(self) -> Any: ...
@@ -132,7 +132,7 @@ def _step(
     x = time_first(inputs, settings.device)
     truth = torch.as_tensor(labels, device=settings.device)
     with torch.autocast(torch.device(settings.device).type, dtype=torch.bfloat16, enabled=settings.bf16):
-        spikes = model.read_out(x, None, noise)
+        spikes = model.read_out(x, noise)
     counts = spikes.float().cumsum(0)
     steps, members = counts.shape[:2]
     times = torch.linspace(steps / settings.readouts, steps, min(settings.readouts, steps), device=counts.device).round().long() - 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from agreestop.decide.checks import InputError
 from agreestop.decide.score_files import load_scores
 from agreestop.engines.energy import running_energy
 from agreestop.report.records import Record
@@ -20,12 +19,7 @@ TARGETS = (0.8, 0.85, 0.9, 0.92)
 
 def run_config(config: RunConfig, folder: Path, tell: Tell) -> list[Record]:
     """Run a configuration; what was trained and scored before with the same settings is used again. Writes `metrics.json`."""
-    data = load_data(config.data)
-    decide = config.decide
-    if decide.checkpoints[-1] > data.pool.steps:
-        raise InputError(f"decide.checkpoints ends at {decide.checkpoints[-1]}, but the data have {data.pool.steps} steps: end earlier.")
-    if decide.n_calibration >= len(data.pool):
-        raise InputError(f"decide.n_calibration is {decide.n_calibration}, but the pool has {len(data.pool)} inputs: give fewer.")
+    data, decide = load_data(config), config.decide
     targets = (decide.target, *(target for target in TARGETS if target != decide.target))
     protocol = Protocol(targets, (), decide.checkpoints, decide.max_set_size, decide.n_calibration, decide.realisations, config.data.seed)
     records: list[Record] = []

@@ -4,6 +4,7 @@ Each product is a file, made once and used again while nothing it depends on cha
 
     <folder>/<ensemble>/members.safetensors     the K members
     <folder>/<ensemble>/tuning.npz, pool.npz    read-out spikes at every step, as packed bits
+    <folder>/<ensemble>/calibration.npz, test.npz    the pool, divided
     <folder>/<ensemble>/energy.npz              operations (n, T, K) of the pool, for the estimate of energy
 
 Beside each product lies `<product>.key`, a fingerprint of the settings it was made with.
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 
 from agreestop.decide.atomic import atomic_writer, make_folder
+from agreestop.decide.checks import InputError
 from agreestop.decide.score_files import load_spikes, save_spikes
 from agreestop.engines.dense import Operations, run_dense
 from agreestop.ensembles.deep import DeepEnsemble
@@ -30,7 +32,7 @@ from agreestop.ensembles.variational import Posterior
 from agreestop.events.digits import DigitsSplits, simulate_digits
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 
-from .config import DataSettings, EnsembleSettings, RunConfig
+from .config import EnsembleSettings, RunConfig
 
 Tell = Callable[[str, float], None]
 
@@ -58,13 +60,26 @@ class EnsembleFiles:
         return self.folder / "pool.npz"
 
     @property
+    def calibration(self) -> Path:
+        return self.folder / "calibration.npz"
+
+    @property
+    def test(self) -> Path:
+        return self.folder / "test.npz"
+
+    @property
     def energy(self) -> Path:
         return self.folder / "energy.npz"
 
 
-def load_data(settings: DataSettings) -> DigitsSplits:
-    """The data of a run."""
-    return simulate_digits(settings.seed, settings.views)
+def load_data(config: RunConfig) -> DigitsSplits:
+    """The data of a run, which must be long and many enough for its decisions."""
+    data, decide = simulate_digits(config.data.seed, config.data.views), config.decide
+    if decide.checkpoints[-1] > data.pool.steps:
+        raise InputError(f"decide.checkpoints ends at {decide.checkpoints[-1]}, but the data have {data.pool.steps} steps: end earlier.")
+    if decide.n_calibration >= len(data.pool):
+        raise InputError(f"decide.n_calibration is {decide.n_calibration}, but the pool has {len(data.pool)} inputs: give fewer.")
+    return data
 
 
 def train_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSplits, files: EnsembleFiles, tell: Tell) -> SpikingNetwork:
@@ -100,11 +115,19 @@ def train_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSp
 
 
 def score_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSplits, files: EnsembleFiles, tell: Tell) -> None:
-    """Run the members over the tuning split and the pool and keep their read-out spikes, unless that was done before."""
+    """Run the members over the tuning split and the pool and keep their read-out spikes, unless that was done before.
+
+    The pool is kept whole and divided: its first `decide.n_calibration` rows for calibration, the others for the test.
+    """
     settings = ["scores", asdict(config.data), asdict(config.network), asdict(ensemble)]
-    if all(_is_fresh(path, settings) for path in (files.tuning, files.pool, files.energy)):
-        return
-    members = train_ensemble(config, ensemble, data, files, tell)
+    if not all(_is_fresh(path, settings) for path in (files.tuning, files.pool, files.energy)):
+        _read_members(train_ensemble(config, ensemble, data, files, tell), ensemble, data, files, settings, tell)
+    _split_pool(files, config.decide.n_calibration)
+
+
+def _read_members(
+    members: SpikingNetwork, ensemble: EnsembleSettings, data: DigitsSplits, files: EnsembleFiles, settings: Sequence[object], tell: Tell
+) -> None:
     for share, (path, part) in enumerate(((files.tuning, data.tuning), (files.pool, data.pool))):
         tell(f"{ensemble.kind} ensemble: reading {part.name}", share / 2)
         run = run_dense(members, part.inputs)
@@ -116,13 +139,11 @@ def score_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSp
         _mark(path, settings)
 
 
-def split_pool(files: EnsembleFiles, n_calibration: int) -> tuple[Path, Path]:
-    """The pool as two score files: its first rows for calibration, the others for the test. It is in random order already."""
+def _split_pool(files: EnsembleFiles, n_calibration: int) -> None:
+    """The pool as two score files; it is in random order already."""
     spikes, labels, classes = load_spikes(files.pool)
-    paths = files.folder / "calibration.npz", files.folder / "test.npz"
-    for path, rows in zip(paths, (slice(0, n_calibration), slice(n_calibration, None)), strict=True):
+    for path, rows in ((files.calibration, slice(0, n_calibration)), (files.test, slice(n_calibration, None))):
         save_spikes(path, spikes[rows], None if labels is None else labels[rows], classes)
-    return paths
 
 
 def load_energy(files: EnsembleFiles) -> Operations:
