@@ -13,10 +13,12 @@ torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag  # noqa: E402
 from agreestop.engines.energy import running_energy  # noqa: E402
+from agreestop.ensembles.files import save_members  # noqa: E402
 from agreestop.events.data import EventData  # noqa: E402
 from agreestop.events.digits import DigitsSplits  # noqa: E402
+from agreestop.experiments import steps  # noqa: E402
 from agreestop.experiments.config import DecideSettings, EnsembleSettings, NetworkSettings, RunConfig  # noqa: E402
-from agreestop.experiments.steps import EnsembleFiles, load_energy, score_ensemble  # noqa: E402
+from agreestop.experiments.steps import EnsembleFiles, load_energy, score_ensemble, train_ensemble  # noqa: E402
 
 
 def few(name: str, n: int, seed: int) -> EventData:
@@ -70,3 +72,23 @@ def test_scores_are_spikes_at_every_step_and_carry_their_energy(tmp_path: Path) 
     spent = running_energy(load_energy(files))
     assert spent.shape == (30, 12, 2)
     assert (np.diff(spent, axis=1) >= 0).all() and (spent[:, -1] > spent[:, 0]).all()
+
+
+def test_a_product_whose_run_was_killed_before_its_key_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings A, then B killed as its members were just written, then A again: A's members, not B's."""
+    first = EnsembleSettings("deep", members=1, epochs=1)
+    second = replace(first, seed=1)
+    config = RunConfig(network=NetworkSettings(hidden=(8,)), decide=DecideSettings(n_calibration=10))
+    files = EnsembleFiles(tmp_path)
+    made = train_ensemble(config, first, DATA, files, lambda what, share: None)
+
+    def killed(path: Path, network: Any) -> None:
+        save_members(path, network)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(steps, "save_members", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_ensemble(config, second, DATA, files, lambda what, share: None)
+    monkeypatch.undo()
+    again = train_ensemble(config, first, DATA, files, lambda what, share: None)
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in made.state_dict().items())

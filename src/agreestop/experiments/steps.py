@@ -109,6 +109,7 @@ def train_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSp
     if isinstance(model, Posterior):
         model = model.with_members(ensemble.members)
     members = model.members(torch.Generator().manual_seed(ensemble.seed + 1)).eval()
+    _unmark(files.members)  # so that a run killed in between leaves no product under another's key
     save_members(files.members, members)
     _mark(files.members, settings)
     return members
@@ -131,8 +132,10 @@ def _read_members(
     for share, (path, part) in enumerate(((files.tuning, data.tuning), (files.pool, data.pool))):
         tell(f"{ensemble.kind} ensemble: reading {part.name}", share / 2)
         run = run_dense(members, part.inputs)
+        _unmark(path)
         save_spikes(path, run.spikes, part.labels, part.classes)
         if part is data.pool:
+            _unmark(files.energy)
             with atomic_writer(files.energy) as stream:
                 np.savez_compressed(stream, **asdict(run.operations))
             _mark(files.energy, settings)
@@ -165,10 +168,18 @@ def _key(settings: Sequence[object]) -> str:
 
 def _is_fresh(path: Path, settings: Sequence[object]) -> bool:
     """Whether the product is there and was made with these settings."""
-    key = path.with_name(f"{path.name}.key")
+    key = _key_file(path)
     return path.is_file() and key.is_file() and key.read_text() == _key(settings)
 
 
+def _key_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.key")
+
+
 def _mark(path: Path, settings: Sequence[object]) -> None:
-    with atomic_writer(path.with_name(f"{path.name}.key")) as stream:
+    with atomic_writer(_key_file(path)) as stream:
         stream.write(_key(settings).encode())
+
+
+def _unmark(path: Path) -> None:
+    _key_file(path).unlink(missing_ok=True)
