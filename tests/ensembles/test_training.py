@@ -197,3 +197,9 @@ def test_as_many_labels_as_inputs_are_needed() -> None:
     inputs, labels = toy()
     with pytest.raises(ag.InputError, match="90 inputs and 89 labels"):
         train(make("deep"), inputs, labels[:-1], Training(epochs=1))
+
+
+def test_a_label_outside_the_classes_is_refused() -> None:
+    inputs, labels = toy()
+    with pytest.raises(ag.InputError, match="with 3 classes, 0 to 2 are needed"):
+        train(make("deep"), inputs, labels + 1, Training(epochs=1))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import agreestop as ag
-from agreestop.experiments.config import DecideSettings, EnsembleSettings, RunConfig, load_config
+from agreestop.experiments.config import DecideSettings, EnsembleSettings, NetworkSettings, RunConfig, load_config
 
 WHOLE = """
 name = "small"
@@ -15,6 +15,8 @@ name = "small"
 views = 2
 [network]
 hidden = [16, 8]
+learned = false
+threshold = 0.5
 [[ensembles]]
 kind = "variational"
 members = 3
@@ -33,7 +35,11 @@ def read(tmp_path: Path, text: str) -> RunConfig:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     config = read(tmp_path, WHOLE)
-    assert config.name == "small" and config.data.views == 2 and config.network.hidden == (16, 8)
+    assert (
+        config.name == "small"
+        and config.data.views == 2
+        and config.network == NetworkSettings(hidden=(16, 8), learned=False, threshold=0.5)
+    )
     assert config.ensembles == (EnsembleSettings("variational", members=3, learning_rate=1),)
     assert config.decide == DecideSettings(target=0.8, checkpoints=(10, 80))
 
@@ -54,7 +60,11 @@ def test_an_empty_file_is_the_default_run(tmp_path: Path) -> None:
         ("[data]\nviews = 'two'", "data.views is 'two': a whole number is needed"),
         ("[data]\nviews = true", "data.views is True"),
         ("[network]\narchitecture = 'other'", "network.architecture is 'other'"),
-        ("[network]\nhidden = 3", "network.hidden is 3: a list of numbers is needed"),
+        ("[network]\nhidden = 3", "network.hidden is 3: a list of whole numbers is needed"),
+        ("[network]\nhidden = [1.5]", "network.hidden is [1.5]: a list of whole numbers is needed"),
+        ("[network]\nlearned = 1", "network.learned is 1: true or false is needed"),
+        ("[network]\nwidth = 0", "network.width is 0: at least 1"),
+        ("[[ensembles]]\nkind = 'deep'\nfresh = true", "only a variational one can draw new members"),
         ("[decide]\ntarget = 2.0", "strictly between 0 and 1"),
         ("[decide]\ncheckpoints = [3, 2]", "checkpoints must increase"),
         ("[decide]\nrealisations = 0", "decide.realisations is 0: at least 1"),

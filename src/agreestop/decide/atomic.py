@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -31,7 +32,8 @@ def atomic_writer(path: str | PathLike[str]) -> Iterator[BinaryIO]:
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise InputError(f"cannot write {target}: {error.strerror}.") from None
+            advice = "free some space, or choose another folder" if error.errno == errno.ENOSPC else "choose another folder"
+            raise InputError(f"cannot write {target}: {error.strerror}; {advice}.") from None
         raise
 
 

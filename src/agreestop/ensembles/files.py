@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from os import PathLike
 from pathlib import Path
@@ -19,6 +20,8 @@ from agreestop.decide.checks import InputError
 from agreestop.networks.architectures import ARCHITECTURES, Architecture, SpikingNetwork
 from agreestop.networks.srm import Neuron
 from agreestop.networks.surrogate import Surrogate
+
+from .variational import Posterior
 
 HEADER = "agreestop"
 
@@ -93,19 +96,43 @@ def load_checkpoint(path: str | PathLike[str]) -> Checkpoint:
 
 def save_members(path: str | PathLike[str], network: SpikingNetwork) -> None:
     """Keep the K members of an ensemble, ready to run."""
-    name = next(name for name, kind in ARCHITECTURES.items() if isinstance(network.config, kind))
-    _write(path, network.state_dict(), {"kind": "members", "architecture": name, "settings": _plain(network.config)})
+    _write(path, network.state_dict(), {"kind": "members", **_described(network.config)})
 
 
 def load_members(path: str | PathLike[str]) -> SpikingNetwork:
     """Read the K members of an ensemble, in evaluation mode."""
     tensors, header = _read(path, "members")
-    try:
+    with _fitting(path):
         network = SpikingNetwork(_config(header), torch.Generator().manual_seed(0))
         network.load_state_dict(tensors)
+    return network.eval()
+
+
+def save_posterior(path: str | PathLike[str], posterior: Posterior) -> None:
+    """Keep a variational posterior, from which members can be drawn."""
+    _write(path, posterior.state_dict(), {"kind": "posterior", "prior_variance": posterior.prior_variance, **_described(posterior.config)})
+
+
+def load_posterior(path: str | PathLike[str]) -> Posterior:
+    """Read a variational posterior, in evaluation mode."""
+    tensors, header = _read(path, "posterior")
+    with _fitting(path):
+        posterior = Posterior(_config(header), torch.Generator().manual_seed(0), None, header["prior_variance"])
+        posterior.load_state_dict(tensors)
+    return posterior.eval()
+
+
+@contextmanager
+def _fitting(path: str | PathLike[str]) -> Iterator[None]:
+    try:
+        yield
     except (KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"{path} does not fit the architecture it names ({error}): train again, or copy it again.") from None
-    return network.eval()
+
+
+def _described(config: Architecture) -> dict[str, Any]:
+    name = next(name for name, kind in ARCHITECTURES.items() if isinstance(config, kind))
+    return {"architecture": name, "settings": _plain(config)}
 
 
 def _plain(settings: Any) -> Any:

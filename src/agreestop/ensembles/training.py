@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agreestop.decide.checks import InputError, Integers
-from agreestop.networks.architectures import SpikingNetwork
+from agreestop.networks.architectures import Architecture, SpikingNetwork
 
 from .files import Checkpoint, load_checkpoint, save_checkpoint
 
 
 class Trainable(Protocol):
     """A deep ensemble or a posterior."""
+
+    config: Architecture
 
     def read_out(self, x: Tensor, generator: torch.Generator) -> Tensor: ...
     def penalty(self) -> Tensor | None: ...
@@ -50,7 +52,7 @@ class Training:
     seed: int = 0
     readouts: int = 8
     kl_weight: float = 1.0
-    warm_up: float = 0.5
+    warm_up: float = 1.0
     device: str = "cpu"
     bf16: bool = False
 
@@ -87,6 +89,9 @@ def train(
     """
     if len(inputs) != len(labels) or not len(inputs):
         raise InputError(f"there are {len(inputs)} inputs and {len(labels)} labels: give as many, at least one.")
+    classes = model.config.classes
+    if labels.min() < 0 or labels.max() >= classes:
+        raise InputError(f"labels run from {labels.min()} to {labels.max()}: with {classes} classes, 0 to {classes - 1} are needed.")
     device = torch.device(settings.device)
     model.to(device)
     optimiser = torch.optim.Adam([value for value in model.parameters() if value.requires_grad], lr=settings.learning_rate)

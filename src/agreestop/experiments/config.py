@@ -1,10 +1,28 @@
 """Configurations of a run: plain TOML, every key known, every value checked when it is read.
 
-name = "digits"
-[data]                   name = "digits", seed = 0, views = 1
-[network]                architecture = "fully-connected", hidden = [256]
-[[ensembles]]            kind = "deep" or "variational", members = 6, epochs = 20, …
-[decide]                 target = 0.9, max_set_size = 3, n_calibration = 50, realisations = 50, checkpoints = [20, 40, 60, 80]
+    name = "digits"
+
+    [data]
+    name = "digits"
+    seed = 0
+    views = 3                             # how often each training digit is shown
+
+    [network]
+    architecture = "fully-connected"      # or "convolutional", "resnet18"
+    hidden = [256]
+    learned = true                        # train time constants and thresholds too
+
+    [[ensembles]]
+    kind = "deep"                         # or "variational"
+    members = 6
+    epochs = 10
+
+    [decide]
+    target = 0.9
+    max_set_size = 3
+    checkpoints = [20, 40, 60, 80]
+
+What is left out has the default that stands in the classes below.
 """
 
 from __future__ import annotations
@@ -15,12 +33,13 @@ from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from agreestop.decide.checks import InputError, as_checkpoints, as_max_set_size
 from agreestop.decide.levels import as_target
 
 DATA = ("digits",)
+NETWORKS = ("fully-connected", "convolutional", "resnet18")
 KINDS = ("deep", "variational")
 
 
@@ -40,7 +59,7 @@ class DataSettings:
 
     name: str = "digits"
     seed: int = 0
-    views: int = 1
+    views: int = 3
 
     def __post_init__(self) -> None:
         _one_of("data.name", self.name, DATA)
@@ -50,34 +69,59 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """The architecture of every member, and the sizes of its hidden layers."""
+    """The architecture of every member, its sizes, and its neurons.
+
+    hidden: sizes of the hidden layers (fully-connected), or of those after the convolutions (convolutional). channels: of the stages of a
+    convolutional network. width: channels of a resnet18's first stage. Times are in steps; what is left out is the architecture's own.
+    """
 
     architecture: str = "fully-connected"
     hidden: tuple[int, ...] = (256,)
+    channels: tuple[int, ...] = (128, 128, 128, 128, 128)
+    width: int = 64
+    learned: bool = True
+    membrane_time: float | None = None
+    synapse_time: float | None = None
+    refractory_time: float | None = None
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
-        _one_of("network.architecture", self.architecture, ("fully-connected",))
-        for size in self.hidden:
-            _at_least("network.hidden", size, 1)
+        _one_of("network.architecture", self.architecture, NETWORKS)
+        _at_least("network.width", self.width, 1)
+        for name in ("hidden", "channels"):
+            for size in getattr(self, name):
+                _at_least(f"network.{name}", size, 1)
 
 
 @dataclass(frozen=True)
 class EnsembleSettings:
-    """How K members are made: a deep ensemble, or draws of a variational posterior (kl_weight 1 is the true ELBO)."""
+    """How K members are made: a deep ensemble, or draws of a variational posterior.
+
+    kl_weight 1 is the true ELBO, reached after the share `warm_up` of the epochs. initial_deviation: of the posterior at the start, as a share of the initial weights'. fresh: K new
+    members for every input, in calibration and decision alike, rather than K for all.
+    """
 
     kind: str
     members: int = 6
     epochs: int = 20
     batch_size: int = 64
     learning_rate: float = 5e-3
+    readouts: int = 8
     seed: int = 0
     kl_weight: float = 1.0
+    warm_up: float = 1.0
     prior_variance: float = 0.03
+    initial_deviation: float = 0.3
+    fresh: bool = False
+    device: str = "cpu"
+    bf16: bool = False
 
     def __post_init__(self) -> None:
         _one_of("ensembles.kind", self.kind, KINDS)
-        for name in ("members", "epochs", "batch_size"):
+        for name in ("members", "epochs", "batch_size", "readouts"):
             _at_least(f"ensembles.{name}", getattr(self, name), 1)
+        if self.fresh and self.kind != "variational":
+            raise InputError("ensembles.fresh is true for a deep ensemble: only a variational one can draw new members for every input.")
 
 
 @dataclass(frozen=True)
@@ -105,7 +149,7 @@ class RunConfig:
     name: str = "digits"
     data: DataSettings = field(default_factory=DataSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
-    ensembles: tuple[EnsembleSettings, ...] = (EnsembleSettings("deep"), EnsembleSettings("variational"))
+    ensembles: tuple[EnsembleSettings, ...] = (EnsembleSettings("deep", epochs=10), EnsembleSettings("variational"))
     decide: DecideSettings = field(default_factory=DecideSettings)
 
     def __post_init__(self) -> None:
@@ -152,8 +196,25 @@ def _value(kind: Any, value: Any, place: str) -> Any:
         if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
             raise InputError(f"{place} is {value!r}: tables, [[{place}]], are needed.")
         return tuple(_build(EnsembleSettings, entry, f"{place}.") for entry in value)
-    wanted: tuple[type, ...] = {str: (str,), int: (int,), float: (int, float)}.get(kind, (list,))
-    if isinstance(value, bool) or not isinstance(value, wanted):
-        names = {str: "a text", int: "a whole number", float: "a number"}
-        raise InputError(f"{place} is {value!r}: {names.get(kind, 'a list of numbers')} is needed.")
-    return tuple(value) if isinstance(value, list) else value
+    for scalar, (wanted, words) in SCALARS.items():
+        if kind == scalar or kind == scalar | None:
+            # bool is an int in Python, but true is no number in a configuration
+            if not isinstance(value, wanted) or (isinstance(value, bool) and scalar is not bool):
+                raise InputError(f"{place} is {value!r}: {words} is needed.")
+            return value
+    return _numbers(float in get_args(kind), value, place)
+
+
+SCALARS: dict[type, tuple[tuple[type, ...], str]] = {
+    str: ((str,), "a text"),
+    bool: ((bool,), "true or false"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+}
+
+
+def _numbers(fractions: bool, value: Any, place: str) -> tuple[float, ...]:
+    wanted = (int, float) if fractions else (int,)
+    if not isinstance(value, list) or not all(isinstance(one, wanted) and not isinstance(one, bool) for one in value):
+        raise InputError(f"{place} is {value!r}: a list of {'numbers' if fractions else 'whole numbers'} is needed.")
+    return tuple(value)

@@ -3,6 +3,7 @@
 Each product is a file, made once and used again while nothing it depends on changed.
 
     <folder>/<ensemble>/members.safetensors     the K members
+    <folder>/<ensemble>/posterior.safetensors   of a variational ensemble: what its members are drawn from
     <folder>/<ensemble>/tuning.npz, pool.npz    read-out spikes at every step, as packed bits
     <folder>/<ensemble>/calibration.npz, test.npz    the pool, divided
     <folder>/<ensemble>/energy.npz              operations (n, T, K) of the pool, for the estimate of energy
@@ -24,15 +25,17 @@ import torch
 from agreestop.decide.atomic import atomic_writer, make_folder
 from agreestop.decide.checks import InputError
 from agreestop.decide.score_files import load_spikes, save_spikes
-from agreestop.engines.dense import Operations, run_dense
+from agreestop.engines.dense import Operations, run_dense, run_fresh
 from agreestop.ensembles.deep import DeepEnsemble
-from agreestop.ensembles.files import load_members, save_members
+from agreestop.ensembles.files import load_members, load_posterior, save_members, save_posterior
 from agreestop.ensembles.training import Epoch, Training, train
 from agreestop.ensembles.variational import Posterior
+from agreestop.events.data import EventData
 from agreestop.events.digits import DigitsSplits, simulate_digits
-from agreestop.networks.architectures import FullyConnected, SpikingNetwork
+from agreestop.networks.architectures import QUICK, Architecture, Convolutional, FullyConnected, ResNet18, SpikingNetwork
+from agreestop.networks.srm import Neuron
 
-from .config import EnsembleSettings, RunConfig
+from .config import EnsembleSettings, NetworkSettings, RunConfig
 
 Tell = Callable[[str, float], None]
 
@@ -46,6 +49,10 @@ class EnsembleFiles:
     @property
     def members(self) -> Path:
         return self.folder / "members.safetensors"
+
+    @property
+    def posterior(self) -> Path:
+        return self.folder / "posterior.safetensors"
 
     @property
     def checkpoint(self) -> Path:
@@ -73,13 +80,37 @@ class EnsembleFiles:
 
 
 def load_data(config: RunConfig) -> DigitsSplits:
-    """The data of a run, which must be long and many enough for its decisions."""
+    """The data of a run, which must be long and many enough for its decisions, and hold no class that training never shows."""
     data, decide = simulate_digits(config.data.seed, config.data.views), config.decide
     if decide.checkpoints[-1] > data.pool.steps:
         raise InputError(f"decide.checkpoints ends at {decide.checkpoints[-1]}, but the data have {data.pool.steps} steps: end earlier.")
     if decide.n_calibration >= len(data.pool):
         raise InputError(f"decide.n_calibration is {decide.n_calibration}, but the pool has {len(data.pool)} inputs: give fewer.")
+    check_classes(data)
     return data
+
+
+def check_classes(data: DigitsSplits) -> None:
+    """Refuse a label that no training input has: nothing could be learned of it, and it would be missed for certain."""
+    for part in (data.tuning, data.pool):
+        unseen = np.setdiff1d(part.labels, data.training.labels)
+        if len(unseen):
+            names = ", ".join(part.classes[label] for label in unseen)
+            raise InputError(f"{part.name} holds the classes {names}, which training never shows: train on them, or leave them out.")
+
+
+def build_network(settings: NetworkSettings, data: EventData, members: int) -> Architecture:
+    """The architecture that the settings name, for these inputs."""
+    times = {name: getattr(settings, name) for name in ("membrane_time", "synapse_time", "refractory_time", "threshold")}
+    given = {name: value for name, value in times.items() if value is not None}
+    shape, classes, real = data.inputs.shape[2:], len(data.classes), data.inputs.dtype != np.bool_
+    if settings.architecture == "fully-connected":
+        neuron = replace(Neuron(), **given, learned=settings.learned)
+        return FullyConnected(shape, classes, members, settings.hidden, neuron, real)
+    neuron = replace(QUICK, **given, learned=settings.learned)
+    if settings.architecture == "convolutional":
+        return Convolutional(shape, classes, members, settings.channels, settings.hidden, neuron, real)
+    return ResNet18(shape, classes, members, settings.width, neuron, real)
 
 
 def train_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSplits, files: EnsembleFiles, tell: Tell) -> SpikingNetwork:
@@ -92,23 +123,25 @@ def train_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSp
         files.checkpoint.unlink(missing_ok=True)
         _mark(files.checkpoint, settings)
     generator = torch.Generator().manual_seed(ensemble.seed)
-    shape, classes = data.training.inputs.shape[2:], len(data.training.classes)
-    network = FullyConnected(shape, classes, ensemble.members, config.network.hidden)
-    training = Training(ensemble.epochs, ensemble.batch_size, ensemble.learning_rate, ensemble.seed, kl_weight=ensemble.kl_weight)
+    network = build_network(config.network, data.training, ensemble.members)
+    names = ("epochs", "batch_size", "learning_rate", "seed", "readouts", "kl_weight", "warm_up", "device", "bf16")
+    training = Training(**{name: getattr(ensemble, name) for name in names})
 
     def report(epoch: int, figures: Epoch) -> None:
         what = f"{ensemble.kind} ensemble, epoch {epoch + 1}: loss {figures.loss:.3f}, accuracy {figures.accuracy:.3f}"
-        tell(what, (epoch + 1) / ensemble.epochs)
+        tell(what, (epoch + 1) / training.epochs)
 
     if ensemble.kind == "deep":
         model: DeepEnsemble | Posterior = DeepEnsemble(network, generator)
     else:
         # One draw a step is enough to learn the posterior; K are drawn when it is learned.
-        model = Posterior(replace(network, members=1), generator, prior_variance=ensemble.prior_variance)
+        deviation = ensemble.initial_deviation
+        model = Posterior(replace(network, members=1), generator, None, ensemble.prior_variance, deviation)
     train(model, data.training.inputs, data.training.labels, training, files.checkpoint, report)
     if isinstance(model, Posterior):
-        model = model.with_members(ensemble.members)
-    members = model.members(torch.Generator().manual_seed(ensemble.seed + 1)).eval()
+        model = model.to("cpu").with_members(ensemble.members)
+        save_posterior(files.posterior, model)
+    members = model.members(torch.Generator().manual_seed(ensemble.seed + 1)).cpu().eval()
     _unmark(files.members)  # so that a run killed in between leaves no product under another's key
     save_members(files.members, members)
     _mark(files.members, settings)
@@ -131,7 +164,10 @@ def _read_members(
 ) -> None:
     for share, (path, part) in enumerate(((files.tuning, data.tuning), (files.pool, data.pool))):
         tell(f"{ensemble.kind} ensemble: reading {part.name}", share / 2)
-        run = run_dense(members, part.inputs)
+        if ensemble.fresh:
+            run = run_fresh(load_posterior(files.posterior), part.inputs, (ensemble.seed, share), device=ensemble.device)
+        else:
+            run = run_dense(members, part.inputs, device=ensemble.device)
         _unmark(path)
         save_spikes(path, run.spikes, part.labels, part.classes)
         if part is data.pool:
