@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 from agreestop.decide.checks import Floats, InputError
-from agreestop.events.data import EventData
-from agreestop.events.digits import RADIUS, SCALE, SENSOR, SIZE, DigitsSplits, simulate_digits
+from agreestop.events.data import EventData, EventSplits
+from agreestop.events.digits import RADIUS, SCALE, SENSOR, SIZE, simulate_digits
 from agreestop.events.simulator import Sensor
 
 from ..decide.strategies import assert_one_sentence
 
 
 @pytest.fixture(scope="module")
-def digits() -> DigitsSplits:
+def digits() -> EventSplits:
     return simulate_digits(seed=0)
 
 
-def parts(digits: DigitsSplits) -> tuple[EventData, EventData, EventData]:
+def parts(digits: EventSplits) -> tuple[EventData, EventData, EventData]:
     return digits.training, digits.tuning, digits.pool
 
 
@@ -31,7 +31,7 @@ def counts(data: EventData, steps: int) -> Floats:
     return np.sqrt(np.count_nonzero(data.inputs[:, :steps], axis=1).reshape(len(data), -1).astype(np.float64))
 
 
-def test_the_parts_have_their_sizes_and_say_what_they_are(digits: DigitsSplits) -> None:
+def test_the_parts_have_their_sizes_and_say_what_they_are(digits: EventSplits) -> None:
     assert [len(part) for part in parts(digits)] == [900, 300, 597]
     for part in parts(digits):
         assert part.inputs.shape[1:] == (80, 2, 16, 16)
@@ -43,7 +43,7 @@ def test_the_parts_have_their_sizes_and_say_what_they_are(digits: DigitsSplits) 
     assert len({part.name for part in parts(digits)}) == 3
 
 
-def test_every_digit_is_in_one_part(digits: DigitsSplits) -> None:
+def test_every_digit_is_in_one_part(digits: EventSplits) -> None:
     from sklearn.datasets import load_digits
 
     labels = np.concatenate([part.labels for part in parts(digits)])
@@ -52,14 +52,14 @@ def test_every_digit_is_in_one_part(digits: DigitsSplits) -> None:
     assert len(np.unique(streams, axis=0)) == 1797
 
 
-def test_every_class_is_in_every_part(digits: DigitsSplits) -> None:
+def test_every_class_is_in_every_part(digits: EventSplits) -> None:
     for part in parts(digits):
         share = np.bincount(part.labels, minlength=10) / len(part)
         assert share.min() > 0.06
         assert share.max() < 0.14
 
 
-def test_the_same_seed_gives_the_same_and_another_another(digits: DigitsSplits) -> None:
+def test_the_same_seed_gives_the_same_and_another_another(digits: EventSplits) -> None:
     again, other = simulate_digits(seed=0), simulate_digits(seed=1)
     for first, second, third in zip(parts(digits), parts(again), parts(other), strict=True):
         assert np.array_equal(first.inputs, second.inputs)
@@ -67,7 +67,7 @@ def test_the_same_seed_gives_the_same_and_another_another(digits: DigitsSplits) 
         assert not np.array_equal(first.labels, third.labels)
 
 
-def test_further_views_are_of_the_same_digits_and_leave_the_rest_alone(digits: DigitsSplits) -> None:
+def test_further_views_are_of_the_same_digits_and_leave_the_rest_alone(digits: EventSplits) -> None:
     more = simulate_digits(seed=0, views=2)
     assert len(more.training) == 1800
     assert np.array_equal(more.training.labels, np.tile(digits.training.labels, 2))
@@ -78,14 +78,14 @@ def test_further_views_are_of_the_same_digits_and_leave_the_rest_alone(digits: D
     assert overlap > 0.5
 
 
-def test_events_are_few_at_first_and_more_with_time(digits: DigitsSplits) -> None:
+def test_events_are_few_at_first_and_more_with_time(digits: EventSplits) -> None:
     by_step = np.count_nonzero(digits.pool.inputs, axis=(2, 3, 4)).mean(axis=0)
     assert by_step[:5].mean() < 2
     assert 5 < by_step.mean() < 12
     assert by_step[60:].mean() > 3 * by_step[10:20].mean()
 
 
-def test_the_classes_show_with_time(digits: DigitsSplits) -> None:
+def test_the_classes_show_with_time(digits: EventSplits) -> None:
     from sklearn.svm import SVC
 
     known = []

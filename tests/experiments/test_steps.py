@@ -18,8 +18,7 @@ from agreestop.decide.score_files import load_spikes  # noqa: E402
 from agreestop.engines.dense import run_fresh  # noqa: E402
 from agreestop.engines.energy import running_energy  # noqa: E402
 from agreestop.ensembles.files import load_members, load_posterior, save_members  # noqa: E402
-from agreestop.events.data import EventData  # noqa: E402
-from agreestop.events.digits import DigitsSplits  # noqa: E402
+from agreestop.events.data import EventData, EventSplits  # noqa: E402
 from agreestop.experiments import steps  # noqa: E402
 from agreestop.experiments.config import DecideSettings, EnsembleSettings, NetworkSettings, RunConfig  # noqa: E402
 from agreestop.experiments.steps import (  # noqa: E402
@@ -43,7 +42,7 @@ def few(name: str, n: int, seed: int) -> EventData:
     return EventData(name, True, events, labels, ("a", "b", "c"))
 
 
-DATA = DigitsSplits(few("training", 60, 0), few("tuning", 20, 1), few("pool", 30, 2))
+DATA = EventSplits(few("training", 60, 0), few("tuning", 20, 1), few("pool", 30, 2))
 
 
 @pytest.mark.parametrize("kind", ["deep", "variational"])

@@ -50,3 +50,12 @@ class EventData:
     def size(self) -> tuple[int, int]:
         """(H, W), the sensor's height and width in pixels."""
         return self.inputs.shape[3], self.inputs.shape[4]
+
+
+@dataclass(frozen=True, eq=False)
+class EventSplits:
+    """The three parts of a data set: for training the members, for choosing and fitting scores, and the pool for calibration and test."""
+
+    training: EventData
+    tuning: EventData
+    pool: EventData

@@ -11,13 +11,11 @@ digit's place in scikit-learn's data, and for training from the view, alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from agreestop.decide.checks import Floats, InputError, Integers
 
-from .data import EventData
+from .data import EventData, EventSplits
 from .paths import circular_path
 from .simulator import Sensor, simulate_events
 from .values import as_count, as_seed
@@ -39,16 +37,7 @@ DESCRIPTION = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class DigitsSplits:
-    """The digits' three parts: for training the members, for choosing and fitting scores, and the pool for calibration and test."""
-
-    training: EventData
-    tuning: EventData
-    pool: EventData
-
-
-def simulate_digits(seed: int = 0, views: int = 1, sensor: Sensor = SENSOR) -> DigitsSplits:
+def simulate_digits(seed: int = 0, views: int = 1, sensor: Sensor = SENSOR) -> EventSplits:
     """The 1,797 digits as event streams (n, 80, 2, 16, 16), in parts of 900, 300 and 597; needs scikit-learn.
 
     seed    chooses the parts, the motions and the noise
@@ -61,7 +50,7 @@ def simulate_digits(seed: int = 0, views: int = 1, sensor: Sensor = SENSOR) -> D
     order = np.random.default_rng(seed).permutation(len(labels))
     first, tuning, pool = np.split(order, [TRAINING, TRAINING + TUNING])
     training = np.concatenate([first + view * len(labels) for view in range(views)])
-    return DigitsSplits(
+    return EventSplits(
         training=_watch("digits, training", training, images, labels, sensor, seed),
         tuning=_watch("digits, tuning", tuning, images, labels, sensor, seed),
         pool=_watch("digits, pool", pool, images, labels, sensor, seed),

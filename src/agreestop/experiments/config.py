@@ -15,7 +15,7 @@
     [[ensembles]]
     kind = "deep"                         # or "variational"
     members = 6
-    epochs = 10
+    epochs = 8
 
     [decide]
     target = 0.9
@@ -97,8 +97,9 @@ class NetworkSettings:
 class EnsembleSettings:
     """How K members are made: a deep ensemble, or draws of a variational posterior.
 
-    kl_weight 1 is the true ELBO, reached after the share `warm_up` of the epochs. initial_deviation: of the posterior at the start, as a share of the initial weights'. fresh: K new
-    members for every input, in calibration and decision alike, rather than K for all.
+    kl_weight 1 is the true ELBO; the weight grows to it evenly over the share `warm_up` of the epochs. initial_deviation: of the
+    posterior at the start, as a share of the initial weights'. fresh: K new members for every input, in calibration and decision
+    alike, rather than K for all.
     """
 
     kind: str
@@ -149,7 +150,7 @@ class RunConfig:
     name: str = "digits"
     data: DataSettings = field(default_factory=DataSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
-    ensembles: tuple[EnsembleSettings, ...] = (EnsembleSettings("deep", epochs=10), EnsembleSettings("variational"))
+    ensembles: tuple[EnsembleSettings, ...] = (EnsembleSettings("deep", epochs=8), EnsembleSettings("variational"))
     decide: DecideSettings = field(default_factory=DecideSettings)
 
     def __post_init__(self) -> None:

@@ -63,15 +63,21 @@ def _entries(target: float, protocol: Protocol, every: Sequence[float]) -> list[
     ]
 
 
-def measure_stream(
-    ensemble: str, tuning: Scores, pool: Scores, protocol: Protocol, tell: Tell, spent: Floats | None = None
-) -> list[Record]:
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """Records of every rule, and the rules themselves, tuned where they are, at the main target and for all members, by their labels."""
+
+    records: tuple[Record, ...]
+    rules: dict[str, SpikeCP | AgreeStop | DCSNN]
+
+
+def measure_stream(ensemble: str, tuning: Scores, pool: Scores, protocol: Protocol, tell: Tell, spent: Floats | None = None) -> Measurement:
     """All rules on one ensemble's scores; `spent` (n, T, K) is the energy of the pool's inputs up to each step. Tell progress."""
     largest, main = max(protocol.sizes), protocol.targets[0]
     settings = [(target, largest) for target in protocol.targets] + [(main, size) for size in protocol.sizes if size != largest]
     jobs = [(target, members, entry) for target, members in settings for entry in _entries(target, protocol, pool.times)]
     tuned: dict[tuple[str, int], SpikeCP | AgreeStop | DCSNN] = {}
-    records = []
+    records, rules = [], {}
     for index, (target, members, entry) in enumerate(jobs):
         tell(f"{ensemble}: {entry.label}, target {target:g}, K = {members}", index / len(jobs))
         rule = entry.rule
@@ -80,10 +86,12 @@ def measure_stream(
                 tuned[entry.label, members] = _tune(replace(rule, target=main), _some(tuning, members), protocol)
             rule = replace(tuned[entry.label, members], target=target)
         record = _measure(ensemble, entry, rule, target, members, _some(pool, members), protocol)
-        if spent is not None and (target, members) == (main, largest):
-            record = replace(record, energy=_energy(rule, pool, spent.sum(axis=2), protocol))
+        if (target, members) == (main, largest):
+            rules[entry.label] = rule
+            if spent is not None:
+                record = replace(record, energy=_energy(rule, pool, spent.sum(axis=2), protocol))
         records.append(record)
-    return records
+    return Measurement(tuple(records), rules)
 
 
 def _energy(rule: SpikeCP | AgreeStop | DCSNN, pool: Scores, spent: Floats, protocol: Protocol) -> float:

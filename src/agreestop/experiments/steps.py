@@ -30,8 +30,8 @@ from agreestop.ensembles.deep import DeepEnsemble
 from agreestop.ensembles.files import load_members, load_posterior, save_members, save_posterior
 from agreestop.ensembles.training import Epoch, Training, train
 from agreestop.ensembles.variational import Posterior
-from agreestop.events.data import EventData
-from agreestop.events.digits import DigitsSplits, simulate_digits
+from agreestop.events.data import EventData, EventSplits
+from agreestop.events.digits import simulate_digits
 from agreestop.networks.architectures import QUICK, Architecture, Convolutional, FullyConnected, ResNet18, SpikingNetwork
 from agreestop.networks.srm import Neuron
 
@@ -79,7 +79,7 @@ class EnsembleFiles:
         return self.folder / "energy.npz"
 
 
-def load_data(config: RunConfig) -> DigitsSplits:
+def load_data(config: RunConfig) -> EventSplits:
     """The data of a run, which must be long and many enough for its decisions, and hold no class that training never shows."""
     data, decide = simulate_digits(config.data.seed, config.data.views), config.decide
     if decide.checkpoints[-1] > data.pool.steps:
@@ -90,7 +90,7 @@ def load_data(config: RunConfig) -> DigitsSplits:
     return data
 
 
-def check_classes(data: DigitsSplits) -> None:
+def check_classes(data: EventSplits) -> None:
     """Refuse a label that no training input has: nothing could be learned of it, and it would be missed for certain."""
     for part in (data.tuning, data.pool):
         unseen = np.setdiff1d(part.labels, data.training.labels)
@@ -113,7 +113,7 @@ def build_network(settings: NetworkSettings, data: EventData, members: int) -> A
     return ResNet18(shape, classes, members, settings.width, neuron, real)
 
 
-def train_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSplits, files: EnsembleFiles, tell: Tell) -> SpikingNetwork:
+def train_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, tell: Tell) -> SpikingNetwork:
     """Train the ensemble, or take the members that the same settings made before; a killed training goes on where it was."""
     settings = [asdict(config.data), asdict(config.network), asdict(ensemble)]
     if _is_fresh(files.members, settings):
@@ -148,7 +148,7 @@ def train_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSp
     return members
 
 
-def score_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSplits, files: EnsembleFiles, tell: Tell) -> None:
+def score_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, tell: Tell) -> None:
     """Run the members over the tuning split and the pool and keep their read-out spikes, unless that was done before.
 
     The pool is kept whole and divided: its first `decide.n_calibration` rows for calibration, the others for the test.
@@ -160,7 +160,7 @@ def score_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: DigitsSp
 
 
 def _read_members(
-    members: SpikingNetwork, ensemble: EnsembleSettings, data: DigitsSplits, files: EnsembleFiles, settings: Sequence[object], tell: Tell
+    members: SpikingNetwork, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, settings: Sequence[object], tell: Tell
 ) -> None:
     for share, (path, part) in enumerate(((files.tuning, data.tuning), (files.pool, data.pool))):
         tell(f"{ensemble.kind} ensemble: reading {part.name}", share / 2)

@@ -15,8 +15,10 @@ Gradients use the surrogate slope g(u_t - θ) for dz_t/du_t wherever z_t appears
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import repeat
 from typing import Any, NamedTuple, final
 
@@ -38,6 +40,10 @@ class SRMState(NamedTuple):
     refractory: Tensor
 
 
+Constants = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+"""a, b, r, θ and c."""
+
+
 @dataclass(frozen=True)
 class SRMParameters:
     """a, b, r in (0, 1) and θ > 0, tensors that broadcast against one step of the currents; the sum of the kernel; the slope."""
@@ -50,10 +56,15 @@ class SRMParameters:
     surrogate: Surrogate = field(default_factory=Surrogate)
 
 
-def srm(currents: Tensor, state: SRMState | None, parameters: SRMParameters) -> tuple[Tensor, SRMState]:
+TRITON = find_spec("triton") is not None
+
+
+def srm(currents: Tensor, state: SRMState | None, parameters: SRMParameters, fused: bool | None = None) -> tuple[Tensor, SRMState]:
     """Currents (T, ...) and the state before them, None at the start, to spikes (T, ...) of the same type and the state after them.
 
     The state is kept in the wider of the types of currents and parameters. Differentiable once, in currents, state, decays and threshold.
+    fused: in one kernel (`fused.py`); None: on a GPU where Triton is installed, for a float32 state and constants that are one number
+    or one a member, shaped (K, 1, ..., 1).
     """
     if currents.ndim < 2 or not len(currents) or not currents.is_floating_point():
         raise InputError(
@@ -66,18 +77,43 @@ def srm(currents: Tensor, state: SRMState | None, parameters: SRMParameters) -> 
         for value in (parameters.membrane_decay, parameters.synapse_decay, parameters.refractory_decay, parameters.threshold)
     )
     gain = parameters.scale * (1 - a) * (1 - b)
-    if state is None:
-        state = SRMState(*(torch.zeros_like(currents[0], dtype=dtype) for _ in range(3)))
-    if any(value.shape != currents.shape[1:] for value in state):
+    if state is not None and any(value.shape != currents.shape[1:] for value in state):
         raise InputError(
             f"state has shape {tuple(state.membrane.shape)} and a step of the currents {tuple(currents.shape[1:])}: "
             "give the state that the same inputs left, or None to start."
         )
+    if fused or (fused is None and currents.is_cuda):
+        constants = (a, b, r, threshold, gain)
+        found = _in_one_kernel(currents, state, constants, dtype, parameters.surrogate, demanded=fused is not None)
+        if found is not None:
+            return found
+    if state is None:
+        state = SRMState(*(torch.zeros_like(currents[0], dtype=dtype) for _ in range(3)))
     tensors = (currents, *state, a, b, r, threshold, gain)
     if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
         spikes, *after = _SRM.apply(parameters.surrogate, *tensors)  # type: ignore[no-untyped-call]
         return spikes, SRMState(*after)
     return _advance(currents, state, a, b, r, threshold, gain, None)
+
+
+def _in_one_kernel(
+    currents: Tensor, state: SRMState | None, constants: Constants, dtype: torch.dtype, surrogate: Surrogate, demanded: bool
+) -> tuple[Tensor, SRMState] | None:
+    """What the fused operator gives, or None where it cannot be used and was not demanded."""
+    if not TRITON:
+        if demanded:
+            raise InputError("fused is True, but Triton is not installed: install triton, or give fused=None.")
+        warnings.warn("Triton is not installed, so spiking layers run step by step on the GPU: install triton to fuse them.", stacklevel=3)
+        return None
+    from .fused import objection, srm_fused  # imported here since Triton takes a while and a CPU needs none of it
+
+    reason = objection(currents, dtype, constants)
+    if reason is None:
+        spikes, after = srm_fused(currents, state, constants, surrogate)
+        return spikes, SRMState(*after)
+    if demanded:
+        raise InputError(f"fused is True, but {reason}: change that, or give fused=None.")
+    return None
 
 
 def _advance(
@@ -213,11 +249,13 @@ class SRM(nn.Module):
     """A layer of SRM neurons of K members: currents (T, K, batch, ...) and state to spikes and state, as `srm`.
 
     The times and the threshold are kept as logarithms (K,), so whatever training makes of them they stay positive, and decays in (0, 1).
+    `fused` is that of `srm`, and may be set.
     """
 
     def __init__(self, members: int, neuron: Neuron) -> None:
         super().__init__()
         self.scale, self.surrogate = neuron.scale, neuron.surrogate
+        self.fused: bool | None = None
         for name in ("membrane_time", "synapse_time", "refractory_time", "threshold"):
             value = torch.full((members,), math.log(getattr(neuron, name)))
             if neuron.learned:
@@ -237,4 +275,4 @@ class SRM(nn.Module):
 
     def forward(self, currents: Tensor, state: SRMState | None = None) -> tuple[Tensor, SRMState]:
         """Spikes (T, K, batch, ...) and the state after them."""
-        return srm(currents, state, self.parameters_for(currents))
+        return srm(currents, state, self.parameters_for(currents), self.fused)

@@ -1,0 +1,130 @@
+"""The verdict on one ensemble: what was promised, what was kept, and how much earlier it stopped than what.
+
+The headline rule is the earliest of our rules whose coverage keeps the promise within its interval, at the main target and with all
+members. It is picked after measuring, so whoever shows it says so and shows the other rules beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agreestop.decide.checks import InputError
+from agreestop.decide.decisions import Estimate
+
+from .records import Record
+
+Z = 1.96  # intervals are at 95 %, from standard errors over the realisations
+Promise = Literal["kept", "within its interval", "not kept", "none made"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much earlier the headline rule stops than another; `earlier` is 1 - its mean stopping time over the other's."""
+
+    other: Record
+    earlier: Estimate
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The headline rule beside what it is compared with; `rules` are all rules at the same target and number of members.
+
+    kept              whether the headline's coverage keeps the promise, its interval included
+    paper             the paper's earliest rule that keeps it too
+    alone             the same rule with one member
+    same_checkpoints  the earliest of our rules at the paper's checkpoints, where the headline has more of them
+    smaller           of our rules that stop as early as the headline, its interval included, the one with the smallest answers
+    horizon           T, the time at which everything has been seen
+    """
+
+    headline: Record
+    kept: bool
+    paper: Comparison | None
+    alone: Comparison | None
+    same_checkpoints: Record | None
+    smaller: Record | None
+    rules: tuple[Record, ...]
+    horizon: float
+
+    def share_of_horizon(self, record: Record) -> Estimate:
+        """A rule's mean stopping time as a share of T."""
+        scale = record.checkpoints[-1] / self.horizon
+        return interval(record.latency * scale, record.latency_se * scale)
+
+
+def interval(value: float, se: float) -> Estimate:
+    """A mean over realisations with its interval, not known where there was one realisation only."""
+    return Estimate(value, value - Z * se, value + Z * se, se)
+
+
+def promise_of(record: Record) -> Promise:
+    """Whether a rule kept its promise; DC-SNN makes none."""
+    if record.rule == "dcsnn":
+        return "none made"
+    if record.coverage >= record.target:
+        return "kept"
+    return "within its interval" if record.coverage + Z * record.coverage_se >= record.target else "not kept"
+
+
+def verdict_of(records: Sequence[Record]) -> Verdict:
+    """The verdict on one ensemble's records; the first of them is at the main target."""
+    if not records:
+        raise InputError("there are no records to judge: measure at least one rule.")
+    target, members = records[0].target, max(record.K for record in records)
+    rules = tuple(record for record in records if (record.target, record.K) == (target, members))
+    ours = [record for record in rules if _is_ours(record)]
+    if not ours:
+        raise InputError("no record is of stop-aware calibration or AgreeStop: measure one of them, for they are what the report is about.")
+    keeping = [record for record in ours if _keeps(record)]
+    headline = _earliest(keeping) if keeping else max(ours, key=lambda record: record.coverage)
+    papers = [record for record in rules if _is_the_papers(record) and _keeps(record)]
+    paper = _earliest(papers) if papers else None
+    single = [one for one in records if (one.label, one.target, one.K) == (headline.label, target, 1)]
+    same = [record for record in keeping if paper is not None and record.checkpoints == paper.checkpoints]
+    return Verdict(
+        headline=headline,
+        kept=bool(keeping),
+        paper=None if paper is None else _compare(headline, paper),
+        alone=_compare(headline, single[0]) if single and members > 1 else None,
+        same_checkpoints=_earliest(same) if same and headline not in same else None,
+        smaller=_smaller(headline, keeping),
+        rules=rules,
+        horizon=max(record.checkpoints[-1] for record in rules),
+    )
+
+
+def _is_ours(record: Record) -> bool:
+    return record.rule == "agreestop" or record.calibration == "stop-aware"
+
+
+def _is_the_papers(record: Record) -> bool:
+    return record.calibration == "bonferroni" and record.pooling in ("MergeConfidence", "MergePValues")
+
+
+def _keeps(record: Record) -> bool:
+    return promise_of(record) in ("kept", "within its interval")
+
+
+def _stop_time(record: Record) -> float:
+    """The mean stopping time in steps: latency is over the rule's own last checkpoint."""
+    return record.latency * record.checkpoints[-1]
+
+
+def _earliest(records: Iterable[Record]) -> Record:
+    return min(records, key=_stop_time)
+
+
+def _smaller(headline: Record, keeping: Sequence[Record]) -> Record | None:
+    latest = (headline.latency + Z * headline.latency_se) * headline.checkpoints[-1]
+    others = [record for record in keeping if _stop_time(record) <= latest and record.set_size < 0.9 * headline.set_size]
+    return min(others, key=lambda record: record.set_size) if others else None
+
+
+def _compare(headline: Record, other: Record) -> Comparison:
+    """The interval treats the two means as independent. They share their realisations, so it is rather too wide."""
+    ratio = _stop_time(headline) / _stop_time(other)
+    se = ratio * math.hypot(headline.latency_se / headline.latency, other.latency_se / other.latency)
+    return Comparison(other, interval(1 - ratio, se))

@@ -1,0 +1,258 @@
+"""The fused SRM operator against the plain one: spikes, state and every gradient, whatever the layout, type, slope and number of steps.
+
+On a GPU the kernels run there. Elsewhere they run in Triton's interpreter, which rounds after each product and PyTorch may not: a
+potential within rounding of the threshold may then spike in one and not in the other, as it may on a GPU that rounds otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import agreestop.networks.srm as srm_module
+from agreestop.networks.architectures import FullyConnected, SpikingNetwork
+from agreestop.networks.srm import SRM, Neuron, SRMParameters, SRMState, srm
+from agreestop.networks.surrogate import SLOPES, Surrogate
+
+from .plain import generator, gradients, plain_loop, refused
+
+if find_spec("triton") is None:
+    pytest.skip("Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":  # Triton asks as it is imported
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        from agreestop.networks import fused
+    if not fused.INTERPRETED:
+        pytest.skip("Triton was imported before these tests: run them alone, or with TRITON_INTERPRET=1", allow_module_level=True)
+else:
+    from agreestop.networks import fused
+
+
+@pytest.fixture(autouse=True)
+def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton imports some of its parts at the first call, and asks again."""
+    if DEVICE == "cpu":
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+LAYOUTS = {
+    "plain": (0, 1, 2, 3),
+    "linear": (1, 0, 2, 3),
+    "convolution": (0, 2, 1, 3),
+    "members last": (0, 2, 3, 1),
+    "time last": (3, 2, 1, 0),
+}
+ROUNDING = {torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+
+
+def currents_of(*shape: int, order: Sequence[int] | None = None, dtype: torch.dtype = torch.float32, seed: int = 3) -> Tensor:
+    """Random currents that lie in memory in the order of axes given."""
+    values = (torch.randn(*shape, generator=generator(seed)) + 0.2).to(dtype).to(DEVICE)
+    order = order or range(len(shape))
+    return values.permute(*order).contiguous().permute(*(order.index(axis) for axis in range(len(shape))))
+
+
+def constants(members: int, ndim: int = 4, learned: bool = False, name: str = "arctan") -> tuple[SRM, SRMParameters]:
+    """A layer whose members differ in every constant."""
+    module = SRM(members, Neuron(threshold=0.8, learned=learned, surrogate=Surrogate(name))).to(DEVICE)
+    with torch.no_grad():
+        for place, value in enumerate(module.state_dict().values()):
+            value += torch.linspace(-0.2, 0.3, members).roll(place).to(DEVICE)
+    return module, module.parameters_for(torch.empty((1,) * ndim))
+
+
+def run(
+    currents: Tensor, parameters: SRMParameters, leaves: Sequence[Tensor], fused: bool | None, state: bool = False
+) -> tuple[Tensor, SRMState, tuple[Tensor, ...]]:
+    """Spikes, state, and the gradients in currents, state and leaves of one loss of spikes and state after."""
+    x = currents.detach().requires_grad_()
+    shape = currents.shape[1:]
+    before = [torch.rand(shape, generator=generator(seed)).to(DEVICE).requires_grad_() for seed in range(3 * state)]
+    spikes, after = srm(x, SRMState(*before) if state else None, parameters, fused=fused)
+    weights = torch.randn(currents.shape, generator=generator(11)).to(currents)
+    loss = (spikes * weights).float().sum()
+    if state:
+        loss = loss + sum((value.square().sum() for value in after), torch.zeros(()).to(DEVICE))
+    return spikes.detach(), SRMState(*(v.detach() for v in after)), gradients(loss, [x, *before, *leaves])
+
+
+def agree(currents: Tensor, learned: bool = False, name: str = "arctan", state: bool = False) -> None:
+    """The fused operator gives what the plain one does."""
+    module, parameters = constants(currents.shape[1], currents.ndim, learned, name)
+    leaves = list(module.parameters())
+    spikes, after, found = run(currents, parameters, leaves, True, state)
+    expected_spikes, expected_after, expected = run(currents, module.parameters_for(currents), leaves, False, state)
+    assert spikes.dtype == expected_spikes.dtype and spikes.stride() == expected_spikes.stride()
+    torch.testing.assert_close(spikes, expected_spikes, rtol=0, atol=0)  # no potential of these seeds lies within rounding of θ
+    assert 0.02 < spikes.float().mean() < 0.98
+    torch.testing.assert_close(tuple(after), tuple(expected_after), rtol=1e-5, atol=1e-5)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype and other.abs().max() > 0
+        bound = ROUNDING[one.dtype]
+        torch.testing.assert_close(one, other, rtol=bound, atol=bound * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("learned", [False, True])
+def test_every_layout_in_memory(layout: str, learned: bool) -> None:
+    agree(currents_of(19, 2, 3, 5, order=LAYOUTS[layout]), learned, state=True)
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 3, 4, 5), (0, 2, 4, 5, 1, 3)])
+def test_images_with_channels_first_and_last(order: tuple[int, ...]) -> None:
+    agree(currents_of(6, 2, 2, 3, 2, 4, order=order), state=True)
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_every_slope(name: str) -> None:
+    agree(currents_of(9, 2, 3, 4, order=(1, 0, 2, 3)), True, name, state=True)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 16, 17, 32, 50])
+def test_every_number_of_steps(steps: int) -> None:
+    agree(currents_of(steps, 2, 3, 11, order=(1, 0, 2, 3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_currents_of_half_precision(dtype: torch.dtype) -> None:
+    agree(currents_of(18, 2, 3, 5, order=(1, 0, 2, 3), dtype=dtype), True, state=True)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 70), (5, 1), (3, 67)])
+def test_odd_sizes_and_several_tiles(shape: tuple[int, int]) -> None:
+    agree(currents_of(12, 3, *shape, order=(1, 0, 2, 3)), True)
+
+
+def test_a_step_that_is_cut_from_a_larger_one_and_one_held_over_time() -> None:
+    agree(currents_of(9, 2, 6, 5)[:, :, ::2, 1:])
+    agree(currents_of(20, 2, 3, 5, order=(1, 0, 2, 3))[4:13])
+    agree(currents_of(1, 2, 3, 5, order=(0, 2, 1, 3)).expand(9, -1, -1, -1))
+
+
+def test_constants_that_the_members_share() -> None:
+    module, shared = SRM(1, Neuron(learned=True)).to(DEVICE), currents_of(9, 3, 2, 5)
+    results = [run(shared, module.parameters_for(shared), list(module.parameters()), choice) for choice in (True, False)]
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_loss_of_the_state_alone_and_no_second_derivative() -> None:
+    _, parameters = constants(2)
+    found: list[Tensor] = []
+    for choice in (True, False):
+        x = currents_of(5, 2, 1, 3).requires_grad_()
+        _, after = srm(x, None, parameters, fused=choice)
+        found += gradients(after.membrane.square().sum(), [x])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
+    x = currents_of(5, 2, 1, 3).requires_grad_()
+    (first,) = torch.autograd.grad(srm(x, None, parameters, fused=True)[0].sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError):
+        first.sum().backward()  # type: ignore[no-untyped-call]
+
+
+def test_gradients_are_those_of_autograd_in_float64() -> None:
+    currents = currents_of(20, 2, 3, 5, order=(1, 0, 2, 3))
+    module, parameters = constants(2, learned=True)
+    _, _, found = run(currents, parameters, list(module.parameters()), True)
+    wide = module.double()
+    x = currents.double().requires_grad_()
+    spikes, _ = plain_loop(x, SRMState(*(torch.zeros_like(x[0]) for _ in range(3))), wide.parameters_for(x))
+    weights = torch.randn(currents.shape, generator=generator(11)).to(x)
+    for one, other in zip(found, gradients((spikes * weights).sum(), [x, *wide.parameters()]), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("cuts", [(1,), (7, 8), (1, 2, 3, 15)])
+def test_a_sequence_in_chunks_is_the_sequence_whole(cuts: tuple[int, ...]) -> None:
+    """Bitwise: however the steps fall into segments, a step is rounded in one way."""
+    currents = currents_of(20, 2, 3, 5, order=(1, 0, 2, 3))
+    _, parameters = constants(2)
+    with torch.no_grad():
+        whole, end = srm(currents, None, parameters, fused=True)
+        parts, state = [], None
+        for chunk in torch.tensor_split(currents, cuts):
+            spikes, state = srm(chunk, state, parameters, fused=True)
+            parts.append(spikes)
+    assert state is not None
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=0)
+    torch.testing.assert_close(tuple(state), tuple(end), rtol=0, atol=0)
+
+
+def test_a_spike_moves_only_where_the_potential_is_within_rounding_of_the_threshold() -> None:
+    """Each member's threshold is the highest potential it reaches, to the bit: at that step the two may differ, and nowhere before."""
+    currents = currents_of(20, 12, 1, 1).abs()
+    _, p = constants(12)
+    a, b = p.membrane_decay, p.synapse_decay
+    silent = (currents, SRMState(*(torch.zeros_like(currents[0]) for _ in range(3))), a, b, p.refractory_decay, torch.full_like(a, 1e9))
+    potentials = torch.empty_like(currents)
+    srm_module._advance(*silent, p.scale * (1 - a) * (1 - b), potentials)
+    threshold, step = potentials.max(0)
+    with torch.no_grad():
+        one, other = (srm(currents, None, replace(p, threshold=threshold), fused=choice)[0] for choice in (True, False))
+    before = torch.arange(20, device=DEVICE).view(20, 1, 1, 1) < step
+    assert threshold.min() > 0 and other.gather(0, step[None]).all()
+    assert not one[before].any() and not other[before].any()
+    same = one.gather(0, step[None]) == other.gather(0, step[None])
+    torch.testing.assert_close(one[:, same[0]], other[:, same[0]], rtol=0, atol=0)
+
+
+def test_nothing_is_kept_without_gradient_and_bits_and_checkpoints_with() -> None:
+    currents = currents_of(40, 2, 3, 5)
+    _, p = constants(2)
+    a, b, r, threshold = p.membrane_decay, p.synapse_decay, p.refractory_decay, p.threshold
+    held = (a, b, r, threshold, p.scale * (1 - a) * (1 - b))
+    _, _, bits, checkpoints = fused.forward(currents, None, held, 0)
+    assert not bits.numel() and not checkpoints.numel()
+    spikes, _, bits, checkpoints = fused.forward(currents, None, held, fused.LONGEST_SEGMENT)
+    assert bits.dtype == torch.int16 and bits.shape == (3, 30) and checkpoints.shape == (2, 3, 30)
+    unpacked = torch.stack([bits[t // 14] >> (t % 14) & 1 for t in range(40)])  # 40 steps in 3 segments of at most 14
+    torch.testing.assert_close(unpacked.view(40, 2, 3, 5).float(), spikes)
+
+
+def test_a_network_is_the_same_network() -> None:
+    network = SpikingNetwork(FullyConnected((12,), 4, members=2, hidden=(9,)), generator(), deviation=0.5).to(DEVICE)
+    x = (torch.rand(10, 3, 12, generator=generator(1)) < 0.4).float().to(DEVICE)
+    found: list[Any] = []
+    for choice in (False, True):
+        for layer in network.modules():
+            if isinstance(layer, SRM):
+                layer.fused = choice
+        spikes, _ = network(x)
+        found.append((spikes.detach(), gradients(spikes.cumsum(0).square().sum(), list(network.parameters()))))
+    assert found[0][0].any()
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
+
+
+def test_the_operator_is_registered_as_pytorch_asks() -> None:
+    currents = currents_of(5, 2, 3, 4, order=(1, 0, 2, 3)).requires_grad_()
+    _, p = constants(2, learned=True)
+    a, b, r, threshold = (v.detach().requires_grad_() for v in (p.membrane_decay, p.synapse_decay, p.refractory_decay, p.threshold))
+    arguments = (currents, None, None, None, a, b, r, threshold, (1 - a).detach(), "arctan", 2.0, 8)
+    torch.library.opcheck(fused._operator, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
+
+
+def test_the_choice_of_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, parameters = constants(2)
+    currents = currents_of(3, 2, 1, 2)
+    refused(lambda: srm(currents.double(), None, parameters, fused=True), "a float32 state is needed")
+    refused(lambda: srm(currents[:, :, :0], None, parameters, fused=True), "hold nothing")
+    decay = torch.rand(2, 1, 2).to(DEVICE)
+    wide = SRMParameters(decay, decay, decay, decay)
+    refused(lambda: srm(currents, None, wide, fused=True), r"one number or \(2, 1, 1\) is needed")
+    if DEVICE == "cuda":
+        srm(currents, None, wide)
+    monkeypatch.setattr(srm_module, "TRITON", False)
+    refused(lambda: srm(currents, None, parameters, fused=True), "Triton is not installed")
+    if DEVICE == "cuda":
+        with pytest.warns(UserWarning, match="install triton"):
+            srm(currents, None, parameters)
+    monkeypatch.undo()
+    monkeypatch.setattr(fused, "INTERPRETED", False)
+    refused(lambda: srm(currents.cpu(), None, parameters, fused=True), "a GPU is needed")

@@ -1,0 +1,283 @@
+"""The report: its numbers are those of the records, whatever it is handed is escaped, and the page loads nothing from anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jinja2", reason="the report needs jinja2")
+pytest.importorskip("matplotlib", reason="the report needs matplotlib")
+
+import agreestop as ag
+from agreestop.decide.score_files import Scores
+from agreestop.experiments.gather import gather_section, in_words, measured, versions
+from agreestop.experiments.measure import Protocol, measure_stream
+from agreestop.report.contents import Report, Section
+from agreestop.report.page import PAPER, Written, give_or_take, percent, render_page, verdict_in_words, write_report
+from agreestop.report.records import Record
+from agreestop.report.verdict import interval, promise_of, verdict_of
+
+STEPS, MEMBERS = 10, 2
+PROTOCOL = Protocol(targets=(0.8,), sizes=(1, MEMBERS), few=(5, 10), max_set_size=2, n_calibration=20, repeats=4)
+NASTY = "<script>alert('x')</script>"
+
+
+def scores_of(n: int, seed: int) -> Scores:
+    spikes, labels = ag.simulate_spikes(n, STEPS, MEMBERS, C=4, seed=seed, pace=3.0)
+    counts = np.cumsum(spikes, axis=1, dtype=np.int32)
+    return Scores(ag.log_confidence(counts), labels, tuple(range(1, STEPS + 1)), ("a", "b", "c", NASTY))
+
+
+@pytest.fixture(scope="module")
+def report() -> Iterator[Report]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 2)
+        patch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
+        patch.setattr("agreestop.decide.tuning.find_spec", lambda name: None)  # no learned risk: scikit-learn is slow to load
+        tuning, pool = scores_of(60, 1), scores_of(90, 2)
+        inputs = np.random.default_rng(0).random((len(pool), STEPS, 2, 4, 4)) < 0.1
+        spent = np.cumsum(np.ones((len(pool), STEPS, MEMBERS)), axis=1)
+        measurement = measure_stream("deep", tuning, pool, PROTOCOL, lambda what, share: None, spent)
+        settings = in_words(PROTOCOL)
+        section = gather_section("deep", pool, measurement, PROTOCOL, lambda what, share: None, inputs, settings)
+        yield Report(
+            name="small & <b>bold</b>",
+            kind="simulated events",
+            description=f"inputs of {NASTY}",
+            measured=measured(PROTOCOL, len(tuning), len(pool)),
+            sections=[section],
+            command="agreestop run 'a <b>.toml'",
+            versions=versions("numpy", "a package that is not there"),
+            notes=(NASTY,),
+        )
+
+
+@pytest.fixture(scope="module")
+def written(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return write_report(report, tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def page(written: Written) -> str:
+    return written.page.read_text(encoding="utf-8")
+
+
+class _Reader(HTMLParser):
+    """The tags, the visible text and every address of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[tuple[str, str]] = []
+        self.text: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [(tag, value or "") for name, value in attrs if name in ("src", "href", "srcset", "action", "data", "poster")]
+
+    def handle_data(self, data: str) -> None:
+        if self.tags[-1:] != ["style"]:
+            self.text.append(data)
+
+
+def text_of(page: str) -> str:
+    return re.sub(r"[ \n]+", " ", " ".join(_Reader(page).text))
+
+
+def test_the_verdict_is_that_of_the_records(report: Report, page: str) -> None:
+    verdict = report.sections[0].verdict
+    headline, words = verdict.headline, text_of(page)
+    assert headline.K == MEMBERS and headline.target == 0.8
+    for record in verdict.rules:
+        coverage = interval(record.coverage, record.coverage_se)
+        latency = interval(record.latency, record.latency_se)
+        assert f"{percent(coverage)} {give_or_take(coverage)}" in words, record.label
+        assert f"{percent(latency)} {give_or_take(latency)}" in words, record.label
+        assert f"{record.set_size:.2f}" in words
+    assert headline.energy is not None and percent(1 - headline.energy) in words
+    assert f"≥ {percent(0.8, 0)}" in words
+    assert verdict.paper is not None and verdict.alone is not None
+    assert verdict.paper.earlier == pytest.approx(1 - headline.latency / verdict.paper.other.latency)
+    assert verdict.alone.other.K == 1 and verdict.alone.other.label == headline.label
+    assert percent(abs(verdict.paper.earlier), 0) in words
+    assert "picked after measuring" in words
+    assert "DC-SNN promises nothing" in words and "none made" in words
+    assert "simulated events" in words
+
+
+def test_the_headline_is_tuned_again_to_what_was_measured(report: Report) -> None:
+    """Coverage by time and by class adds up to the record's coverage, to the last digit but rounding."""
+    section = report.sections[0]
+    headline, breakdown = section.verdict.headline, section.breakdown
+    assert breakdown.overall == pytest.approx(headline.coverage, abs=1e-12)
+    assert breakdown.lowest <= headline.coverage <= breakdown.highest
+    for shares in (breakdown.by_time, breakdown.by_class):
+        inputs = sum(share.inputs for share in shares)
+        assert inputs == pytest.approx(70)
+        assert sum(share.inputs * share.coverage for share in shares) / inputs == pytest.approx(headline.coverage)
+        assert all(share.coverage.low <= share.coverage <= share.coverage.high for share in shares)
+    assert [share.name for share in breakdown.by_class] == ["a", "b", "c", NASTY]
+
+
+def test_examples_end_with_their_answers(report: Report) -> None:
+    section = report.sections[0]
+    assert section.strip is not None
+    assert [example.why for example in section.strip.examples] == ["early", "ordinary", "late", "missed"]
+    stops = [example.stop_time for example in section.strip.examples[:3]]
+    assert stops == sorted(stops)
+    for example in section.strip.examples:
+        times = [moment.time for moment in example.moments]
+        assert times == sorted(set(times)) and len(times) <= 5
+        assert example.moments[-1].together.kept[example.label] == example.hit == (example.why != "missed")
+        assert all(len(moment.members) == MEMBERS for moment in example.moments)
+        seen = [int(moment.events.sum()) for moment in example.moments]
+        assert seen == sorted(seen) and seen[-1] <= example.all_events.sum()
+
+
+def test_whatever_it_is_handed_is_escaped(page: str) -> None:
+    reader = _Reader(page)
+    assert "script" not in reader.tags and "<script" not in page
+    assert NASTY in unescape(page)
+    assert "b" in reader.tags and "bold</b>" not in page
+    assert page.count("<!DOCTYPE html>") == 1 and "<?xml" not in page
+
+
+def test_it_loads_nothing(page: str) -> None:
+    for tag, address in _Reader(page).addresses:
+        assert address.startswith(("data:", "#")) or (tag, address) == ("a", PAPER), (tag, address)
+    assert set(re.findall(r"https?://[^\s\"'<)]*", page)) == {PAPER}
+    assert not re.search(r"@import|url\((?!#)", page)
+    ids = re.findall(r' id="([^"]*)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_the_files_are_written(written: Written) -> None:
+    assert written.page.name == "report.html" and written.page.stat().st_size < 3_000_000
+    names = {f"coverage-{what}-deep.{kind}" for what in ("and-latency", "by-time-and-class") for kind in ("png", "svg")}
+    assert {path.name for path in written.page.parent.iterdir()} == names | {"report.html"}
+    assert {path.name for path in written.figures} == names
+
+
+def test_the_terminal_gets_two_lines(report: Report) -> None:
+    lines = verdict_in_words(report.sections[0])
+    assert len(lines) == 2 and max(len(line) for line in lines) <= 80
+    assert "of at least 80 %" in lines[0]
+
+
+def test_a_report_without_inputs_and_energy_has_neither(report: Report) -> None:
+    section = report.sections[0]
+    bare = [replace(record, energy=None) for record in section.records]
+    other = replace(section, name="", records=tuple(bare), verdict=verdict_of(bare), strip=None, settings=())
+    words = text_of(render_page(replace(report, sections=[other])))
+    assert "Watching it decide" not in words and "nergy" not in words
+    assert "ensemble kept its promise" in words or "did not keep" in words
+
+
+def record(
+    label: str, coverage: float, latency: float, rule: str = "spikecp", calibration: str | None = "stop-aware", K: int = 2
+) -> Record:
+    pooling = "MergeConfidence" if calibration == "bonferroni" else None
+    return Record("deep", label, rule, pooling, 1, calibration, K, 0.9, (5, 10), coverage, 0.01, latency, 0.01, 2.0)
+
+
+def test_the_earliest_of_ours_that_keeps_the_promise_is_the_headline() -> None:
+    paper = record("paper", 0.95, 0.5, calibration="bonferroni")
+    broken, within = record("broken", 0.85, 0.1), record("within", 0.89, 0.3, "agreestop", None)
+    late, none = record("late", 0.95, 0.4), record("DC-SNN", 0.95, 0.05, "dcsnn", None)
+    verdict = verdict_of([none, paper, broken, within, late, record("within", 0.9, 0.4, "agreestop", None, K=1)])
+    assert verdict.headline is within and verdict.kept
+    assert [promise_of(rule) for rule in verdict.rules] == ["none made", "kept", "not kept", "within its interval", "kept"]
+    assert verdict.paper is not None and verdict.paper.other is paper and verdict.paper.earlier == pytest.approx(0.4)
+    assert verdict.alone is not None and verdict.alone.earlier == pytest.approx(0.25)
+    assert verdict.same_checkpoints is None
+
+
+def test_a_broken_promise_is_said(report: Report) -> None:
+    verdict = verdict_of([record("broken", 0.7, 0.1), record("nearly", 0.85, 0.2)])
+    assert not verdict.kept and verdict.headline.label == "nearly"
+    assert verdict.paper is None and verdict.alone is None
+    section: Section = replace(report.sections[0], verdict=verdict)
+    words = text_of(render_page(replace(report, sections=[section])))
+    assert "did not keep its promise" in words and "None of our rules kept the promise" in words
+    assert "NOT kept" in verdict_in_words(section)[0]
+
+
+def test_smaller_answers_that_come_as_early_are_named() -> None:
+    small = replace(record("small", 0.95, 0.31), set_size=1.2)
+    assert verdict_of([record("first", 0.95, 0.3), small]).smaller is small
+    assert verdict_of([record("first", 0.95, 0.3), replace(small, latency=0.4)]).smaller is None
+
+
+def test_one_realisation_has_no_interval() -> None:
+    single = replace(record("one", 0.95, 0.3), coverage_se=float("nan"), latency_se=float("nan"))
+    assert give_or_take(interval(single.coverage, single.coverage_se)) == ""
+    assert verdict_of([single]).kept
+
+
+def test_a_report_needs_records() -> None:
+    with pytest.raises(ag.InputError, match="no records"):
+        verdict_of([])
+    with pytest.raises(ag.InputError, match="stop-aware calibration or AgreeStop"):
+        verdict_of([record("paper", 0.95, 0.5, calibration="bonferroni")])
+
+
+CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: the page is not seen in a browser")
+
+
+def browse(page: Path, folder: Path, *what: str) -> str:
+    """Open a page in Chromium without a network, and hand back what it prints."""
+    assert CHROMIUM is not None
+    quiet = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update")
+    offline = ("--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}", "--hide-scrollbars")
+    command = (CHROMIUM, "--headless", "--no-sandbox", *quiet, *offline, *what, page.as_uri())
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return result.stdout
+
+
+def asked_for(log: Path) -> list[str]:
+    """The addresses that the page, not the browser by itself, asked for."""
+    text = log.read_text().rstrip().rstrip(",")
+    content: dict[str, Any] = json.loads(text if text.endswith("}") else text + "]}")
+    asked = [event["params"] for event in content["events"] if "initiator" in event.get("params", {})]
+    return [params["url"] for params in asked if params["initiator"] != "not an origin"]
+
+
+@needs_chromium
+def test_chromium_shows_it_and_fetches_nothing(report: Report, written: Written, tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    dom = browse(written.page, tmp_path, "--dump-dom", f"--log-net-log={tmp_path / 'net.json'}")
+    assert asked_for(tmp_path / "net.json") == []
+    headline = report.sections[0].verdict.headline
+    assert percent(headline.coverage) in unescape(dom) and dom.rstrip().endswith("</html>")
+    strip = report.sections[0].strip
+    assert strip is not None and dom.count("<img") == sum(len(example.moments) + 1 for example in strip.examples)
+    assert dom.count("<svg") == 5
+    for width in (500, 1200):
+        shot = tmp_path / f"{width}.png"
+        browse(written.page, tmp_path, f"--screenshot={shot}", f"--window-size={width},3000")
+        pixels = imread(shot)
+        assert pixels.shape[:2] == (3000, width)
+        grey = (255 * pixels[:, :, :3].mean(axis=2)).astype(np.uint8)
+        assert len(np.unique(grey)) > 50 and (grey == grey[0, 0]).mean() < 0.9
+
+
+@needs_chromium
+def test_the_test_above_would_notice(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text('<img src="https://example.com/picture.png">')
+    browse(page, tmp_path, "--dump-dom", f"--log-net-log={tmp_path / 'net.json'}")
+    assert asked_for(tmp_path / "net.json") == ["https://example.com/picture.png"]
