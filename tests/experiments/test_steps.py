@@ -121,7 +121,7 @@ def test_fresh_members_are_drawn_for_every_input_and_follow_from_its_place(tmp_p
     spikes = run_fresh(posterior, same, (0, 1)).spikes
     assert len(np.unique(spikes.reshape(6, -1), axis=0)) > 1
     np.testing.assert_array_equal(run_fresh(posterior, same[:2], (0, 1)).spikes, spikes[:2])
-    kept, _, _ = load_spikes(files.pool)
+    kept = load_spikes(files.pool).spikes
     np.testing.assert_array_equal(run_fresh(posterior, DATA.pool.inputs, (ensemble.seed, 1)).spikes, kept)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -83,7 +84,8 @@ def calibrate(
         if tuning is not None:
             chosen = _tuned(chosen, tuning, data, fixed_pooling=pooling is not None)
     with telling_warnings():
-        chosen.calibrate(data.log_confidence, data.labels, times=data.times).save(output)
+        calibrated = chosen.calibrate(data.log_confidence, data.labels, times=data.times)
+    replace(calibrated, engine=data.engine).save(output)
     summary = load_rule(output)
     out.print(f"Wrote {output}: {rule}, calibrated on n = {summary.n}, K = {summary.members}, C = {summary.classes}.", markup=False)
     out.print(in_full(summary), markup=False)

@@ -47,7 +47,7 @@ def needing_networks() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise InputError(f"training needs PyTorch and safetensors ({error}): install agreestop[networks].") from None
+        raise InputError(f"members need PyTorch and safetensors ({error}): install agreestop[networks].") from None
 
 
 @contextmanager

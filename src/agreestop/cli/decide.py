@@ -1,4 +1,4 @@
-"""`agreestop decide`: a rule file and a score file become decisions."""
+"""`agreestop decide`: a rule file, and a score file or members and their inputs, become decisions."""
 
 from __future__ import annotations
 
@@ -12,28 +12,37 @@ import numpy as np
 import typer
 
 from agreestop.decide.atomic import atomic_writer
+from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import InputError
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.rule_files import load_rule
 from agreestop.decide.score_files import load_scores
 
-from .console import say
+from .console import needing_networks, say
 
 FORMATS = (".csv", ".json", ".npz")
 
 
 def decide(
     rule: Annotated[Path, typer.Argument(help="Rule file that `agreestop calibrate` wrote.")],
-    scores: Annotated[Path, typer.Argument(help="Score file; labels are not needed.")],
+    scores: Annotated[Path, typer.Argument(help="Score file, or with --members a file of inputs; labels are not needed.")],
+    members: Annotated[Path | None, typer.Option(help="Trained members, to run on inputs and no further than the stop.")] = None,
+    engine: Annotated[str, typer.Option(help="With --members: auto, dense, event-driven or fused.")] = "auto",
+    any_engine: Annotated[bool, typer.Option("--any-engine", help="Also on another engine than the rule was calibrated with.")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .csv, .json or .npz to write; else CSV on the terminal.")] = None,
 ) -> None:
-    """Decide for every input of a score file where to stop and what to answer."""
+    """Decide for every input where to stop and what to answer."""
     if output is not None and output.suffix not in FORMATS:
         raise InputError(f"{output} ends in {output.suffix!r}: give a name that ends in {', '.join(FORMATS)}.")
     calibrated = load_rule(rule)
-    data = load_scores(scores, calibrated.checkpoints)
-    decisions = calibrated.decide(data.log_confidence)
-    names = data.classes or tuple(str(label) for label in range(calibrated.classes))
+    if members is None:
+        data = load_scores(scores, calibrated.checkpoints)
+        if not any_engine:
+            calibrated.check_engine(data.engine)
+        decisions, classes = calibrated.decide(data.log_confidence), data.classes
+    else:
+        decisions, classes = _run_members(calibrated, members, scores, engine, any_engine)
+    names = classes or tuple(str(label) for label in range(calibrated.classes))
     if output is None:
         typer.echo(_csv(decisions, names), nl=False)
         return
@@ -45,6 +54,24 @@ def decide(
             stream.write(text.encode())
     latency = float(np.mean(decisions.stop_time)) / decisions.checkpoints[-1]
     say(f"Wrote {output}: {len(decisions)} decisions, latency {latency:.3f} of T, set size {decisions.set_size.mean():.2f}.")
+
+
+def _run_members(
+    calibrated: CalibratedRule, members: Path, inputs: Path, engine: str, any_engine: bool
+) -> tuple[Decisions, tuple[str, ...]]:
+    """Run the members on the inputs as far as each decision takes, and say with which engine and how much was computed."""
+    with needing_networks():
+        from agreestop.engines.choice import choose_engine
+        from agreestop.engines.drive import decide_early
+        from agreestop.ensembles.files import load_members
+    from agreestop.events.files import load_events
+
+    data = load_events(inputs)
+    chosen = choose_engine(load_members(members), engine, float(data.inputs.mean()))
+    run = decide_early(chosen, calibrated, data.inputs, any_engine=any_engine)
+    share = float(run.computed.mean()) / data.steps
+    say(f"The {chosen.name} engine computed {share:.0%} of the {data.steps} steps, in {run.seconds:.2f} s.")
+    return run.decisions, data.classes
 
 
 def _csv(decisions: Decisions, names: tuple[str, ...]) -> str:

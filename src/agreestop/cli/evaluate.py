@@ -35,6 +35,7 @@ def evaluate(
     data = load_scores(scores, calibrated.checkpoints)
     if data.labels is None:
         raise InputError(f"{scores} has no labels: evaluation needs one label for each input.")
+    calibrated.check_engine(data.engine)
     if calibrated.saw(data.log_confidence, data.labels):
         raise InputError(f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows.")
     result = evaluate_decisions(calibrated.decide(data.log_confidence), data.labels)

@@ -23,7 +23,10 @@ BLOCK_NUMBERS = 1 << 17  # numbers of log-confidence looked at together: a block
 
 @dataclass(frozen=True, eq=False)
 class CalibratedRule:
-    """A rule, what calibration taught it (`policy`), and what it promises (`guarantee`). Make one with `rule.calibrate`."""
+    """A rule, what calibration taught it (`policy`), and what it promises (`guarantee`). Make one with `rule.calibrate`.
+
+    engine: what computed the scores it was calibrated on, where that is known.
+    """
 
     rule: Rule
     policy: Policy
@@ -33,6 +36,7 @@ class CalibratedRule:
     guarantee: str
     shortage: str
     fingerprint: str
+    engine: str = ""
 
     @property
     def checkpoints(self) -> tuple[float, ...]:
@@ -52,6 +56,14 @@ class CalibratedRule:
         for name, given, needed in (("members", members, self.members), ("classes", classes, self.classes)):
             if given != needed:
                 raise InputError(f"log_confidence has {given} {name}, but the rule was calibrated with {needed}: give the same ensemble.")
+
+    def check_engine(self, engine: str) -> None:
+        """Refuse scores of another engine than calibrated with: a borderline spike may differ, and the promise is for the same one."""
+        if self.engine and engine and engine != self.engine:
+            raise InputError(
+                f"the rule was calibrated on scores of the {self.engine} engine, and these are of the {engine} one: "
+                "use the same, calibrate again, or allow another engine."
+            )
 
     def decide(self, log_confidence: ArrayLike, times: Sequence[float] | None = None) -> Decisions:
         """Stop and answer for inputs (n, M, K, C); with `times` a longer array is cut to the rule's checkpoints."""

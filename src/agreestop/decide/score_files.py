@@ -2,13 +2,13 @@
 
 A `.npz` with either `log_confidence` (n, M, K, C) and `times` (M,), or `spikes`: read-out spikes (n, T, K, C) as packed bits with
 `spikes_shape`, lossless and 64 times smaller, from which every checkpoint follows. `labels` (n,) and the names `classes` (C,) are
-optional. Nothing in such a file is executed or unpickled.
+optional, and so is `engine`, what computed the scores. Nothing in such a file is executed or unpickled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -22,12 +22,13 @@ from .confidence import log_confidence
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Log-confidences (n, M, K, C) at `times`, with labels and class names where they are known."""
+    """Log-confidences (n, M, K, C) at `times`, with labels, class names and the engine that computed them where they are known."""
 
     log_confidence: NDArray[Any]
     labels: Integers | None
     times: tuple[float, ...]
     classes: tuple[str, ...] | None = None
+    engine: str = ""
 
     def __post_init__(self) -> None:
         array = as_log_confidence(self.log_confidence)
@@ -47,7 +48,7 @@ class Scores:
     def rows(self, rows: slice | Integers) -> Scores:
         """Some of the inputs."""
         labels = None if self.labels is None else self.labels[rows]
-        return Scores(self.log_confidence[rows], labels, self.times, self.classes)
+        return replace(self, log_confidence=self.log_confidence[rows], labels=labels)
 
 
 def _check_names(classes: Sequence[str] | None, count: int, what: str) -> None:
@@ -57,11 +58,16 @@ def _check_names(classes: Sequence[str] | None, count: int, what: str) -> None:
 
 def save_scores(path: str | PathLike[str], scores: Scores) -> None:
     """Write scores to a `.npz`, whole or not at all."""
-    _save(path, {"log_confidence": scores.log_confidence, "times": np.array(scores.times)}, scores.labels, scores.classes)
+    content = {"log_confidence": scores.log_confidence, "times": np.array(scores.times)}
+    _save(path, content, scores.labels, scores.classes, scores.engine)
 
 
 def save_spikes(
-    path: str | PathLike[str], spikes: ArrayLike, labels: ArrayLike | None = None, classes: Sequence[str] | None = None
+    path: str | PathLike[str],
+    spikes: ArrayLike,
+    labels: ArrayLike | None = None,
+    classes: Sequence[str] | None = None,
+    engine: str = "",
 ) -> None:
     """Write read-out spikes (n, T, K, C), booleans or 0 and 1, as packed bits."""
     array = np.asarray(spikes)
@@ -72,25 +78,39 @@ def save_spikes(
     truth = None if labels is None else as_labels(labels, len(array), array.shape[3])
     _check_names(classes, array.shape[3], "spikes")
     content = {"spikes": np.packbits(array.astype(bool).ravel()), "spikes_shape": np.array(array.shape)}
-    _save(path, content, truth, None if classes is None else tuple(classes))
+    _save(path, content, truth, None if classes is None else tuple(classes), engine)
 
 
-def _save(path: str | PathLike[str], content: dict[str, NDArray[Any]], labels: Integers | None, classes: tuple[str, ...] | None) -> None:
+def _save(
+    path: str | PathLike[str], content: dict[str, NDArray[Any]], labels: Integers | None, classes: tuple[str, ...] | None, engine: str
+) -> None:
     if labels is not None:
         content["labels"] = labels
     if classes is not None:
         content["classes"] = np.array(classes, dtype=np.str_)
+    if engine:
+        content["engine"] = np.array(engine)
     with atomic_writer(path) as stream:
         np.savez_compressed(stream, allow_pickle=False, **content)
 
 
-def load_spikes(path: str | PathLike[str]) -> tuple[Booleans, Integers | None, tuple[str, ...] | None]:
-    """Read-out spikes (n, T, K, C), labels and class names of a file that `save_spikes` wrote."""
+@dataclass(frozen=True, eq=False)
+class Spikes:
+    """Read-out spikes (n, T, K, C), with labels, class names and the engine that computed them where they are known."""
+
+    spikes: Booleans
+    labels: Integers | None
+    classes: tuple[str, ...] | None
+    engine: str
+
+
+def load_spikes(path: str | PathLike[str]) -> Spikes:
+    """Read a file that `save_spikes` wrote."""
     content = _read(path)
     if "spikes" not in content:
         raise InputError(f"{path} holds {sorted(content)} but no 'spikes': give a file that save_spikes wrote.")
     classes = tuple(str(name) for name in _list(path, content, "classes")) if "classes" in content else None
-    return _unpack(path, content), content.get("labels"), classes
+    return Spikes(_unpack(path, content), content.get("labels"), classes, str(content.get("engine", "")))
 
 
 def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None) -> Scores:
@@ -98,20 +118,21 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     content = _read(path)
     labels = content.get("labels")
     classes = tuple(str(name) for name in _list(path, content, "classes")) if "classes" in content else None
+    engine = str(content.get("engine", ""))
     if "spikes" in content:
         spikes = _unpack(path, content)
         known = tuple(range(1, spikes.shape[1] + 1))
         wanted = known if times is None else as_checkpoints(times)
-        return Scores(_counts_at(spikes, columns_of(wanted, len(known), known, "spikes")), labels, wanted, classes)
+        return Scores(_counts_at(spikes, columns_of(wanted, len(known), known, "spikes")), labels, wanted, classes, engine)
     for name in ("log_confidence", "times"):
         if name not in content:
             raise InputError(f"{path} holds {sorted(content)} but no {name!r}: a score file has log_confidence and times, or spikes.")
-    scores = Scores(content["log_confidence"], labels, tuple(_list(path, content, "times")), classes)
+    scores = Scores(content["log_confidence"], labels, tuple(_list(path, content, "times")), classes, engine)
     if times is None:
         return scores
     wanted = as_checkpoints(times)
     columns = columns_of(wanted, len(scores.times), scores.times)
-    return Scores(scores.log_confidence[:, columns], scores.labels, wanted, classes)
+    return replace(scores, log_confidence=scores.log_confidence[:, columns], times=wanted)
 
 
 def _read(path: str | PathLike[str]) -> dict[str, NDArray[Any]]:

@@ -1,19 +1,101 @@
-"""The dense engine: every neuron of every member at every step, with PyTorch. Slow, plain, and what other engines are measured against."""
+"""The dense engine: every neuron of every member at every step, with PyTorch. Plain, and what other engines are measured against.
+
+On a GPU with Triton its neurons run in one kernel for a chunk of steps (`networks.fused`), and it is called the fused engine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from agreestop.decide.checks import Booleans, InputError, Integers
 from agreestop.ensembles.training import time_first
 from agreestop.ensembles.variational import Posterior
-from agreestop.networks.architectures import SpikingNetwork
+from agreestop.networks.architectures import SpikingNetwork, State
+from agreestop.networks.srm import TRITON, SRMState
+
+from .inputs import as_inputs, as_places
+
+
+@final
+class Dense:
+    """K members on a device of PyTorch's, "cpu" or "cuda"."""
+
+    def __init__(self, network: SpikingNetwork, device: str = "cpu", chunk: int = 8) -> None:
+        check_weights(network)
+        self._network, self._device = network.to(device).eval(), device
+        self.name = "fused" if device.startswith("cuda") and TRITON else "dense"
+        self.members, self.classes, self.chunk = network.config.members, network.config.classes, chunk
+
+    def begin(self, inputs: NDArray[Any]) -> DensePass:
+        """Start on inputs (n, T, ...)."""
+        return DensePass(self._network, self._device, as_inputs(inputs, self._network.config.input_shape))
+
+    def live(self) -> DenseLive:
+        """Start on one live input."""
+        return DenseLive(self._network, self._device)
+
+
+@final
+class DensePass:
+    """Some inputs under way."""
+
+    def __init__(self, network: SpikingNetwork, device: str, inputs: NDArray[Any]) -> None:
+        self._network, self._steps = network, inputs.shape[1]
+        self._inputs = torch.as_tensor(inputs, device=device).transpose(0, 1)
+        self._state: State | None = None
+        self._time = 0
+
+    @property
+    def rows(self) -> int:
+        """How many are under way."""
+        return self._inputs.shape[1]
+
+    @torch.no_grad()
+    def advance(self, steps: int) -> Booleans:
+        """Read-out spikes (rows, steps, K, C) of the next steps."""
+        if not 1 <= steps <= self._steps - self._time:
+            raise InputError(f"{steps} steps are asked for, but {self._steps - self._time} are left of {self._steps}: ask for 1 to those.")
+        spikes, self._state = self._network(self._inputs[self._time : self._time + steps].float(), self._state)
+        self._time += steps
+        return spikes.permute(2, 0, 1, 3).bool().cpu().numpy()
+
+    def keep(self, rows: Booleans) -> None:
+        """Go on with these of the rows."""
+        if rows.shape != (self.rows,) or rows.dtype != np.bool_:
+            raise InputError(f"rows has shape {rows.shape}: a boolean for each of the {self.rows} inputs still running is needed.")
+        if rows.all():
+            return
+        chosen = torch.as_tensor(np.flatnonzero(rows), device=self._inputs.device)
+        self._inputs = self._inputs[:, chosen]
+        if self._state is not None:
+            self._state = tuple(SRMState(*(part.index_select(1, chosen) for part in layer)) for layer in self._state)
+
+
+@final
+class DenseLive:
+    """One live input under way."""
+
+    def __init__(self, network: SpikingNetwork, device: str) -> None:
+        self._network, self._shape = network, network.config.input_shape
+        self._frame = torch.zeros(int(np.prod(self._shape)), device=device)
+        self._state: State | None = None
+        self._counts: Tensor = torch.zeros(network.config.members, network.config.classes, dtype=torch.int64, device=device)
+
+    @torch.no_grad()
+    def push(self, events: ArrayLike) -> Integers:
+        """One step, with the flat places of the inputs that are active in it, once each; the spike counts (K, C) so far."""
+        places = torch.as_tensor(as_places(events, len(self._frame)), device=self._frame.device)
+        self._frame.zero_()[places] = 1
+        spikes, self._state = self._network(self._frame.view(1, 1, *self._shape), self._state)
+        self._counts += spikes[0, :, 0].long()
+        return self._counts.cpu().numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +115,17 @@ class EnsembleRun:
     operations: Operations
 
 
-def run_dense(network: SpikingNetwork, inputs: NDArray[Any], batch_size: int = 128, device: str = "cpu") -> EnsembleRun:
-    """Run every member over inputs (n, T, ...) to the end."""
-    if not len(inputs):
-        raise InputError("there are no inputs: give at least one.")
+def check_weights(network: SpikingNetwork) -> None:
+    """Refuse weights that are not finite."""
     if not all(bool(torch.isfinite(value).all()) for value in network.parameters()):
         raise InputError("the members hold weights that are not finite: train again with a lower learning rate.")
+
+
+def run_dense(network: SpikingNetwork, inputs: NDArray[Any], batch_size: int = 128, device: str = "cpu") -> EnsembleRun:
+    """Run every member over inputs (n, T, ...) to the end, and count what it does."""
+    if not len(inputs):
+        raise InputError("there are no inputs: give at least one.")
+    check_weights(network)
     network = network.to(device).eval()
     parts: list[tuple[NDArray[Any], ...]] = []
     with torch.no_grad():

@@ -24,9 +24,10 @@ from .values import as_seed
 STEPS = 80
 SIZE = (26, 26)
 SCALE = 0.85
-SENSOR = Sensor(contrast=0.2, mismatch=0.03, refractory=1, leak=0.0005, shot_noise=0.001, dark=0.1)
+SENSOR = Sensor(contrast=0.15, mismatch=0.03, refractory=1, leak=0.0005, shot_noise=0.001, dark=0.1)
 RADIUS = (1.5, 2.5)
 PERIOD = (50.0, 80.0)
+ANGLE = (0.0, 0.25)
 SLOW_START = (60.0, 240.0)
 TRAINING, TUNING, POOL = 8_000, 1_000, 2_000
 BATCH = 250  # simulated together: a frame of doubles for each stays in the cache
@@ -63,7 +64,7 @@ def _watch(name: str, rows: Integers, images: NDArray[np.uint8], labels: Integer
     events = np.empty((len(rows), STEPS, 2, *SIZE), dtype=bool)
     for start in range(0, len(rows), BATCH):
         some = rows[start : start + BATCH]
-        path = circular_path(first + some, STEPS, RADIUS, PERIOD, slow_start=SLOW_START, seed=seed)
+        path = circular_path(first + some, STEPS, RADIUS, PERIOD, ANGLE, either_way=False, slow_start=SLOW_START, seed=seed)
         events[start : start + BATCH] = simulate_events(_bright(images[some]), path, SIZE, SENSOR, seed, first + some, SCALE)
     return EventData(name, True, events, labels[rows], tuple("0123456789"), DESCRIPTION)
 

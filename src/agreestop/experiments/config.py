@@ -41,6 +41,7 @@ from agreestop.decide.levels import as_target
 DATA = ("digits",)
 NETWORKS = ("fully-connected", "convolutional", "resnet18")
 KINDS = ("deep", "variational")
+ENGINES = ("auto", "dense", "event-driven", "fused")
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -127,15 +128,17 @@ class EnsembleSettings:
 
 @dataclass(frozen=True)
 class DecideSettings:
-    """What is promised, and how it is measured: random calibration and test realisations of the pool."""
+    """What is promised, and how it is measured: random calibration and test realisations of the pool. engine: what runs the members."""
 
     target: float = 0.9
     max_set_size: int = 3
     n_calibration: int = 50
     realisations: int = 50
     checkpoints: tuple[float, ...] = (20, 40, 60, 80)
+    engine: str = "auto"
 
     def __post_init__(self) -> None:
+        _one_of("decide.engine", self.engine, ENGINES)
         as_target(self.target)
         as_max_set_size(self.max_set_size)
         as_checkpoints(self.checkpoints)

@@ -56,7 +56,7 @@ def gather_section(
     strip = None if inputs is None else _strip(rule, pool, inputs, protocol)
     accuracies = tuple(_accuracies(pool))
     tell(f"{name}: report", 1.0)
-    return Section(name, measurement.records, verdict, breakdown, accuracies, classes, strip, settings)
+    return Section(name, measurement.records, verdict, breakdown, accuracies, classes, strip, settings=settings)
 
 
 def measured(protocol: Protocol, n_tuning: int, n_pool: int) -> Measured:

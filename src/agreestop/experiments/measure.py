@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from agreestop.decide.tuning import tune
 from agreestop.report.records import Record
 
 Tell = Callable[[str, float], None]
+Rule: TypeAlias = SpikeCP | AgreeStop | DCSNN
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Protocol:
 @dataclass(frozen=True, eq=False)
 class _Entry:
     label: str
-    rule: SpikeCP | AgreeStop | DCSNN
+    rule: Rule
     tuned: bool = False
 
 
@@ -68,7 +70,7 @@ class Measurement:
     """Records of every rule, and the rules themselves, tuned where they are, at the main target and for all members, by their labels."""
 
     records: tuple[Record, ...]
-    rules: dict[str, SpikeCP | AgreeStop | DCSNN]
+    rules: dict[str, Rule]
 
 
 def measure_stream(ensemble: str, tuning: Scores, pool: Scores, protocol: Protocol, tell: Tell, spent: Floats | None = None) -> Measurement:
@@ -76,7 +78,7 @@ def measure_stream(ensemble: str, tuning: Scores, pool: Scores, protocol: Protoc
     largest, main = max(protocol.sizes), protocol.targets[0]
     settings = [(target, largest) for target in protocol.targets] + [(main, size) for size in protocol.sizes if size != largest]
     jobs = [(target, members, entry) for target, members in settings for entry in _entries(target, protocol, pool.times)]
-    tuned: dict[tuple[str, int], SpikeCP | AgreeStop | DCSNN] = {}
+    tuned: dict[tuple[str, int], Rule] = {}
     records, rules = [], {}
     for index, (target, members, entry) in enumerate(jobs):
         tell(f"{ensemble}: {entry.label}, target {target:g}, K = {members}", index / len(jobs))
@@ -94,7 +96,7 @@ def measure_stream(ensemble: str, tuning: Scores, pool: Scores, protocol: Protoc
     return Measurement(tuple(records), rules)
 
 
-def _energy(rule: SpikeCP | AgreeStop | DCSNN, pool: Scores, spent: Floats, protocol: Protocol) -> float:
+def _energy(rule: Rule, pool: Scores, spent: Floats, protocol: Protocol) -> float:
     """The share of the energy to T that stopping leaves, over a few realisations."""
     assert pool.labels is not None
     shares = []
@@ -119,14 +121,12 @@ def _some(scores: Scores, members: int) -> Scores:
     return replace(scores, log_confidence=scores.log_confidence[:, :, :members])
 
 
-def _tune(rule: SpikeCP | AgreeStop | DCSNN, tuning: Scores, protocol: Protocol) -> SpikeCP | AgreeStop:
+def _tune(rule: Rule, tuning: Scores, protocol: Protocol) -> SpikeCP | AgreeStop:
     assert tuning.labels is not None and not isinstance(rule, DCSNN)
     return tune(rule, tuning.log_confidence, tuning.labels, tuning.times, protocol.n_calibration, seed=protocol.seed).rule
 
 
-def _measure(
-    ensemble: str, entry: _Entry, rule: SpikeCP | AgreeStop | DCSNN, target: float, members: int, pool: Scores, protocol: Protocol
-) -> Record:
+def _measure(ensemble: str, entry: _Entry, rule: Rule, target: float, members: int, pool: Scores, protocol: Protocol) -> Record:
     assert pool.labels is not None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CalibrationWarning)

@@ -25,13 +25,16 @@ import torch
 from agreestop.decide.atomic import atomic_writer, make_folder
 from agreestop.decide.checks import InputError
 from agreestop.decide.score_files import load_spikes, save_spikes
+from agreestop.engines.choice import choose_engine
 from agreestop.engines.dense import Operations, run_dense, run_fresh
+from agreestop.engines.drive import Engine, run_to_end
 from agreestop.ensembles.deep import DeepEnsemble
 from agreestop.ensembles.files import load_members, load_posterior, save_members, save_posterior
 from agreestop.ensembles.training import Epoch, Training, train
 from agreestop.ensembles.variational import Posterior
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.digits import simulate_digits
+from agreestop.events.files import save_events
 from agreestop.networks.architectures import QUICK, Architecture, Convolutional, FullyConnected, ResNet18, SpikingNetwork
 from agreestop.networks.srm import Neuron
 
@@ -153,36 +156,58 @@ def score_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: EventSpl
 
     The pool is kept whole and divided: its first `decide.n_calibration` rows for calibration, the others for the test.
     """
-    settings = ["scores", asdict(config.data), asdict(config.network), asdict(ensemble)]
+    settings = ["scores", asdict(config.data), asdict(config.network), asdict(ensemble), config.decide.engine]
     if not all(_is_fresh(path, settings) for path in (files.tuning, files.pool, files.energy)):
-        _read_members(train_ensemble(config, ensemble, data, files, tell), ensemble, data, files, settings, tell)
+        members = train_ensemble(config, ensemble, data, files, tell)
+        _read_members(members, config.decide.engine, ensemble, data, files, settings, tell)
     _split_pool(files, config.decide.n_calibration)
 
 
+def engine_for(members: SpikingNetwork, name: str, part: EventData) -> Engine:
+    """The engine of that name, or the one that fits these inputs."""
+    return choose_engine(members, name, float(part.inputs.mean()))
+
+
 def _read_members(
-    members: SpikingNetwork, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, settings: Sequence[object], tell: Tell
+    members: SpikingNetwork,
+    engine: str,
+    ensemble: EnsembleSettings,
+    data: EventSplits,
+    files: EnsembleFiles,
+    settings: Sequence[object],
+    tell: Tell,
 ) -> None:
     for share, (path, part) in enumerate(((files.tuning, data.tuning), (files.pool, data.pool))):
         tell(f"{ensemble.kind} ensemble: reading {part.name}", share / 2)
+        counted = None
         if ensemble.fresh:
-            run = run_fresh(load_posterior(files.posterior), part.inputs, (ensemble.seed, share), device=ensemble.device)
+            counted = run_fresh(load_posterior(files.posterior), part.inputs, (ensemble.seed, share), ensemble.device)
+            spikes, name = counted.spikes, "dense"
         else:
-            run = run_dense(members, part.inputs, device=ensemble.device)
+            chosen = engine_for(members, engine, part)
+            spikes, name = run_to_end(chosen, part.inputs), chosen.name
         _unmark(path)
-        save_spikes(path, run.spikes, part.labels, part.classes)
+        save_spikes(path, spikes, part.labels, part.classes, name)
         if part is data.pool:
+            counted = counted or run_dense(members, part.inputs, device=ensemble.device)
             _unmark(files.energy)
             with atomic_writer(files.energy) as stream:
-                np.savez_compressed(stream, **asdict(run.operations))
+                np.savez_compressed(stream, **asdict(counted.operations))
             _mark(files.energy, settings)
         _mark(path, settings)
 
 
 def _split_pool(files: EnsembleFiles, n_calibration: int) -> None:
     """The pool as two score files; it is in random order already."""
-    spikes, labels, classes = load_spikes(files.pool)
+    pool = load_spikes(files.pool)
     for path, rows in ((files.calibration, slice(0, n_calibration)), (files.test, slice(n_calibration, None))):
-        save_spikes(path, spikes[rows], None if labels is None else labels[rows], classes)
+        save_spikes(path, pool.spikes[rows], None if pool.labels is None else pool.labels[rows], pool.classes, pool.engine)
+
+
+def save_test_inputs(path: Path, data: EventSplits, n_calibration: int) -> None:
+    """The inputs behind `test.npz`, for `agreestop decide` with members."""
+    pool = data.pool
+    save_events(path, replace(pool, inputs=pool.inputs[n_calibration:], labels=pool.labels[n_calibration:]))
 
 
 def load_energy(files: EnsembleFiles) -> Operations:

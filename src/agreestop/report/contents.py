@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from agreestop.decide.checks import Integers
 from agreestop.decide.decisions import Estimate
+from agreestop.engines.drive import TimeSaved
 
 from .records import Record
 from .verdict import Verdict
@@ -102,7 +103,10 @@ class Accuracy:
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """All there is to say about one ensemble, whose name is empty where there is one only. `settings` are how it was made."""
+    """All there is to say about one ensemble, whose name is empty where there is one only. `settings` are how it was made.
+
+    saved is what stopping early truly saved, where the members were run so.
+    """
 
     name: str
     records: tuple[Record, ...]
@@ -111,6 +115,7 @@ class Section:
     accuracies: tuple[Accuracy, ...]
     classes: tuple[str, ...]
     strip: Strip | None = None
+    saved: TimeSaved | None = None
     settings: tuple[tuple[str, str], ...] = ()
 
 

@@ -1,0 +1,42 @@
+"""Which engine: by device, architecture and how many inputs are active, unless one is named."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+
+from agreestop.decide.checks import InputError
+from agreestop.networks.architectures import ResNet18, SpikingNetwork
+
+from .dense import Dense
+from .drive import Engine
+
+ENGINES = ("auto", "dense", "event-driven", "fused")
+DENSE_FROM = 0.3
+"""The share of active inputs from which a matrix product is the faster."""
+
+
+def choose_engine(network: SpikingNetwork, name: str = "auto", density: float = 0.0) -> Engine:
+    """The engine of that name, or the one that fits: fused on a GPU; event-driven on a CPU where it can and inputs are sparse; else dense.
+
+    density: the share of inputs that are active in a step, where it is known.
+    """
+    if name not in ENGINES:
+        raise InputError(f"engine is {name!r}: choose one of {', '.join(ENGINES)}.")
+    if name == "auto":
+        name = _fitting(network, density)
+    if name == "event-driven":
+        from .event_driven import EventDriven
+
+        return EventDriven(network)
+    if name == "fused" and not torch.cuda.is_available():
+        raise InputError("engine is 'fused', but PyTorch finds no GPU: choose dense or event-driven, or auto.")
+    return Dense(network, "cuda" if name == "fused" else "cpu")
+
+
+def _fitting(network: SpikingNetwork, density: float) -> str:
+    if torch.cuda.is_available():
+        return "fused"
+    events = find_spec("numba") is not None and not isinstance(network.config, ResNet18) and density < DENSE_FROM
+    return "event-driven" if events else "dense"

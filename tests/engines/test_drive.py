@@ -1,0 +1,140 @@
+"""An early decision ends the work, and is the decision that scores computed to the end would give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
+
+import agreestop as ag  # noqa: E402
+from agreestop.decide.checks import Booleans, Integers  # noqa: E402
+from agreestop.engines.dense import Dense, run_dense  # noqa: E402
+from agreestop.engines.drive import Engine, LiveSession, decide_early  # noqa: E402
+from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork  # noqa: E402
+from agreestop.networks.srm import Neuron  # noqa: E402
+
+STEPS, MEMBERS, CLASSES = 24, 3, 4
+CONFIGS = {
+    "fully-connected": FullyConnected((2, 4, 4), CLASSES, MEMBERS, (12,), Neuron(threshold=0.3)),
+    "convolutional": Convolutional((2, 4, 4), CLASSES, MEMBERS, (5,), (8,), real_input=False),
+}
+
+
+def event_driven(network: SpikingNetwork) -> Engine:
+    pytest.importorskip("numba", reason="the event-driven engine needs numba")
+    from agreestop.engines.event_driven import EventDriven
+
+    return EventDriven(network)
+
+
+ENGINES: dict[str, Callable[[SpikingNetwork], Engine]] = {"dense": Dense, "event-driven": event_driven}
+
+
+def network(kind: str) -> SpikingNetwork:
+    """Untrained weights, so large that the read-out spikes."""
+    made = SpikingNetwork(CONFIGS[kind], torch.Generator().manual_seed(3), deviation=0.5)
+    return made.eval()
+
+
+def some_inputs(n: int, seed: int = 0) -> tuple[Booleans, Integers]:
+    """Events at a rate that names the class, weakly."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(CLASSES, size=n)
+    rates = np.full((n, 4, 4), 0.1)
+    rates[np.arange(n), labels] = 0.35
+    return rng.random((n, STEPS, 2, 4, 4)) < rates[:, None, None], labels
+
+
+def scores_to_the_end(engine: Engine, inputs: Booleans) -> Any:
+    return ag.log_confidence(np.cumsum(engine.begin(inputs).advance(STEPS), axis=1))
+
+
+EVERY, FEW = tuple(range(1, STEPS + 1)), (6, 12, 18, 24)
+RULES = {
+    "stop-aware": ag.SpikeCP(0.8, EVERY, 2, ag.MergeConfidence(r=1), "stop-aware"),
+    "simultaneous": ag.SpikeCP(0.8, EVERY, 2, ag.MergeConfidence(r=1), "simultaneous"),
+    "bonferroni": ag.SpikeCP(0.8, FEW, 2, ag.MergeConfidence(r=1)),
+    "p-variables": ag.SpikeCP(0.2, FEW, 3, ag.MergePValues(r=-np.inf)),
+    "randomised": ag.SpikeCP(0.2, FEW, 3, ag.MergePValues(r=1, form="randomized")),
+    "ranks": ag.SpikeCP(0.8, FEW, 2, ag.MergeRanks()),
+    "AgreeStop": ag.AgreeStop(0.8, EVERY, 2),
+    "DC-SNN": ag.DCSNN(0.8, EVERY, 2),
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("label", RULES)
+def test_early_decisions_are_those_of_the_full_scores(label: str, name: str, kind: str) -> None:
+    engine = ENGINES[name](network(kind))
+    known, truth = some_inputs(60)
+    calibrated = RULES[label].calibrate(scores_to_the_end(engine, known), truth, EVERY)
+    inputs, _ = some_inputs(50, 1)
+    expected = calibrated.decide(scores_to_the_end(engine, inputs), EVERY)
+    assert len(np.unique(expected.stop_index)) > 1
+    for chunk in (1, 5, STEPS):
+        run = decide_early(engine, calibrated, inputs, batch_size=17, chunk=chunk)
+        np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+        np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+        assert (run.computed >= expected.stop_time).all()
+        spacing = 1 if len(calibrated.checkpoints) == STEPS else 6
+        assert (run.computed < expected.stop_time + max(chunk, spacing)).all()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_live_input_is_decided_as_in_a_batch(name: str) -> None:
+    engine = ENGINES[name](network("fully-connected"))
+    known, truth = some_inputs(60)
+    for rule in (RULES["AgreeStop"], RULES["bonferroni"]):
+        calibrated = rule.calibrate(scores_to_the_end(engine, known), truth, EVERY)
+        inputs, _ = some_inputs(8, 2)
+        expected = decide_early(engine, calibrated, inputs).decisions
+        for row, frames in enumerate(inputs.reshape(8, STEPS, -1)):
+            session = LiveSession(engine, calibrated, row)
+            decisions = [session.push(np.flatnonzero(frame)) for frame in frames[: int(expected.stop_time[row])]]
+            assert decisions[-1] == expected[row] and not any(decisions[:-1])
+            with pytest.raises(ag.InputError, match="open a new session"):
+                session.push([])
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_the_dense_engine_in_chunks_is_the_network_whole(kind: str) -> None:
+    made = network(kind)
+    inputs, _ = some_inputs(9)
+    whole = run_dense(made, inputs).spikes
+    assert 0.005 < whole.mean() < 0.6
+    run = Dense(made).begin(inputs)
+    kept = np.array([True, False, True, True, False, True, True, True, False])
+    parts = [run.advance(5)[kept]]
+    run.keep(kept)
+    parts += [run.advance(steps) for steps in (1, 7, 11)]
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole[kept])
+    with pytest.raises(ag.InputError, match="0 are left"):
+        run.advance(1)
+
+
+def test_what_cannot_be_driven_is_said() -> None:
+    engine = Dense(network("fully-connected"))
+    inputs, labels = some_inputs(40)
+    scores = scores_to_the_end(engine, inputs)
+    halves = ag.AgreeStop(0.8, tuple(time / 2 for time in EVERY), 2).calibrate(scores, labels)
+    with pytest.raises(ag.InputError, match="not whole steps"):
+        decide_early(engine, halves, inputs)
+    rule = RULES["AgreeStop"].calibrate(scores, labels)
+    with pytest.raises(ag.InputError, match="the inputs have 10"):
+        decide_early(engine, rule, inputs[:, :10])
+    with pytest.raises(ag.InputError, match="was calibrated with 3"):
+        decide_early(Dense(SpikingNetwork(FullyConnected((2, 4, 4), CLASSES, 2, (3,)), torch.Generator().manual_seed(0))), rule, inputs)
+    with pytest.raises(ag.InputError, match="trained on"):
+        engine.begin(inputs[:, :, :1])
+    with pytest.raises(ag.InputError, match="numbered 0 to 31"):
+        engine.live().push([32])
+    broken = network("fully-connected")
+    with torch.no_grad():
+        next(broken.parameters())[0, 0, 0] = float("nan")
+    with pytest.raises(ag.InputError, match="not finite"):
+        Dense(broken)
