@@ -15,6 +15,8 @@ from .test_cli import call
 
 SMALL = """
 name = "small"
+[data]
+views = 1
 [network]
 hidden = [8]
 [[ensembles]]
@@ -45,6 +47,29 @@ def test_from_a_configuration_to_an_evaluation(tmp_path: Path, monkeypatch: pyte
     assert result["n"] == 547
 
 
+def test_members_run_no_further_than_their_decisions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From inputs and members the decisions are those from scores; another engine is refused unless asked for."""
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(SMALL)
+    assert call(monkeypatch, capsys, "score", "small.toml").code == 0
+    deep = Path("runs/small/deep")
+    assert call(monkeypatch, capsys, "calibrate", deep / "calibration.npz", "--max-set-size", 3, "-o", "rule").code == 0
+    from_scores = call(monkeypatch, capsys, "decide", "rule", deep / "test.npz")
+    words = ("decide", "rule", "runs/small/test-inputs.npz", "--members", deep / "members.safetensors")
+    from_inputs = call(monkeypatch, capsys, *words)
+    assert from_inputs.code == 0, from_inputs.err
+    assert from_inputs.out == from_scores.out
+    assert "of the 80 steps" in from_inputs.err
+    made_by = ag.load_rule("rule").engine
+    other = {"dense": "event-driven", "event-driven": "dense"}[made_by]
+    if other == "dense":
+        refused = call(monkeypatch, capsys, *words, "--engine", other)
+        assert refused.code == 2 and f"calibrated on scores of the {made_by} engine" in refused.err
+        assert call(monkeypatch, capsys, *words, "--engine", other, "--any-engine").code == 0
+
+
 def test_a_wrong_key_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text("[decide]\ntargt = 0.9\n")
@@ -55,6 +80,8 @@ def test_a_wrong_key_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
 
 TINY = """
 name = "tiny"
+[data]
+views = 1
 [network]
 hidden = [8]
 [[ensembles]]
@@ -81,6 +108,7 @@ def test_the_main_job_measures_every_rule_and_uses_again_what_it_made(
     assert content["simulated"] is True
     assert len(content["records"]) == 9
     assert all(0 < record["energy"] <= 1 and 0 < record["latency"] <= 1 for record in content["records"])
+    assert Path("runs/tiny/report.html").read_text().count("Time saved") == 1
     members = Path("runs/tiny/deep/members.safetensors")
     made = members.stat().st_mtime_ns
     assert call(monkeypatch, capsys, "run", "tiny.toml").code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,12 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 import agreestop as ag  # noqa: E402
 from agreestop.decide.checks import Booleans, Integers  # noqa: E402
 from agreestop.engines.dense import Dense, run_dense  # noqa: E402
-from agreestop.engines.drive import Engine, LiveSession, decide_early  # noqa: E402
-from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork  # noqa: E402
+from agreestop.engines.drive import Engine, LiveSession, decide_early, measure_saving  # noqa: E402
+from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork  # noqa: E402
 from agreestop.networks.srm import Neuron  # noqa: E402
 
 STEPS, MEMBERS, CLASSES = 24, 3, 4
-CONFIGS = {
+CONFIGS: dict[str, Architecture] = {
     "fully-connected": FullyConnected((2, 4, 4), CLASSES, MEMBERS, (12,), Neuron(threshold=0.3)),
     "convolutional": Convolutional((2, 4, 4), CLASSES, MEMBERS, (5,), (8,), real_input=False),
 }
@@ -138,3 +139,25 @@ def test_what_cannot_be_driven_is_said() -> None:
         next(broken.parameters())[0, 0, 0] = float("nan")
     with pytest.raises(ag.InputError, match="not finite"):
         Dense(broken)
+
+
+def test_another_engine_than_calibrated_with_is_refused_unless_asked_for() -> None:
+    engine = Dense(network("fully-connected"))
+    inputs, labels = some_inputs(40)
+    calibrated = replace(RULES["AgreeStop"].calibrate(scores_to_the_end(engine, inputs), labels), engine="event-driven")
+    with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven engine, and these are of the dense one"):
+        decide_early(engine, calibrated, inputs)
+    with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven engine"):
+        LiveSession(engine, calibrated)
+    assert len(decide_early(engine, calibrated, inputs, any_engine=True).decisions) == 40
+    assert LiveSession(engine, calibrated, any_engine=True).push([]) is None
+
+
+def test_what_stopping_saves_is_measured() -> None:
+    engine = Dense(network("fully-connected"))
+    inputs, labels = some_inputs(60)
+    calibrated = RULES["AgreeStop"].calibrate(scores_to_the_end(engine, inputs), labels)
+    saved = measure_saving(engine, calibrated, inputs, repeats=1)
+    expected = decide_early(engine, calibrated, inputs)
+    assert saved.engine == "dense" and saved.early > 0 and saved.to_end > 0
+    assert saved.computed == expected.computed.mean() / STEPS < 1

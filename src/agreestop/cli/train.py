@@ -30,9 +30,13 @@ def _make(config: Path | None, output: Path | None, scored: bool) -> None:
     with needing_networks():
         from agreestop.experiments import steps
     data = steps.load_data(settings)
-    folders = steps.ensemble_files(settings, output or Path("runs") / settings.name)
+    folder = output or Path("runs") / settings.name
+    folders = steps.ensemble_files(settings, folder)
     for ensemble, files in zip(settings.ensembles, folders, strict=True):
         with progress_bar("scoring" if scored else "training") as tell:
             (steps.score_ensemble if scored else steps.train_ensemble)(settings, ensemble, data, files, tell)
         for path in (files.tuning, files.calibration, files.test) if scored else (files.members,):
             out.print(f"Wrote {path}", markup=False, soft_wrap=True)
+    if scored:
+        steps.save_test_inputs(folder / "test-inputs.npz", data, settings.decide.n_calibration)
+        out.print(f"Wrote {folder / 'test-inputs.npz'}", markup=False, soft_wrap=True)

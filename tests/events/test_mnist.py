@@ -1,0 +1,67 @@
+"""mnist-dvs-sim, on files in MNIST's format with made-up digits: parts that share nothing, and damaged files that are said."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from agreestop.decide.checks import InputError
+from agreestop.events.mnist import simulate_mnist
+
+
+def write(path: Path, array: NDArray[Any]) -> None:
+    head = bytes((0, 0, 8, array.ndim)) + b"".join(length.to_bytes(4, "big") for length in array.shape)
+    content = head + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Bars at the place of their class, 30 for training and 12 for the test, some files gzipped."""
+    for part, count in (("train", 30), ("t10k", 12)):
+        labels = np.arange(count) % 10
+        images = np.zeros((count, 28, 28))
+        images[np.arange(count), 4 + 2 * labels, 4:24] = 255
+        write(tmp_path / f"{part}-images-idx3-ubyte{'.gz' if part == 'train' else ''}", images)
+        write(tmp_path / f"{part}-labels-idx1-ubyte", labels)
+    return tmp_path
+
+
+def test_the_parts_have_their_sizes_and_are_called_simulated(folder: Path) -> None:
+    data = simulate_mnist(folder, 0, (12, 6, 8))
+    assert [len(part) for part in (data.training, data.tuning, data.pool)] == [12, 6, 8]
+    for part in (data.training, data.tuning, data.pool):
+        assert part.inputs.shape[1:] == (80, 2, 26, 26)
+        assert part.simulated and "sim" in part.name and "events are simulated" in part.description
+    streams = np.concatenate([np.packbits(part.inputs.reshape(len(part), -1), axis=1) for part in (data.training, data.tuning, data.pool)])
+    assert len(np.unique(streams, axis=0)) == 26
+
+
+def test_the_seed_decides_everything(folder: Path) -> None:
+    one, same, other = (simulate_mnist(folder, seed, (5, 2, 3)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one.pool.inputs, same.pool.inputs)
+    assert not np.array_equal(one.pool.inputs, other.pool.inputs)
+
+
+def test_what_is_missing_or_damaged_is_said(folder: Path) -> None:
+    with pytest.raises(InputError, match="40 training digits are asked for"):
+        simulate_mnist(folder, 0, (30, 10, 5))
+    labels = folder / "t10k-labels-idx1-ubyte"
+    content = labels.read_bytes()
+    labels.write_bytes(content[:-1])
+    with pytest.raises(InputError, match="is damaged or is no idx file"):
+        simulate_mnist(folder)
+    write(labels, np.zeros(3))
+    with pytest.raises(InputError, match="which is not MNIST"):
+        simulate_mnist(folder)
+    labels.unlink()
+    with pytest.raises(InputError, match="there is no file t10k-labels-idx1-ubyte"):
+        simulate_mnist(folder)
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(b"no gzip")
+    with pytest.raises(InputError, match="cannot be read"):
+        simulate_mnist(folder)
