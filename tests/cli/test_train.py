@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ import agreestop as ag
 
 from .test_cli import call
 
+README = Path(__file__).parents[2] / "README.md"
 SMALL = """
 name = "small"
 [data]
@@ -62,6 +65,10 @@ def test_members_run_no_further_than_their_decisions(
     assert from_inputs.code == 0, from_inputs.err
     assert from_inputs.out == from_scores.out
     assert "of the 80 steps" in from_inputs.err
+    _, live = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    names: dict[str, Any] = {"ag": ag}
+    exec(live.replace("runs/digits/deep/agreestop.rule", "rule").replace("runs/digits", "runs/small"), names)
+    assert from_inputs.out.splitlines()[1].startswith(f"0,{names['decision'].time},")
     made_by = ag.load_rule("rule").engine
     other = {"dense": "event-driven", "event-driven": "dense"}[made_by]
     if other == "dense":

@@ -20,11 +20,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run", short_help="The main job: train, score, measure every rule, draw.")(run.run)
+app.command("run", short_help="The main job: train, score, measure every rule, report.")(run.run)
 app.command("train", short_help="Configuration -> trained ensembles.")(train.train)
 app.command("score", short_help="Trained ensembles -> score files.")(train.score)
 app.command("calibrate", short_help="Score file with labels -> rule file.")(calibrate.calibrate)
-app.command("decide", short_help="Rule file and score file -> decisions.")(decide.decide)
+app.command("decide", short_help="Rule file and scores or inputs -> decisions.")(decide.decide)
 app.command("evaluate", short_help="Rule file and labelled scores -> coverage, latency.")(evaluate.evaluate)
 
 
@@ -51,5 +51,5 @@ def main() -> None:
         say_error(str(error))
         sys.exit(2)
     except KeyboardInterrupt:
-        say_error("stopped; nothing half-written was left behind.")
+        say_error("stopped; nothing half-written was left behind, and the same command goes on from what was finished.")
         sys.exit(130)
