@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 import agreestop as ag  # noqa: E402
 from agreestop.decide.checks import Booleans, Integers  # noqa: E402
 from agreestop.engines.dense import Dense, run_dense  # noqa: E402
-from agreestop.engines.drive import Engine, LiveSession, decide_early, measure_saving  # noqa: E402
+from agreestop.engines.drive import Engine, LiveSession, decide_early, measure_saving, run_to_end  # noqa: E402
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork  # noqa: E402
 from agreestop.networks.srm import Neuron  # noqa: E402
 
@@ -161,3 +161,32 @@ def test_what_stopping_saves_is_measured() -> None:
     expected = decide_early(engine, calibrated, inputs)
     assert saved.engine == "dense" and saved.early > 0 and saved.to_end > 0
     assert saved.computed == expected.computed.mean() / STEPS < 1
+
+
+class Small:
+    """The dense engine on a machine that holds few inputs at once."""
+
+    def __init__(self, most: int) -> None:
+        self._dense, self._most = Dense(network("fully-connected")), most
+        self.name, self.members, self.classes, self.chunk = "dense", MEMBERS, CLASSES, 4
+
+    def begin(self, inputs: Any) -> Any:
+        if len(inputs) > self._most:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        return self._dense.begin(inputs)
+
+    def live(self) -> Any:
+        return self._dense.live()
+
+
+def test_what_memory_does_not_hold_runs_in_groups_and_that_is_said() -> None:
+    inputs, labels = some_inputs(30)
+    whole = scores_to_the_end(Dense(network("fully-connected")), inputs)
+    calibrated = RULES["AgreeStop"].calibrate(whole, labels)
+    with pytest.warns(UserWarning, match="in groups of 7"):
+        run = decide_early(Small(8), calibrated, inputs)
+    np.testing.assert_array_equal(run.decisions.sets, calibrated.decide(whole).sets)
+    with pytest.warns(UserWarning, match="in groups of 1"):
+        np.testing.assert_array_equal(ag.log_confidence(np.cumsum(run_to_end(Small(1), inputs), axis=1)), whole)
+    with pytest.raises(ag.InputError, match="memory does not hold 3 members and 1 inputs at once"):
+        run_to_end(Small(0), inputs)

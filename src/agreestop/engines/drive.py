@@ -8,10 +8,11 @@ computed whole, so work is saved by the chunk. One live input goes through the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol, final
+from typing import Any, Protocol, TypeVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -92,27 +93,56 @@ def decide_early(
         calibrated.check_engine(engine.name)
     times = _as_steps(calibrated, engine, inputs.shape[1])
     began = perf_counter()
-    n, length = len(inputs), chunk or engine.chunk
-    index, sets, computed = np.empty(n, np.int64), np.empty((n, engine.classes), bool), np.zeros(n, np.int64)
-    for start in range(0, n, batch_size):
-        batch = inputs[start : start + batch_size]
-        watch, run = _Watch(calibrated, len(batch), start), engine.begin(batch)
-        time = 0
-        while run.rows:
-            first, last = _next_checkpoints(times, time, length)
-            spikes = run.advance(times[last - 1] - time)
-            computed[start + watch.active] += times[last - 1] - time
-            places = [times[place] - time - 1 for place in range(first, last)]
-            run.keep(watch.judge(spikes, range(first, last), places))
-            time = times[last - 1]
-        index[start : start + batch_size], sets[start : start + batch_size] = watch.index, watch.sets
+    length = chunk or engine.chunk
+    parts = _in_groups(engine, inputs, batch_size, lambda batch, first: _decide_batch(engine, calibrated, times, batch, first, length))
+    index, sets, computed = (np.concatenate(part) for part in zip(*parts, strict=True))
     return EarlyRun(Decisions(index, sets, calibrated.checkpoints), computed, perf_counter() - began)
+
+
+def _decide_batch(
+    engine: Engine, calibrated: CalibratedRule, times: Sequence[int], batch: NDArray[Any], number: int, length: int
+) -> tuple[Integers, Booleans, Integers]:
+    """Stop indices, sets and steps computed of inputs numbered from `number`."""
+    watch, run = _Watch(calibrated, len(batch), number), engine.begin(batch)
+    computed: Integers = np.zeros(len(batch), np.int64)
+    time = 0
+    while run.rows:
+        first, last = _next_checkpoints(times, time, length)
+        spikes = run.advance(times[last - 1] - time)
+        computed[watch.active] += times[last - 1] - time
+        run.keep(watch.judge(spikes, range(first, last), [times[place] - time - 1 for place in range(first, last)]))
+        time = times[last - 1]
+    return watch.index, watch.sets, computed
 
 
 def run_to_end(engine: Engine, inputs: NDArray[Any], batch_size: int = BATCH) -> Booleans:
     """Read-out spikes (n, T, K, C) at every step of inputs (n, T, ...)."""
-    parts = [engine.begin(inputs[start : start + batch_size]).advance(inputs.shape[1]) for start in range(0, len(inputs), batch_size)]
-    return np.concatenate(parts)
+    return np.concatenate(_in_groups(engine, inputs, batch_size, lambda batch, first: engine.begin(batch).advance(inputs.shape[1])))
+
+
+Outcome = TypeVar("Outcome")
+
+
+def _in_groups(engine: Engine, inputs: NDArray[Any], batch_size: int, run: Callable[[NDArray[Any], int], Outcome]) -> list[Outcome]:
+    """What `run` makes of batches of the inputs, in order. Where memory does not hold a batch, it is halved, and that is said once."""
+    outcomes: list[Outcome] = []
+    start, halved = 0, False
+    while start < len(inputs) or not outcomes:
+        batch = inputs[start : start + batch_size]
+        try:
+            outcomes.append(run(batch, start))
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and "memory" not in str(error):
+                raise
+            sizes = f"{engine.members} members and {len(batch)} inputs at once"
+            if len(batch) == 1:
+                raise InputError(f"memory does not hold {sizes} on the {engine.name} engine: use fewer members.") from None
+            batch_size, halved = len(batch) // 2, True
+            continue
+        start += len(batch)
+    if halved:
+        warnings.warn(f"memory did not hold the batch asked for: inputs were run in groups of {batch_size}.", stacklevel=3)
+    return outcomes
 
 
 @dataclass(frozen=True)
