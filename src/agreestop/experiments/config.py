@@ -15,7 +15,7 @@
     [[ensembles]]
     kind = "deep"                         # or "variational"
     members = 6
-    epochs = 8
+    epochs = 6
 
     [decide]
     target = 0.9
@@ -105,7 +105,7 @@ class EnsembleSettings:
 
     kind: str
     members: int = 6
-    epochs: int = 20
+    epochs: int = 18
     batch_size: int = 64
     learning_rate: float = 5e-3
     readouts: int = 8
@@ -153,7 +153,7 @@ class RunConfig:
     name: str = "digits"
     data: DataSettings = field(default_factory=DataSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
-    ensembles: tuple[EnsembleSettings, ...] = (EnsembleSettings("deep", epochs=8), EnsembleSettings("variational"))
+    ensembles: tuple[EnsembleSettings, ...] = (EnsembleSettings("deep", epochs=6), EnsembleSettings("variational"))
     decide: DecideSettings = field(default_factory=DecideSettings)
 
     def __post_init__(self) -> None:
