@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
 import agreestop as ag  # noqa: E402
-from agreestop.engines.choice import DENSE_FROM, choose_engine  # noqa: E402
+from agreestop.engines.choice import DENSE_FROM, choose_engine, lightest_engine  # noqa: E402
+from agreestop.engines.drive import run_to_end  # noqa: E402
 from agreestop.networks.architectures import FullyConnected, ResNet18, SpikingNetwork  # noqa: E402
+from agreestop.networks.srm import Neuron  # noqa: E402
 
 SMALL = SpikingNetwork(FullyConnected((4,), 3, 2, (5,)), torch.Generator().manual_seed(0))
 NUMBA = importlib.util.find_spec("numba") is not None
@@ -37,7 +40,28 @@ def test_an_engine_can_be_named() -> None:
 
 @ON_CPU
 def test_what_is_not_there_is_said() -> None:
-    with pytest.raises(ag.InputError, match="choose one of auto, dense, event-driven, fused"):
+    with pytest.raises(ag.InputError, match="choose one of auto, dense, event-driven, event-driven-bfloat16, event-driven-int8, fused"):
         choose_engine(SMALL, "quantum")
     with pytest.raises(ag.InputError, match="PyTorch finds no GPU"):
         choose_engine(SMALL, "fused")
+
+
+def test_the_lightest_engine_decides_as_float32_does() -> None:
+    """Weights that int8 holds exactly are kept in it, others are not."""
+    pytest.importorskip("numba", reason="the event-driven engine needs numba")
+    rng = np.random.default_rng(0)
+    inputs, labels = rng.random((60, 12, 4)) < 0.3, rng.integers(3, size=60)
+    exact = SpikingNetwork(FullyConnected((4,), 3, 2, (5,), Neuron(threshold=0.3)), torch.Generator().manual_seed(1), deviation=0.6)
+    weights = [value for name, value in exact.named_parameters() if name.endswith("weight")]
+    with torch.no_grad():
+        for weight in weights:
+            weight.copy_((weight * 64).round().clamp(-127, 127) / 64)
+            weight[:, 0] = 127 / 64  # the greatest of every output: then the unit of int8 is 1/64
+    engine = choose_engine(exact, "event-driven")
+    scores = ag.log_confidence(np.cumsum(run_to_end(engine, inputs), axis=1))
+    calibrated = ag.AgreeStop(0.5, range(1, 13), 2).calibrate(scores, labels)
+    assert lightest_engine(exact, calibrated, inputs).name == "event-driven-int8"
+    with torch.no_grad():
+        weights[0].add_(torch.rand(weights[0].shape, generator=torch.Generator().manual_seed(2)) / 2)
+    many = rng.random((5000, 12, 4)) < 0.3
+    assert lightest_engine(exact, calibrated, many).name != "event-driven-int8"

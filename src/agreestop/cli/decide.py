@@ -27,7 +27,7 @@ def decide(
     rule: Annotated[Path, typer.Argument(help="Rule file that `agreestop calibrate` wrote.")],
     scores: Annotated[Path, typer.Argument(help="Score file, or with --members a file of inputs; labels are not needed.")],
     members: Annotated[Path | None, typer.Option(help="Trained members, to run on inputs and no further than the stop.")] = None,
-    engine: Annotated[str, typer.Option(help="With --members: auto, dense, event-driven or fused.")] = "auto",
+    engine: Annotated[str, typer.Option(help="With --members: auto, dense, event-driven (-bfloat16, -int8) or fused.")] = "auto",
     any_engine: Annotated[bool, typer.Option("--any-engine", help="Also on another engine than the rule was calibrated with.")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .csv, .json or .npz to write; else CSV on the terminal.")] = None,
 ) -> None:

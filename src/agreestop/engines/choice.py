@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import InputError
 from agreestop.networks.architectures import ResNet18, SpikingNetwork
 
 from .dense import Dense
-from .drive import Engine
+from .drive import Engine, decide_early
 
-ENGINES = ("auto", "dense", "event-driven", "fused")
+ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused")
+LIGHT = ("int8", "bfloat16")  # the lightest first
 DENSE_FROM = 0.3
 """The share of active inputs from which a matrix product is the faster."""
 
@@ -26,10 +31,10 @@ def choose_engine(network: SpikingNetwork, name: str = "auto", density: float = 
         raise InputError(f"engine is {name!r}: choose one of {', '.join(ENGINES)}.")
     if name == "auto":
         name = _fitting(network, density)
-    if name == "event-driven":
+    if name.startswith("event-driven"):
         from .event_driven import EventDriven
 
-        return EventDriven(network)
+        return EventDriven(network, name.removeprefix("event-driven").removeprefix("-") or "float32")
     if name == "fused" and not torch.cuda.is_available():
         raise InputError("engine is 'fused', but PyTorch finds no GPU: choose dense or event-driven, or auto.")
     return Dense(network, "cuda" if name == "fused" else "cpu")
@@ -40,3 +45,17 @@ def _fitting(network: SpikingNetwork, density: float) -> str:
         return "fused"
     events = find_spec("numba") is not None and not isinstance(network.config, ResNet18) and density < DENSE_FROM
     return "event-driven" if events else "dense"
+
+
+def lightest_engine(network: SpikingNetwork, calibrated: CalibratedRule, inputs: NDArray[Any]) -> Engine:
+    """The event-driven engine with the lightest weights, int8, bfloat16 or float32, whose decisions on these inputs are those of float32.
+
+    Give inputs of the tuning split, then score, calibrate and decide with the engine that is returned.
+    """
+    reference = decide_early(choose_engine(network, "event-driven"), calibrated, inputs, any_engine=True).decisions
+    for precision in LIGHT:
+        engine = choose_engine(network, f"event-driven-{precision}")
+        decisions = decide_early(engine, calibrated, inputs, any_engine=True).decisions
+        if np.array_equal(decisions.stop_index, reference.stop_index) and np.array_equal(decisions.sets, reference.sets):
+            return engine
+    return choose_engine(network, "event-driven")

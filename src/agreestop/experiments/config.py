@@ -41,7 +41,7 @@ from agreestop.decide.levels import as_target
 DATA = ("digits",)
 NETWORKS = ("fully-connected", "convolutional", "resnet18")
 KINDS = ("deep", "variational")
-ENGINES = ("auto", "dense", "event-driven", "fused")
+ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused")
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
