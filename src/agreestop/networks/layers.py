@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from agreestop.decide.checks import InputError
 
+from .compiled import available
+
 
 def check_members(x: Tensor, shared: bool, members: int) -> None:
     """Refuse an input whose member axis is not K."""
@@ -45,6 +47,11 @@ class MemberLinear(nn.Module):
                 f"the input has shape {tuple(x.shape)}: (T, batch, {self.inputs}) or (T, K, batch, {self.inputs}) is needed by this layer."
             )
         check_members(x, x.ndim == 3, self.members)
+        if available():
+            from . import cpu_sparse  # imported here since it compiles its loops
+
+            if cpu_sparse.can_run(x, self.weight) and (sparse := cpu_sparse.sparse_product(x, self.weight)) is not None:
+                return sparse
         steps, batch = len(x), x.shape[-2]
         rows = x.reshape(1, steps * batch, -1).expand(self.members, -1, -1) if x.ndim == 3 else x.transpose(0, 1).flatten(1, 2)
         return torch.bmm(rows, self.weight).view(self.members, steps, batch, self.outputs).transpose(0, 1)

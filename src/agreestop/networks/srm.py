@@ -29,6 +29,7 @@ from torch.autograd.function import once_differentiable
 
 from agreestop.decide.checks import InputError
 
+from .compiled import available
 from .surrogate import Surrogate
 
 
@@ -63,8 +64,8 @@ def srm(currents: Tensor, state: SRMState | None, parameters: SRMParameters, fus
     """Currents (T, ...) and the state before them, None at the start, to spikes (T, ...) of the same type and the state after them.
 
     The state is kept in the wider of the types of currents and parameters. Differentiable once, in currents, state, decays and threshold.
-    fused: in one kernel (`fused.py`); None: on a GPU where Triton is installed, for a float32 state and constants that are one number
-    or one a member, shaped (K, 1, ..., 1).
+    fused: in one kernel (`fused.py`); None: on a GPU where Triton is installed and on a CPU where numba is (`cpu_srm.py`), for a float32
+    state and constants that are one number or one a member, shaped (K, 1, ..., 1); False: step by step.
     """
     if currents.ndim < 2 or not len(currents) or not currents.is_floating_point():
         raise InputError(
@@ -87,6 +88,11 @@ def srm(currents: Tensor, state: SRMState | None, parameters: SRMParameters, fus
         found = _in_one_kernel(currents, state, constants, dtype, parameters.surrogate, demanded=fused is not None)
         if found is not None:
             return found
+    if fused is None and currents.device.type == "cpu" and available():
+        from . import cpu_srm  # imported here since it compiles its loops
+
+        if cpu_srm.can_run(currents, state, (a, b, r, threshold, gain)):
+            return cpu_srm.fused_srm(currents, state, (a, b, r, threshold, gain), parameters.surrogate)
     if state is None:
         state = SRMState(*(torch.zeros_like(currents[0], dtype=dtype) for _ in range(3)))
     tensors = (currents, *state, a, b, r, threshold, gain)

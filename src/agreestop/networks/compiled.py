@@ -1,0 +1,138 @@
+"""What the operators for the CPU share: loops that numba compiles, threads to run them, and memory for what they fill.
+
+numba is not needed: where it is missing, or does not go with the installed numpy, the operators of PyTorch do the same work.
+A loop is compiled once for a machine and kept on disk: next to its file, else in the user's cache, or in NUMBA_CACHE_DIR where that is
+set; where none of them can be written it is compiled again by each process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PARTS_A_THREAD = 4  # so that a thread that others hold up does not hold up all
+HUGE_PAGE, HUGE = 1 << 21, 1 << 22
+"""Bytes of a huge page, and of an array that is worth some: the C library gives large ones back to the system and asks for them anew."""
+
+_left: ContextVar[int | None] = ContextVar("threads that `alone` left to the loops", default=None)
+
+
+@cache
+def available() -> bool:
+    """Whether loops can be compiled here."""
+    try:
+        import numba
+    except ImportError:  # missing, or it refuses this numpy
+        return False
+    return not numba.config.DISABLE_JIT
+
+
+def compiled(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile a loop for those types, to run without Python's lock; at once, so that a cache that cannot be written is noticed here."""
+    import numba
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        settings = {"nogil": True, "error_model": "numpy"}
+        try:
+            return numba.njit(signature, cache=True, **settings)(function)
+        except (OSError, RuntimeError):  # no place for the cache, or no room in it
+            return numba.njit(signature, **settings)(function)
+
+    return decorate
+
+
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a piece into each loop that calls it; in the file of the loop, whose changes alone renew the cache."""
+    import numba
+
+    return numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)
+
+
+def instruction(function: Callable[..., Any]) -> Any:
+    """What numba has no name for, given as the code that LLVM is to make of it."""
+    from numba.extending import intrinsic
+
+    return intrinsic(function)
+
+
+def threads_for(work: int, worth_a_thread: int) -> int:
+    """How many threads the work is worth, of those that PyTorch may use, or could before `alone`."""
+    return min(_left.get() or torch.get_num_threads(), 1 + work // worth_a_thread)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within it PyTorch's operators take one thread, and the loops as many as PyTorch had; for work that is done in loops for the most.
+
+    PyTorch's threads wait by spinning for milliseconds after each of its operators, on cores that the loops could use; and an operator
+    ends with its slowest thread, which on a machine with other work may wait longer for a core than the whole operator takes.
+    """
+    before = torch.get_num_threads()
+    token = _left.set(_left.get() or before)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        _left.reset(token)
+
+
+def in_parallel(work: Callable[[int, int, int], None], items: int, threads: int) -> None:
+    """Call work(thread, first, last) until all items are done, in `threads` threads of which this is one.
+
+    Which thread takes which items is left to chance, so work must not let a result depend on it.
+    """
+    threads = max(1, min(threads, items))
+    if threads == 1:
+        return work(0, 0, items)
+    size = -(-items // (PARTS_A_THREAD * threads))
+    firsts = iter(range(0, items, size))
+
+    def take(thread: int) -> None:
+        for first in firsts:
+            work(thread, first, min(first + size, items))
+
+    others = [_pool(os.getpid(), threads).submit(take, thread) for thread in range(1, threads)]
+    try:
+        take(0)
+    finally:
+        for other in others:
+            if not other.cancel():  # one that has not begun by now has nothing left to do
+                other.result()
+
+
+@cache
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Kept, since starting a thread takes as long as a small layer; a forked process has none of its parent's threads."""
+    return ThreadPoolExecutor(threads - 1, thread_name_prefix="agreestop")
+
+
+def empty(shape: Sequence[int], strides: Sequence[int] | None = None) -> Tensor:
+    """An empty float32 tensor; a large one on huge pages, where the system lends them: to be given small ones takes as long as the work."""
+    values = torch.empty(shape) if strides is None else torch.empty_strided(shape, strides)
+    if values.nbytes >= HUGE and (advise := _madvise()) is not None:
+        begin = -(-values.data_ptr() // HUGE_PAGE) * HUGE_PAGE
+        advise(begin, values.data_ptr() + values.nbytes - begin, mmap.MADV_HUGEPAGE)  # a refusal leaves the small pages
+    return values
+
+
+@cache
+def _madvise() -> Callable[[int, int, int], int] | None:
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    try:
+        function = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return function

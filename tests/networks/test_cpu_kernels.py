@@ -1,0 +1,372 @@
+"""The compiled operators for the CPU: those of PyTorch bit by bit, or but for the order of a sum, whatever the threads and the storage."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from agreestop.networks import compiled
+from agreestop.networks.srm import SRM, Constants, Neuron, SRMParameters, SRMState, srm
+from agreestop.networks.surrogate import SLOPES, Surrogate
+
+from .plain import generator, plain_loop, random_spikes
+
+numba = pytest.importorskip("numba", reason="numba, which compiles these operators, is not installed")
+
+from agreestop.networks import cpu_sparse, cpu_srm  # noqa: E402
+
+_NEAR = torch.full((40,), 1 + 2.0**-12)
+FUSES = bool((torch.addcmul(torch.full((40,), -1 - 2.0**-11), _NEAR, _NEAR) == 2.0**-24).all())
+same_roundings = pytest.mark.skipif(not FUSES, reason="PyTorch rounds a multiply-and-add twice on this processor")
+
+MEMBERS_OUTERMOST, BATCH_OUTSIDE = (1, 0, 2, 3), (0, 2, 1, 3)
+SHAPES = [
+    ((20, 3, 5, 60), (0, 1, 2, 3)),
+    ((20, 3, 5, 60), MEMBERS_OUTERMOST),
+    ((20, 3, 5, 60), BATCH_OUTSIDE),
+    ((20, 3, 5, 7), (3, 2, 1, 0)),
+    ((9, 2, 3, 4, 5, 7), (0, 2, 1, 3, 4, 5)),
+    ((1, 3, 2, 130), MEMBERS_OUTERMOST),
+    ((7, 1, 3, 11), MEMBERS_OUTERMOST),
+    ((6, 4, 1, 1), BATCH_OUTSIDE),
+    ((8, 2, 5), (0, 1, 2)),
+    ((8, 130), (0, 1)),
+]
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Sets the number of threads, and makes every work worth one."""
+    before = torch.get_num_threads()
+    for module in (cpu_srm, cpu_sparse):
+        monkeypatch.setattr(module, "WORTH_A_THREAD", 1)
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def stored(values: Tensor, order: tuple[int, ...]) -> Tensor:
+    """The same values, with that order of the axes in memory."""
+    return values.permute(order).contiguous().permute([order.index(axis) for axis in range(values.ndim)])
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=generator(seed))
+
+
+def constants_of(parameters: SRMParameters) -> Constants:
+    a, b = parameters.membrane_decay, parameters.synapse_decay
+    return a, b, parameters.refractory_decay, parameters.threshold, parameters.scale * (1 - a) * (1 - b)
+
+
+def fused(currents: Tensor, state: SRMState | None, parameters: SRMParameters) -> tuple[Tensor, SRMState]:
+    return cpu_srm.fused_srm(currents, state, constants_of(parameters), parameters.surrogate)
+
+
+def unfused(currents: Tensor, state: SRMState | None, parameters: SRMParameters) -> tuple[Tensor, SRMState]:
+    return srm(currents, state, parameters, fused=False)
+
+
+def parameters_of(members: int, steps: Tensor, name: str = "arctan", learned: bool = False) -> SRMParameters:
+    """A little different in each member."""
+    module = SRM(members, Neuron(threshold=0.8, surrogate=Surrogate(name), learned=learned))
+    shift = torch.linspace(-0.1, 0.1, members) if members > 1 else torch.zeros(1)
+    for value in module.state_dict().values():
+        value.add_(shift)
+    return module.parameters_for(steps)
+
+
+def run(
+    operator: Callable[..., Any], currents: Tensor, start: SRMState | None, parameters: SRMParameters, **leaves: Tensor
+) -> list[Tensor]:
+    """Spikes, state after, and gradients in currents, state before and leaves, from a loss of spikes and of the state after."""
+    x = currents.detach().requires_grad_()
+    before = None if start is None else SRMState(*(value.to(x.dtype).requires_grad_() for value in start))
+    spikes, after = operator(x, before, parameters)
+    loss = (spikes * normal(*spikes.shape, seed=7)).sum() + sum((value.square().sum() for value in after), torch.zeros(()))
+    found = torch.autograd.grad(loss, [x, *(before or ()), *leaves.values()])
+    return [value.detach() for value in (spikes, *after, *found)]
+
+
+def start_of(currents: Tensor) -> SRMState:
+    return SRMState(*(torch.rand(currents.shape[1:], generator=generator(seed)) for seed in range(3)))
+
+
+def close(one: Tensor, other: Tensor, tolerance: float = 2e-6) -> None:
+    """To within float32, counted from the largest."""
+    torch.testing.assert_close(one, other, rtol=10 * tolerance, atol=tolerance * max(1.0, other.abs().max().item()))
+
+
+# ---- the neuron
+
+
+@same_roundings
+@pytest.mark.parametrize("name", SLOPES)
+@pytest.mark.parametrize(("shape", "order"), SHAPES)
+def test_spikes_state_and_gradients_are_those_without_fusion(shape: tuple[int, ...], order: tuple[int, ...], name: str) -> None:
+    currents = stored(normal(*shape) + 0.2, order)
+    parameters = parameters_of(shape[1] if len(shape) > 2 else 1, currents, name)
+    for start in (None, start_of(currents)):
+        found, expected = (run(operator, currents, start, parameters) for operator in (fused, unfused))
+        assert len(currents) == 1 or 0.05 < found[0].mean() < 0.95
+        for place, (one, other) in enumerate(zip(found, expected, strict=True)):
+            if name == "sigmoid" and place > 3:
+                close(one, other)
+            else:
+                torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", SLOPES)
+@pytest.mark.parametrize("order", [MEMBERS_OUTERMOST, BATCH_OUTSIDE])
+def test_gradients_are_those_of_a_plain_loop_in_double_precision(order: tuple[int, ...], name: str) -> None:
+    """Currents, state, decays and threshold; at these seeds no potential is so near its threshold that float32 moves a spike."""
+    currents = stored(normal(20, 3, 5, 30, seed=1) + 0.2, order)
+    results = []
+    for operator, dtype in ((fused, torch.float32), (unfused, torch.float32), (plain_loop, torch.float64)):
+        base = parameters_of(3, currents, name)
+        names = ("membrane_decay", "synapse_decay", "refractory_decay", "threshold")
+        leaves = {key: getattr(base, key).detach().to(dtype).requires_grad_() for key in names}
+        start = SRMState(*(value.to(dtype) for value in start_of(currents)))
+        results.append(run(operator, currents.to(dtype), start, replace(base, **leaves), **leaves))
+    found, without, expected = results
+    assert torch.equal(found[0], expected[0].float())
+    for one, other, exact in zip(found, without, expected, strict=True):
+        assert one.abs().max() > 0
+        close(one, exact.float(), 1e-5)
+        close(one, other)
+
+
+@same_roundings
+def test_constants_that_all_neurons_share_and_some_that_each_member_has() -> None:
+    currents = normal(20, 3, 4, 5) + 0.2
+    for names in ((), ("threshold",), ("membrane_decay", "refractory_decay")):
+        results = []
+        for operator in (fused, unfused):
+            base = parameters_of(1, currents)
+            leaves = {key: (torch.linspace(-0.02, 0.02, 3).view(3, 1, 1) + getattr(base, key)).detach().requires_grad_() for key in names}
+            leaves["synapse_decay"] = base.synapse_decay.detach().requires_grad_()
+            results.append(run(operator, currents, None, replace(base, **leaves), **leaves))
+        for one, other in zip(*results, strict=True):
+            assert one.shape == other.shape
+            close(one, other)
+        torch.testing.assert_close(results[0][:5], results[1][:5], rtol=0, atol=0)
+
+
+@same_roundings
+def test_one_step_held_over_time_and_gradients_that_repeat() -> None:
+    step = stored(normal(1, 3, 4, 10), BATCH_OUTSIDE)
+    parameters = parameters_of(3, step)
+    found = []
+    for operator in (fused, unfused):
+        x = step.detach().requires_grad_()
+        spikes, after = operator(x.expand(12, -1, -1, -1), None, parameters)
+        (gradient,) = torch.autograd.grad(spikes.sum() + after.membrane.sum(), [x])
+        found.append((spikes.detach(), gradient))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+    assert found[0][0].stride() == found[1][0].stride()
+
+
+@same_roundings
+def test_a_sequence_in_chunks_is_the_sequence_whole() -> None:
+    currents = stored(normal(20, 2, 3, 50), MEMBERS_OUTERMOST)
+    parameters = parameters_of(2, currents)
+    whole, end = fused(currents, None, parameters)
+    parts, state = [], None
+    for chunk in currents.tensor_split((1, 4, 11)):
+        spikes, state = fused(chunk, state, parameters)
+        parts.append(spikes)
+    assert state is not None
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=0)
+    torch.testing.assert_close(tuple(state), tuple(end), rtol=0, atol=0)
+
+
+def test_spikes_lie_in_memory_as_the_currents() -> None:
+    for order in (MEMBERS_OUTERMOST, BATCH_OUTSIDE):
+        currents = stored(normal(5, 2, 3, 4), order)
+        spikes, state = fused(currents, None, parameters_of(2, currents))
+        assert spikes.stride() == currents.stride()
+        assert all(value.is_contiguous() == (order == MEMBERS_OUTERMOST) for value in state)
+
+
+def test_neurons_are_the_same_on_one_thread_and_two_and_again(threads: Callable[[int], None]) -> None:
+    currents = stored(normal(30, 3, 4, 100), MEMBERS_OUTERMOST)
+    results = []
+    for count in (1, 2, 2, 3):
+        threads(count)
+        parameters = parameters_of(3, currents)
+        threshold = parameters.threshold.detach().requires_grad_()
+        results.append(run(fused, currents, start_of(currents), replace(parameters, threshold=threshold), threshold=threshold))
+    for other in results[1:]:
+        torch.testing.assert_close(results[0], other, rtol=0, atol=0)
+
+
+def test_the_exponential_of_the_sigmoid_slope_is_right_far_out() -> None:
+    """The slope is the gradient of one step from rest with an impulse for a kernel; 0 ≤ |k v| ≤ 90."""
+    v = torch.linspace(-22.5, 22.5, 2001)
+    zero, one = torch.full((), 1e-30), torch.ones(())
+    currents = (v + 1).view(1, 1, -1).requires_grad_()
+    spikes, _ = cpu_srm.fused_srm(currents, None, (zero, zero, zero, one, one), Surrogate("sigmoid"))
+    (found,) = torch.autograd.grad(spikes.sum(), [currents])
+    x = 4.0 * (currents.detach() - 1).double()
+    torch.testing.assert_close(found.double(), 4 * torch.sigmoid(x) * torch.sigmoid(-x), rtol=2e-6, atol=1e-37)
+
+
+def test_what_the_operators_do_not_take() -> None:
+    currents = normal(8, 3, 4, 5)
+    constants = constants_of(parameters_of(3, currents))
+    assert cpu_srm.can_run(currents, None, constants)
+    assert not cpu_srm.can_run(currents.double(), None, constants)
+    assert not cpu_srm.can_run(currents[:2], None, constants)
+    assert not cpu_srm.can_run(currents[:, :0], None, constants)
+    assert not cpu_srm.can_run(currents, SRMState(*(value.double() for value in start_of(currents))), constants)
+    assert not cpu_srm.can_run(currents, None, (torch.rand(4, 1), *constants[1:]))
+    x, weight = random_spikes(20, 10, 100), normal(3, 100, 60)
+    assert cpu_sparse.can_run(x, weight)
+    assert not cpu_sparse.can_run(x.double(), weight.double())
+    assert not cpu_sparse.can_run(x[:1], weight)
+    assert not cpu_sparse.can_run(x.requires_grad_(), weight)
+    assert cpu_sparse.can_run(random_spikes(20, 3, 10, 100).requires_grad_(), weight)
+
+
+# ---- the product
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """As `MemberLinear` has it without this operator."""
+    members, inputs, outputs = weight.shape
+    rows = x.reshape(1, -1, inputs).expand(members, -1, -1) if x.ndim == 3 else x.transpose(0, 1).flatten(1, 2)
+    return torch.bmm(rows, weight).view(members, len(x), x.shape[-2], outputs).transpose(0, 1)
+
+
+def sparse(x: Tensor, weight: Tensor) -> Tensor:
+    """However dense."""
+    y = cpu_sparse.sparse_product(x, weight, most=1.0)
+    assert y is not None
+    return y
+
+
+def both(x: Tensor, weight: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """The product and its gradients, sparse and dense."""
+    results = []
+    for operator in (sparse, product):
+        leaves = [weight.detach().requires_grad_(), *([x.detach().requires_grad_()] if x.ndim == 4 else [])]
+        y = operator(leaves[1] if x.ndim == 4 else x, leaves[0])
+        to_y = stored(normal(*y.shape, seed=5), MEMBERS_OUTERMOST)
+        results.append([y.detach(), *torch.autograd.grad(y, leaves, to_y)])
+    return results[0], results[1]
+
+
+def values_of(*shape: int, rate: float, binary: bool) -> Tensor:
+    return random_spikes(*shape, rate=rate) * (1 if binary else normal(*shape, seed=3))
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("rate", [0.0, 0.05, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("members", "steps", "batch", "inputs", "outputs"),
+    [(3, 5, 4, 70, 130), (1, 1, 1, 64, 64), (2, 3, 2, 5, 3), (6, 4, 3, 129, 10), (2, 2, 2, 1, 33)],
+)
+def test_the_product_is_that_of_torch(
+    members: int, steps: int, batch: int, inputs: int, outputs: int, rate: float, binary: bool, threads: Callable[[int], None]
+) -> None:
+    threads(2)
+    weight = normal(members, inputs, outputs, seed=1)
+    shared = values_of(steps, batch, inputs, rate=rate, binary=binary)
+    own = stored(values_of(steps, members, batch, inputs, rate=rate, binary=binary), MEMBERS_OUTERMOST)
+    for x in (shared, own, own.contiguous(), stored(own, BATCH_OUTSIDE)):
+        found, expected = both(x, weight)
+        for one, other in zip(found, expected, strict=True):
+            close(one, other)
+        assert found[0].stride() == expected[0].stride()
+
+
+def test_rows_inputs_and_members_without_a_spike() -> None:
+    x = random_spikes(4, 3, 2, 80)
+    x[1], x[:, 2], x[:, :, 1], x[..., 5:70] = 0, 0, 0, 0
+    found, expected = both(x, normal(3, 80, 40))
+    for one, other in zip(found, expected, strict=True):
+        close(one, other)
+    assert not found[0][1].any() and not found[1][2].any() and not found[1][:, 5:70].any()
+
+
+def test_only_what_is_not_zero_is_listed_and_a_dense_input_is_left_to_torch() -> None:
+    x = torch.zeros(2, 3, 70)
+    x[0, 1, [3, 66]], x[1, 2, 69], x[1, 0, 4] = torch.tensor([2.0, math.nan]), -1.0, -0.0
+    active = cpu_sparse.Active.of(x, most=1.0)
+    assert active is not None
+    assert active.starts.tolist() == [0, 0, 2, 2, 2, 2, 3] and active.indices.tolist() == [3, 66, 69]
+    assert active.values[[0, 2]].tolist() == [2.0, -1.0] and math.isnan(active.values[1])
+    turned = active.turned()
+    assert (turned.rows, turned.width) == (70, 3)
+    assert turned.indices.tolist() == [1, 1, 2] and turned.starts[-1] == 3
+    assert cpu_sparse.Active.of(x, most=3 / 420 - 1e-9) is None
+    assert cpu_sparse.sparse_product(random_spikes(4, 3, 50, rate=0.5), normal(2, 50, 4)) is None
+
+
+def test_a_sum_keeps_its_bits_on_one_thread_and_two_and_in_any_batch(threads: Callable[[int], None]) -> None:
+    weight = normal(3, 90, 150)
+    for x in (random_spikes(10, 4, 90, rate=0.1), random_spikes(10, 3, 4, 90, rate=0.1)):
+        results = []
+        for count in (1, 2, 2, 3):
+            threads(count)
+            results.append(both(x, weight)[0])
+        for other in results[1:]:
+            torch.testing.assert_close(results[0], other, rtol=0, atol=0)
+        torch.testing.assert_close(sparse(x[3:4], weight), results[0][0][3:4], rtol=0, atol=0)
+
+
+# ---- what they share
+
+
+def test_all_items_are_done_once_and_an_error_in_a_thread_is_heard() -> None:
+    for items, count in ((0, 2), (1, 4), (7, 2), (100, 3)):
+        done = torch.zeros(items, dtype=torch.int64)
+
+        def work(thread: int, first: int, last: int, done: Tensor = done) -> None:
+            done[first:last] += 1
+
+        compiled.in_parallel(work, items, count)
+        assert bool((done == 1).all())
+
+    def fail(thread: int, first: int, last: int) -> None:
+        raise ValueError("heard")
+
+    with pytest.raises(ValueError, match="heard"):
+        compiled.in_parallel(fail, 10, 2)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, asked = numba.njit, []
+
+    def refuse(*arguments: Any, cache: bool = False, **settings: Any) -> Any:
+        asked.append(cache)
+        if cache:
+            raise OSError("no space left on device")
+        return real(*arguments, **settings)
+
+    monkeypatch.setattr(numba, "njit", refuse)
+    double = compiled.compiled("int64(int64)")(_double)
+    assert double(4) == 8 and asked == [True, False]
+
+
+def _double(x: int) -> int:
+    return 2 * x
+
+
+def test_without_numba_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compiled.available()
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert not compiled.available.__wrapped__()
+
+
+def test_large_arrays_are_ordinary_tensors() -> None:
+    large = compiled.empty((3, 1 << 22), (1, 3))
+    assert large.shape == (3, 1 << 22) and large.stride() == (1, 3) and large.dtype == torch.float32
+    large.fill_(2.0)
+    assert large.sum() == 6 * (1 << 22)
