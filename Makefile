@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BENCH := .venv-bench
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
@@ -40,8 +41,18 @@ fast: $(VENV)/.test
 slow: $(VENV)/.test  ## Monte-Carlo validity of every promise, minutes
 	$(BIN)/pytest -n 2 -m slow tests/statistical
 
-bench: $(VENV)/.test  ## speed of the decision layer, as ratios; writes results/bench/decide.json
+# Other libraries live apart. They ask for torchvision, torchaudio, tensorboard and samna too, which is heavy and not used here, so they
+# are installed without what they ask for; the light packages that they do import come first.
+$(BENCH)/.bench: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(BENCH)
+	@echo '*' > $(BENCH)/.gitignore
+	$(BENCH)/bin/pip install $(PIP_FLAGS) --editable '.[engines,figures,learn]' 'nir<=1.0.4' nirtorch pbr loguru
+	$(BENCH)/bin/pip install $(PIP_FLAGS) --no-deps snntorch spikingjelly norse sinabs
+	@touch $@
+
+bench: $(VENV)/.test $(BENCH)/.bench  ## speed against other libraries, half an hour or more; MNIST=FOLDER for all of it; writes results/bench
 	$(BIN)/python benchmarks/decide.py
+	$(BENCH)/bin/agreestop bench $(if $(MNIST),--mnist $(MNIST))
 
 shapes: $(VENV)/.test  ## which shape of score stops earliest; writes results/shapes
 	$(BIN)/python benchmarks/shapes.py
@@ -52,4 +63,4 @@ docs: $(VENV)/.test  ## the API page, from the docstrings; writes docs/api.md
 ci: test
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,7 +9,7 @@ import typer
 
 from agreestop.decide.checks import InputError
 
-from . import calibrate, decide, evaluate, run, train
+from . import bench, calibrate, decide, evaluate, run, train
 from .console import say_error
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("score", short_help="Trained ensembles -> score files.")(train.score
 app.command("calibrate", short_help="Score file with labels -> rule file.")(calibrate.calibrate)
 app.command("decide", short_help="Rule file and scores or inputs -> decisions.")(decide.decide)
 app.command("evaluate", short_help="Rule file and labelled scores -> coverage, latency.")(evaluate.evaluate)
+app.command("bench", short_help="Speed of our engines against other libraries.")(bench.bench)
 
 
 def _version(wanted: bool) -> None:
