@@ -341,6 +341,18 @@ def test_all_items_are_done_once_and_an_error_in_a_thread_is_heard() -> None:
         compiled.in_parallel(fail, 10, 2)
 
 
+def test_alone_leaves_the_threads_to_the_loops() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ValueError, match="left"), compiled.alone(), compiled.alone():
+            assert torch.get_num_threads() == 1 and compiled.threads_for(1000, 10) == 2 and compiled.threads_for(5, 10) == 1
+            raise ValueError("left")
+        assert torch.get_num_threads() == 2 == compiled.threads_for(1000, 10)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     real, asked = numba.njit, []
 

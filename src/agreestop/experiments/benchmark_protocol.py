@@ -57,9 +57,9 @@ def interleave(contenders: Sequence[Contender], repeats: int, device: str = "cpu
     """Seconds of each contender in each repeat."""
     for contender in contenders:
         _seconds(contender, device)
+    gc.collect()  # what came before is not theirs to clean up
     taken: list[list[float]] = [[] for _ in contenders]
     for repeat in range(repeats):
-        gc.collect()
         for place in turns(len(contenders), repeat):
             time.sleep(SETTLE)
             taken[place].append(_seconds(contenders[place], device))

@@ -33,7 +33,7 @@ from .benchmark_peers import version_of
 from .benchmark_protocol import Contender, Where, finish, measure
 from .benchmark_setup import BERNOULLI, DENSITY, MAX_SET_SIZE, N_CALIBRATION, TARGET, Note, Plan, Ready, engine_for, ours
 
-RESNET_BATCH = 32
+RESNET_BATCH, RESNET_INPUTS = 32, 256
 MIB = 1 << 20
 
 
@@ -185,11 +185,11 @@ def bench_resnet(plan: Plan, members: Path, scores: Path) -> list[BenchRecord]:
     rule = AgreeStop(TARGET, tuple(range(1, steps + 1)), MAX_SET_SIZE)
     tuned = tune(rule, *_scored(tuning), n_calibration=N_CALIBRATION, seed=plan.seed).rule
     calibrated = tuned.calibrate(*_scored(calibration))
-    count = min(len(test.spikes), plan.inputs) // RESNET_BATCH * RESNET_BATCH
+    count = min(len(test.spikes), plan.inputs, RESNET_INPUTS) // RESNET_BATCH * RESNET_BATCH
     if not count:
         raise InputError(f"{scores} leaves {len(test.spikes)} inputs to decide on: give a file with at least {RESNET_BATCH} more.")
     images = np.random.default_rng(plan.seed).random((count, 1, *network.config.input_shape), dtype=np.float32)
-    inputs = np.broadcast_to(images, (count, steps, *network.config.input_shape))
+    inputs = np.repeat(images, steps, axis=1)
     plain = engine_for(plan, network, 1.0)
     engine = Replayed(plain, test.spikes[:count])
 
