@@ -11,7 +11,11 @@ import pytest
 
 pytest.importorskip("torch", reason="ensembles need PyTorch")
 
+import numpy as np
+
 import agreestop as ag
+from agreestop.events.data import EventData
+from agreestop.events.files import save_events
 
 from .test_cli import call
 
@@ -140,3 +144,65 @@ def test_a_run_that_cannot_be_is_said_before_it_trains(
     assert outcome.code == 2
     assert match in outcome.err
     assert not Path("runs").exists()
+
+
+FRESH = """
+name = "fresh"
+[data]
+views = 1
+[network]
+hidden = [4]
+[[ensembles]]
+kind = "variational"
+members = 2
+epochs = 1
+fresh = true
+"""
+
+
+def test_fresh_members_are_drawn_for_decisions_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rule calibrated on fresh members takes the posterior, and refuses members drawn once."""
+    monkeypatch.chdir(tmp_path)
+    Path("fresh.toml").write_text(FRESH)
+    assert call(monkeypatch, capsys, "score", "fresh.toml").code == 0
+    folder = Path("runs/fresh/variational")
+    assert call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", "--checkpoints", "40,80", "-o", "rule").code == 0
+    assert ag.load_rule("rule").engine == "dense-fresh"
+    words = ("decide", "rule", "runs/fresh/test-inputs.npz", "--members")
+    drawn = call(monkeypatch, capsys, *words, folder / "posterior.safetensors")
+    assert drawn.code == 0 and "The dense-fresh engine" in drawn.err, drawn.err
+    assert len(drawn.out.splitlines()) == 548
+    refused = call(monkeypatch, capsys, *words, folder / "members.safetensors")
+    assert refused.code == 2 and "give the posterior, not members drawn from it" in refused.err
+    refused = call(monkeypatch, capsys, *words, folder / "posterior.safetensors", "--engine", "dense")
+    assert refused.code == 2 and "a posterior runs on dense-fresh" in refused.err
+
+
+def test_files_of_the_wrong_kind_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scores = ag.simulate_scores(60)
+    ag.save_scores("scores.npz", scores)
+    assert call(monkeypatch, capsys, "calibrate", "scores.npz", "--checkpoints", "40,80", "-o", "rule").code == 0
+    save_events("inputs.npz", EventData("some", True, np.zeros((2, 3, 2, 2, 2), bool), np.zeros(2, np.int64), ("a",)))
+    for words, match in (
+        (("decide", "rule", "inputs.npz"), "holds inputs, not scores"),
+        (("decide", "rule", "scores.npz", "--members", "none"), "holds scores, not inputs"),
+        (("decide", "rule", "scores.npz", "--engine", "dense"), "without --members nothing is run"),
+        (("run", "."), "give a TOML file"),
+    ):
+        outcome = call(monkeypatch, capsys, *words)
+        assert outcome.code == 2 and match in outcome.err, outcome.err
+
+
+def test_an_interrupted_verb_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("agreestop.experiments.steps.load_data", interrupted)
+    outcome = call(monkeypatch, capsys, "train")
+    assert outcome.code == 130 and "the same command goes on" in " ".join(outcome.err.split())

@@ -170,10 +170,14 @@ def test_the_files_are_written(written: Written) -> None:
     assert {path.name for path in written.figures} == names
 
 
-def test_the_terminal_gets_two_lines(report: Report) -> None:
-    lines = verdict_in_words(report.sections[0])
+def test_the_terminal_gets_two_lines_and_a_third_where_answers_say_little(report: Report) -> None:
+    section = report.sections[0]
+    many = replace(section, classes=tuple(str(place) for place in range(40)))
+    few = replace(section, classes=("a", "b"))
+    lines = verdict_in_words(many)
     assert len(lines) == 2 and max(len(line) for line in lines) <= 80
     assert "of at least 80 %" in lines[0]
+    assert verdict_in_words(few)[:2] == lines and "tell little apart" in verdict_in_words(few)[2]
 
 
 def test_a_report_without_inputs_and_energy_has_neither(report: Report) -> None:

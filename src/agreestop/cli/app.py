@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +13,8 @@ from agreestop.decide.checks import InputError
 
 from . import bench, calibrate, decide, evaluate, run, train
 from .console import say_error
+
+INTERRUPTED = 130  # the exit code that shells expect after Ctrl-C
 
 app = typer.Typer(
     help="Decide when an ensemble watching a stream has seen enough, and be right as often as promised.",
@@ -20,13 +24,29 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run", short_help="The main job: train, score, measure every rule, report.")(run.run)
-app.command("train", short_help="Configuration -> trained ensembles.")(train.train)
-app.command("score", short_help="Trained ensembles -> score files.")(train.score)
-app.command("calibrate", short_help="Score file with labels -> rule file.")(calibrate.calibrate)
-app.command("decide", short_help="Rule file and scores or inputs -> decisions.")(decide.decide)
-app.command("evaluate", short_help="Rule file and labelled scores -> coverage, latency.")(evaluate.evaluate)
-app.command("bench", short_help="Speed of our engines against other libraries.")(bench.bench)
+
+
+def _interruptible(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb, which Ctrl-C ends with a sentence."""
+
+    @wraps(verb)
+    def run(*arguments: Any, **options: Any) -> None:
+        try:
+            verb(*arguments, **options)
+        except KeyboardInterrupt:
+            say_error("stopped; nothing half-written was left behind, and the same command goes on from what was finished.")
+            raise typer.Exit(INTERRUPTED) from None
+
+    return run
+
+
+app.command("run", short_help="The main job: train, score, measure every rule, report.")(_interruptible(run.run))
+app.command("train", short_help="Configuration -> trained ensembles.")(_interruptible(train.train))
+app.command("score", short_help="Trained ensembles -> score files.")(_interruptible(train.score))
+app.command("calibrate", short_help="Score file with labels -> rule file.")(_interruptible(calibrate.calibrate))
+app.command("decide", short_help="Rule file and scores or inputs -> decisions.")(_interruptible(decide.decide))
+app.command("evaluate", short_help="Rule file and labelled scores -> coverage, latency.")(_interruptible(evaluate.evaluate))
+app.command("bench", short_help="Speed of our engines against other libraries.")(_interruptible(bench.bench))
 
 
 def _version(wanted: bool) -> None:
@@ -51,6 +71,3 @@ def main() -> None:
     except InputError as error:
         say_error(str(error))
         sys.exit(2)
-    except KeyboardInterrupt:
-        say_error("stopped; nothing half-written was left behind, and the same command goes on from what was finished.")
-        sys.exit(130)

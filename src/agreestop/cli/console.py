@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -14,6 +15,7 @@ from agreestop.decide.checks import CalibrationWarning, InputError
 
 out = Console(highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False, soft_wrap=False)
+SECONDS_BETWEEN_LINES = 10.0
 
 
 def in_full(calibrated: CalibratedRule) -> str:
@@ -58,6 +60,19 @@ def progress_bar(title: str) -> Iterator[Callable[[str, float], None]]:
         task = bar.add_task(title, total=1.0, what="")
 
         def tell(what: str, share: float) -> None:
-            bar.update(task, completed=share, what=what)
+            bar.update(task, completed=min(share, 0.999), what=what)  # the clock of a bar that is full stops
 
-        yield tell
+        yield tell if err.is_terminal else _tell_in_lines()
+
+
+def _tell_in_lines() -> Callable[[str, float], None]:
+    """Progress for a log: a line now and then."""
+    told = -SECONDS_BETWEEN_LINES
+
+    def tell(what: str, share: float) -> None:
+        nonlocal told
+        if monotonic() - told >= SECONDS_BETWEEN_LINES:
+            told = monotonic()
+            say(what)
+
+    return tell

@@ -26,8 +26,8 @@ FORMATS = (".csv", ".json", ".npz")
 def decide(
     rule: Annotated[Path, typer.Argument(help="Rule file that `agreestop calibrate` wrote.")],
     scores: Annotated[Path, typer.Argument(help="Score file, or with --members a file of inputs; labels are not needed.")],
-    members: Annotated[Path | None, typer.Option(help="Trained members, to run on inputs and no further than the stop.")] = None,
-    engine: Annotated[str, typer.Option(help="With --members: auto, dense, event-driven (-bfloat16, -int8) or fused.")] = "auto",
+    members: Annotated[Path | None, typer.Option(help="Members to run on inputs, or a posterior to draw them from.")] = None,
+    engine: Annotated[str, typer.Option(help="With --members: dense, event-driven, fused, …; auto is the rule's own.")] = "auto",
     any_engine: Annotated[bool, typer.Option("--any-engine", help="Also on another engine than the rule was calibrated with.")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .csv, .json or .npz to write; else CSV on the terminal.")] = None,
 ) -> None:
@@ -36,6 +36,8 @@ def decide(
         raise InputError(f"{output} ends in {output.suffix!r}: give a name that ends in {', '.join(FORMATS)}.")
     calibrated = load_rule(rule)
     if members is None:
+        if engine != "auto":
+            raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members and inputs.")
         data = load_scores(scores, calibrated.checkpoints)
         if not any_engine:
             calibrated.check_engine(data.engine)
@@ -63,11 +65,12 @@ def _run_members(
     with needing_networks():
         from agreestop.engines.choice import choose_engine
         from agreestop.engines.drive import decide_early
-        from agreestop.ensembles.files import load_members
+        from agreestop.ensembles.files import load_ensemble
     from agreestop.events.files import load_events
 
     data = load_events(inputs)
-    chosen = choose_engine(load_members(members), engine, float(data.inputs.mean()))
+    wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
+    chosen = choose_engine(load_ensemble(members), wanted, float(data.inputs.mean()))
     run = decide_early(chosen, calibrated, data.inputs, any_engine=any_engine)
     share = float(run.computed.mean()) / data.steps
     say(f"The {chosen.name} engine computed {share:.0%} of the {data.steps} steps, in {run.seconds:.2f} s.")

@@ -68,6 +68,7 @@ def _table(records: Sequence[Record], title: str) -> Table:
     """Every rule at the target and number of members that were compared most, with 95 % intervals."""
     target, members = records[0].target, max(record.K for record in records)
     table = Table(title=f"{title}: target {target:g}, {members} members", title_justify="left", title_style="bold")
+    table.caption = "± is the 95 % interval" + ("; energy is a share of that of running to T" if records[0].energy is not None else "")
     columns = ["rule", "coverage", "latency / T", "set size"] + ["energy"] * (records[0].energy is not None)
     for name in columns:
         table.add_column(name, justify="left" if name == "rule" else "right")

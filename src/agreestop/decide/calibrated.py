@@ -62,7 +62,7 @@ class CalibratedRule:
         if self.engine and engine and engine != self.engine:
             raise InputError(
                 f"the rule was calibrated on scores of the {self.engine} engine, and these are of the {engine} one: "
-                "use the same, calibrate again, or allow another engine."
+                f"use {self.engine}, calibrate again, or allow it (any_engine=True, --any-engine)."
             )
 
     def decide(self, log_confidence: ArrayLike, times: Sequence[float] | None = None) -> Decisions:

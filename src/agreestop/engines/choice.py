@@ -11,24 +11,33 @@ from numpy.typing import NDArray
 
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import InputError
+from agreestop.ensembles.variational import Posterior
 from agreestop.networks.architectures import ResNet18, SpikingNetwork
 
-from .dense import Dense
+from .dense import Dense, FreshMembers
 from .drive import Engine, decide_early
 
-ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused")
+ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused", FreshMembers.name)
+FRESH = 2  # apart from the draws for tuning, 0, and for calibration and test, 1
 LIGHT = ("int8", "bfloat16")  # the lightest first
 DENSE_FROM = 0.3
 """The share of active inputs from which a matrix product is the faster."""
 
 
-def choose_engine(network: SpikingNetwork, name: str = "auto", density: float = 0.0) -> Engine:
+def choose_engine(network: SpikingNetwork | Posterior, name: str = "auto", density: float = 0.0, seed: int = 0) -> Engine:
     """The engine of that name, or the one that fits: fused on a GPU; event-driven on a CPU where it can and inputs are sparse; else dense.
 
-    density: the share of inputs that are active in a step, where it is known.
+    density: the share of inputs that are active in a step, where it is known. A posterior draws new members for every input, from the
+    seed, on the dense engine.
     """
     if name not in ENGINES:
         raise InputError(f"engine is {name!r}: choose one of {', '.join(ENGINES)}.")
+    if isinstance(network, Posterior):
+        if name not in ("auto", FreshMembers.name):
+            raise InputError(f"engine is {name!r}, but a posterior runs on {FreshMembers.name}: name that, or give members.")
+        return FreshMembers(network, (seed, FRESH))
+    if name == FreshMembers.name:
+        raise InputError(f"engine is {name!r}, which draws members for every input: give the posterior, not members drawn from it.")
     if name == "auto":
         name = _fitting(network, density)
     if name.startswith("event-driven"):

@@ -98,6 +98,51 @@ class DenseLive:
         return self._counts.cpu().numpy()
 
 
+@final
+class FreshMembers:
+    """K members drawn anew from a posterior for every input; a draw follows from the seed and from how many came before."""
+
+    name, chunk = "dense-fresh", 8
+
+    def __init__(self, posterior: Posterior, seed: Sequence[int]) -> None:
+        self._posterior, self._seed, self._begun = posterior, seed, 0
+        self.members, self.classes = posterior.config.members, posterior.config.classes
+
+    def _draw(self) -> Dense:
+        self._begun += 1
+        return Dense(self._posterior.members(_generator(*self._seed, self._begun - 1)))
+
+    def begin(self, inputs: NDArray[Any]) -> FreshPass:
+        """Start on inputs (n, T, ...)."""
+        array = as_inputs(inputs, self._posterior.config.input_shape)
+        return FreshPass([self._draw().begin(array[place : place + 1]) for place in range(len(array))])
+
+    def live(self) -> DenseLive:
+        """Start on one live input."""
+        return self._draw().live()
+
+
+@final
+class FreshPass:
+    """Some inputs under way, each with members of its own."""
+
+    def __init__(self, runs: list[DensePass]) -> None:
+        self._runs = runs
+
+    @property
+    def rows(self) -> int:
+        """How many are under way."""
+        return len(self._runs)
+
+    def advance(self, steps: int) -> Booleans:
+        """Read-out spikes (rows, steps, K, C) of the next steps."""
+        return np.concatenate([run.advance(steps) for run in self._runs])
+
+    def keep(self, rows: Booleans) -> None:
+        """Go on with these of the rows."""
+        self._runs = [run for run, kept in zip(self._runs, rows, strict=True) if kept]
+
+
 @dataclass(frozen=True, eq=False)
 class Operations:
     """What members did at each step, (n, T, K): spikes emitted, accumulates, multiply-accumulates."""

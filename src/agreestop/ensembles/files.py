@@ -108,6 +108,18 @@ def load_members(path: str | PathLike[str]) -> SpikingNetwork:
     return network.eval()
 
 
+def load_ensemble(path: str | PathLike[str]) -> SpikingNetwork | Posterior:
+    """Read members or a posterior, whichever the file holds."""
+    if not Path(path).is_file():
+        raise InputError(f"there is no file {path}: check the path, or train first.")
+    try:
+        with safe_open(path, "pt") as file:
+            kind = json.loads((file.metadata() or {})[HEADER]).get("kind")
+    except (SafetensorError, OSError, KeyError, ValueError):
+        kind = None
+    return load_posterior(path) if kind == "posterior" else load_members(path)
+
+
 def save_posterior(path: str | PathLike[str], posterior: Posterior) -> None:
     """Keep a variational posterior, from which members can be drawn."""
     _write(path, posterior.state_dict(), {"kind": "posterior", "prior_variance": posterior.prior_variance, **_described(posterior.config)})

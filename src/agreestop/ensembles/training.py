@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agreestop.decide.checks import InputError, Integers
-from agreestop.networks.architectures import Architecture, SpikingNetwork
+from agreestop.networks.architectures import Architecture, FullyConnected, SpikingNetwork
+from agreestop.networks.compiled import alone, available
 
 from .files import Checkpoint, load_checkpoint, save_checkpoint
 
@@ -94,7 +96,7 @@ def train(
         raise InputError(f"labels run from {labels.min()} to {labels.max()}: with {classes} classes, 0 to {classes - 1} are needed.")
     device = torch.device(settings.device)
     model.to(device)
-    optimiser = torch.optim.Adam([value for value in model.parameters() if value.requires_grad], lr=settings.learning_rate)
+    optimiser = torch.optim.Adam([value for value in model.parameters() if value.requires_grad], lr=settings.learning_rate, fused=True)
     history: list[Epoch] = []
     if checkpoint is not None and checkpoint.exists():
         history = [Epoch(**entry) for entry in load_checkpoint(checkpoint).restore(model, optimiser)]
@@ -108,7 +110,8 @@ def train(
             progress = (epoch + batch / batches) / settings.epochs
             for group in optimiser.param_groups:
                 group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
-            loss, right, divergence = _step(model, optimiser, inputs[rows], labels[rows], len(inputs), progress, settings, noise)
+            with _threads(model.config, settings):
+                loss, right, divergence = _step(model, optimiser, inputs[rows], labels[rows], len(inputs), progress, settings, noise)
             if not math.isfinite(loss):
                 raise InputError(
                     f"training diverged in epoch {epoch + 1}, batch {batch + 1} (loss {loss}): "
@@ -121,6 +124,12 @@ def train(
         if tell is not None:
             tell(epoch, history[-1])
     return history
+
+
+def _threads(config: Architecture, settings: Training) -> AbstractContextManager[None]:
+    """A fully connected network on the CPU is compiled loops for the most: they get the threads."""
+    loops = settings.device == "cpu" and isinstance(config, FullyConnected) and available()
+    return alone() if loops else nullcontext()
 
 
 def _step(

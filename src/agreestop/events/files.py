@@ -33,12 +33,16 @@ def load_events(path: str | PathLike[str]) -> EventData:
     try:
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:  # noqa: PTH123
             content = {name: file[name] for name in file.files}
+        if "log_confidence" in content or "spikes" in content:
+            raise InputError(f"{path} holds scores, not inputs: give the inputs themselves, or leave the members out.")
         shape = tuple(int(size) for size in content["inputs_shape"])
         inputs = np.unpackbits(content["inputs"], count=int(np.prod(shape))).view(np.bool_).reshape(shape)
         classes = tuple(str(name) for name in content["classes"])
         words = str(content["name"]), bool(content["simulated"]), str(content["description"])
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: check the path.") from None
+    except InputError:
+        raise
     except Exception:  # whatever zip, zlib and numpy make of bytes that are not theirs
         raise InputError(f"{path} is not a whole file of event streams: write one with save_events or `agreestop score`.") from None
     return EventData(words[0], words[1], inputs, content["labels"], classes, words[2])

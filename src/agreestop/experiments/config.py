@@ -41,7 +41,7 @@ from agreestop.decide.levels import as_target
 DATA = ("digits",)
 NETWORKS = ("fully-connected", "convolutional", "resnet18")
 KINDS = ("deep", "variational")
-ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused")
+ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused")  # `fresh` has its own
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -139,9 +139,12 @@ class DecideSettings:
 
     def __post_init__(self) -> None:
         _one_of("decide.engine", self.engine, ENGINES)
-        as_target(self.target)
-        as_max_set_size(self.max_set_size)
-        as_checkpoints(self.checkpoints)
+        try:
+            as_target(self.target)
+            as_max_set_size(self.max_set_size)
+            as_checkpoints(self.checkpoints)
+        except InputError as error:
+            raise InputError(f"decide: {error}") from None
         _at_least("decide.n_calibration", self.n_calibration, 1)
         _at_least("decide.realisations", self.realisations, 1)
 
@@ -169,8 +172,10 @@ def load_config(path: str | PathLike[str]) -> RunConfig:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: check the path.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path} cannot be read as TOML ({error}): mend it.") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; give a TOML file.") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path} cannot be read as TOML: {error}.") from None
     return _build(RunConfig, content, "")
 
 

@@ -26,7 +26,7 @@ from agreestop.decide.atomic import atomic_writer, make_folder
 from agreestop.decide.checks import InputError
 from agreestop.decide.score_files import load_spikes, save_spikes
 from agreestop.engines.choice import choose_engine
-from agreestop.engines.dense import Operations, run_dense, run_fresh
+from agreestop.engines.dense import FreshMembers, Operations, run_dense, run_fresh
 from agreestop.engines.drive import Engine, run_to_end
 from agreestop.ensembles.deep import DeepEnsemble
 from agreestop.ensembles.files import load_members, load_posterior, save_members, save_posterior
@@ -182,7 +182,7 @@ def _read_members(
         counted = None
         if ensemble.fresh:
             counted = run_fresh(load_posterior(files.posterior), part.inputs, (ensemble.seed, share), ensemble.device)
-            spikes, name = counted.spikes, "dense"
+            spikes, name = counted.spikes, FreshMembers.name
         else:
             chosen = engine_for(members, engine, part)
             spikes, name = run_to_end(chosen, part.inputs), chosen.name

@@ -47,7 +47,7 @@ class MemberLinear(nn.Module):
                 f"the input has shape {tuple(x.shape)}: (T, batch, {self.inputs}) or (T, K, batch, {self.inputs}) is needed by this layer."
             )
         check_members(x, x.ndim == 3, self.members)
-        if available():
+        if x.device.type == "cpu" and x.dtype == torch.float32 and available():
             from . import cpu_sparse  # imported here since it compiles its loops
 
             if cpu_sparse.can_run(x, self.weight) and (sparse := cpu_sparse.sparse_product(x, self.weight)) is not None:

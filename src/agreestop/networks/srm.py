@@ -88,7 +88,7 @@ def srm(currents: Tensor, state: SRMState | None, parameters: SRMParameters, fus
         found = _in_one_kernel(currents, state, constants, dtype, parameters.surrogate, demanded=fused is not None)
         if found is not None:
             return found
-    if fused is None and currents.device.type == "cpu" and available():
+    if fused is None and currents.device.type == "cpu" and dtype == torch.float32 and available():
         from . import cpu_srm  # imported here since it compiles its loops
 
         if cpu_srm.can_run(currents, state, (a, b, r, threshold, gain)):

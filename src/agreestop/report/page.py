@@ -86,7 +86,14 @@ def render_page(report: Report) -> str:
         loader=PackageLoader("agreestop", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"percent": percent, "give_or_take": give_or_take, "number": number, "numeral": numeral, "times": _times}
-    environment.globals |= {"promise_of": promise_of, "interval": interval, "frames": _frames, "chips_of": _chips, "stop_step": _stop_step}
+    environment.globals |= {
+        "promise_of": promise_of,
+        "interval": interval,
+        "frames": _frames,
+        "chips_of": _chips,
+        "stop_step": _stop_step,
+        "says_little": says_little,
+    }
     parts = [_part(section, f"s{place}") for place, section in enumerate(report.sections)]
     return environment.get_template("page.html.j2").render(report=report, parts=parts, paper=PAPER)
 
@@ -101,7 +108,16 @@ def verdict_in_words(section: Section) -> list[str]:
         second += f", {percent(verdict.paper.earlier, 0)} before the paper's best"
     if headline.energy is not None:
         second += f"; {percent(1 - headline.energy, 0)} of energy saved"
-    return [line.replace(SPACE, " ") for line in (f"{section.name or 'promise'}: {first}", second)]
+    lines = [f"{section.name or 'promise'}: {first}", second]
+    if says_little(section):
+        named = f"{number(headline.set_size, 1)} of {len(section.classes)}"
+        lines.append(f"  its answers name {named} classes: these members tell little apart")
+    return [line.replace(SPACE, " ") for line in lines]
+
+
+def says_little(section: Section) -> bool:
+    """Whether an answer names more than half of the classes on average: a promise kept by saying nothing."""
+    return section.verdict.headline.set_size > len(section.classes) / 2
 
 
 def percent(value: float, digits: int = 1) -> str:
