@@ -108,3 +108,14 @@ def test_what_cannot_be_tuned_is_refused(rule: ag.SpikeCP, n: int, match: str) -
     assert TUNING.labels is not None
     with pytest.raises(ag.InputError, match=match):
         ag.tune(rule, TUNING.log_confidence, TUNING.labels, TUNING.times, n_calibration=n)
+
+
+def test_an_ensemble_that_never_misses_is_tuned_without_a_learned_risk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
+    scores = ag.simulate_scores(120)
+    assert scores.labels is not None
+    sure = scores.log_confidence.copy()
+    sure[np.arange(len(sure)), :, :, scores.labels] = 0.0
+    tuned = ag.tune(ag.AgreeStop(0.9, (20, 80), 2), sure[:, [19, 79]], scores.labels, exponents=(1.0,))
+    assert "learned" not in " ".join(trial.name for trial in tuned.trials)
+    assert tuned.trials

@@ -33,6 +33,10 @@ FEATURES = (
 FLOOR = -30.0  # log masses below this are as good as none
 
 
+class NothingToLearn(InputError):
+    """Tuning data on which the best classes never miss, or always."""
+
+
 def agreement_features(log_confidence: Floats, tails: Tails, max_set_size: int, log_time: float) -> Floats:
     """The features (b, len(FEATURES)) of log-confidences (b, K, C) and their pooled order, the same for any order of the members."""
     batch, members, classes = log_confidence.shape
@@ -117,7 +121,7 @@ def _fit_logistic(features: Floats, misses: Booleans) -> tuple[Floats, float]:
         raise InputError("LearnedRisk.fit needs scikit-learn: install agreestop[learn], or use TopMass.fit.") from None
     if misses.all() or not misses.any():
         state = "always" if misses.all() else "never"
-        raise InputError(f"the best classes {state} miss the label on the tuning data, so there is nothing to learn: use TopMass.fit.")
+        raise NothingToLearn(f"the best classes {state} miss the label on the tuning data, so there is nothing to learn: use TopMass.fit.")
     centre, scale = features.mean(axis=0), features.std(axis=0)
     scale[scale == 0] = 1.0
     model = LogisticRegression(max_iter=1000).fit((features - centre) / scale, misses)

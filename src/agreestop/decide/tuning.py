@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from .agree_stop import AgreeStop
 from .calibrated import gather_evidence
 from .checks import Floats, InputError, Integers, columns_of
-from .learned_risk import LearnedRisk
+from .learned_risk import LearnedRisk, NothingToLearn
 from .pooling import MergeConfidence
 from .risks import Risk, ShapedRisk, TopMass
 from .scores import LogLoss, Score, Shaped, Spread, Temperature, TuningRanks
@@ -147,9 +147,15 @@ def tune(
 
     trials: list[Trial] = []
     evidences: list[Floats] = []
+    tried: list[_Candidate] = []
     for candidate in candidates:
         count(candidate.name)
-        evidences.append(bench.crossfit(candidate.fit))
+        try:
+            evidence = bench.crossfit(candidate.fit)
+        except NothingToLearn:
+            continue
+        tried.append(candidate)
+        evidences.append(evidence)
         trials.append(Trial(candidate.name, *bench.figures(evidences[-1])))
     ranking = np.argsort([trial.latency for trial in trials], kind="stable").tolist()
     best = ranking[0]
@@ -160,7 +166,7 @@ def tune(
         best, start = min(shapes, key=lambda shape: shape[1].trial.latency)
         shape = bench.search(evidences[best], start, lambda: count("shape over time"))
         trials += [other.trial for index, other in shapes if index != best] + [shape.trial]
-    chosen = candidates[best].fit(data)
+    chosen = tried[best].fit(data)
     if shapes:
         rows = None if chosen.tuned is not None else data.rows
         offsets, known = bench.offsets(shape.heights), tuple(base.checkpoints)
