@@ -26,7 +26,10 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no file"):
         load_events(tmp_path / "none.npz")
     (tmp_path / "text.npz").write_text("hello")
-    np.savez(tmp_path / "scores.npz", log_confidence=np.zeros(3))
-    for name in ("text.npz", "scores.npz"):
+    np.savez(tmp_path / "other.npz", inputs=np.zeros(3))
+    for name in ("text.npz", "other.npz"):
         with pytest.raises(InputError, match="not a whole file of event streams"):
             load_events(tmp_path / name)
+    np.savez(tmp_path / "scores.npz", log_confidence=np.zeros(3))
+    with pytest.raises(InputError, match="holds scores, not inputs"):
+        load_events(tmp_path / "scores.npz")
