@@ -117,7 +117,7 @@ def test_the_verdict_is_that_of_the_records(report: Report, page: str) -> None:
     assert "simulated events" in words
 
 
-def test_the_headline_is_tuned_again_to_what_was_measured(report: Report) -> None:
+def test_the_breakdown_of_the_headline_adds_up_to_what_was_measured(report: Report) -> None:
     """Coverage by time and by class adds up to the record's coverage, to the last digit but rounding."""
     section = report.sections[0]
     headline, breakdown = section.verdict.headline, section.breakdown

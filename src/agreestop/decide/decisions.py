@@ -83,13 +83,14 @@ class Estimate(float):
         return cls(mean, mean - z * se, mean + z * se, se)
 
     @classmethod
-    def of_share(cls, hits: int, count: int, confidence: float) -> Estimate:
+    def of_share(cls, hits: float, count: float, confidence: float) -> Estimate:
         """A proportion, with Wilson's interval."""
         z = _z(confidence)
         share = hits / count
         centre = (share + z * z / (2 * count)) / (1 + z * z / count)
         half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-        return cls(share, max(0.0, centre - half), min(1.0, centre + half), math.sqrt(share * (1 - share) / count))
+        low, high = min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half))  # rounding must not shut the share out
+        return cls(share, low, high, math.sqrt(share * (1 - share) / count))
 
     def over(self, scale: float) -> Estimate:
         """The same quantity in another unit."""

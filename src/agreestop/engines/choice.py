@@ -15,9 +15,8 @@ from agreestop.ensembles.variational import Posterior
 from agreestop.networks.architectures import ResNet18, SpikingNetwork
 
 from .dense import Dense, FreshMembers
-from .drive import Engine, decide_early
+from .drive import ENGINES, Engine, decide_early
 
-ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused", FreshMembers.name)
 FRESH = 2  # apart from the draws for tuning, 0, and for calibration and test, 1
 LIGHT = ("int8", "bfloat16")  # the lightest first
 DENSE_FROM = 0.3
@@ -30,8 +29,9 @@ def choose_engine(network: SpikingNetwork | Posterior, name: str = "auto", densi
     density: the share of inputs that are active in a step, where it is known. A posterior draws new members for every input, from the
     seed, on the dense engine.
     """
-    if name not in ENGINES:
-        raise InputError(f"engine is {name!r}: choose one of {', '.join(ENGINES)}.")
+    names = (*ENGINES, FreshMembers.name)
+    if name not in names:
+        raise InputError(f"engine is {name!r}: choose one of {', '.join(names)}.")
     if isinstance(network, Posterior):
         if name not in ("auto", FreshMembers.name):
             raise InputError(f"engine is {name!r}, but a posterior runs on {FreshMembers.name}: name that, or give members.")

@@ -23,6 +23,8 @@ from agreestop.decide.confidence import log_softmax
 from agreestop.decide.decisions import Decision, Decisions
 
 BATCH = 256
+ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused")
+"""Names of engines for members that are drawn once; "auto" is what fits."""
 
 
 class Pass(Protocol):

@@ -37,11 +37,11 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 from agreestop.decide.checks import InputError, as_checkpoints, as_max_set_size
 from agreestop.decide.levels import as_target
+from agreestop.engines.drive import ENGINES
 
 DATA = ("digits",)
 NETWORKS = ("fully-connected", "convolutional", "resnet18")
 KINDS = ("deep", "variational")
-ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused")  # `fresh` has its own
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -24,7 +24,7 @@ from agreestop.decide.pooling import MODEL_AVERAGE
 from agreestop.decide.score_files import Scores
 from agreestop.decide.spikecp import SpikeCP
 from agreestop.report.contents import Accuracy, Breakdown, ClassSet, Example, Measured, Moment, Section, Share, Strip
-from agreestop.report.verdict import Z, verdict_of
+from agreestop.report.verdict import verdict_of
 
 from .measure import Measurement, Protocol, Tell
 
@@ -189,10 +189,7 @@ def _coverage(hits: Booleans, chosen: Booleans) -> Estimate:
     times = chosen.sum(axis=0, dtype=np.float64)
     count = float(times.sum() ** 2 / (times**2).sum())
     share = float(hits[chosen].mean())
-    centre = (share + Z * Z / (2 * count)) / (1 + Z * Z / count)
-    half = Z / (1 + Z * Z / count) * float(np.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count)))
-    low, high = min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half))
-    return Estimate(share, low, high, float(np.sqrt(share * (1 - share) / count)))
+    return Estimate.of_share(share * count, count, 0.95)
 
 
 def _accuracies(pool: Scores) -> Iterator[Accuracy]:
