@@ -168,7 +168,10 @@ class Small:
 
     def __init__(self, most: int) -> None:
         self._dense, self._most = Dense(network("fully-connected")), most
-        self.name, self.members, self.classes, self.chunk = "dense", MEMBERS, CLASSES, 4
+        self.name, self.members, self.classes = "dense", MEMBERS, CLASSES
+
+    def chunk_of(self, rows: int) -> int:
+        return 4
 
     def begin(self, inputs: Any) -> Any:
         if len(inputs) > self._most:

@@ -74,9 +74,9 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "period": (lambda: circular_path(2, 5, period=0.5), "period is 0.5: give one number of at least 1"),
     "slow start": (lambda: circular_path(2, 5, slow_start=math.nan), "slow_start is nan: give one number"),
     "one saccade": (lambda: saccade_path(2, 5, saccades=1), "saccades is 1: give an integer of at least 2"),
-    "four axes": (lambda: data(inputs=INPUTS[0]), r"inputs has shape \(6, 2, 4, 4\): \(n, T, 2, H, W\) is needed"),
-    "three channels": (lambda: data(inputs=np.zeros((3, 6, 3, 4, 4), dtype=bool)), r"shape \(3, 6, 3, 4, 4\).* ON events before the OFF"),
-    "counts": (lambda: data(inputs=INPUTS.astype(int)), "inputs has dtype int64: booleans are needed, so compare counts with 0 first"),
+    "four axes": (lambda: data(inputs=INPUTS[0]), r"inputs has shape \(6, 2, 4, 4\): \(n, T, channels, H, W\) is needed"),
+    "steps of an image": (lambda: data(held=80), r"inputs of 6 steps are held for 80: give an image one step"),
+    "wide counts": (lambda: data(inputs=INPUTS.astype(int)), "inputs has dtype int64: booleans, uint8 or float32 are needed"),
     "fewer labels": (lambda: data(labels=[0, 1]), "labels has 2 entries for 3 inputs: give one label for each input"),
     "unknown class": (lambda: data(labels=[0, 1, 2]), "labels holds 2, but there are 2 classes"),
 }

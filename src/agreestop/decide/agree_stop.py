@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .calibrated import Uncalibrated
-from .checks import Floats, InputError, Integers
+from .checks import Floats, Index, InputError, Integers
 from .first_failures import first_failures
 from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
 from .policies import Policy, RiskThreshold
@@ -45,7 +45,7 @@ class AgreeStop(Uncalibrated):
     def tuned(self) -> TunedRows | None:
         return self.risk.tuned
 
-    def evidence(self, index: int, log_confidence: Floats) -> Floats:
+    def evidence(self, index: Index, log_confidence: Floats) -> Floats:
         return self.risk.evidence(index, log_confidence, self.max_set_size)
 
     def fit(self, evidence: Floats, labels: Integers, classes: int) -> Policy:

@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 Booleans: TypeAlias = NDArray[np.bool_]
+Index: TypeAlias = int | Integers
+"""A checkpoint of a batch, or one for each of its inputs, (b,)."""
 
 
 class InputError(ValueError):

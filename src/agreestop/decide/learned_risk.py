@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import Booleans, Floats, InputError, as_max_set_size
+from .checks import Booleans, Floats, Index, InputError, as_max_set_size
 from .pooling import MergeConfidence
 from .risks import Tails, TopMass
 from .tuned_rows import TunedRows
@@ -37,7 +37,7 @@ class NothingToLearn(InputError):
     """Tuning data on which the best classes never miss, or always."""
 
 
-def agreement_features(log_confidence: Floats, tails: Tails, max_set_size: int, log_time: float) -> Floats:
+def agreement_features(log_confidence: Floats, tails: Tails, max_set_size: int, log_time: float | Floats) -> Floats:
     """The features (b, len(FEATURES)) of log-confidences (b, K, C) and their pooled order, the same for any order of the members."""
     batch, members, classes = log_confidence.shape
     best = tails.order[:, :max_set_size]
@@ -52,7 +52,7 @@ def agreement_features(log_confidence: Floats, tails: Tails, max_set_size: int, 
     tail = np.maximum(tails.outside(max_set_size), FLOOR)
     dissent = np.count_nonzero(log_confidence.argmax(axis=2) != tails.order[:, :1], axis=1) / members
     columns = [tail, np.maximum(tails.outside(1), FLOOR), np.maximum(tails.outside(max_set_size - 1), FLOOR) - tail]
-    columns += [mean, own[:, -1], spread, dissent, np.full(batch, log_time), log_time * tail]
+    columns += [mean, own[:, -1], spread, dissent, np.broadcast_to(log_time, batch), log_time * tail]
     return np.stack(columns, axis=1)
 
 
@@ -102,9 +102,9 @@ class LearnedRisk:
                 f"the risk was learned for sets of {self.max_set_size} classes, but max_set_size is {max_set_size}: fit it for that size."
             )
 
-    def evidence(self, index: int, log_confidence: Floats, max_set_size: int) -> Floats:
+    def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Floats:
         tails = self.posterior.tails(index, log_confidence)
-        features = agreement_features(log_confidence, tails, max_set_size, float(self.log_times[index]))
+        features = agreement_features(log_confidence, tails, max_set_size, self.log_times[index])
         logit = np.full(len(features), self.bias)
         for column, weight in zip(features.T, self.weights, strict=True):
             logit += weight * column

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from .checks import Booleans, Floats, Integers
+from .checks import Booleans, Floats, Index, Integers
 from .ranking import MergedRanks, PooledRanks
 
 
@@ -184,16 +184,17 @@ class RiskThreshold:
     def start(self, count: int, classes: int, first: int) -> Floats:
         return _no_state(count)
 
-    def judge(self, index: int, last: bool, evidence: Floats, state: Floats) -> Verdict:
+    def judge(self, index: Index, last: bool | Booleans, evidence: Floats, state: Floats) -> Verdict:
+        """As every policy; `index` and `last` may also be given for each input."""
         stop = evidence[:, -1] < self.threshold
         sets = np.zeros((len(evidence), evidence.shape[1] - 1), dtype=bool)
         if stop.any():
             sets[stop] = self._answers(evidence[stop, :-1])
-        if last:
-            mass = evidence[~stop, :-1]
-            sets[~stop] = self._best(mass) | (mass >= self.threshold)
-            stop = np.ones(len(sets), dtype=bool)
-        return Verdict(stop, sets, state)
+        ends = last & ~stop
+        if ends.any():
+            mass = evidence[ends, :-1]
+            sets[ends] = self._best(mass) | (mass >= self.threshold)
+        return Verdict(stop | last, sets, state)
 
     def _best(self, mass: Floats) -> Booleans:
         """The I most probable classes: ρ falls strictly along the order of the classes."""

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import Floats, Integers, as_checkpoints, as_floats
+from .checks import Floats, Index, Integers, as_checkpoints, as_floats
 from .pooling import MODEL_AVERAGE, MergeConfidence
 from .scores import fit_temperatures, pooling_of
 from .tuned_rows import TunedRows
@@ -34,13 +34,19 @@ class Risk(Protocol):
         """Refuse another I than the risk was learned for."""
         ...
 
-    def evidence(self, index: int, log_confidence: Floats, max_set_size: int) -> Floats:
-        """(b, C + 1) from log-confidences (b, K, C): log ρ of every class, then log e."""
+    def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Floats:
+        """(b, C + 1) from log-confidences (b, K, C) at a checkpoint, or each at its own: log ρ of every class, then log e."""
         ...
 
     def cut(self, checkpoints: tuple[float, ...]) -> Risk:
         """The risk restricted to a rule's checkpoints."""
         ...
+
+
+def at_checkpoint(values: Floats, index: Index) -> Floats:
+    """The entry of a checkpoint, or (b, 1) of each input's own."""
+    chosen: Floats = values[index]
+    return chosen[:, None] if chosen.ndim else chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,11 +106,11 @@ class TopMass:
     def fitted_checkpoints(self) -> int:
         return 0 if self.temperatures is None else len(self.temperatures)
 
-    def tails(self, index: int, log_confidence: Floats) -> Tails:
+    def tails(self, index: Index, log_confidence: Floats) -> Tails:
         pooled = self.pooling.pool(log_confidence)
-        return Tails.of(pooled if self.temperatures is None else self.temperatures[index] * pooled)
+        return Tails.of(pooled if self.temperatures is None else at_checkpoint(self.temperatures, index) * pooled)
 
-    def evidence(self, index: int, log_confidence: Floats, max_set_size: int) -> Floats:
+    def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Floats:
         tails = self.tails(index, log_confidence)
         return tails.evidence(tails.outside(max_set_size))
 
@@ -145,8 +151,8 @@ class ShapedRisk:
     def check_size(self, max_set_size: int) -> None:
         self.base.check_size(max_set_size)
 
-    def evidence(self, index: int, log_confidence: Floats, max_set_size: int) -> Floats:
-        return np.asarray(self.base.evidence(index, log_confidence, max_set_size) - self.offsets[index])
+    def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Floats:
+        return np.asarray(self.base.evidence(index, log_confidence, max_set_size) - at_checkpoint(self.offsets, index))
 
     def cut(self, checkpoints: tuple[float, ...]) -> ShapedRisk:
         return replace(cut_fitted(self, checkpoints), base=self.base.cut(checkpoints))

@@ -13,9 +13,11 @@ from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import InputError
 from agreestop.ensembles.variational import Posterior
 from agreestop.networks.architectures import ResNet18, SpikingNetwork
+from agreestop.networks.srm import TRITON
 
 from .dense import Dense, FreshMembers
 from .drive import ENGINES, Engine, decide_early
+from .fused import Fused
 
 FRESH = 2  # apart from the draws for tuning, 0, and for calibration and test, 1
 LIGHT = ("int8", "bfloat16")  # the lightest first
@@ -46,6 +48,8 @@ def choose_engine(network: SpikingNetwork | Posterior, name: str = "auto", densi
         return EventDriven(network, name.removeprefix("event-driven").removeprefix("-") or "float32")
     if name == "fused" and not torch.cuda.is_available():
         raise InputError("engine is 'fused', but PyTorch finds no GPU: choose dense or event-driven, or auto.")
+    if name == "fused" and TRITON:
+        return Fused(network)
     return Dense(network, "cuda" if name == "fused" else "cpu")
 
 

@@ -1,6 +1,6 @@
 """The dense engine: every neuron of every member at every step, with PyTorch. Plain, and what other engines are measured against.
 
-On a GPU with Triton its neurons run in one kernel for a chunk of steps (`networks.fused`), and it is called the fused engine.
+On a GPU with Triton the fused engine takes its place.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from agreestop.decide.checks import Booleans, InputError, Integers
 from agreestop.ensembles.training import time_first
 from agreestop.ensembles.variational import Posterior
 from agreestop.networks.architectures import SpikingNetwork, State
-from agreestop.networks.srm import TRITON, SRMState
+from agreestop.networks.srm import SRMState
 
+from .drive import CHUNK
 from .inputs import as_inputs, as_places
 
 
@@ -27,14 +28,19 @@ from .inputs import as_inputs, as_places
 class Dense:
     """K members on a device of PyTorch's, "cpu" or "cuda"."""
 
-    def __init__(self, network: SpikingNetwork, device: str = "cpu", chunk: int = 8) -> None:
+    name = "dense"
+
+    def __init__(self, network: SpikingNetwork, device: str = "cpu") -> None:
         check_weights(network)
         self._network, self._device = network.to(device).eval(), device
-        self.name = "fused" if device.startswith("cuda") and TRITON else "dense"
-        self.members, self.classes, self.chunk = network.config.members, network.config.classes, chunk
+        self.members, self.classes = network.config.members, network.config.classes
+
+    def chunk_of(self, rows: int) -> int:
+        """Steps that are worth computing together."""
+        return CHUNK
 
     def begin(self, inputs: NDArray[Any]) -> DensePass:
-        """Start on inputs (n, T, ...)."""
+        """Start on inputs (n, T, ...), or on images (n, 1, ...) that are held."""
         return DensePass(self._network, self._device, as_inputs(inputs, self._network.config.input_shape))
 
     def live(self) -> DenseLive:
@@ -47,7 +53,7 @@ class DensePass:
     """Some inputs under way."""
 
     def __init__(self, network: SpikingNetwork, device: str, inputs: NDArray[Any]) -> None:
-        self._network, self._steps = network, inputs.shape[1]
+        self._network, self._steps, self._held = network, inputs.shape[1], inputs.shape[1] == 1
         self._inputs = torch.as_tensor(inputs, device=device).transpose(0, 1)
         self._state: State | None = None
         self._time = 0
@@ -60,9 +66,10 @@ class DensePass:
     @torch.no_grad()
     def advance(self, steps: int) -> Booleans:
         """Read-out spikes (rows, steps, K, C) of the next steps."""
-        if not 1 <= steps <= self._steps - self._time:
+        if steps < 1 or (not self._held and steps > self._steps - self._time):
             raise InputError(f"{steps} steps are asked for, but {self._steps - self._time} are left of {self._steps}: ask for 1 to those.")
-        spikes, self._state = self._network(self._inputs[self._time : self._time + steps].float(), self._state)
+        frames = self._inputs if self._held else self._inputs[self._time : self._time + steps]
+        spikes, self._state = self._network(frames.float(), self._state, steps if self._held else None)
         self._time += steps
         return spikes.permute(2, 0, 1, 3).bool().cpu().numpy()
 
@@ -102,11 +109,15 @@ class DenseLive:
 class FreshMembers:
     """K members drawn anew from a posterior for every input; a draw follows from the seed and from how many came before."""
 
-    name, chunk = "dense-fresh", 8
+    name = "dense-fresh"
 
     def __init__(self, posterior: Posterior, seed: Sequence[int]) -> None:
         self._posterior, self._seed, self._begun = posterior, seed, 0
         self.members, self.classes = posterior.config.members, posterior.config.classes
+
+    def chunk_of(self, rows: int) -> int:
+        """Steps that are worth computing together."""
+        return CHUNK
 
     def _draw(self) -> Dense:
         self._begun += 1
@@ -166,8 +177,10 @@ def check_weights(network: SpikingNetwork) -> None:
         raise InputError("the members hold weights that are not finite: train again with a lower learning rate.")
 
 
-def run_dense(network: SpikingNetwork, inputs: NDArray[Any], batch_size: int = 128, device: str = "cpu") -> EnsembleRun:
-    """Run every member over inputs (n, T, ...) to the end, and count what it does."""
+def run_dense(
+    network: SpikingNetwork, inputs: NDArray[Any], batch_size: int = 128, device: str = "cpu", steps: int | None = None
+) -> EnsembleRun:
+    """Run every member over inputs (n, T, ...), or images (n, 1, ...) held for so many steps, to the end, and count what it does."""
     if not len(inputs):
         raise InputError("there are no inputs: give at least one.")
     check_weights(network)
@@ -175,7 +188,7 @@ def run_dense(network: SpikingNetwork, inputs: NDArray[Any], batch_size: int = 1
     parts: list[tuple[NDArray[Any], ...]] = []
     with torch.no_grad():
         for start in range(0, len(inputs), batch_size):
-            spikes, _, activity = network(time_first(inputs[start : start + batch_size], device), activity=True)
+            spikes, _, activity = network(time_first(inputs[start : start + batch_size], device), steps=steps, activity=True)
             totals = (value.sum(0) for value in (activity.spikes, activity.accumulates, activity.multiplies))
             parts.append((spikes.permute(2, 0, 1, 3).bool().cpu().numpy(), *(value.permute(2, 0, 1).cpu().numpy() for value in totals)))
     return _joined(parts)

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, Protocol, TypeVar, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,11 @@ from agreestop.decide.checks import Booleans, InputError, Integers
 from agreestop.decide.confidence import log_softmax
 from agreestop.decide.decisions import Decision, Decisions
 
+from .screen import Screen, can_screen_here, screen_of
+
 BATCH = 256
+CHUNK = 8
+"""Steps that are worth computing together."""
 ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused")
 """Names of engines for members that are drawn once; "auto" is what fits."""
 
@@ -52,16 +56,44 @@ class Live(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Looks:
+    """The checkpoints that fall into a chunk, and the step of it that each ends, counted from 0; the last ends the chunk."""
+
+    checkpoints: Sequence[int]
+    places: Sequence[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """Spike counts (rows, S, K, C) at the S checkpoints of a chunk, and where an input may stop, (rows, S); None: at each."""
+
+    counts: NDArray[Any]
+    may_stop: Booleans | None
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A pass that counts and screens by itself, where its spikes are."""
+
+    def count(self, steps: int, looks: Looks, screen: Screen) -> Counted:
+        """The next steps."""
+        ...
+
+
 class Engine(Protocol):
-    """K members, ready to run. `chunk`: steps that are worth computing together."""
+    """K members, ready to run."""
 
     name: str
     members: int
     classes: int
-    chunk: int
+
+    def chunk_of(self, rows: int) -> int:
+        """Steps that are worth computing together for so many inputs."""
+        ...
 
     def begin(self, inputs: NDArray[Any]) -> Pass:
-        """Start on inputs (n, T, ...)."""
+        """Start on inputs (n, T, ...), or on images (n, 1, ...) that are held."""
         ...
 
     def live(self) -> Live:
@@ -86,40 +118,43 @@ def decide_early(
     chunk: int | None = None,
     any_engine: bool = False,
 ) -> EarlyRun:
-    """Decide on inputs (n, T, ...), computing no further than the chunk in which an input stops.
+    """Decide on inputs (n, T, ...), or on images (n, 1, ...) that are held, computing no further than the chunk in which an input stops.
 
     The decisions are those of `calibrated.decide` on the scores that the same engine computes to the end. chunk: steps computed
     together, where checkpoints lie so close; the engine's own unless told. any_engine allows another than the rule was calibrated with.
     """
     if not any_engine:
         calibrated.check_engine(engine.name)
-    times = _as_steps(calibrated, engine, inputs.shape[1])
+    times = _as_steps(calibrated, engine, None if inputs.shape[1] == 1 else inputs.shape[1])
     began = perf_counter()
-    length = chunk or engine.chunk
-    parts = _in_groups(engine, inputs, batch_size, lambda batch, first: _decide_batch(engine, calibrated, times, batch, first, length))
+    parts = _in_groups(engine, inputs, batch_size, lambda batch, first: _decide_batch(engine, calibrated, times, batch, first, chunk))
     index, sets, computed = (np.concatenate(part) for part in zip(*parts, strict=True))
     return EarlyRun(Decisions(index, sets, calibrated.checkpoints), computed, perf_counter() - began)
 
 
 def _decide_batch(
-    engine: Engine, calibrated: CalibratedRule, times: Sequence[int], batch: NDArray[Any], number: int, length: int
+    engine: Engine, calibrated: CalibratedRule, times: Sequence[int], batch: NDArray[Any], number: int, length: int | None
 ) -> tuple[Integers, Booleans, Integers]:
     """Stop indices, sets and steps computed of inputs numbered from `number`."""
-    watch, run = _Watch(calibrated, len(batch), number), engine.begin(batch)
+    screen = screen_of(calibrated)
+    watch, run = _Watch(calibrated, screen, len(batch), number), engine.begin(batch)
     computed: Integers = np.zeros(len(batch), np.int64)
     time = 0
     while run.rows:
-        first, last = _next_checkpoints(times, time, length)
-        spikes = run.advance(times[last - 1] - time)
-        computed[watch.active] += times[last - 1] - time
-        run.keep(watch.judge(spikes, range(first, last), [times[place] - time - 1 for place in range(first, last)]))
+        first, last = _next_checkpoints(times, time, length or engine.chunk_of(run.rows))
+        steps = times[last - 1] - time
+        looks = Looks(range(first, last), [times[place] - time - 1 for place in range(first, last)])
+        counted = run.count(steps, looks, screen) if screen and isinstance(run, Counting) else watch.count(run.advance(steps), looks)
+        computed[watch.active] += steps
+        run.keep(watch.judge(counted, looks))
         time = times[last - 1]
     return watch.index, watch.sets, computed
 
 
-def run_to_end(engine: Engine, inputs: NDArray[Any], batch_size: int = BATCH) -> Booleans:
-    """Read-out spikes (n, T, K, C) at every step of inputs (n, T, ...)."""
-    return np.concatenate(_in_groups(engine, inputs, batch_size, lambda batch, first: engine.begin(batch).advance(inputs.shape[1])))
+def run_to_end(engine: Engine, inputs: NDArray[Any], batch_size: int = BATCH, steps: int | None = None) -> Booleans:
+    """Read-out spikes (n, T, K, C) at every step of inputs (n, T, ...), or of images (n, 1, ...) that are held for so many steps."""
+    length = steps or inputs.shape[1]
+    return np.concatenate(_in_groups(engine, inputs, batch_size, lambda batch, first: engine.begin(batch).advance(length)))
 
 
 Outcome = TypeVar("Outcome")
@@ -164,8 +199,8 @@ def measure_saving(engine: Engine, calibrated: CalibratedRule, inputs: NDArray[A
     for _ in range(repeats):
         run = decide_early(engine, calibrated, inputs, any_engine=True)
         early.append(run.seconds)
-        computed = float(run.computed.mean()) / inputs.shape[1]
-        to_end.append(decide_early(engine, calibrated, inputs, chunk=inputs.shape[1], any_engine=True).seconds)
+        computed = float(run.computed.mean()) / calibrated.checkpoints[-1]
+        to_end.append(decide_early(engine, calibrated, inputs, chunk=int(calibrated.checkpoints[-1]), any_engine=True).seconds)
     return TimeSaved(engine.name, float(np.median(early)), float(np.median(to_end)), computed)
 
 
@@ -189,30 +224,63 @@ def _next_checkpoints(times: Sequence[int], time: int, length: int) -> tuple[int
 class _Watch:
     """A batch under the rule: counts and state of the inputs that are still running, and where the others stopped."""
 
-    def __init__(self, calibrated: CalibratedRule, count: int, first: int) -> None:
-        self._calibrated = calibrated
+    def __init__(self, calibrated: CalibratedRule, screen: Screen | None, count: int, first: int) -> None:
+        self._calibrated, self._screen = calibrated, screen
         self._state = calibrated.start(count, first)
-        self._counts: Integers = np.zeros((count, calibrated.members, calibrated.classes), np.int64)
+        self._counts: NDArray[Any] = np.zeros((count, calibrated.members, calibrated.classes), np.int64)
         self.active: Integers = np.arange(count)
         self.index: Integers = np.empty(count, np.int64)
         self.sets: Booleans = np.empty((count, calibrated.classes), bool)
 
-    def judge(self, spikes: Booleans, checkpoints: Sequence[int], places: Sequence[int]) -> Booleans:
-        """Judge a chunk of spikes (rows, steps, K, C) at its checkpoints, which end its steps `places`: the rows that go on."""
-        going = np.arange(len(spikes))
-        counts, state, before = self._counts, self._state, 0
-        for checkpoint, place in zip(checkpoints, places, strict=True):
-            counts = counts + spikes[going, before : place + 1].sum(axis=1, dtype=np.int64)
-            before = place + 1
-            verdict = self._calibrated.step(checkpoint, log_softmax(counts.astype(np.float64)), state)
-            done = self.active[going[verdict.stop]]
-            self.index[done], self.sets[done] = checkpoint, verdict.sets[verdict.stop]
-            on = ~verdict.stop
-            going, counts, state = going[on], counts[on], verdict.state[on]
-        kept = np.zeros(len(spikes), dtype=bool)
+    def count(self, spikes: Booleans, looks: Looks) -> Counted:
+        """The counts at the checkpoints of a chunk of spikes (rows, steps, K, C), and where its inputs may stop."""
+        firsts = [0, *(place + 1 for place in looks.places[:-1])]
+        counts = np.add.reduceat(spikes, firsts, axis=1, dtype=np.int64)
+        counts[:, 0] += self._counts
+        np.cumsum(counts, axis=1, out=counts)
+        screened = self._screen is not None and can_screen_here()
+        return Counted(counts, self._screen.may_stop(counts, looks.checkpoints) if self._screen and screened else None)
+
+    def judge(self, counted: Counted, looks: Looks) -> Booleans:
+        """Judge a chunk at its checkpoints: the rows that go on."""
+        going = self._judge_all(counted, looks) if counted.may_stop is None else self._judge_some(counted, looks)
+        kept = np.zeros(len(counted.counts), dtype=bool)
         kept[going] = True
-        self.active, self._counts, self._state = self.active[going], counts, state
+        self.active, self._counts = self.active[going], counted.counts[going, -1]
         return kept
+
+    def _judge_all(self, counted: Counted, looks: Looks) -> Integers:
+        """Every input at every checkpoint until it stops."""
+        going, state = np.arange(len(counted.counts)), self._state
+        for place, checkpoint in enumerate(looks.checkpoints):
+            verdict = self._calibrated.step(checkpoint, log_softmax(counted.counts[going, place].astype(np.float64)), state)
+            self._settle(going[verdict.stop], checkpoint, verdict.sets[verdict.stop])
+            going, state = going[~verdict.stop], verdict.state[~verdict.stop]
+        self._state = state
+        return going
+
+    def _judge_some(self, counted: Counted, looks: Looks) -> Integers:
+        """Inputs where they may stop, all at the first such checkpoint of each, then those that did not at their next."""
+        assert self._screen is not None and counted.may_stop is not None
+        may_stop, checkpoints = counted.may_stop.copy(), np.array(looks.checkpoints)
+        going = np.ones(len(may_stop), dtype=bool)
+        rows = np.flatnonzero(may_stop.any(axis=1))
+        while len(rows):
+            place = may_stop[rows].argmax(axis=1)
+            verdict = self._screen.judge(checkpoints[place], counted.counts[rows, place])
+            stopped = rows[verdict.stop]
+            self._settle(stopped, checkpoints[place[verdict.stop]], verdict.sets[verdict.stop])
+            going[stopped] = False
+            may_stop[rows, place] = False
+            rows = rows[~verdict.stop]
+            rows = rows[may_stop[rows].any(axis=1)]
+        left = np.flatnonzero(going)
+        self._state = self._state[left]
+        return left
+
+    def _settle(self, rows: Integers, checkpoints: int | Integers, sets: Booleans) -> None:
+        inputs = self.active[rows]
+        self.index[inputs], self.sets[inputs] = checkpoints, sets
 
 
 @final
@@ -228,6 +296,7 @@ class LiveSession:
             calibrated.check_engine(engine.name)
         self._times = _as_steps(calibrated, engine, None)
         self._session, self._live = calibrated.stream(number), engine.live()
+        self._screen = screen_of(calibrated) if can_screen_here() else None
         self.time = 0
 
     @property
@@ -242,5 +311,8 @@ class LiveSession:
         counts = self._live.push(events)
         self.time += 1
         if self.time < self._times[self._session.index]:
+            return None
+        if self._screen is not None and not self._screen.may_stop(counts[None, None], (self._session.index,))[0, 0]:
+            self._session.index += 1
             return None
         return self._session.push(log_softmax(counts.astype(np.float64)))

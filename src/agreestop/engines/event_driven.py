@@ -34,6 +34,8 @@ from agreestop.decide.checks import Booleans, InputError, Integers, check_finite
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingLayer, SpikingNetwork
 from agreestop.networks.layers import MemberConv2d
 
+from .drive import CHUNK
+
 PRECISIONS = ("float32", "bfloat16", "int8")
 CACHE_LINE = 64
 PAIRS_IN_A_BLOCK = 8192  # of row and step: enough for the weights of a tile to be fetched from afar for nothing
@@ -252,8 +254,6 @@ class EventDriven:
     own directory where those cannot be written (NUMBA_CACHE_DIR names another), or for this process alone.
     """
 
-    chunk = 8
-
     def __init__(self, network: SpikingNetwork, precision: str = "float32", threads: int | None = None) -> None:
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}: choose one of {', '.join(PRECISIONS)}.")
@@ -269,6 +269,10 @@ class EventDriven:
         self.input_shape = tuple(network.config.input_shape)
         self._plan = _plan(network, precision)
         self.members, self.classes = self._plan.members, self._plan.classes
+
+    def chunk_of(self, rows: int) -> int:
+        """Steps that are worth computing together."""
+        return CHUNK
 
     def begin(self, inputs: NDArray[Any]) -> EventDrivenPass:
         """A pass over inputs (n, T, *input_shape): booleans, 0 and 1, or real numbers where the network's settings allow them.

@@ -23,8 +23,12 @@ from torch import Tensor, nn
 from agreestop.decide.checks import InputError, Integers
 from agreestop.networks.architectures import Architecture, FullyConnected, SpikingNetwork
 from agreestop.networks.compiled import alone, available
+from agreestop.networks.transfer import as_numbers, upload
 
 from .files import Checkpoint, load_checkpoint, save_checkpoint
+
+SHARE_FOR_INPUTS = 0.25
+"""Of a GPU's free memory that training inputs may take."""
 
 
 class Trainable(Protocol):
@@ -100,7 +104,7 @@ def train(
     history: list[Epoch] = []
     if checkpoint is not None and checkpoint.exists():
         history = [Epoch(**entry) for entry in load_checkpoint(checkpoint).restore(model, optimiser)]
-    batches = math.ceil(len(inputs) / settings.batch_size)
+    batches, source = math.ceil(len(inputs) / settings.batch_size), _held(inputs, device)
     for epoch in range(len(history), settings.epochs):
         order = np.random.default_rng([settings.seed, epoch]).permutation(len(inputs))
         noise = torch.Generator(device).manual_seed(int(np.random.default_rng([settings.seed, epoch, 1]).integers(2**62)))
@@ -111,7 +115,7 @@ def train(
             for group in optimiser.param_groups:
                 group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
             with _threads(model.config, settings):
-                loss, right, divergence = _step(model, optimiser, inputs[rows], labels[rows], len(inputs), progress, settings, noise)
+                loss, right, divergence = _step(model, optimiser, source[rows], labels[rows], len(inputs), progress, settings, noise)
             if not math.isfinite(loss):
                 raise InputError(
                     f"training diverged in epoch {epoch + 1}, batch {batch + 1} (loss {loss}): "
@@ -135,7 +139,7 @@ def _threads(config: Architecture, settings: Training) -> AbstractContextManager
 def _step(
     model: Trainable,
     optimiser: torch.optim.Optimizer,
-    inputs: NDArray[Any],
+    inputs: NDArray[Any] | Tensor,
     labels: Integers,
     n: int,
     progress: float,
@@ -164,6 +168,15 @@ def _step(
     return float(loss.detach()) / members, float(right), 0.0 if penalty is None else float(penalty.detach())
 
 
-def time_first(inputs: NDArray[Any], device: str) -> Tensor:
-    """(n, T, ...) as float32 (T, n, ...) on the device."""
-    return torch.as_tensor(np.ascontiguousarray(np.moveaxis(inputs, 1, 0)), device=device).float()
+def time_first(inputs: NDArray[Any] | Tensor, device: str) -> Tensor:
+    """(n, T, ...) as numbers (T, n, ...) on the device."""
+    if torch.device(device).type == "cpu":
+        return torch.as_tensor(np.ascontiguousarray(np.moveaxis(np.asarray(inputs), 1, 0))).float()
+    return as_numbers((inputs if isinstance(inputs, Tensor) else upload(inputs, device)).transpose(0, 1))
+
+
+def _held(inputs: NDArray[Any], device: torch.device) -> NDArray[Any] | Tensor:
+    """All inputs on a GPU that has room for them, so that each batch is found there; else as they are."""
+    if device.type != "cuda" or inputs.nbytes > SHARE_FOR_INPUTS * torch.cuda.mem_get_info(device)[0]:
+        return inputs
+    return upload(inputs, device)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from agreestop.decide.checks import Booleans, InputError, Integers, as_labels
+from agreestop.decide.checks import InputError, Integers, as_labels
+
+NUMBERS = (np.uint8, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,27 +18,32 @@ class EventData:
     """Inputs of T steps on a sensor of H × W pixels, each with its label.
 
     name         what the data set is called in records and figures
-    simulated    True where a simulator made the events, False where a camera recorded them
-    inputs       (n, T, 2, H, W) bool: whether a pixel fired in a step, ON before OFF
+    simulated    True where a simulator made the events, False where a sensor recorded them
+    inputs       (n, T, channels, H, W): bool where a step is the pixels that fired, numbers of at least 0 where it counts events or holds
+                 intensities; ON before OFF where there are two channels
     labels       (n,) int64, from 0 to C-1
     classes      the names of the C classes
     description  where inputs and labels come from, in a sentence
+    held         for images, which have one step in `inputs`: for how many steps each is shown
     """
 
     name: str
     simulated: bool
-    inputs: Booleans
+    inputs: NDArray[Any]
     labels: Integers
     classes: tuple[str, ...]
     description: str = ""
+    held: int | None = None
 
     def __post_init__(self) -> None:
         inputs = np.asarray(self.inputs)
         shape = inputs.shape
-        if len(shape) != 5 or shape[2] != 2 or 0 in shape[1:]:
-            raise InputError(f"inputs has shape {shape}: (n, T, 2, H, W) is needed, with the ON events before the OFF events.")
-        if inputs.dtype != np.bool_:
-            raise InputError(f"inputs has dtype {inputs.dtype}: booleans are needed, so compare counts with 0 first.")
+        if len(shape) != 5 or 0 in shape[1:]:
+            raise InputError(f"inputs has shape {shape}: (n, T, channels, H, W) is needed, with the ON events before the OFF events.")
+        if inputs.dtype != np.bool_ and inputs.dtype not in NUMBERS:
+            raise InputError(f"inputs has dtype {inputs.dtype}: booleans, uint8 or float32 are needed.")
+        if self.held is not None and (shape[1] != 1 or self.held < 1):
+            raise InputError(f"inputs of {shape[1]} steps are held for {self.held}: give an image one step, held for at least one.")
         object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "labels", as_labels(self.labels, len(inputs), len(self.classes)))
 
@@ -44,7 +53,7 @@ class EventData:
     @property
     def steps(self) -> int:
         """T, the number of steps of each input."""
-        return self.inputs.shape[1]
+        return self.held or self.inputs.shape[1]
 
     @property
     def size(self) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from agreestop.decide.confidence import log_confidence
 from agreestop.decide.score_files import Spikes, load_spikes
 from agreestop.decide.tuning import tune
 from agreestop.engines.choice import choose_engine
-from agreestop.engines.drive import Engine, Live, Pass, decide_early
+from agreestop.engines.drive import CHUNK, Engine, Live, Pass, decide_early
 from agreestop.ensembles.files import load_members, save_members
 from agreestop.networks.architectures import ResNet18, SpikingNetwork
 from agreestop.report.benchmark_records import DECISIONS, MEMORY, OURS, SECONDS, BenchRecord
@@ -41,8 +41,8 @@ def run_through(engine: Engine, inputs: NDArray[Any]) -> None:
     """All steps of inputs (n, T, ...), a chunk at a time, as a decision at T needs them."""
     run, left = engine.begin(inputs), inputs.shape[1]
     while left:
-        run.advance(min(engine.chunk, left))
-        left -= min(engine.chunk, left)
+        run.advance(min(CHUNK, left))
+        left -= min(CHUNK, left)
 
 
 def some_members(network: SpikingNetwork, count: int) -> SpikingNetwork:
@@ -98,13 +98,13 @@ def bench_memory(ready: Ready, folder: Path, note: Note) -> list[BenchRecord]:
 
 
 def _peak_on_gpu(engine: Engine, inputs: Booleans) -> float:
-    run_through(engine, inputs[:, : 2 * engine.chunk])
+    run_through(engine, inputs[:, : 2 * CHUNK])
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     run_through(engine, inputs)
     finish("cuda")
-    return (torch.cuda.max_memory_allocated() - before - inputs.nbytes) / MIB
+    return (torch.cuda.max_memory_allocated() - before) / MIB
 
 
 def _peak_of_child(members: Path, batch: int, steps: int) -> float:
@@ -120,7 +120,7 @@ def _probe(members: Path, batch: int, steps: int) -> float:
     network = load_members(members)
     inputs = np.random.default_rng(0).random((batch, steps, *network.config.input_shape), dtype=np.float32) < DENSITY
     engine = choose_engine(network, "auto", DENSITY)
-    run_through(engine, inputs[:2, : 2 * engine.chunk])
+    run_through(engine, inputs[:2, : 2 * CHUNK])
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins again here
     before = _status("VmRSS")
     run_through(engine, inputs)
@@ -141,7 +141,7 @@ class Replayed:
 
     def __init__(self, engine: Engine, spikes: Booleans) -> None:
         self._engine, self._spikes, self._first = engine, spikes, 0
-        self.name, self.members, self.classes, self.chunk = engine.name, engine.members, engine.classes, engine.chunk
+        self.name, self.members, self.classes, self.chunk_of = engine.name, engine.members, engine.classes, engine.chunk_of
 
     def begin(self, inputs: NDArray[Any]) -> Pass:
         """The next of the recorded inputs, from the first again once all have been."""

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from agreestop.decide.checks import InputError
 
+from . import mixed_product
 from .compiled import available
 
 
@@ -41,7 +42,10 @@ class MemberLinear(nn.Module):
         return self.inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """(T, K, batch, out), stored with the members outermost, so that the next layer's product needs no copy."""
+        """(T, K, batch, out), stored with the members outermost, so that the next layer's product needs no copy.
+
+        On a GPU, spikes in bf16 meet weights in float32 without loss (`mixed_product`), and the result is in float32.
+        """
         if x.ndim not in (3, 4) or x.shape[-1] != self.inputs:
             raise InputError(
                 f"the input has shape {tuple(x.shape)}: (T, batch, {self.inputs}) or (T, K, batch, {self.inputs}) is needed by this layer."
@@ -53,8 +57,12 @@ class MemberLinear(nn.Module):
             if cpu_sparse.can_run(x, self.weight) and (sparse := cpu_sparse.sparse_product(x, self.weight)) is not None:
                 return sparse
         steps, batch = len(x), x.shape[-2]
-        rows = x.reshape(1, steps * batch, -1).expand(self.members, -1, -1) if x.ndim == 3 else x.transpose(0, 1).flatten(1, 2)
-        return torch.bmm(rows, self.weight).view(self.members, steps, batch, self.outputs).transpose(0, 1)
+        rows = x.reshape(1, steps * batch, -1) if x.ndim == 3 else x.transpose(0, 1).flatten(1, 2)
+        if mixed_product.can_run(x, self.weight):
+            y = mixed_product.mixed_product(rows, self.weight)
+        else:
+            y = torch.bmm(mixed_product.as_wide_as(rows, self.weight).expand(self.members, -1, -1), self.weight)
+        return y.view(self.members, steps, batch, self.outputs).transpose(0, 1)
 
     def reached(self, x: Tensor) -> Tensor:
         """Synapses that the non-zero entries of x (T, K, batch, ...) reach, (T, K, batch)."""
@@ -83,6 +91,7 @@ class MemberConv2d(nn.Module):
                 "is needed by this layer."
             )
         check_members(x, x.ndim == 5, self.members)
+        x = mixed_product.as_wide_as(x, self.weight)
         planes = x.flatten(0, 1) if x.ndim == 5 else channels_first(x)
         groups = 1 if x.ndim == 5 else self.members
         y = F.conv2d(planes, self.weight.flatten(0, 1), stride=self.stride, padding=self.size // 2, groups=groups)

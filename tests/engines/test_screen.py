@@ -1,0 +1,183 @@
+"""The screen lets every input through that the rule would stop, and few others; decisions stay the rule's own."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
+
+import agreestop as ag  # noqa: E402
+from agreestop.decide.checks import Booleans  # noqa: E402
+from agreestop.decide.risks import ShapedRisk  # noqa: E402
+from agreestop.decide.simulated import simulate_spikes  # noqa: E402
+from agreestop.engines.drive import decide_early  # noqa: E402
+from agreestop.engines.fused import Fused  # noqa: E402
+from agreestop.engines.screen import can_screen_here, screen_of  # noqa: E402
+from agreestop.networks.architectures import FullyConnected, SpikingNetwork  # noqa: E402
+from agreestop.networks.srm import Neuron  # noqa: E402
+
+STEPS, MEMBERS = 30, 4
+SPIKES, LABELS = simulate_spikes(400, STEPS, MEMBERS, seed=4)
+SCORES = ag.log_confidence(np.cumsum(SPIKES, axis=1, dtype=np.int64))
+EVERY, FEW = tuple(range(1, STEPS + 1)), (7, 15, 30)
+TUNING, KNOWN, NEW = slice(0, 150), slice(150, 200), slice(200, 400)
+
+
+def top_mass(r: float) -> Any:
+    return ag.TopMass.fit(SCORES[TUNING], LABELS[TUNING], ag.MergeConfidence(r), EVERY)
+
+
+def learned() -> Any:
+    pytest.importorskip("sklearn", reason="a learned risk is fitted with scikit-learn")
+    return ag.LearnedRisk.fit(SCORES[TUNING], LABELS[TUNING], max_set_size=2, times=EVERY)
+
+
+RISKS: dict[str, Any] = {
+    "plain": ag.TopMass,
+    **{f"temperatures, r={r}": lambda r=r: top_mass(r) for r in (-np.inf, -1.0, 0.0, 1.0, 2.0, np.inf)},
+    "shaped": lambda: ShapedRisk.per_time(top_mass(1.0), EVERY, 0.7),
+    "learned": learned,
+    "learned, shaped": lambda: ShapedRisk.per_time(learned(), EVERY, -0.5),
+}
+
+
+class Replay:
+    """An engine that shows spikes recorded before."""
+
+    name, members, classes = "replay", MEMBERS, SPIKES.shape[3]
+
+    def __init__(self, chunk: int) -> None:
+        self._chunk = chunk
+
+    def chunk_of(self, rows: int) -> int:
+        return self._chunk
+
+    def begin(self, inputs: Any) -> Any:
+        return ReplayPass(inputs)
+
+    def live(self) -> Any:
+        raise NotImplementedError
+
+
+class ReplayPass:
+    def __init__(self, spikes: Booleans) -> None:
+        self._spikes, self._time = spikes, 0
+
+    @property
+    def rows(self) -> int:
+        return len(self._spikes)
+
+    def advance(self, steps: int) -> Booleans:
+        self._time += steps
+        return self._spikes[:, self._time - steps : self._time]
+
+    def keep(self, rows: Booleans) -> None:
+        self._spikes = self._spikes[rows]
+
+
+@pytest.mark.skipif(not can_screen_here(), reason="the screen's loop is compiled with numba")
+@pytest.mark.parametrize("risk", RISKS)
+@pytest.mark.parametrize("checkpoints", (EVERY, FEW))
+def test_screened_decisions_are_those_of_the_rule(risk: str, checkpoints: tuple[int, ...]) -> None:
+    calibrated = ag.AgreeStop(0.8, checkpoints, 2, risk=RISKS[risk]()).calibrate(SCORES[KNOWN], LABELS[KNOWN], EVERY)
+    expected = calibrated.decide(SCORES[NEW], EVERY)
+    run = decide_early(Replay(8), calibrated, SPIKES[NEW])
+    np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+    np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+    screen = screen_of(calibrated)
+    assert screen is not None
+    counts = np.cumsum(SPIKES[NEW], axis=1, dtype=np.int64)[:, [time - 1 for time in checkpoints]]
+    flags = screen.may_stop(counts, range(len(checkpoints)))
+    risks = [calibrated.rule.evidence(place, ag.log_confidence(counts[:, place]))[:, -1] for place in range(len(checkpoints))]
+    stops = np.stack(risks, axis=1) < screen.policy.threshold
+    assert flags[stops].all() and flags[:, -1].all()
+    if "learned" not in risk:  # which leaves ties to the rule
+        np.testing.assert_array_equal(flags[:, :-1], stops[:, :-1])
+
+
+def test_other_rules_have_no_screen() -> None:
+    rule = ag.SpikeCP(0.8, FEW, 2, ag.MergeConfidence(r=1), "stop-aware")
+    assert screen_of(rule.calibrate(SCORES[KNOWN], LABELS[KNOWN], EVERY)) is None
+
+
+def test_a_rule_that_never_stops_early_screens_all_but_the_last() -> None:
+    with pytest.warns(ag.CalibrationWarning):
+        calibrated = ag.AgreeStop(0.99, EVERY, 2).calibrate(SCORES[KNOWN], LABELS[KNOWN])
+    run = decide_early(Replay(8), calibrated, SPIKES[NEW])
+    assert (run.decisions.stop_index == STEPS - 1).all()
+
+
+# ---- on a GPU, or in Triton's interpreter
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton asks as it is imported, and imports some of its parts at the first call."""
+    if find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    if DEVICE == "cpu":
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        import triton
+
+        if not triton.knobs.runtime.interpret or os.environ.get("TRITON_INTERPRET") != "1":
+            pytest.skip("Triton runs without its interpreter here")
+
+
+def fused(real: bool = False) -> Fused:
+    config = FullyConnected((2, 3, 3), 5, 3, (20,), Neuron(threshold=0.3), real)
+    return Fused(SpikingNetwork(config, torch.Generator().manual_seed(1), deviation=0.6), DEVICE)
+
+
+def events(n: int, seed: int) -> tuple[Booleans, Any]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(5, size=n)
+    rates = np.where(np.arange(9).reshape(3, 3) == labels[:, None, None], 0.6, 0.1)
+    return rng.random((n, 40, 2, 3, 3)) < rates[:, None, None], labels
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(("r", "checkpoints"), ((1.0, tuple(range(1, 21))), *((r, (3, 9, 20)) for r in (-np.inf, 0.0, 3.0, np.inf))))
+def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float, checkpoints: tuple[int, ...]) -> None:
+    engine, every = fused(), tuple(range(1, 21))
+    (known, labels), (inputs, _) = events(60, 0), events(9, 1)
+    scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1))
+    rule = ag.AgreeStop(0.35, checkpoints, 2, risk=ag.TopMass(ag.MergeConfidence(r)))  # the network is untrained
+    calibrated = rule.calibrate(scores, labels, every)
+    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)), every)
+    assert len(np.unique(expected.stop_index)) > 1
+    for chunk in (None, 7):
+        run = decide_early(engine, calibrated, inputs, batch_size=5, chunk=chunk)
+        np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+        np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+
+
+def test_frames_that_are_sent_ahead_are_those_asked_for() -> None:
+    """Whatever lengths are asked for and whoever stops between, the spikes are those of one go."""
+    engine, (inputs, _) = fused(), events(6, 2)
+    whole = engine.begin(inputs).advance(40)
+    rng, run, rows, time = np.random.default_rng(0), engine.begin(inputs), np.arange(6), 0
+    while time < 40 and len(rows):
+        steps = min(int(rng.integers(1, 14)), 40 - time)
+        np.testing.assert_array_equal(run.advance(steps), whole[rows, time : time + steps])
+        kept = rng.random(len(rows)) < 0.9
+        run.keep(kept)
+        rows, time = rows[kept], time + steps
+    with pytest.raises(ag.InputError, match="40 are left of 40"):
+        engine.begin(inputs).advance(41)
+    with pytest.raises(ag.InputError, match="a boolean for each"):
+        engine.begin(inputs).keep(np.ones(5, dtype=bool))
+
+
+def test_an_image_is_held() -> None:
+    engine, rng = fused(real=True), np.random.default_rng(3)
+    images = rng.random((4, 1, 2, 3, 3), dtype=np.float32)
+    held = engine.begin(images)
+    parts = np.concatenate([held.advance(5), held.advance(9)], axis=1)
+    np.testing.assert_array_equal(parts, engine.begin(np.repeat(images, 14, axis=1)).advance(14))
