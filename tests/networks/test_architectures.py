@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,7 +16,9 @@ from agreestop.networks.architectures import (
     Convolutional,
     FullyConnected,
     ResNet18,
+    SpikingLayer,
     SpikingNetwork,
+    State,
     architecture,
 )
 from agreestop.networks.srm import Neuron
@@ -28,6 +30,7 @@ CONFIGS: dict[str, Architecture] = {
     "fully-connected": FullyConnected((2, 8, 8), 3, members=2, hidden=(12,), neuron=EAGER),
     "convolutional": Convolutional((2, 8, 8), 3, members=2, channels=(4, 5), hidden=(7,), neuron=EAGER, real_input=False),
     "resnet18": ResNet18((2, 8, 8), 3, members=2, width=3, neuron=EAGER, real_input=False),
+    "resnet18, timed": ResNet18((2, 8, 8), 3, members=2, width=3, neuron=EAGER, real_input=False, timed=3),
 }
 every_architecture = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 
@@ -54,7 +57,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 def flat(state: Any) -> list[Tensor]:
-    return [value for layer in state for value in layer]
+    return [value for layer in state.layers for value in layer]
 
 
 @every_architecture
@@ -62,7 +65,7 @@ def test_read_out_spikes_are_zeros_and_ones_for_each_member_and_class(config: Ar
     spikes, state = network_of(config)(frames())
     assert spikes.shape == (6, 2, 3, 3)
     assert set(spikes.unique().tolist()) == {0.0, 1.0}
-    assert len(state) == len(config.layers())
+    assert len(state.layers) == len(config.layers()) and state.time == len(frames())
     assert all(value.shape[:2] == (2, 3) for value in flat(state))
 
 
@@ -114,7 +117,7 @@ def test_inputs_that_are_done_may_be_dropped(config: Architecture) -> None:
     network, keep = network_of(config), torch.tensor([2, 0])
     whole, _ = network(frames())
     _, state = network(frames()[:2])
-    left = tuple(type(layer)(*(value[:, keep] for value in layer)) for layer in state)
+    left = state.rows(keep)
     assert_same(network(frames()[2:, keep], left)[0], whole[2:, :, keep])
 
 
@@ -124,6 +127,12 @@ def test_an_image_held_still_is_that_image_repeated(config: Architecture, traini
     network = network_of(config).train(training)
     image = torch.rand(1, 3, 2, 8, 8, generator=generator(2))
     held, state = network(image, steps=5)
+    if isinstance(config, ResNet18) and config.timed:  # an image is normalised once, with the statistics of the first step
+        stem = cast(SpikingLayer, network.layers[0]).norm
+        assert stem is not None
+        for value in (stem.running_mean, stem.running_var):
+            value[:] = value[:, :1].clone()
+        held, state = network(image, steps=5)
     repeated, repeated_state = network(image.repeat(5, 1, 1, 1, 1))
     assert held.shape == (5, 2, 3, 3)
     assert_same(held, repeated)
@@ -157,7 +166,7 @@ def test_supplied_weights_are_used_and_gradients_reach_them(config: Architecture
         assert means[name].grad is not None and means[name].grad.abs().sum() > 0, name  # type: ignore[union-attr]
         assert deviations[name].grad is not None and deviations[name].grad.abs().sum() > 0, name  # type: ignore[union-attr]
     assert all(value.grad is None and torch.equal(value, own[name]) for name, value in network.named_parameters())
-    assert len(state) == len(network.layers)
+    assert len(state.layers) == len(network.layers)
 
 
 def test_the_account_of_a_fully_connected_network() -> None:
@@ -267,5 +276,5 @@ def test_bad_names_settings_and_shapes_are_refused() -> None:
     refused(lambda: network(frames()[:0]), "holds nothing")
     refused(lambda: network(frames(), steps=4), "steps is 4 with 6 time steps in x")
     refused(lambda: network(frames()[:1], steps=0), "steps is 0")
-    refused(lambda: network(frames(), state=()), "state has 0 layers and the network 4")
+    refused(lambda: network(frames(), state=State((), 0)), "state has 0 layers and the network 4")
     refused(lambda: network(0.5 * frames(), activity=True), "set real_input=True")

@@ -11,7 +11,7 @@ import typer
 
 from agreestop.decide.checks import InputError
 
-from . import bench, calibrate, decide, evaluate, run, train
+from . import bench, calibrate, data, decide, evaluate, run, train
 from .console import say_error
 
 INTERRUPTED = 130  # the exit code that shells expect after Ctrl-C
@@ -47,6 +47,12 @@ app.command("calibrate", short_help="Score file with labels -> rule file.")(_int
 app.command("decide", short_help="Rule file and scores or inputs -> decisions.")(_interruptible(decide.decide))
 app.command("evaluate", short_help="Rule file and labelled scores -> coverage, latency.")(_interruptible(evaluate.evaluate))
 app.command("bench", short_help="Speed of our engines against other libraries.")(_interruptible(bench.bench))
+
+data_app = typer.Typer(help="Data sets: which there are, whether files are whole, and simulated ones.", no_args_is_help=True)
+data_app.command("list", short_help="The data sets, and where to get them.")(_interruptible(data.list_data_sets))
+data_app.command("check", short_help="Whether the files of a data set are whole.")(_interruptible(data.check_data_set))
+data_app.command("simulate", short_help="Simulated data set -> files of inputs.")(_interruptible(data.simulate_data_set))
+app.add_typer(data_app, name="data", short_help="Data sets: list, check, simulate.")
 
 
 def _version(wanted: bool) -> None:

@@ -18,7 +18,6 @@ from agreestop.decide.checks import Booleans, InputError, Integers
 from agreestop.ensembles.training import time_first
 from agreestop.ensembles.variational import Posterior
 from agreestop.networks.architectures import SpikingNetwork, State
-from agreestop.networks.srm import SRMState
 
 from .drive import CHUNK
 from .inputs import as_inputs, as_places
@@ -82,7 +81,7 @@ class DensePass:
         chosen = torch.as_tensor(np.flatnonzero(rows), device=self._inputs.device)
         self._inputs = self._inputs[:, chosen]
         if self._state is not None:
-            self._state = tuple(SRMState(*(part.index_select(1, chosen) for part in layer)) for layer in self._state)
+            self._state = self._state.rows(chosen)
 
 
 @final

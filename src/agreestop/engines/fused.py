@@ -17,7 +17,6 @@ from torch import Tensor
 
 from agreestop.decide.checks import Booleans, InputError, Integers
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork, State
-from agreestop.networks.srm import SRMState
 from agreestop.networks.transfer import as_numbers, upload
 
 from .dense import DenseLive, check_weights
@@ -171,4 +170,4 @@ class FusedPass:
         if self._ahead is not None:
             self._ahead = _Ahead(self._ahead.first, self._ahead.frames[chosen])
         if self._state is not None:
-            self._state = tuple(SRMState(*(part.index_select(1, chosen) for part in layer)) for layer in self._state)
+            self._state = self._state.rows(chosen)

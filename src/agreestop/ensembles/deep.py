@@ -24,9 +24,9 @@ class DeepEnsemble(nn.Module):
         self.config = config
         self.network = SpikingNetwork(config, generator, deviation)
 
-    def read_out(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Read-out spikes (T, K, batch, C) of every member; nothing is drawn."""
-        spikes, _ = self.network(x)
+    def read_out(self, x: Tensor, generator: torch.Generator, steps: int | None = None) -> Tensor:
+        """Read-out spikes (T, K, batch, C) of every member; nothing is drawn. steps: for how many an image is held."""
+        spikes, _ = self.network(x, steps=steps)
         return spikes
 
     def penalty(self) -> Tensor | None:

@@ -66,9 +66,9 @@ class Posterior(nn.Module):
             drawn[name] = mean + self.log_deviation[_key(name)].exp() * noise
         return drawn
 
-    def read_out(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Read-out spikes (T, K, batch, C) of K fresh members, each one draw for the whole sequence."""
-        spikes, _ = functional_call(self.frame, self.draw(generator), (x,))
+    def read_out(self, x: Tensor, generator: torch.Generator, steps: int | None = None) -> Tensor:
+        """Read-out spikes (T, K, batch, C) of K fresh members, each one draw for the whole sequence; an image is held for `steps`."""
+        spikes, _ = functional_call(self.frame, self.draw(generator), (x, None, steps))
         return spikes
 
     def divergence(self) -> Tensor:

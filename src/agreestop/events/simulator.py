@@ -89,13 +89,23 @@ def simulate_events(
     each state for every input, however many steps there are.
     """
     frames = move_images(images, path, size, scale, background)
+    n, steps = len(np.asarray(images)), np.shape(path)[1] - 1
+    numbers = as_numbers(n if inputs is None else inputs)
+    if len(numbers) != n:
+        raise InputError(f"inputs has {len(numbers)} numbers for {n} images: give one for each image.")
+    events = np.empty((n, steps, 2, *as_size(size)), dtype=bool)
+    for step, fired in enumerate(watch_frames(frames, sensor, seed, numbers)):
+        events[:, step] = fired
+    return events
+
+
+def watch_frames(frames: Iterator[Floats], sensor: Sensor, seed: int, numbers: Integers) -> Iterator[Booleans]:
+    """The events (n, 2, H, W) of the steps 1..T, one after the other, of frames of intensities (n, H, W) at the times 0..T.
+
+    numbers: of the inputs (n,), which choose their noise. Nothing is kept but one frame of each state for every input.
+    """
     level = _log_intensity(next(frames), sensor)
-    numbers = as_numbers(len(level) if inputs is None else inputs)
-    if len(numbers) != len(level):
-        raise InputError(f"inputs has {len(numbers)} numbers for {len(level)} images: give one for each image.")
-    steps = np.shape(path)[1] - 1
-    events = np.empty((len(level), steps, 2, *level.shape[1:]), dtype=bool)
-    threshold = sensor.thresholds(size, seed)
+    threshold = sensor.thresholds((level.shape[1], level.shape[2]), seed)
     sinking = sensor.leak * threshold[ON]
     memory = level - _leaked_before(level, threshold, sensor, seed, numbers)
     rest = np.zeros(level.shape, dtype=np.int16)
@@ -105,7 +115,8 @@ def simulate_events(
         memory -= sinking
         change = level - memory
         ready = rest == 0
-        on, off = events[:, step, ON], events[:, step, OFF]
+        events = np.empty((len(level), 2, *level.shape[1:]), dtype=bool)
+        on, off = events[:, ON], events[:, OFF]
         np.logical_and(change >= threshold[ON], ready, out=on)
         np.logical_and(change <= -threshold[OFF], ready, out=off)
         if sensor.shot_noise:
@@ -114,7 +125,7 @@ def simulate_events(
         np.copyto(memory, level, where=fired | ~ready)
         rest -= ~ready
         rest[fired] = sensor.refractory
-    return events
+        yield events
 
 
 def move_images(images: ArrayLike, path: ArrayLike, size: tuple[int, int], scale: float = 1.0, background: float = 0.0) -> Iterator[Floats]:

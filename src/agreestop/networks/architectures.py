@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal, cast, final, overload
+from typing import Literal, NamedTuple, cast, final, overload
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,17 @@ from agreestop.decide.checks import InputError
 from .layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, channels_first, count_nonzero, draw_weights, members_first
 from .srm import SRM, Neuron, SRMState
 
-State = tuple[SRMState, ...]
+
+class State(NamedTuple):
+    """What a network remembers between time steps: the state of each of its layers, and how many steps it has seen."""
+
+    layers: tuple[SRMState, ...]
+    time: int
+
+    def rows(self, chosen: Tensor) -> State:
+        """The state of some of the inputs."""
+        return State(tuple(SRMState(*(part.index_select(1, chosen) for part in layer)) for layer in self.layers), self.time)
+
 
 QUICK = Neuron(membrane_time=2.0, synapse_time=0.5, refractory_time=2.0)
 """For deep networks: each layer answers within a step or two, since slow kernels add up over the layers."""
@@ -91,7 +101,8 @@ class Convolutional:
 class ResNet18:
     """A 3×3 stem, four stages of two basic blocks with width, 2, 4 and 8 times as many channels, and an averaging head.
 
-    The shortcut joins the current before the second neuron of a block, where ReLU would stand.
+    The shortcut joins the current before the second neuron of a block, where ReLU would stand. timed: how many steps have statistics of
+    their own in each batch normalisation; 0 for none.
     """
 
     input_shape: tuple[int, int, int]
@@ -100,19 +111,23 @@ class ResNet18:
     width: int = 64
     neuron: Neuron = QUICK
     real_input: bool = True
+    timed: int = 0
 
     def __post_init__(self) -> None:
         _check_counts(input_shape=self.input_shape, classes=self.classes, members=self.members, width=self.width)
+        if isinstance(self.timed, bool) or not isinstance(self.timed, int) or self.timed < 0:
+            raise InputError(f"timed is {self.timed!r}: give the number of steps with statistics of their own, 0 for none.")
         _check_image(self.input_shape, 1)
 
     def layers(self) -> list[SpikingLayer]:
         """The layers, in order."""
-        K, neuron = self.members, self.neuron
-        layers, channels = [_conv(K, self.input_shape[0], self.width, neuron)], self.width
+        K, neuron, timed = self.members, self.neuron, self.timed
+        layers, channels = [_conv(K, self.input_shape[0], self.width, neuron, timed=timed)], self.width
         for outputs, stride in ((self.width * 2**stage, 1 + (stage > 0 and block == 0)) for stage in range(4) for block in range(2)):
             same = stride == 1 and outputs == channels
-            shortcut = nn.Identity() if same else _normalised(K, channels, outputs, size=1, stride=stride)
-            layers += [_conv(K, channels, outputs, neuron, stride=stride), _conv(K, outputs, outputs, neuron, shortcut=shortcut)]
+            shortcut = nn.Identity() if same else _normalised(K, channels, outputs, 1, stride, timed)
+            layers.append(_conv(K, channels, outputs, neuron, stride=stride, timed=timed))
+            layers.append(_conv(K, outputs, outputs, neuron, shortcut=shortcut, timed=timed))
             channels = outputs
         return [*layers, SpikingLayer(MemberLinear(K, channels, self.classes), None, SRM(K, neuron), average=True)]
 
@@ -177,8 +192,10 @@ class SpikingLayer(nn.Module):
         """The spikes that reach the synapses."""
         return members_first(F.max_pool2d(channels_first(x), 2), len(x), x.shape[1]) if self.max_pool else x
 
-    def forward(self, x: Tensor, earlier: Tensor, state: SRMState | None, steps: int | None) -> tuple[Tensor, SRMState]:
-        """Spikes (T, K, batch, ...) from those of the layer before, and from what that layer received where there is a shortcut."""
+    def currents(self, x: Tensor, earlier: Tensor, time: int = 0) -> Tensor:
+        """What flows into the neurons, (T, K, batch, ...), from the spikes of the layer before, and from what that layer received where
+        there is a shortcut; `time` steps came before.
+        """
         received = self.receive(x)
         if self.average:
             received = received.mean((-2, -1))
@@ -186,9 +203,14 @@ class SpikingLayer(nn.Module):
             received = received.flatten(3)
         currents = self.synapses(received)
         if self.norm is not None:
-            currents = self.norm(currents)
-        if self.shortcut is not None:
-            currents = currents + self.shortcut(earlier)
+            currents = self.norm(currents, time)
+        if isinstance(self.shortcut, nn.Sequential):
+            return currents + cast(Tensor, self.shortcut[1](self.shortcut[0](earlier), time))
+        return currents if self.shortcut is None else currents + earlier
+
+    def forward(self, x: Tensor, earlier: Tensor, state: SRMState | None, steps: int | None, time: int = 0) -> tuple[Tensor, SRMState]:
+        """Spikes (T, K, batch, ...) and the state after them; an image is held for `steps`."""
+        currents = self.currents(x, earlier, 0 if steps else time)
         if steps is not None:
             currents = currents.expand(steps, *(-1,) * (currents.ndim - 1))
         return cast(tuple[Tensor, SRMState], self.neurons(currents, state))
@@ -201,15 +223,22 @@ class SpikingLayer(nn.Module):
         return total if self.shortcut is None else total + count_nonzero(earlier)
 
 
-def _normalised(members: int, inputs: int, outputs: int, size: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(MemberConv2d(members, inputs, outputs, size, stride), MemberBatchNorm2d(members, outputs))
+def _normalised(members: int, inputs: int, outputs: int, size: int, stride: int, timed: int) -> nn.Sequential:
+    return nn.Sequential(MemberConv2d(members, inputs, outputs, size, stride), MemberBatchNorm2d(members, outputs, timed))
 
 
 def _conv(
-    members: int, inputs: int, outputs: int, neuron: Neuron, stride: int = 1, shortcut: nn.Module | None = None, max_pool: bool = False
+    members: int,
+    inputs: int,
+    outputs: int,
+    neuron: Neuron,
+    stride: int = 1,
+    shortcut: nn.Module | None = None,
+    max_pool: bool = False,
+    timed: int = 0,
 ) -> SpikingLayer:
     synapses = MemberConv2d(members, inputs, outputs, stride=stride)
-    return SpikingLayer(synapses, MemberBatchNorm2d(members, outputs), SRM(members, neuron), shortcut, max_pool)
+    return SpikingLayer(synapses, MemberBatchNorm2d(members, outputs, timed), SRM(members, neuron), shortcut, max_pool)
 
 
 def _dense(members: int, sizes: tuple[int, ...], neuron: Neuron, max_pool: bool = False) -> list[SpikingLayer]:
@@ -255,16 +284,18 @@ class SpikingNetwork(nn.Module):
         if isinstance(self.config, FullyConnected):
             x = x.flatten(-len(self.config.input_shape))
         earlier, after, done = x, [], []
-        for place, (layer, before) in enumerate(zip(layers, state or (None,) * len(layers), strict=True)):
-            spikes, left = layer(x, earlier, before, None if place else steps)
+        befores, time = (state.layers, state.time) if state else ((None,) * len(layers), 0)
+        for place, (layer, before) in enumerate(zip(layers, befores, strict=True)):
+            spikes, left = layer(x, earlier, before, None if place else steps, time)
             if activity:
                 done.append(self._account(layer, place, x, earlier, spikes))
             earlier, x = x, spikes
             after.append(left)
+        left_behind = State(tuple(after), time + len(x))
         if not activity:
-            return x, tuple(after)
+            return x, left_behind
         totals = (torch.stack(counts) for counts in zip(*done, strict=True))
-        return x, tuple(after), Activity(tuple(self._names()), *totals)
+        return x, left_behind, Activity(tuple(self._names()), *totals)
 
     def _account(self, layer: SpikingLayer, place: int, x: Tensor, earlier: Tensor, spikes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Spikes, accumulates and multiplies of one layer, each (T, K, batch)."""
@@ -297,7 +328,7 @@ class SpikingNetwork(nn.Module):
             raise InputError(
                 f"steps is {steps!r} with {len(x)} time steps in x: give x one time step, and how often it is shown, at least once."
             )
-        if state is not None and len(state) != len(self.layers):
+        if state is not None and len(state.layers) != len(self.layers):
             raise InputError(
-                f"state has {len(state)} layers and the network {len(self.layers)}: give the state that this network returned."
+                f"state has {len(state.layers)} layers and the network {len(self.layers)}: give the state that this network returned."
             )

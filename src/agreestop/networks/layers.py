@@ -114,35 +114,53 @@ class MemberConv2d(nn.Module):
 class MemberBatchNorm2d(nn.Module):
     """Batch normalisation for each member and channel, over time, batch and positions: (x - mean) / sqrt(var + 1e-5) · weight + bias.
 
-    In training the statistics are those of the call, and the running ones move a tenth of the way there; in evaluation the
+    In training the statistics are those of the call, and the running ones move a share `momentum` of the way there; in evaluation the
     running ones are used, so only then does a sequence in chunks give what it gives whole.
+
+    steps > 0: normalisation that knows time. Each of the first steps has statistics of its own, and later ones share those of the last of
+    them, since spikes of deep layers set in only after some steps; weight and bias serve all.
     """
 
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, members: int, channels: int) -> None:
+    def __init__(self, members: int, channels: int, steps: int = 0) -> None:
         super().__init__()
-        self.members, self.channels = members, channels
+        self.members, self.channels, self.steps, self.momentum = members, channels, steps, 0.1
         self.weight = nn.Parameter(torch.ones(members, channels))
         self.bias = nn.Parameter(torch.zeros(members, channels))
-        self.register_buffer("running_mean", torch.zeros(members, channels))
-        self.register_buffer("running_var", torch.ones(members, channels))
+        shape = (members, steps, channels) if steps else (members, channels)
+        self.register_buffer("running_mean", torch.zeros(shape))
+        self.register_buffer("running_var", torch.ones(shape))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(T, K, batch, channels, H, W), the same out."""
+    def forward(self, x: Tensor, time: int = 0) -> Tensor:
+        """(T, K, batch, channels, H, W), whose first step is number `time` of the sequence, counted from 0; the same out."""
         if x.ndim != 6 or x.shape[1] != self.members or x.shape[3] != self.channels:
             raise InputError(
                 f"the input has shape {tuple(x.shape)}: (T, {self.members}, batch, {self.channels}, H, W) is needed by this layer."
             )
-        y = F.batch_norm(
-            channels_first(x),
-            self.running_mean.view(-1),
-            self.running_var.view(-1),
-            self.weight.flatten(),
-            self.bias.flatten(),
-            training=self.training,
-        )
+        if not self.steps:
+            return self._normalise(x, self.running_mean, self.running_var)
+        if self.training:
+            return torch.cat(
+                [self._normalise_step(step[None], min(time + place, self.steps - 1)) for place, step in enumerate(x.unbind(0))]
+            )
+        places = torch.arange(time, time + len(x), device=x.device).clamp_(max=self.steps - 1)
+        scale = self.weight[:, None] * torch.rsqrt(self.running_var[:, places] + 1e-5)
+        shift = self.bias[:, None] - self.running_mean[:, places] * scale
+        shape = (len(x), self.members, 1, self.channels, 1, 1)
+        scale, shift = (value.transpose(0, 1).reshape(shape).to(x.dtype) for value in (scale, shift))
+        return torch.addcmul(shift, x, scale)
+
+    def _normalise_step(self, x: Tensor, place: int) -> Tensor:
+        mean, var = self.running_mean[:, place].clone(), self.running_var[:, place].clone()  # autograd holds them as they are
+        y = self._normalise(x, mean, var)
+        self.running_mean[:, place], self.running_var[:, place] = mean, var
+        return y
+
+    def _normalise(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        weight, bias = self.weight.flatten(), self.bias.flatten()
+        y = F.batch_norm(channels_first(x), mean.view(-1), var.view(-1), weight, bias, self.training, self.momentum)
         return members_first(y, len(x), self.members)
 
 

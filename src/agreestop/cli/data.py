@@ -1,0 +1,107 @@
+"""`agreestop data list`, `agreestop data check` and `agreestop data simulate`: what data sets there are, and what lies on disk."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from agreestop.decide.atomic import make_folder
+from agreestop.decide.checks import InputError
+from agreestop.events.catalogue import DATA_SETS, DataSet, check, find, load
+from agreestop.events.data import EventData, EventSplits
+from agreestop.events.files import save_events
+
+from .console import out, say
+
+NOT_WHOLE = 1
+SIMULATED = tuple(entry.name for entry in DATA_SETS if entry.simulated)
+Name = Annotated[str, typer.Argument(help=f"{', '.join(entry.name for entry in DATA_SETS)}.", show_default=False)]
+
+
+def list_data_sets() -> None:
+    """Show the data sets: what each is, how large, and where to get it."""
+    table = Table(show_lines=True)
+    for column in ("name", "what it is", "input\ntraining + tuning + pool"):
+        table.add_column(column)
+    for entry in DATA_SETS:
+        name = f"{entry.name}\n(simulated)" if entry.simulated else entry.name
+        sizes = " + ".join(f"{size:,}" for size in entry.sizes)
+        table.add_row(Text(name), Text(entry.what), Text(f"{entry.inputs}\n{entry.classes} classes\n{sizes}"))
+    out.print(table)
+    out.print("Where they come from, and how much that is where it is published:", markup=False)
+    for entry in DATA_SETS:
+        source = entry.address or f"agreestop data simulate {entry.name}"
+        size = f" ({entry.download})" if entry.download else ""
+        out.print(f"  {entry.name:<14}{source}{size}", markup=False, soft_wrap=True)
+
+
+def check_data_set(
+    name: Name,
+    folder: Annotated[Path | None, typer.Argument(help="Folder with its files; of mnist-dvs-sim MNIST's.", show_default=False)] = None,
+) -> None:
+    """Say whether the files of a data set are there and whole; exit code 1 where they are not."""
+    entry, result = find(name), check(name, folder)
+    for sentence in result.found:
+        out.print(f"Found: {sentence}", markup=False, soft_wrap=True)
+    for sentence in result.problems:
+        out.print(f"Problem: {sentence}", markup=False, soft_wrap=True)
+    if result.whole:
+        out.print(f"{name} is whole.", markup=False)
+        return
+    if result.usable:
+        out.print(f"{name} is a partial copy, which can be used as it is.", markup=False, soft_wrap=True)
+    else:
+        out.print(f"{name} cannot be used. It needs {entry.files}.", markup=False, soft_wrap=True)
+        for archive in entry.archives:
+            out.print(f"The md5 of {archive.name} is {archive.md5}.", markup=False, soft_wrap=True)
+        if entry.address and not entry.archives:
+            out.print("No checksum is published.", markup=False)
+    raise typer.Exit(NOT_WHOLE)
+
+
+def simulate_data_set(
+    name: Annotated[str, typer.Argument(help=f"{', '.join(SIMULATED)}.", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for training.npz, tuning.npz and pool.npz.", show_default=False)],
+    mnist: Annotated[Path | None, typer.Option(help="For mnist-dvs-sim: the folder with MNIST's four files.")] = None,
+    seed: Annotated[int, typer.Option(help="Chooses the parts, the motions and the noise.")] = 0,
+    small: Annotated[bool, typer.Option("--small", help="A tenth of the inputs, to look at.")] = False,
+) -> None:
+    """Simulate a data set and write its three parts as files of event streams."""
+    entry = find(name)
+    if not entry.simulated:
+        raise InputError(f"{name} is recorded, not simulated: choose one of {', '.join(SIMULATED)}.")
+    if mnist is not None and name != "mnist-dvs-sim":
+        raise InputError(f"--mnist is given, but {name} does not need MNIST: leave it out.")
+    if mnist is None and name == "mnist-dvs-sim":
+        raise InputError(f"--mnist is missing: give the folder with {entry.files}; get them from {entry.address}.")
+    say(f"Simulating {name}.")
+    make_folder(output)
+    data = _simulate(entry, mnist, seed, small)
+    for part, words in ((data.training, "training"), (data.tuning, "tuning"), (data.pool, "pool")):
+        path = output / f"{words}.npz"
+        save_events(path, part)
+        out.print(f"Wrote {path}: {_in_words(part)}", markup=False, soft_wrap=True)
+
+
+def _simulate(entry: DataSet, mnist: Path | None, seed: int, small: bool) -> EventSplits:
+    training, tuning, pool = (size // 10 if small else size for size in entry.sizes)
+    if entry.name == "digits":
+        data = load(entry.name, seed=seed)
+        return EventSplits(_first(data.training, training), _first(data.tuning, tuning), _first(data.pool, pool))
+    options = {"workers": os.cpu_count() or 1} if entry.name == "gesture-sim" else {}
+    return load(entry.name, mnist, seed, sizes=(training, tuning, pool), cache=False, **options)
+
+
+def _first(part: EventData, count: int) -> EventData:
+    return replace(part, inputs=part.inputs[:count], labels=part.labels[:count])
+
+
+def _in_words(part: EventData) -> str:
+    _, _, channels, height, width = part.inputs.shape
+    return f"{len(part):,} simulated inputs of {channels} × {height} × {width}, T = {part.steps}"

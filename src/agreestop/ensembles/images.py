@@ -1,0 +1,199 @@
+"""Training on images that are held still: residual networks, whose depth and normalisation ask for more than `training` does.
+
+    loss = mean over the steps of the log-loss of the spike counts so far  +  log-loss of the mean current into the read-out  +  KL/N
+
+The second term reaches the features without passing the read-out's spikes. Stochastic gradient descent with Nesterov's momentum; the
+learning rate rises and falls once. Images are flipped and shifted at random. The horizon grows: most epochs watch few steps and the last
+ones more, since a step costs the same whatever it teaches. A network that will run longer than it was trained for needs statistics of
+those steps: `settle` estimates them for every step that has some of its own.
+
+The order and all noise of an epoch follow from (seed, epoch) alone, and a killed run goes on from its last whole epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from agreestop.decide.checks import InputError, Integers
+from agreestop.networks.architectures import SpikingNetwork
+from agreestop.networks.layers import MemberBatchNorm2d
+from agreestop.networks.transfer import upload
+
+from .deep import DeepEnsemble
+from .files import Checkpoint, load_checkpoint, save_checkpoint
+from .training import Epoch
+from .variational import Posterior
+
+SHIFT = 4  # pixels that an image is moved by at most
+RISE = 0.2  # share of the steps in which the learning rate rises
+
+
+@dataclass(frozen=True)
+class ImageTraining:
+    """How to train. horizons: the steps watched, from the first epoch to the last, each for as many epochs as the others."""
+
+    epochs: int = 20
+    batch_size: int = 256
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    smoothing: float = 0.1
+    horizons: tuple[int, ...] = (2, 4, 4, 6)
+    kl_weight: float = 1.0
+    seed: int = 0
+    device: str = "cpu"
+    bf16: bool = False
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 2 or not self.horizons or min(self.horizons) < 1:
+            raise InputError(
+                f"epochs is {self.epochs}, batch_size {self.batch_size} and horizons {self.horizons}: give at least one epoch, "
+                "two images a batch and one step."
+            )
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(f"learning_rate is {self.learning_rate!r}: give a positive number.")
+
+    def horizon(self, epoch: int) -> int:
+        """The steps watched in an epoch."""
+        return self.horizons[epoch * len(self.horizons) // self.epochs]
+
+    def rate(self, progress: float) -> float:
+        """The learning rate at a share of the training: straight up, then down along a cosine."""
+        if progress < RISE:
+            return self.learning_rate * (0.1 + 0.9 * progress / RISE)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * (progress - RISE) / (1 - RISE)))
+
+
+Tell = Callable[[int, Epoch], None]
+Model = DeepEnsemble | Posterior
+
+
+def train_images(
+    model: Model, images: NDArray[Any], labels: Integers, settings: ImageTraining, checkpoint: Path | None = None, tell: Tell | None = None
+) -> list[Epoch]:
+    """Train on images (n, 1, channels, H, W) with labels (n,), in place; with `checkpoint` a killed run goes on."""
+    if images.ndim != 5 or images.shape[1] != 1 or len(images) != len(labels) or len(images) < 2:
+        raise InputError(f"images has shape {images.shape} for {len(labels)} labels: (n, 1, channels, H, W) with n labels is needed.")
+    device = torch.device(settings.device)
+    model.to(device).train()
+    network = _running(model)
+    decayed = [value for name, value in model.named_parameters() if value.requires_grad and value.ndim > 2 and "deviation" not in name]
+    others = [value for name, value in model.named_parameters() if value.requires_grad and not (value.ndim > 2 and "deviation" not in name)]
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    optimiser = torch.optim.SGD(groups, settings.learning_rate, settings.momentum, nesterov=settings.momentum > 0, fused=True)
+    history: list[Epoch] = []
+    if checkpoint is not None and checkpoint.exists():
+        history = [Epoch(**entry) for entry in load_checkpoint(checkpoint).restore(model, optimiser)]
+    source, truth = upload(images[:, 0], device), upload(labels, device)
+    count, batches = len(labels), max(1, len(labels) // settings.batch_size)
+    with _currents_into_read_out(network) as currents:
+        for epoch in range(len(history), settings.epochs):
+            order = torch.as_tensor(np.random.default_rng([settings.seed, epoch]).permutation(count), device=device)
+            noise = torch.Generator(device).manual_seed(int(np.random.default_rng([settings.seed, epoch, 1]).integers(2**62)))
+            totals = torch.zeros(3, device=device)
+            for batch in range(batches):
+                rows = order[batch * settings.batch_size : (batch + 1) * settings.batch_size]
+                for group in optimiser.param_groups:
+                    group["lr"] = settings.rate((epoch + batch / batches) / settings.epochs)
+                shown = augmented(source[rows], noise)[None]
+                totals += _step(model, optimiser, shown, truth[rows], settings.horizon(epoch), count, settings, noise, currents)
+            loss, right, penalty = (totals / batches).tolist()
+            if not math.isfinite(loss):
+                raise InputError(f"training diverged in epoch {epoch + 1} (loss {loss}): lower learning_rate.")
+            history.append(Epoch(loss, right, penalty))
+            if checkpoint is not None:
+                save_checkpoint(checkpoint, Checkpoint.of(model, optimiser, history))
+            if tell is not None:
+                tell(epoch, history[-1])
+    return history
+
+
+def _step(
+    model: Model,
+    optimiser: torch.optim.Optimizer,
+    images: Tensor,
+    truth: Tensor,
+    horizon: int,
+    n: int,
+    settings: ImageTraining,
+    noise: torch.Generator,
+    currents: list[Tensor],
+) -> Tensor:
+    """One step; loss, accuracy and penalty, left on the device."""
+    currents.clear()
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=settings.bf16):
+        spikes = model.read_out(images.float(), noise, horizon)
+    counts = spikes.float().cumsum(0)
+    steps, members = counts.shape[:2]
+    loss = nn.functional.cross_entropy(
+        counts.flatten(0, 2), truth.repeat(steps * members), label_smoothing=settings.smoothing
+    ) + nn.functional.cross_entropy(currents[-1].float().mean(0).flatten(0, 1), truth.repeat(members), label_smoothing=settings.smoothing)
+    penalty = model.penalty()
+    if penalty is not None:
+        loss = loss + settings.kl_weight * penalty / n
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    right = (counts[-1].argmax(-1) == truth).float().mean()
+    return torch.stack([loss.detach(), right, torch.zeros_like(right) if penalty is None else penalty.detach()])
+
+
+def _running(model: Model) -> SpikingNetwork:
+    """The network that runs in training."""
+    return model.network if isinstance(model, DeepEnsemble) else model.frame
+
+
+@contextmanager
+def _currents_into_read_out(network: SpikingNetwork) -> Iterator[list[Tensor]]:
+    """The currents (T, K, batch, C) of each call, as they come."""
+    seen: list[Tensor] = []
+    handle = network.layers[-1].synapses.register_forward_hook(lambda module, given, result: seen.append(result))  # type: ignore[union-attr]
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def augmented(images: Tensor, noise: torch.Generator) -> Tensor:
+    """Images (n, channels, H, W), each flipped or not and shifted by up to four pixels, its border mirrored; channels lie innermost."""
+    n, _, height, width = images.shape
+    padded = nn.functional.pad(images.float(), (SHIFT,) * 4, mode="reflect").to(images.dtype)
+    down, right, flip = (torch.randint(high, (n, 1), generator=noise, device=images.device) for high in (2 * SHIFT + 1, 2 * SHIFT + 1, 2))
+    rows = down + torch.arange(height, device=images.device)
+    columns = torch.arange(width, device=images.device).expand(n, -1)
+    columns = right + torch.where(flip == 1, width - 1 - columns, columns)
+    return padded[torch.arange(n, device=images.device)[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+
+
+@torch.no_grad()
+def settle(
+    model: Model, images: NDArray[Any], steps: int, seed: int = 0, batch_size: int = 256, batches: int = 20, bf16: bool = False
+) -> None:
+    """Estimate the statistics of every batch normalisation anew, from `batches` of images (n, 1, ...) held for `steps`, in place."""
+    network = _running(model)
+    device = next(network.parameters()).device
+    noise = torch.Generator(device).manual_seed(seed)
+    norms = [module for module in network.modules() if isinstance(module, MemberBatchNorm2d)]
+    was = network.training
+    model.train()
+    order = np.random.default_rng(seed).permutation(len(images))
+    for batch in range(batches):
+        for norm in norms:
+            norm.momentum = 1 / (batch + 1)
+        rows = order[np.arange(batch * batch_size, (batch + 1) * batch_size) % len(images)]
+        shown = upload(images[rows, 0], device)[None].float()
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            model.read_out(shown, noise, steps)
+    for norm in norms:
+        norm.momentum = 0.1
+    model.train(was)
