@@ -137,7 +137,7 @@ def test_divergence_is_named() -> None:
     with torch.no_grad():
         model.network.layers[0].synapses.weight.fill_(float("nan"))
     model.penalty = lambda: torch.tensor(float("nan"))
-    with pytest.raises(ag.InputError, match=r"training diverged in epoch 1, batch 1 \(loss nan\): lower learning_rate"):
+    with pytest.raises(ag.InputError, match=r"training diverged in epoch 1 \(loss nan\): lower learning_rate"):
         train(model, *toy(), Training(epochs=1))
 
 

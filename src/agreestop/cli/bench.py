@@ -25,9 +25,9 @@ def bench(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File. [default: results/bench/DEVICE.json]")] = None,
     folder: Annotated[Path | None, typer.Option(help="Where trained members are kept. [default: runs/bench]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that all works; no result.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Peers without torch.compile and CUDA graphs.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Peers without torch.compile, which takes minutes.")] = False,
     members: Annotated[Path | None, typer.Option(help="Trained members of a ResNet-18, for decide-resnet.")] = None,
-    scores: Annotated[Path | None, typer.Option(help="Their score file, with labels.")] = None,
+    cifar10: Annotated[Path | None, typer.Option(help="Folder with CIFAR-10's binary files, for those members.")] = None,
     draw: Annotated[bool, typer.Option("--draw", help="Measure nothing: draw the figure of a file that is there.")] = False,
 ) -> None:
     """Time our engines against snnTorch, SpikingJelly, Norse and sinabs on the same inputs: decisions, streams, training.
@@ -43,7 +43,7 @@ def bench(
             from agreestop.experiments import benchmark
             from agreestop.experiments.benchmark_setup import plan_for
         output = output or benchmark.default_output(device)
-        resnet = benchmark.resnet_files(members, scores)
+        resnet = benchmark.resnet_files(members, cifar10)
         command = shlex.join(["agreestop", *sys.argv[1:]])
         with telling_warnings(), progress_bar("bench") as tell:
             plan = plan_for(device, quick, plain)

@@ -46,11 +46,11 @@ def choose_engine(network: SpikingNetwork | Posterior, name: str = "auto", densi
         from .event_driven import EventDriven
 
         return EventDriven(network, name.removeprefix("event-driven").removeprefix("-") or "float32")
-    if name == "fused" and not torch.cuda.is_available():
-        raise InputError("engine is 'fused', but PyTorch finds no GPU: choose dense or event-driven, or auto.")
-    if name == "fused" and TRITON:
-        return Fused(network)
-    return Dense(network, "cuda" if name == "fused" else "cpu")
+    if name == "dense":
+        return Dense(network)
+    if not torch.cuda.is_available():
+        raise InputError(f"engine is {name!r}, but PyTorch finds no GPU: choose dense or event-driven, or auto.")
+    return Fused(network, bf16=name == "fused-bfloat16") if TRITON else Dense(network, "cuda")
 
 
 def _fitting(network: SpikingNetwork, density: float) -> str:

@@ -27,7 +27,7 @@ from .screen import Screen, can_screen_here, screen_of
 BATCH = 256
 CHUNK = 8
 """Steps that are worth computing together."""
-ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused")
+ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused", "fused-bfloat16")
 """Names of engines for members that are drawn once; "auto" is what fits."""
 
 
@@ -64,12 +64,15 @@ class Looks:
     places: Sequence[int]
 
 
-@dataclass(frozen=True, eq=False)
-class Counted:
-    """Spike counts (rows, S, K, C) at the S checkpoints of a chunk, and where an input may stop, (rows, S); None: at each."""
+class Counted(Protocol):
+    """Spike counts at the S checkpoints of a chunk, and where an input may stop, (rows, S)."""
 
-    counts: NDArray[Any]
-    may_stop: Booleans | None
+    @property
+    def may_stop(self) -> Booleans: ...
+
+    def at(self, rows: Integers, places: Integers) -> NDArray[Any]:
+        """Counts (b, K, C) of rows, each at a checkpoint of its own."""
+        ...
 
 
 @runtime_checkable
@@ -144,9 +147,12 @@ def _decide_batch(
         first, last = _next_checkpoints(times, time, length or engine.chunk_of(run.rows))
         steps = times[last - 1] - time
         looks = Looks(range(first, last), [times[place] - time - 1 for place in range(first, last)])
-        counted = run.count(steps, looks, screen) if screen and isinstance(run, Counting) else watch.count(run.advance(steps), looks)
         computed[watch.active] += steps
-        run.keep(watch.judge(counted, looks))
+        if screen is not None and screen.on_device and isinstance(run, Counting):
+            kept = watch.judge_some(run.count(steps, looks, screen), looks)
+        else:
+            kept = watch.judge(run.advance(steps), looks)
+        run.keep(kept)
         time = times[last - 1]
     return watch.index, watch.sets, computed
 
@@ -221,6 +227,18 @@ def _next_checkpoints(times: Sequence[int], time: int, length: int) -> tuple[int
     return first, max(first + 1, int(np.searchsorted(times, time + length, side="right")))
 
 
+@dataclass(frozen=True, eq=False)
+class CountsHere:
+    """Counts (rows, S, K, C) in host memory."""
+
+    counts: NDArray[Any]
+    may_stop: Booleans
+
+    def at(self, rows: Integers, places: Integers) -> NDArray[Any]:
+        """Counts (b, K, C) of rows, each at a checkpoint of its own."""
+        return self.counts[rows, places]
+
+
 class _Watch:
     """A batch under the rule: counts and state of the inputs that are still running, and where the others stopped."""
 
@@ -232,51 +250,48 @@ class _Watch:
         self.index: Integers = np.empty(count, np.int64)
         self.sets: Booleans = np.empty((count, calibrated.classes), bool)
 
-    def count(self, spikes: Booleans, looks: Looks) -> Counted:
-        """The counts at the checkpoints of a chunk of spikes (rows, steps, K, C), and where its inputs may stop."""
+    def judge(self, spikes: Booleans, looks: Looks) -> Booleans:
+        """Judge a chunk of spikes (rows, steps, K, C) at its checkpoints: which rows go on."""
         firsts = [0, *(place + 1 for place in looks.places[:-1])]
         counts = np.add.reduceat(spikes, firsts, axis=1, dtype=np.int64)
         counts[:, 0] += self._counts
         np.cumsum(counts, axis=1, out=counts)
-        screened = self._screen is not None and can_screen_here()
-        return Counted(counts, self._screen.may_stop(counts, looks.checkpoints) if self._screen and screened else None)
-
-    def judge(self, counted: Counted, looks: Looks) -> Booleans:
-        """Judge a chunk at its checkpoints: the rows that go on."""
-        going = self._judge_all(counted, looks) if counted.may_stop is None else self._judge_some(counted, looks)
-        kept = np.zeros(len(counted.counts), dtype=bool)
-        kept[going] = True
-        self.active, self._counts = self.active[going], counted.counts[going, -1]
+        if self._screen is not None and can_screen_here():
+            kept = self.judge_some(CountsHere(counts, self._screen.may_stop(counts, looks.checkpoints)), looks)
+        else:
+            kept = self._judge_all(counts, looks)
+        self._counts = counts[kept, -1]
         return kept
 
-    def _judge_all(self, counted: Counted, looks: Looks) -> Integers:
+    def _judge_all(self, counts: NDArray[Any], looks: Looks) -> Booleans:
         """Every input at every checkpoint until it stops."""
-        going, state = np.arange(len(counted.counts)), self._state
+        going, state = np.arange(len(counts)), self._state
         for place, checkpoint in enumerate(looks.checkpoints):
-            verdict = self._calibrated.step(checkpoint, log_softmax(counted.counts[going, place].astype(np.float64)), state)
+            verdict = self._calibrated.step(checkpoint, log_softmax(counts[going, place].astype(np.float64)), state)
             self._settle(going[verdict.stop], checkpoint, verdict.sets[verdict.stop])
             going, state = going[~verdict.stop], verdict.state[~verdict.stop]
-        self._state = state
-        return going
+        self._state, self.active = state, self.active[going]
+        kept = np.zeros(len(counts), dtype=bool)
+        kept[going] = True
+        return kept
 
-    def _judge_some(self, counted: Counted, looks: Looks) -> Integers:
-        """Inputs where they may stop, all at the first such checkpoint of each, then those that did not at their next."""
-        assert self._screen is not None and counted.may_stop is not None
+    def judge_some(self, counted: Counted, looks: Looks) -> Booleans:
+        """Inputs where they may stop, all at the first such checkpoint of each, then those that did not at their next: which rows go on."""
+        assert self._screen is not None
         may_stop, checkpoints = counted.may_stop.copy(), np.array(looks.checkpoints)
         going = np.ones(len(may_stop), dtype=bool)
         rows = np.flatnonzero(may_stop.any(axis=1))
         while len(rows):
             place = may_stop[rows].argmax(axis=1)
-            verdict = self._screen.judge(checkpoints[place], counted.counts[rows, place])
+            verdict = self._screen.judge(checkpoints[place], counted.at(rows, place))
             stopped = rows[verdict.stop]
             self._settle(stopped, checkpoints[place[verdict.stop]], verdict.sets[verdict.stop])
             going[stopped] = False
             may_stop[rows, place] = False
             rows = rows[~verdict.stop]
             rows = rows[may_stop[rows].any(axis=1)]
-        left = np.flatnonzero(going)
-        self._state = self._state[left]
-        return left
+        self._state, self.active = self._state[going], self.active[going]
+        return going
 
     def _settle(self, rows: Integers, checkpoints: int | Integers, sets: Booleans) -> None:
         inputs = self.active[rows]

@@ -1,97 +1,78 @@
-"""The fused engine: a GPU, with the neurons of a chunk of steps in one kernel (`networks.fused`) and the rule's screen in another.
+"""The fused engine: a GPU, with the neurons of a chunk of steps in one kernel (`networks.fused`).
 
-Inputs wait in host memory. A segment of their steps goes over while the one before is computed, so memory on the device does not grow with
-T and an input that stops early is not even sent to the end. What comes back of a chunk are spike counts at its checkpoints and who may
-stop there. Chunks grow as inputs stop: a few inputs take hardly longer for many steps than for few, since starting a kernel costs more.
+Members of a convolutional network run one after the other: each fills the device, and convolutions in groups are slower.
+
+Inputs wait in host memory and go over a segment of steps at a time, so memory on the device does not grow with T, and an input that stops
+early is not even sent to the end. Fully connected networks, whose kernels are so short that starting them from Python would take longer
+than running them, are replayed as graphs (`replayed`), which also count spikes and screen where they are.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from agreestop.decide.checks import Booleans, InputError, Integers
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork, State
 from agreestop.networks.transfer import as_numbers, upload
 
 from .dense import DenseLive, check_weights
-from .drive import CHUNK, Counted, Looks
+from .drive import CHUNK, Pass
 from .inputs import as_inputs
-from .screen import Screen
+from .replayed import ReplayedPass, Replays
 
-SEGMENT = 16
-"""Steps that are sent and computed together, at most."""
-WORTH_A_LAUNCH = {True: 2048, False: 128}
+WORTH_A_LAUNCH = {True: 2048, False: 1024}
 """Inputs times steps that fill the device, for a fully connected network and for others."""
+LEAST = {True: 16, False: 4}
+"""Steps of a chunk at least."""
 
 
 @final
 class Fused:
-    """K members on a GPU."""
+    """K members on a GPU. bf16: weights and currents of convolutions in bfloat16, several times as fast; another engine for a rule."""
 
-    name = "fused"
-
-    def __init__(self, network: SpikingNetwork, device: str = "cuda") -> None:
+    def __init__(self, network: SpikingNetwork, device: str = "cuda", bf16: bool = False) -> None:
         check_weights(network)
-        self._network, self._device = network.to(device).eval(), torch.device(device)
+        self.name = "fused-bfloat16" if bf16 else "fused"
+        self._network, self._device, self._bf16 = network.to(device).eval(), torch.device(device), bf16
         self.members, self.classes = network.config.members, network.config.classes
-        self._worth = WORTH_A_LAUNCH[isinstance(network.config, FullyConnected)]
-        self._screens: dict[int, tuple[Screen, Any]] = {}
+        self._dense = isinstance(network.config, FullyConnected)
+        self._replays = Replays(self._network, self._device) if self._dense and not bf16 else None
+        places = range(0 if self._replays else self.members)
+        self._alone = [self._network.some(slice(place, place + 1)) for place in places]
 
     def chunk_of(self, rows: int) -> int:
-        """Steps that are worth computing together for so many inputs."""
-        return max(CHUNK, self._worth // max(rows, 1))
+        """Steps that are worth computing together: more as inputs stop, since a few take hardly longer for many steps than for few."""
+        return max(LEAST[self._dense], WORTH_A_LAUNCH[self._dense] // max(rows, 1))
 
-    def begin(self, inputs: NDArray[Any]) -> FusedPass:
+    def begin(self, inputs: NDArray[Any]) -> Pass:
         """Start on inputs (n, T, ...), or on images (n, 1, ...) that are held."""
-        return FusedPass(self._network, self._device, as_inputs(inputs, self._network.config.input_shape), self._screen_there)
+        array = as_inputs(inputs, self._network.config.input_shape)
+        if self._replays is not None and array.shape[1] > 1:
+            return ReplayedPass(self._replays, array)
+        return FusedPass(self._alone or [self._network], self._device, array, self._bf16)
 
     def live(self) -> DenseLive:
         """Start on one live input."""
         return DenseLive(self._network, str(self._device))
-
-    def _screen_there(self, screen: Screen) -> Any:
-        """The screen with its numbers on the device, kept for as long as its rule decides."""
-        from .fused_screen import DeviceScreen  # imported here since Triton takes a while
-
-        kept = self._screens.get(id(screen.policy))
-        if kept is None or kept[0].policy is not screen.policy:
-            kept = (screen, DeviceScreen(screen, self._device))
-            self._screens = {id(screen.policy): kept}
-        return kept[1]
-
-
-@dataclass(frozen=True, eq=False)
-class _Ahead:
-    """Frames (rows, steps, ...) from step `first` on, on the device or on their way there."""
-
-    first: int
-    frames: Tensor
-
-    @property
-    def last(self) -> int:
-        return self.first + self.frames.shape[1]
 
 
 @final
 class FusedPass:
     """Some inputs under way."""
 
-    def __init__(self, network: SpikingNetwork, device: torch.device, inputs: NDArray[Any], screens: Any) -> None:
-        self._network, self._device, self._screens = network, device, screens
+    def __init__(self, networks: Sequence[SpikingNetwork], device: torch.device, inputs: NDArray[Any], bf16: bool) -> None:
+        self._networks, self._device, self._bf16 = networks, device, bf16
         self._waiting = torch.from_numpy(np.ascontiguousarray(inputs))
-        self._held = inputs.shape[1] == 1
+        self._steps, self._held = inputs.shape[1], inputs.shape[1] == 1
+        self._image = upload(self._waiting, device) if self._held else None
         self._active: Integers = np.arange(len(inputs))
-        self._state: State | None = None
+        self._states: list[State | None] = [None] * len(networks)
         self._time = 0
-        self._ahead: _Ahead | None = None
-        config = network.config
-        self._counts = torch.zeros((len(inputs), config.members, config.classes), dtype=torch.int32, device=device)
 
     @property
     def rows(self) -> int:
@@ -101,62 +82,27 @@ class FusedPass:
     @torch.inference_mode()
     def advance(self, steps: int) -> Booleans:
         """Read-out spikes (rows, steps, K, C) of the next steps."""
-        spikes = self._run(steps)
-        return spikes.permute(2, 0, 1, 3).bool().cpu().numpy()
-
-    @torch.inference_mode()
-    def count(self, steps: int, looks: Looks, screen: Screen) -> Counted:
-        """The next steps: counts at their checkpoints, and who may stop there."""
-        places = np.full(steps, -1, np.int32)
-        places[list(looks.places)] = np.arange(len(looks.places))
-        slots = upload(places, self._device)
-        checkpoints = range(looks.checkpoints[0], looks.checkpoints[-1] + 1)
-        counts, flags = self._screens(screen)(self._run(steps), self._counts, checkpoints, slots)
-        found = flags.cpu().numpy().astype(bool)
-        if screen.learned.shape[1]:
-            found[:] = True
-        found[:, np.array(looks.checkpoints) == screen.last] = True
-        return Counted(counts.cpu().numpy(), found)
-
-    def _run(self, steps: int) -> Tensor:
-        """Read-out spikes (steps, K, rows, C), on the device; while the last segment is computed the next is on its way."""
-        if steps < 1 or (not self._held and self._time + steps > self._waiting.shape[1]):
-            left = self._waiting.shape[1] - self._time
-            raise InputError(f"{steps} steps are asked for, but {left} are left of {self._waiting.shape[1]}: ask for 1 to those.")
+        if steps < 1 or (not self._held and steps > self._steps - self._time):
+            raise InputError(f"{steps} steps are asked for, but {self._steps - self._time} are left of {self._steps}: ask for 1 to those.")
         parts, end = [], self._time + steps
         while self._time < end:
-            length = min(SEGMENT, end - self._time)
-            frames = as_numbers(self._frames(length)).transpose(0, 1)
-            spikes, self._state = self._network(frames, self._state, length if self._held else None)
-            parts.append(spikes)
+            length = min(CHUNK, end - self._time)
+            frames, held = self._frames(length), length if self._held else None
+            found = []
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+                for place, network in enumerate(self._networks):
+                    spikes, self._states[place] = network(frames, self._states[place], held)
+                    found.append(spikes.permute(2, 0, 1, 3).bool())
+            parts.append(torch.cat(found, 2))
             self._time += length
-            self._send_ahead()
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return torch.cat(parts, 1).cpu().numpy()
 
-    def _frames(self, length: int) -> Tensor:
-        """The next steps of the inputs that are under way; an image is its own, however many."""
-        if self._held:
-            if self._ahead is None:
-                self._ahead = _Ahead(0, self._send(0, 1))
-            return self._ahead.frames
-        if self._ahead is None or self._ahead.last < self._time + length:
-            start = self._time if self._ahead is None else self._ahead.last
-            more = self._send(start, self._time + length)
-            frames = more if self._ahead is None else torch.cat([self._ahead.frames, more], 1)
-            self._ahead = _Ahead(self._time if self._ahead is None else self._ahead.first, frames)
-        found = self._ahead.frames[:, self._time - self._ahead.first : self._time - self._ahead.first + length]
-        rest = self._ahead.frames[:, self._time + length - self._ahead.first :]
-        self._ahead = _Ahead(self._time + length, rest) if rest.shape[1] else None
-        return found
-
-    def _send_ahead(self) -> None:
-        """What the next steps will most likely need."""
-        if not self._held and self._ahead is None and self._time < self._waiting.shape[1]:
-            self._ahead = _Ahead(self._time, self._send(self._time, min(self._time + CHUNK, self._waiting.shape[1])))
-
-    def _send(self, first: int, last: int) -> Tensor:
-        window = self._waiting[:, first:last]
-        return upload(window if len(window) == self.rows else window[torch.from_numpy(self._active)], self._device)
+    def _frames(self, length: int) -> torch.Tensor:
+        if self._image is not None:
+            return as_numbers(self._image).transpose(0, 1)
+        window = self._waiting[:, self._time : self._time + length]
+        some = window if len(window) == self.rows else window[torch.from_numpy(self._active)]
+        return as_numbers(upload(some, self._device)).transpose(0, 1)
 
     def keep(self, rows: Booleans) -> None:
         """Go on with these of the rows."""
@@ -166,8 +112,6 @@ class FusedPass:
             return
         self._active = self._active[rows]
         chosen = upload(np.flatnonzero(rows), self._device)
-        self._counts = self._counts[chosen]
-        if self._ahead is not None:
-            self._ahead = _Ahead(self._ahead.first, self._ahead.frames[chosen])
-        if self._state is not None:
-            self._state = self._state.rows(chosen)
+        if self._image is not None:
+            self._image = self._image[chosen]
+        self._states = [None if state is None else state.rows(chosen) for state in self._states]

@@ -48,6 +48,11 @@ class Screen:
     learned: Floats
 
     @property
+    def on_device(self) -> bool:
+        """Whether the kernel for GPUs knows this risk."""
+        return not self.learned.shape[1]
+
+    @property
     def last(self) -> int:
         """The last checkpoint, at which every input stops."""
         return len(self.bounds) - 1

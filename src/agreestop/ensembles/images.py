@@ -2,7 +2,8 @@
 
     loss = mean over the steps of the log-loss of the spike counts so far  +  log-loss of the mean current into the read-out  +  KL/N
 
-The second term reaches the features without passing the read-out's spikes. Stochastic gradient descent with Nesterov's momentum; the
+The second term reaches the features without passing the read-out's spikes. The first epochs train rates instead of spikes, for one step
+and with the second term alone (`SRM.rates`), which is quick and lasts. Stochastic gradient descent with Nesterov's momentum; the
 learning rate rises and falls once. Images are flipped and shifted at random. The horizon grows: most epochs watch few steps and the last
 ones more, since a step costs the same whatever it teaches. A network that will run longer than it was trained for needs statistics of
 those steps: `settle` estimates them for every step that has some of its own.
@@ -13,9 +14,9 @@ The order and all noise of an epoch follow from (seed, epoch) alone, and a kille
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,24 +28,33 @@ from torch import Tensor, nn
 from agreestop.decide.checks import InputError, Integers
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d
+from agreestop.networks.srm import SRM
 from agreestop.networks.transfer import upload
 
 from .deep import DeepEnsemble
 from .files import Checkpoint, load_checkpoint, save_checkpoint
+from .gradients import Gradients
 from .training import Epoch
 from .variational import Posterior
 
 SHIFT = 4  # pixels that an image is moved by at most
+GAIN, OFFSET = 0.5, 0.4  # of batch normalisation at the start
 RISE = 0.2  # share of the steps in which the learning rate rises
 
 
 @dataclass(frozen=True)
 class ImageTraining:
-    """How to train. horizons: the steps watched, from the first epoch to the last, each for as many epochs as the others."""
+    """How to train: `rate_epochs` on rates, then `epochs` on spikes, each with a rise and fall of its learning rate.
 
-    epochs: int = 20
+    horizons: the steps watched, from the first epoch on spikes to the last, each for as many epochs as the others. rate_learning_rate:
+    of the epochs on rates.
+    """
+
+    rate_epochs: int = 15
+    rate_learning_rate: float = 0.1
+    epochs: int = 10
     batch_size: int = 256
-    learning_rate: float = 0.1
+    learning_rate: float = 0.05
     momentum: float = 0.9
     weight_decay: float = 5e-4
     smoothing: float = 0.1
@@ -55,7 +65,7 @@ class ImageTraining:
     bf16: bool = False
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 2 or not self.horizons or min(self.horizons) < 1:
+        if self.epochs < 1 or self.rate_epochs < 0 or self.batch_size < 2 or not self.horizons or min(self.horizons) < 1:
             raise InputError(
                 f"epochs is {self.epochs}, batch_size {self.batch_size} and horizons {self.horizons}: give at least one epoch, "
                 "two images a batch and one step."
@@ -64,14 +74,18 @@ class ImageTraining:
             raise InputError(f"learning_rate is {self.learning_rate!r}: give a positive number.")
 
     def horizon(self, epoch: int) -> int:
-        """The steps watched in an epoch."""
-        return self.horizons[epoch * len(self.horizons) // self.epochs]
+        """The steps watched in an epoch, 0 where rates are trained."""
+        return 0 if epoch < self.rate_epochs else self.horizons[(epoch - self.rate_epochs) * len(self.horizons) // self.epochs]
 
-    def rate(self, progress: float) -> float:
-        """The learning rate at a share of the training: straight up, then down along a cosine."""
+    def rate(self, time: float) -> float:
+        """The learning rate after so many epochs: straight up, then down along a cosine, for rates and for spikes."""
+        first, count, top = (0, self.rate_epochs, self.rate_learning_rate)
+        if time >= self.rate_epochs:
+            first, count, top = self.rate_epochs, self.epochs, self.learning_rate
+        progress = (time - first) / count
         if progress < RISE:
-            return self.learning_rate * (0.1 + 0.9 * progress / RISE)
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * (progress - RISE) / (1 - RISE)))
+            return top * (0.1 + 0.9 * progress / RISE)
+        return top * 0.5 * (1 + math.cos(math.pi * (progress - RISE) / (1 - RISE)))
 
 
 Tell = Callable[[int, Epoch], None]
@@ -94,19 +108,29 @@ def train_images(
     history: list[Epoch] = []
     if checkpoint is not None and checkpoint.exists():
         history = [Epoch(**entry) for entry in load_checkpoint(checkpoint).restore(model, optimiser)]
+    if not history:
+        _centre(network)
     source, truth = upload(images[:, 0], device), upload(labels, device)
     count, batches = len(labels), max(1, len(labels) // settings.batch_size)
+    noise = torch.Generator(device)
     with _currents_into_read_out(network) as currents:
-        for epoch in range(len(history), settings.epochs):
+
+        def losses(shown: Tensor, labels: Tensor, horizon: int) -> Tensor:
+            currents.clear()
+            return _losses(model, shown, labels, horizon, count, settings, noise, currents)
+
+        gradients = Gradients(losses, [value for value in model.parameters() if value.requires_grad], noise)
+        for epoch in range(len(history), settings.rate_epochs + settings.epochs):
+            _set_rates(network, not settings.horizon(epoch))
             order = torch.as_tensor(np.random.default_rng([settings.seed, epoch]).permutation(count), device=device)
-            noise = torch.Generator(device).manual_seed(int(np.random.default_rng([settings.seed, epoch, 1]).integers(2**62)))
+            noise.manual_seed(int(np.random.default_rng([settings.seed, epoch, 1]).integers(2**62)))
             totals = torch.zeros(3, device=device)
             for batch in range(batches):
                 rows = order[batch * settings.batch_size : (batch + 1) * settings.batch_size]
                 for group in optimiser.param_groups:
-                    group["lr"] = settings.rate((epoch + batch / batches) / settings.epochs)
-                shown = augmented(source[rows], noise)[None]
-                totals += _step(model, optimiser, shown, truth[rows], settings.horizon(epoch), count, settings, noise, currents)
+                    group["lr"] = settings.rate(epoch + batch / batches)
+                totals += gradients(source[rows], truth[rows], horizon=settings.horizon(epoch))
+                optimiser.step()
             loss, right, penalty = (totals / batches).tolist()
             if not math.isfinite(loss):
                 raise InputError(f"training diverged in epoch {epoch + 1} (loss {loss}): lower learning_rate.")
@@ -118,9 +142,8 @@ def train_images(
     return history
 
 
-def _step(
+def _losses(
     model: Model,
-    optimiser: torch.optim.Optimizer,
     images: Tensor,
     truth: Tensor,
     horizon: int,
@@ -129,23 +152,38 @@ def _step(
     noise: torch.Generator,
     currents: list[Tensor],
 ) -> Tensor:
-    """One step; loss, accuracy and penalty, left on the device."""
-    currents.clear()
-    with torch.autocast(images.device.type, torch.bfloat16, enabled=settings.bf16):
-        spikes = model.read_out(images.float(), noise, horizon)
+    """Compute gradients; loss, accuracy and penalty, left on the device."""
+    shown = augmented(images, noise)[None].float()
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=settings.bf16, cache_enabled=False):
+        spikes = model.read_out(shown, noise, horizon or 1)
     counts = spikes.float().cumsum(0)
     steps, members = counts.shape[:2]
-    loss = nn.functional.cross_entropy(
-        counts.flatten(0, 2), truth.repeat(steps * members), label_smoothing=settings.smoothing
-    ) + nn.functional.cross_entropy(currents[-1].float().mean(0).flatten(0, 1), truth.repeat(members), label_smoothing=settings.smoothing)
+    means = currents[-1].float().mean(0).flatten(0, 1)
+    loss = nn.functional.cross_entropy(means, truth.repeat(members), label_smoothing=settings.smoothing)
+    if horizon:
+        answers = counts.flatten(0, 2)
+        loss = loss + nn.functional.cross_entropy(answers, truth.repeat(steps * members), label_smoothing=settings.smoothing)
     penalty = model.penalty()
     if penalty is not None:
         loss = loss + settings.kl_weight * penalty / n
-    optimiser.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
-    optimiser.step()
-    right = (counts[-1].argmax(-1) == truth).float().mean()
+    right = ((counts[-1] if horizon else means.view_as(counts[-1])).argmax(-1) == truth).float().mean()
     return torch.stack([loss.detach(), right, torch.zeros_like(right) if penalty is None else penalty.detach()])
+
+
+@torch.no_grad()
+def _centre(network: SpikingNetwork) -> None:
+    """Begin with currents for which most neurons spike at some steps and rest at others."""
+    for module in network.modules():
+        if isinstance(module, MemberBatchNorm2d):
+            module.weight.fill_(GAIN)
+            module.bias.fill_(OFFSET)
+
+
+def _set_rates(network: SpikingNetwork, rates: bool) -> None:
+    for module in network.modules():
+        if isinstance(module, SRM):
+            module.rates = rates
 
 
 def _running(model: Model) -> SpikingNetwork:
@@ -173,6 +211,15 @@ def augmented(images: Tensor, noise: torch.Generator) -> Tensor:
     columns = torch.arange(width, device=images.device).expand(n, -1)
     columns = right + torch.where(flip == 1, width - 1 - columns, columns)
     return padded[torch.arange(n, device=images.device)[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+
+
+def join(members: Sequence[SpikingNetwork]) -> SpikingNetwork:
+    """Members that were trained one by one, as one network."""
+    states = [member.state_dict() for member in members]
+    count = sum(member.config.members for member in members)
+    together = SpikingNetwork(replace(members[0].config, members=count), torch.Generator().manual_seed(0))
+    together.load_state_dict({name: torch.cat([state[name] for state in states]) for name in states[0]})
+    return together.eval()
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from agreestop.networks.compiled import alone, available
 from agreestop.networks.transfer import as_numbers, upload
 
 from .files import Checkpoint, load_checkpoint, save_checkpoint
+from .gradients import Gradients
 
 SHARE_FOR_INPUTS = 0.25
 """Of a GPU's free memory that training inputs may take."""
@@ -98,74 +99,81 @@ def train(
     classes = model.config.classes
     if labels.min() < 0 or labels.max() >= classes:
         raise InputError(f"labels run from {labels.min()} to {labels.max()}: with {classes} classes, 0 to {classes - 1} are needed.")
-    device = torch.device(settings.device)
-    model.to(device)
-    optimiser = torch.optim.Adam([value for value in model.parameters() if value.requires_grad], lr=settings.learning_rate, fused=True)
+    trainer = Trainer(model, settings, len(inputs))
     history: list[Epoch] = []
     if checkpoint is not None and checkpoint.exists():
-        history = [Epoch(**entry) for entry in load_checkpoint(checkpoint).restore(model, optimiser)]
-    batches, source = math.ceil(len(inputs) / settings.batch_size), _held(inputs, device)
+        history = [Epoch(**entry) for entry in load_checkpoint(checkpoint).restore(model, trainer.optimiser)]
+    batches, source = math.ceil(len(inputs) / settings.batch_size), _held(inputs, trainer.device)
     for epoch in range(len(history), settings.epochs):
         order = np.random.default_rng([settings.seed, epoch]).permutation(len(inputs))
-        noise = torch.Generator(device).manual_seed(int(np.random.default_rng([settings.seed, epoch, 1]).integers(2**62)))
-        totals = np.zeros(3)
+        trainer.noise.manual_seed(int(np.random.default_rng([settings.seed, epoch, 1]).integers(2**62)))
+        totals = torch.zeros(3, device=trainer.device)
         for batch in range(batches):
             rows = order[batch * settings.batch_size : (batch + 1) * settings.batch_size]
-            progress = (epoch + batch / batches) / settings.epochs
-            for group in optimiser.param_groups:
-                group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
-            with _threads(model.config, settings):
-                loss, right, divergence = _step(model, optimiser, source[rows], labels[rows], len(inputs), progress, settings, noise)
-            if not math.isfinite(loss):
-                raise InputError(
-                    f"training diverged in epoch {epoch + 1}, batch {batch + 1} (loss {loss}): "
-                    "lower learning_rate, or start from smaller weights."
-                )
-            totals += np.array([loss, right, divergence]) * len(rows) / len(inputs)
-        history.append(Epoch(*totals.tolist()))
+            totals += trainer.step(source[rows], labels[rows], (epoch + batch / batches) / settings.epochs) * len(rows) / len(inputs)
+        figures = Epoch(*totals.tolist())
+        if not math.isfinite(figures.loss):
+            raise InputError(
+                f"training diverged in epoch {epoch + 1} (loss {figures.loss}): lower learning_rate, or start from smaller weights."
+            )
+        history.append(figures)
         if checkpoint is not None:
-            save_checkpoint(checkpoint, Checkpoint.of(model, optimiser, history))
+            save_checkpoint(checkpoint, Checkpoint.of(model, trainer.optimiser, history))
         if tell is not None:
             tell(epoch, history[-1])
     return history
+
+
+@final
+class Trainer:
+    """A model, its optimiser, and the step that moves them; `n` examples are trained on in all."""
+
+    def __init__(self, model: Trainable, settings: Training, n: int) -> None:
+        self.device = torch.device(settings.device)
+        model.to(self.device)
+        parameters = [value for value in model.parameters() if value.requires_grad]
+        self.optimiser = torch.optim.Adam(parameters, lr=settings.learning_rate, fused=True)
+        self.noise = torch.Generator(self.device)
+        self._model, self._settings, self._n = model, settings, n
+        self._gradients = Gradients(self._losses, parameters, self.noise)
+
+    def step(self, inputs: NDArray[Any] | Tensor, labels: Integers, progress: float) -> Tensor:
+        """One step on inputs (batch, T, ...); the loss and accuracy of a member on them, and the penalty, left on the device."""
+        settings = self._settings
+        for group in self.optimiser.param_groups:
+            group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+        grown = min(1.0, progress / settings.warm_up) if settings.warm_up else 1.0
+        given = torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs
+        with _threads(self._model.config, settings):
+            weight = torch.tensor(self._model.config.members * settings.kl_weight * grown)
+            figures = self._gradients(given, torch.from_numpy(labels), weight)
+            self.optimiser.step()
+        return figures
+
+    def _losses(self, inputs: Tensor, truth: Tensor, weight: Tensor) -> Tensor:
+        """Compute gradients of the loss of all members, with `weight` times the penalty."""
+        settings = self._settings
+        x = as_numbers(inputs.transpose(0, 1).contiguous())
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=settings.bf16, cache_enabled=False):
+            spikes = self._model.read_out(x, self.noise)
+        counts = spikes.float().cumsum(0)
+        steps, members = counts.shape[:2]
+        spread = np.linspace(steps / settings.readouts, steps, min(settings.readouts, steps)).round().astype(int)
+        chosen = torch.stack([counts[max(time, 1) - 1] for time in spread])
+        losses = nn.functional.cross_entropy(chosen.flatten(0, 2), truth.repeat(len(spread) * members), reduction="sum")
+        loss = losses / (len(spread) * len(truth))
+        penalty = self._model.penalty()
+        if penalty is not None:
+            loss = loss + weight * penalty / self._n
+        loss.backward()  # type: ignore[no-untyped-call]
+        right = (counts[-1].argmax(-1) == truth).float().mean()
+        return torch.stack([loss.detach() / members, right, torch.zeros_like(right) if penalty is None else penalty.detach()])
 
 
 def _threads(config: Architecture, settings: Training) -> AbstractContextManager[None]:
     """A fully connected network on the CPU is compiled loops for the most: they get the threads."""
     loops = settings.device == "cpu" and isinstance(config, FullyConnected) and available()
     return alone() if loops else nullcontext()
-
-
-def _step(
-    model: Trainable,
-    optimiser: torch.optim.Optimizer,
-    inputs: NDArray[Any] | Tensor,
-    labels: Integers,
-    n: int,
-    progress: float,
-    settings: Training,
-    noise: torch.Generator,
-) -> tuple[float, float, float]:
-    """One step; the loss and accuracy of a member on this batch, and the penalty."""
-    x = time_first(inputs, settings.device)
-    truth = torch.as_tensor(labels, device=settings.device)
-    with torch.autocast(torch.device(settings.device).type, dtype=torch.bfloat16, enabled=settings.bf16):
-        spikes = model.read_out(x, noise)
-    counts = spikes.float().cumsum(0)
-    steps, members = counts.shape[:2]
-    times = torch.linspace(steps / settings.readouts, steps, min(settings.readouts, steps), device=counts.device).round().long() - 1
-    chosen = counts[times.clamp(min=0)]
-    losses = nn.functional.cross_entropy(chosen.flatten(0, 2), truth.repeat(len(times) * members), reduction="sum")
-    loss = losses / (len(times) * len(labels))
-    penalty = model.penalty()
-    if penalty is not None:
-        grown = min(1.0, progress / settings.warm_up) if settings.warm_up else 1.0
-        loss = loss + members * settings.kl_weight * grown * penalty / n
-    optimiser.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimiser.step()
-    right = (counts[-1].argmax(-1) == truth).float().mean()
-    return float(loss.detach()) / members, float(right), 0.0 if penalty is None else float(penalty.detach())
 
 
 def time_first(inputs: NDArray[Any] | Tensor, device: str) -> Tensor:

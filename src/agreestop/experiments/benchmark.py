@@ -53,10 +53,10 @@ PROTOCOL = (
 
 @dataclass(frozen=True)
 class Files:
-    """Of trained members of a ResNet-18 and their score file, with labels."""
+    """Trained members of a ResNet-18, and the folder of CIFAR-10."""
 
     members: Path
-    scores: Path
+    images: Path
 
 
 def benchmark(
@@ -99,9 +99,9 @@ def benchmark(
     yield bench_memory(ready, folder, note)
     next_part("resnet")
     if resnet is not None:
-        yield bench_resnet(plan, resnet.members, resnet.scores)
+        yield bench_resnet(plan, resnet.members, resnet.images)
     elif plan.device == "cuda":
-        note("decide-resnet is left out: give --members and --scores of a trained ResNet-18.")
+        note("decide-resnet is left out: give --members of a trained ResNet-18, and --cifar10.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,13 +186,13 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, help="JSON to write; default results/bench/DEVICE.json")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where trained members are kept")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that all works")
-    parser.add_argument("--plain", action="store_true", help="peers without torch.compile and CUDA graphs")
+    parser.add_argument("--plain", action="store_true", help="peers without torch.compile, which takes minutes")
     parser.add_argument("--members", type=Path, help="trained members of a ResNet-18")
-    parser.add_argument("--scores", type=Path, help="their score file, with labels")
+    parser.add_argument("--cifar10", type=Path, help="folder with CIFAR-10's binary files")
     options = parser.parse_args()
     try:
         plan = plan_for(options.device, options.quick, options.plain)
-        resnet = resnet_files(options.members, options.scores)
+        resnet = resnet_files(options.members, options.cifar10)
         output = options.output or default_output(options.device)
         command = shlex.join(["python3", "-m", "agreestop.experiments.benchmark", *sys.argv[1:]])
         result = run_benchmark(plan, options.mnist, output, options.folder, command, _say, _note, resnet)
@@ -203,11 +203,11 @@ def main() -> None:
     print(f"Wrote {output}")
 
 
-def resnet_files(members: Path | None, scores: Path | None) -> Files | None:
-    """Both files or neither."""
-    if (members is None) != (scores is None):
-        raise InputError("one of --members and --scores is given: give both, or neither.")
-    return None if members is None or scores is None else Files(members, scores)
+def resnet_files(members: Path | None, images: Path | None) -> Files | None:
+    """Both or neither."""
+    if (members is None) != (images is None):
+        raise InputError("one of --members and --cifar10 is given: give both, or neither.")
+    return None if members is None or images is None else Files(members, images)
 
 
 def in_words(record: BenchRecord) -> str:

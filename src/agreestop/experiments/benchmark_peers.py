@@ -317,11 +317,11 @@ class Form:
 
 
 def forms_of(peer: Peer, device: str, plain: bool = False) -> list[Form]:
-    """The forms that are tried for decisions and training; plain=True leaves out torch.compile and CUDA graphs."""
+    """The forms that are tried for decisions and training; plain=True leaves out torch.compile, which takes minutes."""
     forms = [Form(wide, stepwise) for wide in (False, True) for stepwise in ((False, True) if peer.stepwise else (False,))]
-    if peer.compiles and device.startswith("cuda") and not plain:
+    if peer.compiles and device.startswith("cuda"):
         # wide alone is compiled: it has the fewest kernels, and six networks would take six times as long to compile
-        forms += [Form(False, runs="graph"), Form(True, runs="graph"), Form(True, runs="compiled")]
+        forms += [Form(False, runs="graph"), Form(True, runs="graph")] + [Form(True, runs="compiled")] * (not plain)
     return forms
 
 
@@ -382,8 +382,8 @@ class PeerEnsemble:
         frame = frame.to(self._device)
         return torch.cat([network.step(frame) for network in self._networks]).view(self._members, -1).cpu()
 
-    def train_step(self, inputs: Tensor, labels: Tensor) -> float:
-        """One step of training of every member; their mean loss."""
+    def train_step(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """One step of training of every member; the sum of their losses, left on the device."""
         x, truth = self._there(inputs), labels.to(self._device)
         if self._times is None:
             steps = x.shape[self._axis]
@@ -394,7 +394,7 @@ class PeerEnsemble:
         loss = self._backward(x, truth)
         for optimiser in self._optimisers:
             optimiser.step()
-        return float(loss) / self._members
+        return loss
 
     def _there(self, inputs: Tensor) -> Tensor:
         return inputs.to(self._device).float()

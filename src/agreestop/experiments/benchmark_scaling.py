@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.checks import Booleans, InputError
 from agreestop.decide.confidence import log_confidence
-from agreestop.decide.score_files import Spikes, load_spikes
-from agreestop.decide.tuning import tune
+from agreestop.decide.risks import TopMass
 from agreestop.engines.choice import choose_engine
-from agreestop.engines.drive import CHUNK, Engine, Live, Pass, decide_early
+from agreestop.engines.drive import CHUNK, EarlyRun, Engine, decide_early, run_to_end
 from agreestop.ensembles.files import load_members, save_members
-from agreestop.networks.architectures import ResNet18, SpikingNetwork
+from agreestop.events.cifar10 import load_cifar10
+from agreestop.networks.architectures import ResNet18
 from agreestop.report.benchmark_records import DECISIONS, MEMORY, OURS, SECONDS, BenchRecord
 
 from .benchmark_peers import version_of
 from .benchmark_protocol import Contender, Where, finish, measure
 from .benchmark_setup import BERNOULLI, DENSITY, MAX_SET_SIZE, N_CALIBRATION, TARGET, Note, Plan, Ready, engine_for, ours
 
-RESNET_BATCH, RESNET_INPUTS = 32, 256
+RESNET_BATCH, RESNET_INPUTS, RESNET_TUNING = 1024, 2048, 600
 MIB = 1 << 20
 
 
@@ -45,13 +45,6 @@ def run_through(engine: Engine, inputs: NDArray[Any]) -> None:
         left -= min(CHUNK, left)
 
 
-def some_members(network: SpikingNetwork, count: int) -> SpikingNetwork:
-    """The first of the members: every parameter has the member axis first."""
-    fewer = SpikingNetwork(replace(network.config, members=count), torch.Generator().manual_seed(0))
-    fewer.load_state_dict({name: value[:count] for name, value in network.state_dict().items()})
-    return fewer.eval()
-
-
 def bench_scaling(ready: Ready) -> Iterator[list[BenchRecord]]:
     """Seconds of one batch to T as one size grows, the others as they are."""
     plan, network, batch = ready.plan, ready.network, min(ready.plan.batches)
@@ -60,7 +53,7 @@ def bench_scaling(ready: Ready) -> Iterator[list[BenchRecord]]:
     def contender(work: str, size: float, engine: Engine, inputs: Booleans) -> Contender:
         return ours(work, f"{engine.name} engine", lambda: run_through(engine, inputs), 1.0, size=size)
 
-    fewer = {count: engine_for(plan, some_members(network, count), DENSITY) for count in plan.sizes}
+    fewer = {count: engine_for(plan, network.some(slice(count)), DENSITY) for count in plan.sizes}
     fitting = {density: engine_for(plan, network, density) for density in plan.densities}
     groups = (
         (BERNOULLI, [contender("scaling-T", steps, engine, plan.bernoulli(batch, steps)) for steps in plan.lengths]),
@@ -98,7 +91,7 @@ def bench_memory(ready: Ready, folder: Path, note: Note) -> list[BenchRecord]:
 
 
 def _peak_on_gpu(engine: Engine, inputs: Booleans) -> float:
-    run_through(engine, inputs[:, : 2 * CHUNK])
+    run_through(engine, inputs)  # what is recorded stays
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -135,93 +128,37 @@ def _status(name: str) -> float:
 # ---- ResNet-18
 
 
-@final
-class Replayed:
-    """An engine that computes as it would, and answers with spikes recorded before: right stopping times whatever the inputs hold."""
-
-    def __init__(self, engine: Engine, spikes: Booleans) -> None:
-        self._engine, self._spikes, self._first = engine, spikes, 0
-        self.name, self.members, self.classes, self.chunk_of = engine.name, engine.members, engine.classes, engine.chunk_of
-
-    def begin(self, inputs: NDArray[Any]) -> Pass:
-        """The next of the recorded inputs, from the first again once all have been."""
-        rows = self._spikes[self._first : self._first + len(inputs)]
-        self._first = (self._first + len(inputs)) % len(self._spikes)
-        return ReplayedPass(self._engine.begin(inputs), rows)
-
-    def live(self) -> Live:
-        """As the engine."""
-        return self._engine.live()
-
-
-@final
-class ReplayedPass:
-    """Some inputs under way."""
-
-    def __init__(self, run: Pass, spikes: Booleans) -> None:
-        self._run, self._spikes, self._time = run, spikes, 0
-
-    @property
-    def rows(self) -> int:
-        return self._run.rows
-
-    def advance(self, steps: int) -> Booleans:
-        self._run.advance(steps)
-        self._time += steps
-        return self._spikes[:, self._time - steps : self._time]
-
-    def keep(self, rows: Booleans) -> None:
-        self._run.keep(rows)
-        self._spikes = self._spikes[rows]
-
-
-def bench_resnet(plan: Plan, members: Path, scores: Path) -> list[BenchRecord]:
-    """What stopping early saves on a ResNet-18: images held for T steps, with the stopping times that its recorded spikes lead to."""
-    network, recorded = load_members(members), load_spikes(scores)
+def bench_resnet(plan: Plan, members: Path, images: Path) -> list[BenchRecord]:
+    """What stopping early saves on a ResNet-18 and images of CIFAR-10, which are held for T steps."""
+    network = load_members(members)
     if not isinstance(network.config, ResNet18):
         raise InputError(f"{members} holds a {type(network.config).__name__}: give the members of a ResNet-18.")
-    tuning, calibration, test = _thirds(recorded, scores)
-    steps = recorded.spikes.shape[1]
-    rule = AgreeStop(TARGET, tuple(range(1, steps + 1)), MAX_SET_SIZE)
-    tuned = tune(rule, *_scored(tuning), n_calibration=N_CALIBRATION, seed=plan.seed).rule
-    calibrated = tuned.calibrate(*_scored(calibration))
-    count = min(len(test.spikes), plan.inputs, RESNET_INPUTS) // RESNET_BATCH * RESNET_BATCH
-    if not count:
-        raise InputError(f"{scores} leaves {len(test.spikes)} inputs to decide on: give a file with at least {RESNET_BATCH} more.")
-    images = np.random.default_rng(plan.seed).random((count, 1, *network.config.input_shape), dtype=np.float32)
-    inputs = np.repeat(images, steps, axis=1)
-    plain = engine_for(plan, network, 1.0)
-    engine = Replayed(plain, test.spikes[:count])
+    data = load_cifar10(images)
+    engine = choose_engine(network, "fused-bfloat16" if plan.device == "cuda" else "dense", 1.0)
+    steps, pool = data.pool.steps, data.pool
 
-    def early() -> object:
-        return decide_early(engine, calibrated, inputs, RESNET_BATCH, any_engine=True)
+    def scores(inputs: NDArray[Any]) -> Any:
+        return log_confidence(np.cumsum(run_to_end(engine, inputs, RESNET_BATCH, steps), axis=1, dtype=np.int64))
 
-    def to_end() -> None:
-        for start in range(0, count, RESNET_BATCH):
-            run_through(plain, inputs[start : start + RESNET_BATCH])
+    risk = TopMass.fit(scores(data.tuning.inputs[:RESNET_TUNING]), data.tuning.labels[:RESNET_TUNING])
+    rule = AgreeStop(TARGET, tuple(range(1, steps + 1)), MAX_SET_SIZE, risk=risk)
+    calibrated = rule.calibrate(scores(pool.inputs[:N_CALIBRATION]), pool.labels[:N_CALIBRATION])
+    test = pool.inputs[N_CALIBRATION : N_CALIBRATION + RESNET_INPUTS]
 
-    contenders: Sequence[tuple[str, Callable[[], object]]] = (("stops with AgreeStop", early), ("to T", to_end))
-    runs = [ours("decide-resnet", f"{plain.name} engine, {form}", run, count) for form, run in contenders]
-    first, last = measure(runs, Where("images of 32 × 32, held", DECISIONS, RESNET_BATCH), plan.repeats, plan.device)
-    run = decide_early(engine, calibrated, inputs, RESNET_BATCH, any_engine=True)
+    def early() -> EarlyRun:
+        return decide_early(engine, calibrated, test, RESNET_BATCH, any_engine=True)
+
+    forms: Sequence[tuple[str, Callable[[], object]]] = (
+        ("stops with AgreeStop", early),
+        ("to T", lambda: run_to_end(engine, test, RESNET_BATCH, steps)),
+    )
+    runs = [ours("decide-resnet", f"{engine.name} engine, {network.config.members} members, {form}", run, len(test)) for form, run in forms]
+    first, last = measure(runs, Where("CIFAR-10, images held", DECISIONS, RESNET_BATCH), plan.repeats, plan.device)
+    run = early()
     latency = float(np.mean(run.decisions.stop_time)) / steps
     saved = 1 - last.median / first.median
     computed = float(run.computed.mean()) / steps
     return [replace(first, latency=latency, computed=computed, saved=saved, wanted_saved=0.8 * (1 - latency)), last]
-
-
-def _thirds(recorded: Spikes, path: Path) -> tuple[Spikes, Spikes, Spikes]:
-    """The first inputs for calibration, and halves of the others for tuning and test."""
-    if recorded.labels is None or len(recorded.spikes) < 4 * N_CALIBRATION:
-        raise InputError(f"{path} needs labels and at least {4 * N_CALIBRATION} inputs: give the score file of a pool.")
-    half = (len(recorded.spikes) - N_CALIBRATION) // 2 + N_CALIBRATION
-    slices = (slice(N_CALIBRATION, half), slice(0, N_CALIBRATION), slice(half, None))
-    tuning, calibration, test = (replace(recorded, spikes=recorded.spikes[rows], labels=recorded.labels[rows]) for rows in slices)
-    return tuning, calibration, test
-
-
-def _scored(recorded: Spikes) -> tuple[Any, Any]:
-    return log_confidence(np.cumsum(recorded.spikes, axis=1, dtype=np.int64)), recorded.labels
 
 
 if __name__ == "__main__":

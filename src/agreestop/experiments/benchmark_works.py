@@ -12,7 +12,7 @@ import torch
 from agreestop.decide.checks import Booleans, Integers
 from agreestop.engines.drive import LiveSession, decide_early
 from agreestop.ensembles.deep import DeepEnsemble
-from agreestop.ensembles.training import Training, train
+from agreestop.ensembles.training import Trainer, Training
 from agreestop.report.benchmark_records import DECISIONS, OURS, STEP, TRAINED, BenchRecord, compared
 
 from .benchmark_peers import LEARNING_RATE, Form, Found, Peer, PeerEnsemble, Weights, forms_of, live_forms
@@ -174,7 +174,8 @@ def bench_training(ready: Ready, peers: Peers, name: str, inputs: Booleans, labe
     def train_ours(learned: bool) -> Callable[[], object]:
         model = DeepEnsemble(architecture(plan, learned), torch.Generator().manual_seed(plan.seed))
         model.network.load_state_dict(ready.network.state_dict())
-        return lambda: train(model, inputs, labels, settings)
+        trainer, starts = Trainer(model, settings, len(inputs)), range(0, len(inputs), batch)
+        return lambda: [trainer.step(inputs[at : at + batch], labels[at : at + batch], 0.5) for at in starts]
 
     def peer_run(ensemble: PeerEnsemble) -> Callable[[], object]:
         starts = range(0, len(inputs), batch)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple, cast, final, overload
 
@@ -260,6 +260,14 @@ class SpikingNetwork(nn.Module):
         self.config = config
         self.layers = nn.ModuleList(config.layers())
         draw_weights(self, generator, deviation)
+
+    def some(self, members: slice) -> SpikingNetwork:
+        """Some of the members, with copies of their weights and statistics."""
+        state = {name: value[members].clone() for name, value in self.state_dict().items()}
+        count = len(range(*members.indices(self.config.members)))
+        fewer = SpikingNetwork(replace(self.config, members=count), torch.Generator().manual_seed(0))
+        fewer.load_state_dict(state)
+        return fewer.to(next(self.parameters()).device).train(self.training)
 
     @overload
     def forward(

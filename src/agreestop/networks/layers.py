@@ -7,7 +7,7 @@ neuron that receives no spikes stays silent, which is what an event-driven engin
 from __future__ import annotations
 
 import math
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -127,6 +127,7 @@ class MemberBatchNorm2d(nn.Module):
     def __init__(self, members: int, channels: int, steps: int = 0) -> None:
         super().__init__()
         self.members, self.channels, self.steps, self.momentum = members, channels, steps, 0.1
+        self._kept: tuple[Any, dict[Any, Any]] = (None, {})
         self.weight = nn.Parameter(torch.ones(members, channels))
         self.bias = nn.Parameter(torch.zeros(members, channels))
         shape = (members, steps, channels) if steps else (members, channels)
@@ -140,28 +141,43 @@ class MemberBatchNorm2d(nn.Module):
                 f"the input has shape {tuple(x.shape)}: (T, {self.members}, batch, {self.channels}, H, W) is needed by this layer."
             )
         if not self.steps:
-            return self._normalise(x, self.running_mean, self.running_var)
+            return members_first(self._normalise(channels_first(x), self.running_mean, self.running_var), len(x), self.members)
         if self.training:
-            return torch.cat(
-                [self._normalise_step(step[None], min(time + place, self.steps - 1)) for place, step in enumerate(x.unbind(0))]
-            )
-        places = torch.arange(time, time + len(x), device=x.device).clamp_(max=self.steps - 1)
-        scale = self.weight[:, None] * torch.rsqrt(self.running_var[:, places] + 1e-5)
-        shift = self.bias[:, None] - self.running_mean[:, places] * scale
-        shape = (len(x), self.members, 1, self.channels, 1, 1)
-        scale, shift = (value.transpose(0, 1).reshape(shape).to(x.dtype) for value in (scale, shift))
+            images = channels_first(x).chunk(len(x))  # joined as images, so that channels that lie innermost stay there
+            return members_first(torch.cat([self._normalise_step(*given) for given in enumerate(images, time)]), len(x), self.members)
+        shift, scale = self._shift_and_scale(min(time, self.steps - 1), len(x), x.dtype)
         return torch.addcmul(shift, x, scale)
 
-    def _normalise_step(self, x: Tensor, place: int) -> Tensor:
+    def _shift_and_scale(self, time: int, steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """What normalises steps from `time` on, (steps, K, 1, channels, 1, 1) each; kept while nothing is trained and nothing changes."""
+        tensors = (self.weight, self.bias, self.running_mean, self.running_var)
+        versions = tuple((value, value._version) for value in tensors)
+        if torch.is_grad_enabled() or not _same(self._kept[0], versions):
+            self._kept = (versions, {})
+        kept = self._kept[1]
+        if (time, steps, dtype) not in kept:
+            places = torch.arange(time, time + steps, device=self.weight.device).clamp_(max=self.steps - 1)
+            scale = self.weight[:, None] * torch.rsqrt(self.running_var[:, places] + 1e-5)
+            shift = self.bias[:, None] - self.running_mean[:, places] * scale
+            shape = (steps, self.members, 1, self.channels, 1, 1)
+            kept[time, steps, dtype] = tuple(value.transpose(0, 1).reshape(shape).to(dtype) for value in (shift, scale))
+        return kept[time, steps, dtype]
+
+    def _normalise_step(self, time: int, images: Tensor) -> Tensor:
+        place = min(time, self.steps - 1)
         mean, var = self.running_mean[:, place].clone(), self.running_var[:, place].clone()  # autograd holds them as they are
-        y = self._normalise(x, mean, var)
+        y = self._normalise(images, mean, var)
         self.running_mean[:, place], self.running_var[:, place] = mean, var
         return y
 
-    def _normalise(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    def _normalise(self, images: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         weight, bias = self.weight.flatten(), self.bias.flatten()
-        y = F.batch_norm(channels_first(x), mean.view(-1), var.view(-1), weight, bias, self.training, self.momentum)
-        return members_first(y, len(x), self.members)
+        return F.batch_norm(images, mean.view(-1), var.view(-1), weight, bias, self.training, self.momentum)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether these are the very tensors, unchanged, of two lists of (tensor, version)."""
+    return one is not None and all(a is b and i == j for (a, i), (b, j) in zip(one, other, strict=True))
 
 
 def count_nonzero(x: Tensor) -> Tensor:

@@ -12,13 +12,16 @@ Numbers below 2^-110 lose their last parts, which float32 would keep; no current
 from __future__ import annotations
 
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.weak import WeakTensorKeyDictionary
 
 PARTS = 3
+TRITON = find_spec("triton") is not None
 
 
 def can_run(x: Tensor, weight: Tensor) -> bool:
@@ -55,6 +58,10 @@ def mixed_product(x: Tensor, weight: Tensor) -> Tensor:
 
 def in_parts(values: Tensor) -> tuple[Tensor, ...]:
     """Three tensors in bf16 whose sum is the float32 given."""
+    if values.is_cuda and TRITON and values.is_contiguous():
+        from .parts_kernel import split  # imported here since Triton takes a while
+
+        return split(values)
     found: list[Tensor] = []
     rest = values
     for _ in range(PARTS):
@@ -66,7 +73,20 @@ def in_parts(values: Tensor) -> tuple[Tensor, ...]:
 def _product(x: Tensor, weight: Tensor) -> Tensor:
     """In one product along inputs that are repeated for each part, so that the sum is made in registers."""
     repeated = x.repeat(1, 1, PARTS).expand(len(weight), -1, -1)
-    return torch.bmm(repeated, torch.cat(in_parts(weight), 1), out_dtype=torch.float32)
+    return torch.bmm(repeated, _stacked(weight), out_dtype=torch.float32)
+
+
+def _stacked(weight: Tensor) -> Tensor:
+    """The parts (K, 3 · in, out), kept where nothing is trained: weights that stay the same are taken apart once."""
+    if torch.is_grad_enabled():
+        return torch.cat(in_parts(weight), 1)
+    kept = _KEPT.get(weight)  # type: ignore[no-untyped-call]
+    if kept is None or kept[0] != weight._version:
+        kept = _KEPT[weight] = (weight._version, torch.cat(in_parts(weight), 1))
+    return kept[1]
+
+
+_KEPT: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 class _MixedProduct(torch.autograd.Function):
@@ -81,7 +101,7 @@ class _MixedProduct(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         turned = x.transpose(1, 2).expand(len(weight), -1, -1)
         to_weight: Tensor | None = None
-        for part in in_parts(to_y):
+        for part in in_parts(to_y.contiguous()):
             share = torch.bmm(turned, part, out_dtype=torch.float32)
             to_weight = share if to_weight is None else to_weight.add_(share)
         assert to_weight is not None

@@ -211,6 +211,7 @@ def _gradient_of_constants(
 
 
 NORMALISATIONS = ("peak", "sum")
+CONSTANTS = ("membrane_time", "synapse_time", "refractory_time", "threshold")
 
 
 @final
@@ -232,7 +233,7 @@ class Neuron:
     learned: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("membrane_time", "synapse_time", "refractory_time", "threshold"):
+        for name in CONSTANTS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
                 raise InputError(f"{name} is {value!r}: give a positive, finite number.")
@@ -255,14 +256,21 @@ class SRM(nn.Module):
     """A layer of SRM neurons of K members: currents (T, K, batch, ...) and state to spikes and state, as `srm`.
 
     The times and the threshold are kept as logarithms (K,), so whatever training makes of them they stay positive, and decays in (0, 1).
-    `fused` is that of `srm`, and may be set.
+    `fused` is that of `srm`, and may be set. `rates` may be set too: neurons then answer with the rate ρ in [0, 1] at which they would
+    spike if the current stayed, where the potential just reaches the threshold,
+
+        scale · x - θ r ρ / (1 - r) = θ
+
+    and remember nothing. It is a quick way to train a deep network before its spikes are trained.
     """
 
     def __init__(self, members: int, neuron: Neuron) -> None:
         super().__init__()
         self.scale, self.surrogate = neuron.scale, neuron.surrogate
         self.fused: bool | None = None
-        for name in ("membrane_time", "synapse_time", "refractory_time", "threshold"):
+        self.rates = False
+        self._kept: tuple[list[Tensor], list[int], SRMParameters] | None = None
+        for name in CONSTANTS:
             value = torch.full((members,), math.log(getattr(neuron, name)))
             if neuron.learned:
                 self.register_parameter(f"log_{name}", nn.Parameter(value))
@@ -270,8 +278,19 @@ class SRM(nn.Module):
                 self.register_buffer(f"log_{name}", value)
 
     def parameters_for(self, currents: Tensor) -> SRMParameters:
-        """The constants, shaped to broadcast against a step of the currents, in float32 at least."""
+        """The constants, shaped to broadcast against a step of the currents, in float32 at least.
 
+        They are kept while nothing is trained and nothing changes.
+        """
+        if torch.is_grad_enabled():
+            return self._parameters_for(currents)
+        logs = [getattr(self, f"log_{name}") for name in CONSTANTS]
+        versions = [currents.ndim, *(value._version for value in logs)]
+        if self._kept is None or self._kept[1] != versions or any(old is not new for old, new in zip(self._kept[0], logs, strict=True)):
+            self._kept = (logs, versions, self._parameters_for(currents))
+        return self._kept[2]
+
+    def _parameters_for(self, currents: Tensor) -> SRMParameters:
         def shaped(name: str) -> Tensor:
             value: Tensor = getattr(self, f"log_{name}")
             return value.to(torch.promote_types(value.dtype, torch.float32)).view(-1, *(1,) * (currents.ndim - 2)).exp()
@@ -281,4 +300,15 @@ class SRM(nn.Module):
 
     def forward(self, currents: Tensor, state: SRMState | None = None) -> tuple[Tensor, SRMState]:
         """Spikes (T, K, batch, ...) and the state after them."""
-        return srm(currents, state, self.parameters_for(currents), self.fused)
+        parameters = self.parameters_for(currents)
+        if self.rates:
+            step = torch.zeros_like(currents[0], dtype=torch.float32)
+            return settled_rates(currents, parameters), SRMState(step, step, step)
+        return srm(currents, state, parameters, self.fused)
+
+
+def settled_rates(currents: Tensor, parameters: SRMParameters) -> Tensor:
+    """The rates at which neurons settle on currents that stay."""
+    r, threshold = parameters.refractory_decay, parameters.threshold
+    start, slope = (-(1 - r) / r).to(currents.dtype), (parameters.scale * (1 - r) / (threshold * r)).to(currents.dtype)
+    return nn.functional.hardtanh(torch.addcmul(start, currents, slope), 0.0, 1.0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -15,8 +16,46 @@ def upload(array: Tensor | NDArray[Any], device: torch.device | str) -> Tensor:
     source = array if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))
     if torch.device(device).type != "cuda":
         return source.to(device)
-    locked = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
-    return locked.copy_(source).to(device, non_blocking=True)
+    return _locked(source).to(device, non_blocking=True)
+
+
+def _locked(source: Tensor) -> Tensor:
+    """In page-locked memory, from where a GPU copies by itself."""
+    return torch.empty(source.shape, dtype=source.dtype, pin_memory=True).copy_(source)
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """An array on its way."""
+
+    there: Tensor
+    event: Any
+
+    def received(self) -> Tensor:
+        """The array, which whatever is computed from now on waits for."""
+        if self.event is not None:
+            current = torch.cuda.current_stream(self.there.device)
+            current.wait_event(self.event)
+            self.there.record_stream(current)
+        return self.there
+
+
+@final
+class Sender:
+    """Sends arrays to a device while that computes; what it sends is there once it is `received`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def send(self, source: Tensor) -> Sent:
+        """On its way from now on."""
+        if self._stream is None:
+            return Sent(source.to(self._device), None)
+        locked = _locked(source)
+        with torch.cuda.stream(self._stream):
+            there = locked.to(self._device, non_blocking=True)
+            return Sent(there, self._stream.record_event())
 
 
 def as_numbers(inputs: Tensor) -> Tensor:
