@@ -3,6 +3,7 @@
 The images are real and the events simulated, as everywhere this data set is named. 8,000 digits for training and a pool of 2,000, as in
 the paper, and 1,000 more for tuning; 2 × 26 × 26 pixels, T = 80. Each digit sets off on a circle from rest, some sooner and some
 later. Training and tuning are the first of MNIST's training images, in an order drawn from the seed, and the pool are of its test images.
+A training digit may be shown several times, with a motion and noise of its own each time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from agreestop.decide.checks import Floats, InputError, Integers
 from .data import EventData, EventSplits
 from .paths import circular_path
 from .simulator import Sensor, simulate_events
-from .values import as_seed
+from .values import as_count, as_seed
 
 STEPS = 80
 SIZE = (26, 26)
@@ -39,12 +40,15 @@ DESCRIPTION = (
 )
 
 
-def simulate_mnist(folder: str | PathLike[str], seed: int = 0, sizes: tuple[int, int, int] = (TRAINING, TUNING, POOL)) -> EventSplits:
+def simulate_mnist(
+    folder: str | PathLike[str], seed: int = 0, sizes: tuple[int, int, int] = (TRAINING, TUNING, POOL), views: int = 1
+) -> EventSplits:
     """Event streams (n, 80, 2, 26, 26) of digits of MNIST, whose four idx files, gzipped or not, lie in `folder`.
 
-    sizes: of the parts for training, for tuning, and of the pool.
+    sizes: how many digits are for training, for tuning, and in the pool. views: how often each training digit is shown.
     """
     as_seed(seed)
+    as_count(views, "views")
     training, tuning, pool = sizes
     rng = np.random.default_rng(seed)
     known, new = _load_part(folder, "train"), _load_part(folder, "t10k")
@@ -52,20 +56,22 @@ def simulate_mnist(folder: str | PathLike[str], seed: int = 0, sizes: tuple[int,
         if wanted > len(images):
             raise InputError(f"{wanted} {name} digits are asked for, but {folder} holds {len(images)}: ask for fewer.")
     order, others = rng.permutation(len(known[0])), rng.permutation(len(new[0]))
+    digits = len(known[0]) + len(new[0])
+    shown = np.concatenate([order[:training] + view * digits for view in range(views)])
     return EventSplits(
-        training=_watch("mnist-dvs-sim, training", order[:training], *known, seed, 0),
-        tuning=_watch("mnist-dvs-sim, tuning", order[training : training + tuning], *known, seed, 0),
-        pool=_watch("mnist-dvs-sim, pool", others[:pool], *new, seed, len(known[0])),
+        training=_watch("mnist-dvs-sim, training", shown, np.tile(order[:training], views), *known, seed),
+        tuning=_watch("mnist-dvs-sim, tuning", order[training : training + tuning], order[training : training + tuning], *known, seed),
+        pool=_watch("mnist-dvs-sim, pool", others[:pool] + len(known[0]), others[:pool], *new, seed),
     )
 
 
-def _watch(name: str, rows: Integers, images: NDArray[np.uint8], labels: Integers, seed: int, first: int) -> EventData:
-    """The streams of these rows; `first` numbers the first image of the file, so that no two inputs share their noise."""
+def _watch(name: str, numbers: Integers, rows: Integers, images: NDArray[np.uint8], labels: Integers, seed: int) -> EventData:
+    """The streams of these rows; no two inputs share their number, and so none their motion and noise."""
     events = np.empty((len(rows), STEPS, 2, *SIZE), dtype=bool)
     for start in range(0, len(rows), BATCH):
-        some = rows[start : start + BATCH]
-        path = circular_path(first + some, STEPS, RADIUS, PERIOD, ANGLE, either_way=False, slow_start=SLOW_START, seed=seed)
-        events[start : start + BATCH] = simulate_events(_bright(images[some]), path, SIZE, SENSOR, seed, first + some, SCALE)
+        some, numbered = rows[start : start + BATCH], numbers[start : start + BATCH]
+        path = circular_path(numbered, STEPS, RADIUS, PERIOD, ANGLE, either_way=False, slow_start=SLOW_START, seed=seed)
+        events[start : start + BATCH] = simulate_events(_bright(images[some]), path, SIZE, SENSOR, seed, numbered, SCALE)
     return EventData(name, True, events, labels[rows], tuple("0123456789"), DESCRIPTION)
 
 

@@ -1,0 +1,142 @@
+"""Training on held images: it learns, resumes, and leaves statistics for steps that were never trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="networks need PyTorch")
+
+import agreestop as ag  # noqa: E402
+from agreestop.ensembles.deep import DeepEnsemble  # noqa: E402
+from agreestop.ensembles.images import ImageTraining, augmented, join, settle, train_images  # noqa: E402
+from agreestop.ensembles.variational import Posterior  # noqa: E402
+from agreestop.networks.architectures import QUICK, ResNet18, SpikingLayer, SpikingNetwork  # noqa: E402
+from agreestop.networks.layers import MemberBatchNorm2d  # noqa: E402
+from agreestop.networks.srm import SRM, settled_rates  # noqa: E402
+
+CONFIG = ResNet18((3, 8, 8), 3, 1, width=3, timed=4)
+SETTINGS = ImageTraining(rate_epochs=2, epochs=2, batch_size=16, horizons=(1, 2))
+
+
+def pictures(n: int, seed: int = 0) -> tuple[Any, Any]:
+    """A bright third of the image, top, middle or bottom, names the class."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(3, size=n)
+    images = rng.integers(0, 90, size=(n, 1, 3, 8, 8))
+    for row, label in enumerate(labels):
+        images[row, :, label] += 150
+    return images.astype(np.uint8), labels
+
+
+def deep(seed: int = 0) -> DeepEnsemble:
+    return DeepEnsemble(CONFIG, torch.Generator().manual_seed(seed))
+
+
+def test_it_learns_and_the_network_runs_longer_than_it_was_trained() -> None:
+    images, labels = pictures(144)
+    model = DeepEnsemble(replace(CONFIG, width=8), torch.Generator().manual_seed(0))
+    told: list[int] = []
+    settings = ImageTraining(rate_epochs=8, epochs=4, batch_size=24, horizons=(2,))
+    history = train_images(model, images, labels, settings, tell=lambda epoch, figures: told.append(epoch))
+    assert told == list(range(12)) and history[7].accuracy > 0.55 and history[-1].accuracy > 0.55  # chance is a third
+    settle(model, images, 4, batches=3, batch_size=48)
+    new, truth = pictures(90, 1)
+    with torch.no_grad():
+        spikes, _ = model.network.eval()(torch.from_numpy(new).transpose(0, 1).float(), steps=12)
+    assert (spikes[:, 0].sum(0).argmax(-1).numpy() == truth).mean() > 0.5
+    assert not any(module.rates for module in model.network.modules() if isinstance(module, SRM))
+
+
+def test_a_killed_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    images, labels = pictures(40)
+    whole, halted = deep(), deep()
+    expected = train_images(whole, images, labels, SETTINGS)
+
+    def kill(epoch: int, figures: object) -> None:
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_images(halted, images, labels, SETTINGS, tmp_path / "run", kill)
+    resumed = deep(seed=5)
+    assert train_images(resumed, images, labels, SETTINGS, tmp_path / "run") == expected
+    for name, value in whole.state_dict().items():
+        torch.testing.assert_close(resumed.state_dict()[name], value, rtol=0, atol=0)
+
+
+def test_a_posterior_learns_too() -> None:
+    images, labels = pictures(48)
+    posterior = Posterior(CONFIG, torch.Generator().manual_seed(0), initial_deviation=0.1)
+    history = train_images(posterior, images, labels, replace(SETTINGS, kl_weight=1e-4))
+    assert history[-1].divergence > 0 and np.isfinite(history[-1].loss)
+    settle(posterior, images, 4, batches=2, batch_size=24)
+    members = posterior.eval().with_members(3).members(torch.Generator().manual_seed(1))
+    assert members.config.members == 3
+
+
+def test_images_are_flipped_and_shifted() -> None:
+    images = torch.arange(2 * 3 * 6 * 6).view(2, 3, 6, 6).float()
+    seen = set()
+    for seed in range(40):
+        changed = augmented(images, torch.Generator().manual_seed(seed))
+        assert changed.shape == images.shape and set(changed[0, 0].flatten().tolist()) <= set(images[0, 0].flatten().tolist())
+        rows = changed[1, 2].diff(dim=0)
+        columns = changed[1, 2].diff(dim=1)
+        assert set(rows.abs().flatten().tolist()) <= {6.0} and set(columns.abs().flatten().tolist()) <= {1.0}
+        seen.add(tuple(changed[0, 0].flatten().tolist()))
+    assert len(seen) > 20
+
+
+@pytest.mark.parametrize("timed", (0, 3))
+def test_settling_gives_the_statistics_of_the_images(timed: int) -> None:
+    """Those of the first normalisation can be computed by hand: one batch of all images, of which each step sees the same."""
+    images, _ = pictures(20)
+    model = DeepEnsemble(replace(CONFIG, timed=timed), torch.Generator().manual_seed(0))
+    stem = model.network.layers[0]
+    assert isinstance(stem, SpikingLayer) and stem.norm is not None
+    settle(model, images, 3, batch_size=20, batches=1)
+    with torch.no_grad():
+        currents = stem.synapses(torch.from_numpy(images).transpose(0, 1).float())
+    mean = stem.norm.running_mean[:, 0] if timed else stem.norm.running_mean
+    torch.testing.assert_close(mean[0], currents.mean((0, 1, 2, 4, 5)), rtol=1e-4, atol=1e-3)
+    deeper = model.network.layers[2]
+    assert isinstance(deeper, SpikingLayer) and isinstance(deeper.norm, MemberBatchNorm2d)
+    if timed:
+        assert not torch.allclose(deeper.norm.running_mean[:, 0], deeper.norm.running_mean[:, 2])
+
+
+def test_members_are_joined() -> None:
+    members = [deep(seed).network.eval() for seed in range(3)]
+    together = join(members)
+    x = torch.rand(1, 4, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 255
+    spikes, _ = together(x, steps=5)
+    for place, member in enumerate(members):
+        torch.testing.assert_close(spikes[:, place : place + 1], member(x, steps=5)[0])
+        torch.testing.assert_close(together.some(slice(place, place + 1))(x, steps=5)[0], member(x, steps=5)[0])
+
+
+def test_rates_are_those_at_which_spikes_settle() -> None:
+    layer = SRM(1, QUICK)
+    currents = torch.linspace(0, 1.2, 61).view(1, 1, 61)
+    rates = settled_rates(currents, layer.parameters_for(currents))
+    spikes, _ = layer(currents.expand(4000, -1, -1))
+    settled = spikes[1000:].mean(0)
+    assert float((settled - rates[0]).abs().max()) < 0.2  # spikes lock to whole fractions of a step
+    assert float((settled - rates[0]).abs().mean()) < 0.06
+    assert rates.min() == 0 and rates.max() == 1
+
+
+def test_bad_input_is_refused() -> None:
+    images, labels = pictures(20)
+    with pytest.raises(ag.InputError, match=r"\(n, 1, channels, H, W\) with n labels is needed"):
+        train_images(deep(), images[:, 0], labels, SETTINGS)
+    with pytest.raises(ag.InputError, match="give a positive number"):
+        ImageTraining(learning_rate=0)
+    with pytest.raises(ag.InputError, match="give at least one epoch"):
+        ImageTraining(horizons=())
+    assert isinstance(deep().network, SpikingNetwork)
