@@ -62,8 +62,9 @@ def _bars(axes: Axes, records: Sequence[BenchRecord]) -> None:
             axes.bar(place, record.median, 0.92 * width, color=colours.get(name, "#000000"), label=label)
             axes.errorbar(place, record.median, yerr=reach, color="black", linewidth=1, capsize=1.5)
             if record.times_fastest_peer is not None:
-                words = f"{record.times_fastest_peer:.3g}×"
-                axes.annotate(words, (place, record.high), (0, 3), textcoords="offset points", ha="center", fontsize=8)
+                ratio = record.times_fastest_peer
+                words = f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
+                axes.annotate(words, (place, record.high), (0, 3 + 9 * (at % 2)), textcoords="offset points", ha="center", fontsize=8)
     axes.set_yscale("log")
     axes.set_ylabel(UNITS[records[0].unit])
     axes.set_xticks(range(len(groups)), [_group(*group) for group in groups], fontsize=8.5)
