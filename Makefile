@@ -57,8 +57,9 @@ bench: $(VENV)/.test $(BENCH)/.bench  ## speed against other libraries, half an 
 shapes: $(VENV)/.test  ## which shape of score stops earliest; writes results/shapes
 	$(BIN)/python benchmarks/shapes.py
 
-docs: $(VENV)/.test  ## the API page, from the docstrings; writes docs/api.md
+docs: $(VENV)/.test  ## the API page from the docstrings, and the reproduction page from results; writes docs/api.md, docs/reproduction.md
 	$(BIN)/python docs/make_api.py
+	$(BIN)/python docs/make_reproduction.py
 
 ci: test
 

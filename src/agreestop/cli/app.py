@@ -11,7 +11,7 @@ import typer
 
 from agreestop.decide.checks import InputError
 
-from . import bench, calibrate, data, decide, evaluate, run, train
+from . import bench, calibrate, data, decide, evaluate, reproduce, run, train
 from .console import say_error
 
 INTERRUPTED = 130  # the exit code that shells expect after Ctrl-C
@@ -46,6 +46,7 @@ app.command("score", short_help="Trained ensembles -> score files.")(_interrupti
 app.command("calibrate", short_help="Score file with labels -> rule file.")(_interruptible(calibrate.calibrate))
 app.command("decide", short_help="Rule file and scores or inputs -> decisions.")(_interruptible(decide.decide))
 app.command("evaluate", short_help="Rule file and labelled scores -> coverage, latency.")(_interruptible(evaluate.evaluate))
+app.command("reproduce", short_help="The paper's figures, from score files.")(_interruptible(reproduce.reproduce))
 app.command("bench", short_help="Speed of our engines against other libraries.")(_interruptible(bench.bench))
 
 data_app = typer.Typer(help="Data sets: which there are, whether files are whole, and simulated ones.", no_args_is_help=True)

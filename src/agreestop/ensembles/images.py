@@ -104,7 +104,7 @@ def train_images(
     decayed = [value for name, value in model.named_parameters() if value.requires_grad and value.ndim > 2 and "deviation" not in name]
     others = [value for name, value in model.named_parameters() if value.requires_grad and not (value.ndim > 2 and "deviation" not in name)]
     groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimiser = torch.optim.SGD(groups, settings.learning_rate, settings.momentum, nesterov=settings.momentum > 0, fused=True)
+    optimiser = torch.optim.SGD(groups, settings.learning_rate, settings.momentum, nesterov=settings.momentum > 0)
     history: list[Epoch] = []
     if checkpoint is not None and checkpoint.exists():
         history = [Epoch(**entry) for entry in load_checkpoint(checkpoint).restore(model, optimiser)]

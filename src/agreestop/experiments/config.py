@@ -42,6 +42,7 @@ from agreestop.engines.drive import ENGINES
 DATA = ("digits",)
 NETWORKS = ("fully-connected", "convolutional", "resnet18")
 KINDS = ("deep", "variational")
+SURROGATES = ("arctan", "sigmoid", "triangle", "fast-sigmoid", "superspike")
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -73,7 +74,8 @@ class NetworkSettings:
     """The architecture of every member, its sizes, and its neurons.
 
     hidden: sizes of the hidden layers (fully-connected), or of those after the convolutions (convolutional). channels: of the stages of a
-    convolutional network. width: channels of a resnet18's first stage. Times are in steps; what is left out is the architecture's own.
+    convolutional network. width: channels of a resnet18's first stage. Times are in steps; surrogate is the slope of a spike in training;
+    what is left out is the architecture's own.
     """
 
     architecture: str = "fully-connected"
@@ -85,9 +87,12 @@ class NetworkSettings:
     synapse_time: float | None = None
     refractory_time: float | None = None
     threshold: float | None = None
+    surrogate: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("network.architecture", self.architecture, NETWORKS)
+        if self.surrogate is not None:
+            _one_of("network.surrogate", self.surrogate, SURROGATES)
         _at_least("network.width", self.width, 1)
         for name in ("hidden", "channels"):
             for size in getattr(self, name):

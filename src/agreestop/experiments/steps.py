@@ -18,6 +18,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ from agreestop.events.digits import simulate_digits
 from agreestop.events.files import save_events
 from agreestop.networks.architectures import QUICK, Architecture, Convolutional, FullyConnected, ResNet18, SpikingNetwork
 from agreestop.networks.srm import Neuron
+from agreestop.networks.surrogate import Surrogate
 
 from .config import EnsembleSettings, NetworkSettings, RunConfig
 
@@ -105,7 +107,9 @@ def check_classes(data: EventSplits) -> None:
 def build_network(settings: NetworkSettings, data: EventData, members: int) -> Architecture:
     """The architecture that the settings name, for these inputs."""
     times = {name: getattr(settings, name) for name in ("membrane_time", "synapse_time", "refractory_time", "threshold")}
-    given = {name: value for name, value in times.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in times.items() if value is not None}
+    if settings.surrogate is not None:
+        given["surrogate"] = Surrogate(settings.surrogate)
     shape, classes, real = data.inputs.shape[2:], len(data.classes), data.inputs.dtype != np.bool_
     if settings.architecture == "fully-connected":
         neuron = replace(Neuron(), **given, learned=settings.learned)

@@ -121,7 +121,7 @@ def _coverage(axes: Axes, records: Sequence[Record]) -> None:
     axes.plot(targets, targets, color="black", linewidth=1, zorder=0)
     axes.annotate("promised", (targets[-1], targets[-1]), textcoords="offset points", xytext=(-26, -20), fontsize=9)
     axes.set(xlabel="target", ylabel="coverage")
-    _tidy(axes)
+    tidy(axes)
 
 
 def _latency(axes: Axes, records: Sequence[Record]) -> None:
@@ -141,10 +141,11 @@ def _over_members(axes: Axes, records: Sequence[Record], value: Callable[[Record
         style.line(axes, [one.K for one in mine], [value(one) for one in mine], [se(one) for one in mine])
     axes.set_xticks(sorted({record.K for record in records}))
     axes.set_xlabel("members K")
-    _tidy(axes)
+    tidy(axes)
 
 
-def _tidy(axes: Axes) -> None:
+def tidy(axes: Axes) -> None:
+    """A light grid, and no frame above and to the right."""
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -194,7 +195,7 @@ def _shares(figure: Figure | SubFigure, shares: Sequence[Share], target: float, 
     long = letters > 50
     below.set_xticks(list(places), names, rotation=30 if long else 0, ha="right" if long else "center", fontsize=9 if letters <= 34 else 8)
     for axes in (above, below):
-        _tidy(axes)
+        tidy(axes)
         axes.grid(visible=False, axis="x")
     below.grid(visible=False)
 
