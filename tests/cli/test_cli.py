@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -247,3 +248,11 @@ def test_ranges_take_the_times_of_the_file() -> None:
     assert parse_checkpoints("2-5", (1, 2.5, 4, 6)) == (2.5, 4)
     assert parse_checkpoints("1,4-6", (1, 2.5, 4, 6)) == (1, 4, 6)
     assert parse_checkpoints("all", (1, 2.5)) == (1, 2.5)
+
+
+def test_the_command_line_starts_without_pytorch() -> None:
+    """Calibrating and deciding on scores needs none, and it takes seconds to load."""
+    heavy = ("torch", "numba", "matplotlib", "sklearn")
+    code = f"import sys, agreestop.cli.app; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag  # noqa: E402
 from agreestop.decide.checks import InputError  # noqa: E402
+from agreestop.ensembles.files import load_members  # noqa: E402
 from agreestop.ensembles.images import ImageTraining  # noqa: E402
 from agreestop.events.data import EventData, EventSplits  # noqa: E402
 from agreestop.experiments import make_scores as module  # noqa: E402
@@ -24,6 +25,7 @@ from agreestop.experiments.figures import FIGURES, RULES, Figure  # noqa: E402
 from agreestop.experiments.make_scores import RECIPES, Policies, Recipe, data_sets_of, make_scores  # noqa: E402
 from agreestop.experiments.outcomes import Effort  # noqa: E402
 from agreestop.experiments.reproduce import run_figure  # noqa: E402
+from agreestop.networks.architectures import ResNet18, SpikingLayer  # noqa: E402
 
 FAST: dict[str, Any] = {"members": 2, "epochs": 1, "batch_size": 40}
 ENSEMBLES = (EnsembleSettings("deep", **FAST), EnsembleSettings("variational", **FAST))
@@ -100,7 +102,13 @@ def test_images_are_held_and_settled(kind: str, tmp_path: Path, monkeypatch: pyt
     told: list[str] = []
     written = make_scores("cifar10", "full", "cpu", tmp_path, lambda what, share: told.append(what), tmp_path, "", (kind,))
     assert ag.load_scores(written[1]).log_confidence.shape == (12, 8, 2, 10)
-    assert any("statistics of 8 steps" in what for what in told)
+    networks = {what.split(",")[2].strip() for what in told if "network" in what}
+    assert networks == ({"network 1", "network 2"} if kind == "deep" else {"network 1"})
+    members = next((tmp_path / ".work").glob(f"*/{kind}/members.safetensors"))
+    network = load_members(members)
+    assert isinstance(network.config, ResNet18) and network.config.timed == 8
+    stem = network.layers[0]
+    assert isinstance(stem, SpikingLayer) and stem.norm is not None and bool((stem.norm.running_var[:, 0] != 1).all())
     about = json.loads((tmp_path / "cifar10" / kind / "about.json").read_text())
     assert about["configuration"]["images"]["epochs"] == 1 and about["n_training"] == 30
 

@@ -25,7 +25,6 @@ from agreestop.decide.confidence import log_softmax
 from agreestop.decide.learned_risk import FEATURES, FLOOR, LearnedRisk
 from agreestop.decide.policies import RiskThreshold, Verdict
 from agreestop.decide.risks import ShapedRisk, TopMass
-from agreestop.networks.compiled import available
 
 SLACK = 1e-9
 
@@ -96,4 +95,6 @@ def screen_of(calibrated: CalibratedRule) -> Screen | None:
 
 def can_screen_here() -> bool:
     """Whether the loop can be compiled."""
+    from agreestop.networks.compiled import available  # imported here since it brings PyTorch, which names of engines need not
+
     return available()

@@ -36,7 +36,7 @@ from agreestop.decide.score_files import load_scores, save_spikes
 from agreestop.engines.drive import run_to_end
 from agreestop.ensembles.deep import DeepEnsemble
 from agreestop.ensembles.files import load_members, save_members
-from agreestop.ensembles.images import ImageTraining, settle, train_images
+from agreestop.ensembles.images import ImageTraining, join, settle, train_images
 from agreestop.ensembles.training import Epoch
 from agreestop.ensembles.variational import Posterior
 from agreestop.events.catalogue import find, load
@@ -55,6 +55,8 @@ from .steps import EnsembleFiles, build_network, engine_for, train_ensemble
 SCALES = ("small", "full")
 FOLDER = Path("results/scores")
 WORK = ".work"
+TIMED = 16
+"""Steps with statistics of their own in the batch normalisations of images: later steps are alike."""
 OWN_FOLDERS = {"mnist-dvs-sim": ("mnist-dvs-sim", "mnist"), "cifar10": ("cifar10",), "n-mnist": ("n-mnist",), "braille": ("braille",)}
 
 
@@ -92,6 +94,8 @@ def _pair(members: int, deep: Mapping[str, Any], variational: Mapping[str, Any])
     return EnsembleSettings("deep", members=members, **deep), EnsembleSettings("variational", members=members, **variational)
 
 
+RESNET = ImageTraining(rate_epochs=40, rate_learning_rate=0.15, epochs=12, horizons=(2, 4, 8), bf16=True)
+
 RECIPES: dict[str, dict[str, Recipe]] = {
     "small": {
         "mnist-dvs-sim": Recipe(
@@ -116,13 +120,27 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "braille": Recipe(NetworkSettings(hidden=(64,)), _pair(6, {"epochs": 6}, {"epochs": 8, "kl_weight": 0.01})),
     },
     "full": {
-        "mnist-dvs-sim": Recipe(NetworkSettings(hidden=(1000,)), _pair(10, {"epochs": 20}, {"epochs": 40})),
-        "gesture-sim": Recipe(NetworkSettings("convolutional", hidden=(512,)), _pair(10, {"epochs": 30}, {"epochs": 60})),
-        "cifar10": Recipe(
-            NetworkSettings("resnet18", learned=False), _pair(10, {}, {}), images={kind: ImageTraining(bf16=True) for kind in ENSEMBLES}
+        "mnist-dvs-sim": Recipe(
+            NetworkSettings(hidden=(1000,)),
+            _pair(10, {"epochs": 6, "learning_rate": 2e-3}, {"epochs": 18, "learning_rate": 2e-3}),
+            {"views": 3},
         ),
-        "n-mnist": Recipe(NetworkSettings(hidden=(1000,)), _pair(10, {"epochs": 40}, {"epochs": 60})),
-        "braille": Recipe(NetworkSettings(hidden=(256,)), _pair(10, {"epochs": 40}, {"epochs": 60})),
+        "gesture-sim": Recipe(
+            NetworkSettings("convolutional", hidden=(512,)),
+            _pair(6, {"epochs": 30, "learning_rate": 2e-3, "bf16": True}, {"epochs": 60, "learning_rate": 2e-3, "bf16": True}),
+        ),
+        "cifar10": Recipe(
+            NetworkSettings("resnet18", learned=False, surrogate="triangle"),
+            _pair(6, {}, {"initial_deviation": 0.1}),
+            images={"deep": RESNET, "variational": replace(RESNET, kl_weight=1e-4)},
+            settling=(40, 256),
+        ),
+        "n-mnist": Recipe(
+            NetworkSettings(hidden=(1000,)), _pair(10, {"epochs": 20, "learning_rate": 2e-3}, {"epochs": 40, "learning_rate": 2e-3})
+        ),
+        "braille": Recipe(
+            NetworkSettings(hidden=(256,)), _pair(10, {"epochs": 40, "learning_rate": 2e-3}, {"epochs": 60, "learning_rate": 2e-3})
+        ),
     },
 }
 
@@ -232,32 +250,42 @@ def _train(name: str, recipe: Recipe, ensemble: EnsembleSettings, device: str, d
 def _train_images(
     recipe: Recipe, ensemble: EnsembleSettings, device: str, data: EventData, files: EnsembleFiles, tell: Tell
 ) -> SpikingNetwork:
-    """Members that were trained on few steps, with statistics of their batch normalisations for all steps they will run."""
+    """Members that were trained on few steps, one after the other, since each fills a GPU; one that is finished is not trained again."""
     if files.members.is_file():
         return load_members(files.members)
     make_folder(files.folder)
-    training = replace(recipe.images[ensemble.kind], device=device, seed=ensemble.seed)
-    network = build_network(recipe.network, data, ensemble.members)
+    network = build_network(recipe.network, data, 1)
     assert isinstance(network, ResNet18)
-    network = replace(network, timed=data.steps)
-    generator = torch.Generator().manual_seed(ensemble.seed)
-    epochs = training.rate_epochs + training.epochs
+    network = replace(network, timed=min(TIMED, data.steps))
 
-    def report(epoch: int, figures: Epoch) -> None:
-        what = f"{ensemble.kind} ensemble, epoch {epoch + 1}: loss {figures.loss:.3f}, accuracy {figures.accuracy:.3f}"
-        tell(what, (epoch + 1) / epochs)
+    def learn(model: DeepEnsemble | Posterior, place: int, checkpoint: Path) -> None:
+        training = replace(recipe.images[ensemble.kind], device=device, seed=ensemble.seed + place)
+        epochs = training.rate_epochs + training.epochs
+
+        def report(epoch: int, figures: Epoch) -> None:
+            what = f"{ensemble.kind} ensemble, network {place + 1}, epoch {epoch + 1}"
+            tell(f"{what}: loss {figures.loss:.3f}, accuracy {figures.accuracy:.3f}", (epoch + 1) / epochs)
+
+        train_images(model, data.inputs, data.labels, training, checkpoint, report)
+        batches, size = recipe.settling
+        settle(model, data.inputs, network.timed, training.seed, size, batches, training.bf16)
 
     if ensemble.kind == "deep":
-        model: DeepEnsemble | Posterior = DeepEnsemble(network, generator)
+        alone = []
+        for place in range(ensemble.members):
+            path = files.folder / f"member-{place}.safetensors"
+            if not path.is_file():
+                member = DeepEnsemble(network, torch.Generator().manual_seed(ensemble.seed + place))
+                learn(member, place, path.with_suffix(".training"))
+                save_members(path, member.network.cpu().eval())
+            alone.append(load_members(path))
+        members = join(alone)
     else:
-        model = Posterior(replace(network, members=1), generator, None, ensemble.prior_variance, ensemble.initial_deviation)
-    train_images(model, data.inputs, data.labels, training, files.checkpoint, report)
-    tell(f"{ensemble.kind} ensemble: statistics of {data.steps} steps", 1.0)
-    batches, size = recipe.settling
-    settle(model, data.inputs, data.steps, ensemble.seed, size, batches, training.bf16)
-    if isinstance(model, Posterior):
-        model = model.to("cpu").with_members(ensemble.members)
-    members = model.members(torch.Generator().manual_seed(ensemble.seed + 1)).cpu().eval()
+        generator = torch.Generator().manual_seed(ensemble.seed)
+        posterior = Posterior(network, generator, None, ensemble.prior_variance, ensemble.initial_deviation)
+        learn(posterior, 0, files.checkpoint)
+        drawn = posterior.to("cpu").with_members(ensemble.members)
+        members = drawn.members(torch.Generator().manual_seed(ensemble.seed + 1)).eval()
     save_members(files.members, members)
     return members
 
@@ -279,7 +307,7 @@ def _score(
     reached: dict[str, Any] = {}
     for file, part in ((TUNING, data.tuning), (POOL, data.pool)):
         tell(f"{name}, {ensemble.kind} ensemble: reading {part.name}", 0.0 if file == TUNING else 0.5)
-        engine = engine_for(members, "auto", part)
+        engine = engine_for(members, "fused-bfloat16" if part.held and torch.cuda.is_available() else "auto", part)
         spikes = run_to_end(engine, part.inputs, steps=part.held)
         save_spikes(target / file, spikes, part.labels, part.classes, engine.name)
         if file == POOL:
