@@ -57,6 +57,7 @@ def test_an_empty_file_is_the_default_run(tmp_path: Path) -> None:
         ("[[ensembles]]\nmembers = 3", "ensembles.kind is missing"),
         ("[[ensembles]]\nkind = 'other'", "choose one of deep, variational"),
         ("[data]\nname = 'mnist'", "data.name is 'mnist': choose one of digits"),
+        ("[data]\nname = 'n-mnist'", "data.folder is missing: give the folder with the files of n-mnist"),
         ("[data]\nviews = 'two'", "data.views is 'two': a whole number is needed"),
         ("[data]\nviews = true", "data.views is True"),
         ("[network]\narchitecture = 'other'", "network.architecture is 'other'"),

@@ -6,6 +6,7 @@
     name = "digits"
     seed = 0
     views = 3                             # how often each training digit is shown
+    # name = "n-mnist", folder = "..."    # or another data set of `agreestop data list`, and where its files lie
 
     [network]
     architecture = "fully-connected"      # or "convolutional", "resnet18"
@@ -39,7 +40,10 @@ from agreestop.decide.checks import InputError, as_checkpoints, as_max_set_size
 from agreestop.decide.levels import as_target
 from agreestop.engines.drive import ENGINES
 
-DATA = ("digits",)
+DATA = ("digits", "mnist-dvs-sim", "gesture-sim", "mnist-dvs", "dvs-gesture", "n-mnist")
+"""Data sets of two polarities, which the report can show."""
+IN_FILES = ("mnist-dvs-sim", "mnist-dvs", "dvs-gesture", "n-mnist")
+SHOWN_AGAIN = ("digits", "mnist-dvs-sim")
 NETWORKS = ("fully-connected", "convolutional", "resnet18")
 KINDS = ("deep", "variational")
 SURROGATES = ("arctan", "sigmoid", "triangle", "fast-sigmoid", "superspike")
@@ -57,14 +61,20 @@ def _at_least(name: str, value: int, least: int) -> None:
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Which data. views: how often each training input is shown, every time with a motion of its own."""
+    """Which data, and the folder of its files, where it has some (for mnist-dvs-sim those of MNIST).
+
+    views: of digits and mnist-dvs-sim, how often each training input is shown, every time with a motion of its own.
+    """
 
     name: str = "digits"
     seed: int = 0
     views: int = 3
+    folder: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("data.name", self.name, DATA)
+        if self.name in IN_FILES and self.folder is None:
+            raise InputError(f"data.folder is missing: give the folder with the files of {self.name}; `agreestop data list` says which.")
         _at_least("data.views", self.views, 1)
         _at_least("data.seed", self.seed, 0)
 

@@ -33,14 +33,14 @@ from agreestop.ensembles.deep import DeepEnsemble
 from agreestop.ensembles.files import load_members, load_posterior, save_members, save_posterior
 from agreestop.ensembles.training import Epoch, Training, train
 from agreestop.ensembles.variational import Posterior
+from agreestop.events.catalogue import load
 from agreestop.events.data import EventData, EventSplits
-from agreestop.events.digits import simulate_digits
 from agreestop.events.files import save_events
 from agreestop.networks.architectures import QUICK, Architecture, Convolutional, FullyConnected, ResNet18, SpikingNetwork
 from agreestop.networks.srm import Neuron
 from agreestop.networks.surrogate import Surrogate
 
-from .config import EnsembleSettings, NetworkSettings, RunConfig
+from .config import SHOWN_AGAIN, EnsembleSettings, NetworkSettings, RunConfig
 
 Tell = Callable[[str, float], None]
 
@@ -86,7 +86,9 @@ class EnsembleFiles:
 
 def load_data(config: RunConfig) -> EventSplits:
     """The data of a run, which must be long and many enough for its decisions, and hold no class that training never shows."""
-    data, decide = simulate_digits(config.data.seed, config.data.views), config.decide
+    chosen, decide = config.data, config.decide
+    views: dict[str, Any] = {"views": chosen.views} if chosen.name in SHOWN_AGAIN else {}
+    data = load(chosen.name, chosen.folder, chosen.seed, **views)
     if decide.checkpoints[-1] > data.pool.steps:
         raise InputError(f"decide.checkpoints ends at {decide.checkpoints[-1]}, but the data have {data.pool.steps} steps: end earlier.")
     if decide.n_calibration >= len(data.pool):
