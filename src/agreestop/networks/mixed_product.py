@@ -53,7 +53,7 @@ def mixed_product(x: Tensor, weight: Tensor) -> Tensor:
     """x (K or 1, N, in) in bf16 times weights (K, in, out) in float32: (K, N, out) in float32."""
     if torch.is_grad_enabled() and weight.requires_grad:
         return _MixedProduct.apply(x, weight)  # type: ignore[no-untyped-call]
-    return _product(x, weight)
+    return _product(x, _kept_parts(weight))
 
 
 def in_parts(values: Tensor) -> tuple[Tensor, ...]:
@@ -70,19 +70,21 @@ def in_parts(values: Tensor) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def _product(x: Tensor, weight: Tensor) -> Tensor:
+def _product(x: Tensor, parts: Tensor) -> Tensor:
     """In one product along inputs that are repeated for each part, so that the sum is made in registers."""
-    repeated = x.repeat(1, 1, PARTS).expand(len(weight), -1, -1)
-    return torch.bmm(repeated, _stacked(weight), out_dtype=torch.float32)
+    return torch.bmm(x.repeat(1, 1, PARTS).expand(len(parts), -1, -1), parts, out_dtype=torch.float32)
 
 
-def _stacked(weight: Tensor) -> Tensor:
-    """The parts (K, 3 · in, out), kept where nothing is trained: weights that stay the same are taken apart once."""
-    if torch.is_grad_enabled():
-        return torch.cat(in_parts(weight), 1)
+def _parts(weight: Tensor) -> Tensor:
+    """All parts below each other, (K, 3 · in, out)."""
+    return torch.cat(in_parts(weight), 1)
+
+
+def _kept_parts(weight: Tensor) -> Tensor:
+    """The same for weights that nothing trains, which are taken apart once."""
     kept = _KEPT.get(weight)  # type: ignore[no-untyped-call]
     if kept is None or kept[0] != weight._version:
-        kept = _KEPT[weight] = (weight._version, torch.cat(in_parts(weight), 1))
+        kept = _KEPT[weight] = (weight._version, _parts(weight))
     return kept[1]
 
 
@@ -93,7 +95,7 @@ class _MixedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _product(x, weight)
+        return _product(x, _parts(weight))  # anew each time: a recorded step must see what training made of the weights
 
     @staticmethod
     @once_differentiable
