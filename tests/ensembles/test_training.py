@@ -56,6 +56,18 @@ def test_training_learns(kind: str) -> None:
     assert (counts.argmax(axis=-1) == labels[:, None]).mean() > 0.8
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are recorded on a GPU alone")
+@pytest.mark.parametrize("kind", KINDS)
+def test_recorded_steps_are_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Training(epochs=6, batch_size=30, learning_rate=1e-2, device="cuda")
+    recorded, plain = make(kind), make(kind)
+    train(recorded, *toy(), settings)
+    monkeypatch.setattr("agreestop.ensembles.gradients.WORTH_RECORDING", 10**9)
+    train(plain, *toy(), settings)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(recorded.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
 def test_members_of_a_deep_ensemble_do_not_touch_each_other() -> None:
     """The first of two members trained together is the one that is trained alone."""
     together, alone = make("deep"), make("deep", FullyConnected((1, 3, 3), 3, members=1, hidden=(12,)))

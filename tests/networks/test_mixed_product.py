@@ -68,3 +68,18 @@ def test_products_and_gradients_are_those_of_float32() -> None:
     (gradient,) = torch.autograd.grad(found, weight, toward)
     expected = torch.bmm(x.double().expand(3, -1, -1).transpose(1, 2), toward.double())
     assert float((gradient - expected).norm() / expected.norm()) < 1e-6
+
+
+def test_training_sees_the_weights_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded step changes weights without PyTorch taking note: what was kept of them must not be used then."""
+    plain = torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda x, y, out_dtype=None: plain(x.float(), y.float()))  # a CPU sums no bf16 into float32
+    x = (torch.rand(1, 6, 5, generator=generator(8)) < 0.5).bfloat16()
+    weight = torch.randn(2, 5, 3, generator=generator(9), requires_grad=True)
+    before = mixed_product(x, weight).detach()
+    weight.data.mul_(2)
+    torch.testing.assert_close(mixed_product(x, weight).detach(), 2 * before)
+    with torch.no_grad():
+        kept = mixed_product(x, weight)
+        weight.add_(1)  # of which it does take note
+        assert not torch.equal(mixed_product(x, weight), kept)
