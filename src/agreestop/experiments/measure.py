@@ -85,9 +85,9 @@ def measure_stream(ensemble: str, tuning: Scores, pool: Scores, protocol: Protoc
         rule = entry.rule
         if entry.tuned:
             if (entry.label, members) not in tuned:
-                tuned[entry.label, members] = _tune(replace(rule, target=main), _some(tuning, members), protocol)
+                tuned[entry.label, members] = _tune(replace(rule, target=main), first_members(tuning, members), protocol)
             rule = replace(tuned[entry.label, members], target=target)
-        record = _measure(ensemble, entry, rule, target, members, _some(pool, members), protocol)
+        record = _measure(ensemble, entry, rule, target, members, first_members(pool, members), protocol)
         if (target, members) == (main, largest):
             rules[entry.label] = rule
             if spent is not None:
@@ -117,7 +117,7 @@ def save_records(path: Path, records: Sequence[Record], **header: object) -> Non
         stream.write(json.dumps(content, indent=1).encode() + b"\n")
 
 
-def _some(scores: Scores, members: int) -> Scores:
+def first_members(scores: Scores, members: int) -> Scores:
     return replace(scores, log_confidence=scores.log_confidence[:, :, :members])
 
 

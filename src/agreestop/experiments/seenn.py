@@ -48,7 +48,7 @@ from agreestop.networks.compiled import alone
 from agreestop.networks.policy import StepPolicy, summarise
 from agreestop.report.records import Record
 
-from .measure import Protocol, Tell
+from .measure import Protocol, Tell, first_members
 
 BETAS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0)
 EPOCHS = 60
@@ -266,16 +266,13 @@ def measure_seenn2(
     records = []
     for index, (members, targets) in enumerate(settings):
         tell(f"{ensemble}: SEENN-II, K = {members}", index / len(settings))
-        trained = train_seenn2(tuning_data, _some(tuning, members), candidates, protocol.max_set_size, betas, protocol.seed, epochs)
+        trained = train_seenn2(tuning_data, first_members(tuning, members), candidates, protocol.max_set_size, betas, protocol.seed, epochs)
         rule = trained.rule(main, pool_data)
         records += [
-            _measure(ensemble, replace(rule, target=target), target, _some(pool, members), pool_data.labels, protocol) for target in targets
+            _measure(ensemble, replace(rule, target=target), target, first_members(pool, members), pool_data.labels, protocol)
+            for target in targets
         ]
     return tuple(records)
-
-
-def _some(scores: Scores, members: int) -> Scores:
-    return replace(scores, log_confidence=scores.log_confidence[:, :, :members])
 
 
 def _measure(ensemble: str, rule: PickedTimes, target: float, pool: Scores, labels: Integers, protocol: Protocol) -> Record:
