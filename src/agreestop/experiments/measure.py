@@ -118,6 +118,7 @@ def save_records(path: Path, records: Sequence[Record], **header: object) -> Non
 
 
 def first_members(scores: Scores, members: int) -> Scores:
+    """The scores of the first members alone."""
     return replace(scores, log_confidence=scores.log_confidence[:, :, :members])
 
 
