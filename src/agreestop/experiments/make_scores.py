@@ -139,7 +139,8 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             NetworkSettings(hidden=(1000,)), _pair(10, {"epochs": 20, "learning_rate": 2e-3}, {"epochs": 40, "learning_rate": 2e-3})
         ),
         "braille": Recipe(
-            NetworkSettings(hidden=(256,)), _pair(10, {"epochs": 40, "learning_rate": 2e-3}, {"epochs": 60, "learning_rate": 2e-3})
+            NetworkSettings(hidden=(256,)),
+            _pair(10, {"epochs": 40, "learning_rate": 2e-3}, {"epochs": 100, "learning_rate": 5e-3, "initial_deviation": 0.1}),
         ),
     },
 }
