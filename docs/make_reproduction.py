@@ -102,10 +102,10 @@ def always_reliable(numbers: FigureNumbers) -> Judged:
         for rule in (CM, PM):
             records = some(numbers, rule, ensemble)
             parts += kept(records)
-            worst = min(records, key=lambda one: one.coverage - one.target)
+            worst = min((one for one in records if not one.vacuous), key=lambda one: one.coverage - one.target)
             words.append(f"{NAMES[ensemble]} {NAMES[rule]} {worst.coverage:.3f} at {worst.target:g}")
     why = "Where n = 50 cannot exclude any class the sets are full, so coverage is 1 and latency too."
-    return Judged(tuple(parts), "lowest coverage over its target: " + "; ".join(words), why)
+    return Judged(tuple(parts), "nearest to its target: " + "; ".join(words), why)
 
 
 def baseline_unreliable(numbers: FigureNumbers) -> Judged:
@@ -230,6 +230,8 @@ TITLES = {
     "fig7": "Real events: N-MNIST and Braille (ours)",
     "fig8": "How many calibration examples each rule needs (ours)",
 }
+FIRST_OF_DATA = ("fig2", "fig5", "fig6", "fig7")
+"""Figures after which our rules are compared: the others show the same data."""
 PROOF = """## Why p-variable merging cannot beat its members
 
 The paper merges the members' p-variables as F = a·M_r(p¹, …, p^K) with r = 45 and a = K^(1/r). For r ≥ K - 1,
@@ -275,7 +277,9 @@ def _figure(name: str, numbers: FigureNumbers) -> list[str]:
             judged = claim.judge(numbers)
             lines.append(f"| {claim.says} | {judged.verdict} | {judged.numbers} | {judged.why} |")
         lines.append("")
-    lines += _draft(name, numbers) + _best(numbers)
+    lines += _draft(name, numbers)
+    if name in FIRST_OF_DATA:
+        lines += _best(numbers)
     return lines
 
 
@@ -298,7 +302,8 @@ def _draft(name: str, numbers: FigureNumbers) -> list[str]:
 
 def _best(numbers: FigureNumbers) -> list[str]:
     """Our rules beside the best Bonferroni rule, at the setting that all figures share."""
-    lines = [
+    lines = ["Our rules keep the same promise. At four checkpoints nothing can stop before a quarter of T; at every step it can.", ""]
+    lines += [
         "| data | ensemble | best Bonferroni rule | best of ours, four checkpoints | best of ours, every step |",
         "|---|---|---|---|---|",
     ]
@@ -314,7 +319,7 @@ def _best(numbers: FigureNumbers) -> list[str]:
                 ours = [one for one in here if one.rule in ("simultaneous", "stop-aware", "agreestop") and one.checkpoints == checkpoints]
                 cells.append(_cell(min(ours, key=lambda one: one.latency), best) if ours else "-")
             lines.append(f"| {data}{' (simulated)' if here[0].simulated else ''} | {NAMES[ensemble]} | " + " | ".join(cells) + " |")
-    return [*lines, ""] if len(lines) > 2 else []
+    return [*lines, ""]
 
 
 def _cell(one: FigureRecord, best: FigureRecord | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,11 @@ def test_the_api_page_is_up_to_date(tmp_path: Path) -> None:
     copy.write_text(script)
     subprocess.run([sys.executable, copy], check=True)
     assert (tmp_path / "api.md").read_text() == page.read_text(), "run make docs"
+
+
+def test_the_reproduction_page_is_that_of_the_results() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "make_reproduction.py"))["page"]()
+    assert (ROOT / "docs" / "reproduction.md").read_text() == page, "run make docs"
 
 
 def test_links_of_the_pages_lead_somewhere() -> None:
