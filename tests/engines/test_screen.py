@@ -181,3 +181,11 @@ def test_an_image_is_held() -> None:
     held = engine.begin(images)
     parts = np.concatenate([held.advance(5), held.advance(9)], axis=1)
     np.testing.assert_array_equal(parts, engine.begin(np.repeat(images, 14, axis=1)).advance(14))
+
+
+def test_lanes_serve_inputs_of_another_type() -> None:
+    engine, (inputs, _) = fused(real=True), events(6, 5)
+    engine.begin(inputs).advance(40)
+    real = inputs * np.random.default_rng(6).random(inputs.shape, dtype=np.float32)
+    np.testing.assert_array_equal(engine.begin(real).advance(40), fused(real=True).begin(real).advance(40))
+    np.testing.assert_array_equal(engine.begin(inputs).advance(40), fused(real=True).begin(inputs).advance(40))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import agreestop as ag
-from agreestop.experiments.config import DecideSettings, EnsembleSettings, NetworkSettings, RunConfig, load_config
+from agreestop.experiments.config import SURROGATES, DecideSettings, EnsembleSettings, NetworkSettings, RunConfig, load_config
 
 WHOLE = """
 name = "small"
@@ -84,3 +84,10 @@ def test_what_is_wrong_is_said(text: str, match: str, tmp_path: Path) -> None:
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(ag.InputError, match="there is no file"):
         load_config(tmp_path / "none.toml")
+
+
+def test_the_slopes_of_a_configuration_are_those_of_the_networks() -> None:
+    pytest.importorskip("torch", reason="networks need PyTorch")
+    from agreestop.networks.surrogate import SLOPES
+
+    assert set(SURROGATES) == set(SLOPES)

@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from agreestop.decide.checks import Booleans, InputError, Integers
-from agreestop.ensembles.training import time_first
 from agreestop.ensembles.variational import Posterior
 from agreestop.networks.architectures import SpikingNetwork, State
+from agreestop.networks.transfer import time_first
 
 from .drive import CHUNK
 from .inputs import as_inputs, as_places

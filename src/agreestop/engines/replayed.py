@@ -34,6 +34,10 @@ LENGTHS = (16, 8, 4, 2, 1)
 """Steps of a segment."""
 
 
+Kind = tuple[int, torch.dtype]
+"""Of a segment: its steps, and the type of its frames."""
+
+
 def lanes_for(rows: int) -> int:
     """The fewest lanes, a power of two or three quarters of one and at least 8, that hold so many inputs."""
     whole = max(8, 1 << math.ceil(math.log2(max(rows, 1))))
@@ -48,8 +52,8 @@ class Lanes:
     state: State
     counts: Tensor
     time: Tensor
-    frames: dict[int, Tensor] = field(default_factory=dict)
-    recorded: dict[tuple[int, int], tuple[Callable[[], None], tuple[Tensor, ...]]] = field(default_factory=dict)
+    frames: dict[Kind, Tensor] = field(default_factory=dict)
+    recorded: dict[tuple[Kind, Any], tuple[Callable[[], None], tuple[Tensor, ...]]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -63,7 +67,7 @@ class Replays:
         self.network, self.device = deepcopy(network), device  # recordings hold on to its memory, whatever is trained later
         self.sender = Sender(device)
         self._free: dict[int, list[Lanes]] = {}
-        self._screens: dict[int, tuple[Screen, Any]] = {}
+        self._screen: tuple[Screen, Any] | None = None
 
     def take(self, count: int) -> Lanes:
         """Lanes at rest."""
@@ -90,36 +94,33 @@ class Replays:
         """The screen as tables on the device; the last one is kept, since one rule decides on many batches."""
         from .fused_screen import DeviceScreen  # imported here since Triton takes a while
 
-        kept = self._screens.get(id(screen.policy))
-        if kept is None or kept[0].policy is not screen.policy:
+        if self._screen is None or self._screen[0].policy is not screen.policy:
             times = [int(time) for time in screen.rule.checkpoints]
-            kept = (screen, DeviceScreen(screen, times, self.device))
-            self._screens = {id(screen.policy): kept}
-            for free in self._free.values():
-                for lanes in free:
-                    lanes.recorded = {key: value for key, value in lanes.recorded.items() if not key[1]}
-        return kept[1]
+            self._screen = (screen, DeviceScreen(screen, times, self.device))
+            for lanes in (lanes for free in self._free.values() for lanes in free):
+                lanes.recorded = {key: value for key, value in lanes.recorded.items() if key[1] is None}
+        return self._screen[1]
 
-    def run(self, lanes: Lanes, length: int, screen: Any) -> tuple[Tensor, ...]:
-        """A segment on the frames that lie ready: its spikes, or counts and flags; overwritten by the next of that length."""
-        key = (length, id(screen) if screen is not None else 0)
+    def run(self, lanes: Lanes, kind: Kind, screen: Any) -> tuple[Tensor, ...]:
+        """A segment on the frames that lie ready: its spikes, or counts and flags; overwritten by the next of that kind."""
+        key = (kind, screen)  # which keeps the screen's tables for as long as a recording reads them
         if key not in lanes.recorded:
-            lanes.recorded[key] = self._record(lanes, length, screen)
+            lanes.recorded[key] = self._record(lanes, kind, screen)
         replay, results = lanes.recorded[key]
         replay()
         return results
 
-    def _record(self, lanes: Lanes, length: int, screen: Any) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+    def _record(self, lanes: Lanes, kind: Kind, screen: Any) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
         results: list[Tensor] = []
 
         def segment() -> None:
-            frames = as_numbers(lanes.frames[length]).transpose(0, 1)
+            frames = as_numbers(lanes.frames[kind]).transpose(0, 1)
             spikes, after = self.network(frames, lanes.state)
             for old, new in zip(lanes.state.layers, after.layers, strict=True):
                 for kept, part in zip(old, new, strict=True):
                     kept.copy_(part)
             found = (spikes.permute(2, 0, 1, 3).bool(),) if screen is None else screen(spikes, lanes.counts, lanes.time)
-            lanes.time.add_(length)
+            lanes.time.add_(kind[0])
             if not results:
                 results.extend(torch.empty_like(value) for value in found)
             for result, value in zip(results, found, strict=True):
@@ -194,13 +195,14 @@ class ReplayedPass:
         assert self._lanes is not None
         while steps:
             length = next(length for length in LENGTHS if length <= steps)
-            frames = self._lanes.frames.get(length)
+            kind = (length, self._waiting.dtype)
+            frames = self._lanes.frames.get(kind)
             staged = self._window(length).received()
             if frames is None:
                 frames = torch.zeros((len(self._lanes), *staged.shape[1:]), dtype=staged.dtype, device=self._replays.device)
-                self._lanes.frames[length] = frames
+                self._lanes.frames[kind] = frames
             frames[: len(staged)].copy_(staged)
-            results = self._replays.run(self._lanes, length, screen)
+            results = self._replays.run(self._lanes, kind, screen)
             self._time, steps = self._time + length, steps - length
             if self._time < self._steps:
                 ahead = next(other for other in LENGTHS if other <= min(steps or length, self._steps - self._time))

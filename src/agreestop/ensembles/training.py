@@ -176,13 +176,6 @@ def _threads(config: Architecture, settings: Training) -> AbstractContextManager
     return alone() if loops else nullcontext()
 
 
-def time_first(inputs: NDArray[Any] | Tensor, device: str) -> Tensor:
-    """(n, T, ...) as numbers (T, n, ...) on the device."""
-    if torch.device(device).type == "cpu":
-        return torch.as_tensor(np.ascontiguousarray(np.moveaxis(np.asarray(inputs), 1, 0))).float()
-    return as_numbers((inputs if isinstance(inputs, Tensor) else upload(inputs, device)).transpose(0, 1))
-
-
 def _held(inputs: NDArray[Any], device: torch.device) -> NDArray[Any] | Tensor:
     """All inputs on a GPU that has room for them, so that each batch is found there; else as they are."""
     if device.type != "cuda" or inputs.nbytes > SHARE_FOR_INPUTS * torch.cuda.mem_get_info(device)[0]:

@@ -22,7 +22,7 @@ from agreestop.decide.confidence_rules import DCSNN
 from agreestop.decide.pooling import MergeConfidence, MergePValues, MergeRanks
 from agreestop.decide.score_files import Scores
 from agreestop.decide.spikecp import SpikeCP
-from agreestop.decide.splits import repeat_splits
+from agreestop.decide.splits import Splits, repeat_splits
 from agreestop.decide.tuning import tune
 from agreestop.report.records import Record
 
@@ -145,9 +145,16 @@ def _measure(ensemble: str, entry: _Entry, rule: Rule, target: float, members: i
         K=members,
         target=target,
         checkpoints=tuple(rule.checkpoints),
-        coverage=float(splits.coverage),
-        coverage_se=splits.coverage.se,
-        latency=float(splits.normalized_latency),
-        latency_se=splits.normalized_latency.se,
-        set_size=float(splits.set_size),
+        **figures_of(splits),
     )
+
+
+def figures_of(splits: Splits) -> dict[str, float]:
+    """What a record says of many realisations: means, and the standard errors of two of them."""
+    return {
+        "coverage": float(splits.coverage),
+        "coverage_se": splits.coverage.se,
+        "latency": float(splits.normalized_latency),
+        "latency_se": splits.normalized_latency.se,
+        "set_size": float(splits.set_size),
+    }

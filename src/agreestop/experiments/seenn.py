@@ -48,7 +48,7 @@ from agreestop.networks.compiled import alone
 from agreestop.networks.policy import StepPolicy, summarise
 from agreestop.report.records import Record
 
-from .measure import Protocol, Tell, first_members
+from .measure import Protocol, Tell, figures_of, first_members
 
 BETAS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0)
 EPOCHS = 60
@@ -287,9 +287,5 @@ def _measure(ensemble: str, rule: PickedTimes, target: float, pool: Scores, labe
         K=pool.log_confidence.shape[2],
         target=target,
         checkpoints=tuple(rule.checkpoints),
-        coverage=float(splits.coverage),
-        coverage_se=splits.coverage.se,
-        latency=float(splits.normalized_latency),
-        latency_se=splits.normalized_latency.se,
-        set_size=float(splits.set_size),
+        **figures_of(splits),
     )

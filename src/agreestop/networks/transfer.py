@@ -61,3 +61,10 @@ class Sender:
 def as_numbers(inputs: Tensor) -> Tensor:
     """Booleans as bf16 on a GPU, which holds them exactly and multiplies fastest; all else as float32."""
     return inputs.to(torch.bfloat16 if inputs.is_cuda and inputs.dtype == torch.bool else torch.float32)
+
+
+def time_first(inputs: NDArray[Any], device: str) -> Tensor:
+    """(n, T, ...) as numbers (T, n, ...) on the device."""
+    if torch.device(device).type == "cpu":
+        return torch.as_tensor(np.ascontiguousarray(np.moveaxis(inputs, 1, 0))).float()
+    return as_numbers(upload(inputs, device).transpose(0, 1))
