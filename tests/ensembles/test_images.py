@@ -140,3 +140,36 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(ag.InputError, match="give at least one epoch"):
         ImageTraining(horizons=())
     assert isinstance(deep().network, SpikingNetwork)
+
+
+def test_what_comes_after_a_burn_in_is_learned_in_every_other_batch_of_the_last_horizon() -> None:
+    settings = replace(SETTINGS, burn_in=3)
+    assert [[settings.skipped(epoch, batch) for batch in range(3)] for epoch in range(4)] == [[0] * 3] * 3 + [[0, 3, 0]]
+    images, labels = pictures(40)
+    without, with_burn_in = deep(), deep()
+    train_images(without, images, labels, SETTINGS)
+    train_images(with_burn_in, images, labels, settings)
+    before, after = (model.network.layers[0].synapses.weight for model in (without, with_burn_in))
+    assert bool(torch.isfinite(after).all()) and not torch.equal(before, after)
+
+
+@pytest.mark.parametrize("kind", [DeepEnsemble, Posterior])
+def test_a_burn_in_changes_no_spike_and_has_no_gradient(kind: Any) -> None:
+    model = kind(CONFIG, torch.Generator().manual_seed(0)).eval()
+    for name, value in model.named_parameters():
+        if "norm.bias" in name:
+            value.data.fill_(1.0)
+    read_out = next(value for name, value in model.named_parameters() if name.endswith("layers.17.synapses.weight"))
+    read_out.data.fill_(1.0)
+    image = torch.rand(1, 5, 3, 8, 8) * 3
+    whole = model.read_out(image, torch.Generator().manual_seed(1), 6)
+    parted = model.read_out(image, torch.Generator().manual_seed(1), 6, 4)
+    assert torch.equal(whole, parted) and bool(whole.any())
+    trained = [value for value in model.parameters() if value.requires_grad]
+    first = torch.autograd.grad(parted[:4].sum(), trained, allow_unused=True)
+    assert all(gradient is None or not gradient.any() for gradient in first)
+
+
+def test_a_negative_burn_in_gets_a_sentence() -> None:
+    with pytest.raises(ag.InputError, match="burn_in"):
+        replace(SETTINGS, burn_in=-1)

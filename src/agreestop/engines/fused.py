@@ -86,7 +86,7 @@ class FusedPass:
             raise InputError(f"{steps} steps are asked for, but {self._steps - self._time} are left of {self._steps}: ask for 1 to those.")
         parts, end = [], self._time + steps
         while self._time < end:
-            length = min(CHUNK, end - self._time)
+            length = min(max(CHUNK, WORTH_A_LAUNCH[False] // max(self.rows, 1)), end - self._time)
             frames, held = self._frames(length), length if self._held else None
             found = []
             with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):

@@ -7,12 +7,22 @@ Members share the order of the examples and nothing else: no gradient crosses fr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from agreestop.networks.architectures import Architecture, SpikingNetwork
+from agreestop.networks.architectures import Architecture, SpikingNetwork, State
+
+
+def read_out(network: Callable[..., tuple[Tensor, State]], x: Tensor, steps: int | None, burn_in: int) -> Tensor:
+    """Read-out spikes of a network; those of the first `burn_in` steps of an image, which is held for `steps`, have no gradient."""
+    if not burn_in or steps is None:
+        return network(x, None, steps)[0]
+    with torch.no_grad():
+        first, state = network(x, None, burn_in)
+    return torch.cat([first, network(x, state, steps - burn_in)[0]])
 
 
 @final
@@ -24,10 +34,12 @@ class DeepEnsemble(nn.Module):
         self.config = config
         self.network = SpikingNetwork(config, generator, deviation)
 
-    def read_out(self, x: Tensor, generator: torch.Generator, steps: int | None = None) -> Tensor:
-        """Read-out spikes (T, K, batch, C) of every member; nothing is drawn. steps: for how many an image is held."""
-        spikes, _ = self.network(x, steps=steps)
-        return spikes
+    def read_out(self, x: Tensor, generator: torch.Generator, steps: int | None = None, burn_in: int = 0) -> Tensor:
+        """Read-out spikes (T, K, batch, C) of every member; nothing is drawn.
+
+        steps: for how many an image is held. burn_in: of these, how many come first, without gradient.
+        """
+        return read_out(self.network, x, steps, burn_in)
 
     def penalty(self) -> Tensor | None:
         """Nothing but the data moves a deep ensemble."""

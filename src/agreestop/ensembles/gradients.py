@@ -13,6 +13,8 @@ from agreestop.networks.transfer import Sender, upload
 
 WORTH_RECORDING = 3
 """Calls alike before a recording is made."""
+KEPT = 2
+"""Recordings kept at most: each holds on to the memory of a step."""
 
 
 @final
@@ -20,12 +22,11 @@ class Gradients:
     """Calls `compute(*tensors, **settings)`, which computes the parameters' gradients from nothing and returns figures.
 
     On a GPU the kernels of tensors of the same shapes, and of the same settings, are recorded once and then replayed. `noise` is the
-    generator that `compute` draws from. Recordings with other settings than the last are let go.
+    generator that `compute` draws from. The last two kinds of calls are kept.
     """
 
     def __init__(self, compute: Callable[..., Tensor], parameters: Sequence[nn.Parameter], noise: torch.Generator) -> None:
         self._compute, self._parameters, self._noise = compute, parameters, noise
-        self._settings: Any = None
         self._seen: dict[Hashable, int] = {}
         self._recorded: dict[Hashable, _Recording] = {}
 
@@ -34,14 +35,14 @@ class Gradients:
         device = self._parameters[0].device
         if device.type != "cuda":
             return self._anew(*tensors, **settings)
-        if settings != self._settings:
-            self._settings, self._seen, self._recorded = settings, {}, {}
-        key = tuple((value.shape, value.dtype) for value in tensors)
+        key = (*((value.shape, value.dtype) for value in tensors), *sorted(settings.items()))
         if key not in self._recorded:
             self._seen[key] = self._seen.get(key, 0) + 1
             there = [value if value.is_cuda else upload(value, device) for value in tensors]
             if self._seen[key] <= WORTH_RECORDING:
                 return self._anew(*there, **settings)
+            while len(self._recorded) >= KEPT:
+                self._recorded.pop(next(iter(self._recorded)))
             self._recorded[key] = _Recording(lambda *given: self._compute(*given, **settings), there, self._parameters, self._noise)
         return self._recorded[key](tensors)
 

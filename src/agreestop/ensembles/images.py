@@ -5,8 +5,9 @@
 The second term reaches the features without passing the read-out's spikes. The first epochs train rates instead of spikes, for one step
 and with the second term alone (`SRM.rates`), which is quick and lasts. Stochastic gradient descent with Nesterov's momentum; the
 learning rate rises and falls once. Images are flipped and shifted at random. The horizon grows: most epochs watch few steps and the last
-ones more, since a step costs the same whatever it teaches. A network that will run longer than it was trained for needs statistics of
-those steps: `settle` estimates them for every step that has some of its own.
+ones more, since a step costs the same whatever it teaches; of the last ones every other batch learns what comes after `burn_in` steps that
+are computed without gradient. A network that will run longer than it was trained for needs statistics of those steps: `settle` estimates
+them for every step that has some of its own.
 
 The order and all noise of an epoch follow from (seed, epoch) alone, and a killed run goes on from its last whole epoch.
 """
@@ -46,8 +47,8 @@ RISE = 0.2  # share of the steps in which the learning rate rises
 class ImageTraining:
     """How to train: `rate_epochs` on rates, then `epochs` on spikes, each with a rise and fall of its learning rate.
 
-    horizons: the steps watched, from the first epoch on spikes to the last, each for as many epochs as the others. rate_learning_rate:
-    of the epochs on rates.
+    horizons: the steps watched, from the first epoch on spikes to the last, each for as many epochs as the others. burn_in: the steps
+    without gradient before those, in every other batch of the last horizon. rate_learning_rate: of the epochs on rates.
     """
 
     rate_epochs: int = 15
@@ -59,6 +60,7 @@ class ImageTraining:
     weight_decay: float = 5e-4
     smoothing: float = 0.1
     horizons: tuple[int, ...] = (2, 4, 4, 6)
+    burn_in: int = 0
     kl_weight: float = 1.0
     seed: int = 0
     device: str = "cpu"
@@ -70,12 +72,19 @@ class ImageTraining:
                 f"epochs is {self.epochs}, batch_size {self.batch_size} and horizons {self.horizons}: give at least one epoch, "
                 "two images a batch and one step."
             )
+        if self.burn_in < 0:
+            raise InputError(f"burn_in is {self.burn_in}: give the steps without gradient, 0 for none.")
         if not 0 < self.learning_rate < math.inf:
             raise InputError(f"learning_rate is {self.learning_rate!r}: give a positive number.")
 
     def horizon(self, epoch: int) -> int:
         """The steps watched in an epoch, 0 where rates are trained."""
         return 0 if epoch < self.rate_epochs else self.horizons[(epoch - self.rate_epochs) * len(self.horizons) // self.epochs]
+
+    def skipped(self, epoch: int, batch: int) -> int:
+        """The steps without gradient before those."""
+        last = self.rate_epochs + self.epochs - 1
+        return self.burn_in if batch % 2 and epoch >= self.rate_epochs and self.horizon(epoch) == self.horizon(last) else 0
 
     def rate(self, time: float) -> float:
         """The learning rate after so many epochs: straight up, then down along a cosine, for rates and for spikes."""
@@ -115,9 +124,9 @@ def train_images(
     noise = torch.Generator(device)
     with _currents_into_read_out(network) as currents:
 
-        def losses(shown: Tensor, labels: Tensor, horizon: int) -> Tensor:
+        def losses(shown: Tensor, labels: Tensor, horizon: int, burn_in: int) -> Tensor:
             currents.clear()
-            return _losses(model, shown, labels, horizon, count, settings, noise, currents)
+            return _losses(model, shown, labels, horizon, burn_in, count, settings, noise, currents)
 
         gradients = Gradients(losses, [value for value in model.parameters() if value.requires_grad], noise)
         for epoch in range(len(history), settings.rate_epochs + settings.epochs):
@@ -129,7 +138,8 @@ def train_images(
                 rows = order[batch * settings.batch_size : (batch + 1) * settings.batch_size]
                 for group in optimiser.param_groups:
                     group["lr"] = settings.rate(epoch + batch / batches)
-                totals += gradients(source[rows], truth[rows], horizon=settings.horizon(epoch))
+                steps = {"horizon": settings.horizon(epoch), "burn_in": settings.skipped(epoch, batch)}
+                totals += gradients(source[rows], truth[rows], **steps)
                 optimiser.step()
             loss, right, penalty = (totals / batches).tolist()
             if not math.isfinite(loss):
@@ -147,6 +157,7 @@ def _losses(
     images: Tensor,
     truth: Tensor,
     horizon: int,
+    burn_in: int,
     n: int,
     settings: ImageTraining,
     noise: torch.Generator,
@@ -155,8 +166,8 @@ def _losses(
     """Compute gradients; loss, accuracy and penalty, left on the device."""
     shown = augmented(images, noise)[None].float()
     with torch.autocast(images.device.type, torch.bfloat16, enabled=settings.bf16, cache_enabled=False):
-        spikes = model.read_out(shown, noise, horizon or 1)
-    counts = spikes.float().cumsum(0)
+        spikes = model.read_out(shown, noise, burn_in + (horizon or 1), burn_in)
+    counts = spikes.float().cumsum(0)[burn_in:]
     steps, members = counts.shape[:2]
     means = currents[-1].float().mean(0).flatten(0, 1)
     loss = nn.functional.cross_entropy(means, truth.repeat(members), label_smoothing=settings.smoothing)

@@ -20,6 +20,8 @@ from torch.func import functional_call
 from agreestop.decide.checks import InputError
 from agreestop.networks.architectures import Architecture, SpikingNetwork
 
+from .deep import read_out
+
 PRIOR_VARIANCE = 0.03
 
 
@@ -66,10 +68,13 @@ class Posterior(nn.Module):
             drawn[name] = mean + self.log_deviation[_key(name)].exp() * noise
         return drawn
 
-    def read_out(self, x: Tensor, generator: torch.Generator, steps: int | None = None) -> Tensor:
-        """Read-out spikes (T, K, batch, C) of K fresh members, each one draw for the whole sequence; an image is held for `steps`."""
-        spikes, _ = functional_call(self.frame, self.draw(generator), (x, None, steps))
-        return spikes
+    def read_out(self, x: Tensor, generator: torch.Generator, steps: int | None = None, burn_in: int = 0) -> Tensor:
+        """Read-out spikes (T, K, batch, C) of K fresh members, each one draw for the whole sequence.
+
+        steps: for how many an image is held. burn_in: of these, how many come first, without gradient.
+        """
+        weights = self.draw(generator)
+        return read_out(lambda *given: functional_call(self.frame, weights, given), x, steps, burn_in)
 
     def divergence(self) -> Tensor:
         """KL(q ‖ prior) in nats."""
