@@ -149,7 +149,7 @@ def test_what_comes_after_a_burn_in_is_learned_in_every_other_batch_of_the_last_
     without, with_burn_in = deep(), deep()
     train_images(without, images, labels, SETTINGS)
     train_images(with_burn_in, images, labels, settings)
-    before, after = (model.network.layers[0].synapses.weight for model in (without, with_burn_in))
+    before, after = (next(model.parameters()) for model in (without, with_burn_in))
     assert bool(torch.isfinite(after).all()) and not torch.equal(before, after)
 
 
