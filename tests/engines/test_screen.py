@@ -158,7 +158,51 @@ def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float, checkpoint
         np.testing.assert_array_equal(run.decisions.sets, expected.sets)
 
 
-def test_frames_that_are_sent_ahead_are_those_asked_for() -> None:
+@pytest.mark.usefixtures("kernels")
+def test_what_a_lax_screen_lets_through_the_rule_decides_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, every = fused(), tuple(range(1, 21))
+    (known, labels), (inputs, _) = events(60, 0), events(9, 1)
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
+    strict = decide_early(engine, calibrated, inputs)
+    monkeypatch.setattr("agreestop.engines.fused_screen.SLACK", 0.5)
+    lax = decide_early(fused(), calibrated, inputs)
+    np.testing.assert_array_equal(lax.decisions.stop_index, strict.decisions.stop_index)
+    np.testing.assert_array_equal(lax.decisions.sets, strict.decisions.sets)
+    assert lax.computed.sum() > strict.computed.sum()
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(("chunk", "places"), ((None, 3), (4, 7), (9, 40), (20, 2)))
+def test_inputs_run_to_the_end_of_the_chunk_they_stop_in(chunk: int | None, places: int) -> None:
+    """And at most so many are under way, whatever part of a segment is left at the end."""
+    engine, every = fused(), tuple(range(1, 20))
+    (known, labels), (inputs, _) = events(60, 0), events(23, 1)
+    scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(19), axis=1))
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(scores, labels)
+    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(19), axis=1)))
+    run = decide_early(engine, calibrated, inputs[:, :19], places, chunk)
+    np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+    np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+    steps = chunk or 16  # of a segment
+    np.testing.assert_array_equal(run.computed, np.minimum(-(-(expected.stop_index + 1) // steps) * steps, 19))
+
+
+def test_live_inputs_keep_apart_and_a_place_is_used_again() -> None:
+    engine, (inputs, _) = fused(), events(3, 4)
+    counts = np.cumsum(engine.begin(inputs).advance(12), axis=1)
+    first, second = engine.live(), engine.live()
+    for step in range(12):
+        for place, live in enumerate((first, second)):
+            np.testing.assert_array_equal(live.push(np.flatnonzero(inputs[place, step])), counts[place, step])
+    del first, live
+    third = engine.live()
+    for step in range(12):
+        np.testing.assert_array_equal(third.push(np.flatnonzero(inputs[2, step])), counts[2, step])
+    with pytest.raises(ag.InputError, match="numbered 0 to 17"):
+        third.push([18])
+
+
+def test_spikes_are_the_same_in_parts() -> None:
     """Whatever lengths are asked for and whoever stops between, the spikes are those of one go."""
     engine, (inputs, _) = fused(), events(6, 2)
     whole = engine.begin(inputs).advance(40)
@@ -183,7 +227,7 @@ def test_an_image_is_held() -> None:
     np.testing.assert_array_equal(parts, engine.begin(np.repeat(images, 14, axis=1)).advance(14))
 
 
-def test_lanes_serve_inputs_of_another_type() -> None:
+def test_an_engine_serves_inputs_of_another_type() -> None:
     engine, (inputs, _) = fused(real=True), events(6, 5)
     engine.begin(inputs).advance(40)
     real = inputs * np.random.default_rng(6).random(inputs.shape, dtype=np.float32)

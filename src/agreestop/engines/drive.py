@@ -64,26 +64,6 @@ class Looks:
     places: Sequence[int]
 
 
-class Counted(Protocol):
-    """Spike counts at the S checkpoints of a chunk, and where an input may stop, (rows, S)."""
-
-    @property
-    def may_stop(self) -> Booleans: ...
-
-    def at(self, rows: Integers, places: Integers) -> NDArray[Any]:
-        """Counts (b, K, C) of rows, each at a checkpoint of its own."""
-        ...
-
-
-@runtime_checkable
-class Counting(Protocol):
-    """A pass that counts and screens by itself, where its spikes are."""
-
-    def count(self, steps: int, looks: Looks, screen: Screen) -> Counted:
-        """The next steps."""
-        ...
-
-
 class Engine(Protocol):
     """K members, ready to run."""
 
@@ -101,6 +81,24 @@ class Engine(Protocol):
 
     def live(self) -> Live:
         """Start on one live input."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The first checkpoint (n,) at which a screen lets each input stop, the spike counts (n, K, C) there, the steps computed (n,)."""
+
+    checkpoints: Integers
+    counts: Integers
+    computed: Integers
+
+
+@runtime_checkable
+class Flowing(Protocol):
+    """An engine that can screen by itself, where its spikes are."""
+
+    def flow(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Candidates | None:
+        """Where inputs (n, T, ...) may stop first, with at most so many under way together; None if it cannot tell for these."""
         ...
 
 
@@ -129,17 +127,57 @@ def decide_early(
     if not any_engine:
         calibrated.check_engine(engine.name)
     times = _as_steps(calibrated, engine, None if inputs.shape[1] == 1 else inputs.shape[1])
+    screen = screen_of(calibrated)
     began = perf_counter()
-    parts = _in_groups(engine, inputs, batch_size, lambda batch, first: _decide_batch(engine, calibrated, times, batch, first, chunk))
-    index, sets, computed = (np.concatenate(part) for part in zip(*parts, strict=True))
+
+    def in_groups(some: NDArray[Any]) -> tuple[Integers, Booleans, Integers]:
+        parts = _in_groups(
+            engine, some, batch_size, lambda batch, first: _decide_batch(engine, calibrated, screen, times, batch, first, chunk)
+        )
+        index, sets, computed = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return index, sets, computed
+
+    found = _candidates(engine, screen, inputs, batch_size, chunk)
+    index, sets, computed = in_groups(inputs) if found is None or screen is None else _judge(screen, found, inputs, in_groups)
     return EarlyRun(Decisions(index, sets, calibrated.checkpoints), computed, perf_counter() - began)
 
 
+Outcomes = tuple[Integers, Booleans, Integers]
+"""Stop indices, sets and steps computed, of some inputs."""
+
+
+def _candidates(engine: Engine, screen: Screen | None, inputs: NDArray[Any], places: int, chunk: int | None) -> Candidates | None:
+    if screen is None or not screen.on_device or not isinstance(engine, Flowing):
+        return None
+    try:
+        return engine.flow(inputs, screen, places, chunk)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_about_memory(error):
+            raise
+        return None
+
+
+def _judge(screen: Screen, found: Candidates, inputs: NDArray[Any], anew: Callable[[NDArray[Any]], Outcomes]) -> Outcomes:
+    """The rule's own verdict on candidates. What the screen let through and the rule does not is decided on anew."""
+    verdict = screen.judge(found.checkpoints, found.counts)
+    index, sets, computed = found.checkpoints, verdict.sets, found.computed
+    again = np.flatnonzero(~verdict.stop)
+    if len(again):
+        index[again], sets[again], more = anew(inputs[again])
+        computed[again] += more
+    return index, sets, computed
+
+
 def _decide_batch(
-    engine: Engine, calibrated: CalibratedRule, times: Sequence[int], batch: NDArray[Any], number: int, length: int | None
-) -> tuple[Integers, Booleans, Integers]:
-    """Stop indices, sets and steps computed of inputs numbered from `number`."""
-    screen = screen_of(calibrated)
+    engine: Engine,
+    calibrated: CalibratedRule,
+    screen: Screen | None,
+    times: Sequence[int],
+    batch: NDArray[Any],
+    number: int,
+    length: int | None,
+) -> Outcomes:
+    """Of inputs numbered from `number`."""
     watch, run = _Watch(calibrated, screen, len(batch), number), engine.begin(batch)
     computed: Integers = np.zeros(len(batch), np.int64)
     time = 0
@@ -148,11 +186,7 @@ def _decide_batch(
         steps = times[last - 1] - time
         looks = Looks(range(first, last), [times[place] - time - 1 for place in range(first, last)])
         computed[watch.active] += steps
-        if screen is not None and screen.on_device and isinstance(run, Counting):
-            kept = watch.judge_some(run.count(steps, looks, screen), looks)
-        else:
-            kept = watch.judge(run.advance(steps), looks)
-        run.keep(kept)
+        run.keep(watch.judge(run.advance(steps), looks))
         time = times[last - 1]
     return watch.index, watch.sets, computed
 
@@ -175,7 +209,7 @@ def _in_groups(engine: Engine, inputs: NDArray[Any], batch_size: int, run: Calla
         try:
             outcomes.append(run(batch, start))
         except (MemoryError, RuntimeError) as error:
-            if not isinstance(error, MemoryError) and "memory" not in str(error):
+            if not _is_about_memory(error):
                 raise
             sizes = f"{engine.members} members and {len(batch)} inputs at once"
             if len(batch) == 1:
@@ -186,6 +220,10 @@ def _in_groups(engine: Engine, inputs: NDArray[Any], batch_size: int, run: Calla
     if halved:
         warnings.warn(f"memory did not hold the batch asked for: inputs were run in groups of {batch_size}.", stacklevel=3)
     return outcomes
+
+
+def _is_about_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "memory" in str(error)
 
 
 @dataclass(frozen=True)
@@ -227,18 +265,6 @@ def _next_checkpoints(times: Sequence[int], time: int, length: int) -> tuple[int
     return first, max(first + 1, int(np.searchsorted(times, time + length, side="right")))
 
 
-@dataclass(frozen=True, eq=False)
-class CountsHere:
-    """Counts (rows, S, K, C) in host memory."""
-
-    counts: NDArray[Any]
-    may_stop: Booleans
-
-    def at(self, rows: Integers, places: Integers) -> NDArray[Any]:
-        """Counts (b, K, C) of rows, each at a checkpoint of its own."""
-        return self.counts[rows, places]
-
-
 class _Watch:
     """A batch under the rule: counts and state of the inputs that are still running, and where the others stopped."""
 
@@ -257,7 +283,7 @@ class _Watch:
         counts[:, 0] += self._counts
         np.cumsum(counts, axis=1, out=counts)
         if self._screen is not None and can_screen_here():
-            kept = self.judge_some(CountsHere(counts, self._screen.may_stop(counts, looks.checkpoints)), looks)
+            kept = self._judge_some(self._screen, counts, looks)
         else:
             kept = self._judge_all(counts, looks)
         self._counts = counts[kept, -1]
@@ -275,15 +301,14 @@ class _Watch:
         kept[going] = True
         return kept
 
-    def judge_some(self, counted: Counted, looks: Looks) -> Booleans:
+    def _judge_some(self, screen: Screen, counts: NDArray[Any], looks: Looks) -> Booleans:
         """Inputs where they may stop, all at the first such checkpoint of each, then those that did not at their next: which rows go on."""
-        assert self._screen is not None
-        may_stop, checkpoints = counted.may_stop.copy(), np.array(looks.checkpoints)
+        may_stop, checkpoints = screen.may_stop(counts, looks.checkpoints), np.array(looks.checkpoints)
         going = np.ones(len(may_stop), dtype=bool)
         rows = np.flatnonzero(may_stop.any(axis=1))
         while len(rows):
             place = may_stop[rows].argmax(axis=1)
-            verdict = self._screen.judge(checkpoints[place], counted.at(rows, place))
+            verdict = screen.judge(checkpoints[place], counts[rows, place])
             stopped = rows[verdict.stop]
             self._settle(stopped, checkpoints[place[verdict.stop]], verdict.sets[verdict.stop])
             going[stopped] = False

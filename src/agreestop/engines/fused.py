@@ -2,9 +2,9 @@
 
 Members of a convolutional network run one after the other: each fills the device, and convolutions in groups are slower.
 
-Inputs wait in host memory and go over a segment of steps at a time, so memory on the device does not grow with T, and an input that stops
-early is not even sent to the end. Fully connected networks, whose kernels are so short that starting them from Python would take longer
-than running them, are replayed as graphs (`replayed`), which also count spikes and screen where they are.
+Inputs wait in host memory and go over a chunk of steps at a time, so memory on the device does not grow with T, and an input that stops
+early is not even sent to the end. Fully connected networks have a way of their own to decide with a rule that the device can screen
+(`flow`), and to watch one live input.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from agreestop.networks.architectures import FullyConnected, SpikingNetwork, Sta
 from agreestop.networks.transfer import as_numbers, upload
 
 from .dense import DenseLive, check_weights
-from .drive import CHUNK, Pass
+from .drive import CHUNK, Candidates, Live, Pass
+from .flow import Flow
 from .inputs import as_inputs
-from .replayed import ReplayedPass, Replays
+from .screen import Screen
 
 WORTH_A_LAUNCH = {True: 2048, False: 1024}
 """Inputs times steps that fill the device, for a fully connected network and for others."""
@@ -41,8 +42,8 @@ class Fused:
         self._network, self._device, self._bf16 = network.to(device).eval(), torch.device(device), bf16
         self.members, self.classes = network.config.members, network.config.classes
         self._dense = isinstance(network.config, FullyConnected)
-        self._replays = Replays(self._network, self._device) if self._dense and not bf16 else None
-        places = range(0 if self._replays else self.members)
+        self._flow = Flow(self._network, self._device) if self._dense and not bf16 else None
+        places = range(0 if self._dense else self.members)
         self._alone = [self._network.some(slice(place, place + 1)) for place in places]
 
     def chunk_of(self, rows: int) -> int:
@@ -51,14 +52,17 @@ class Fused:
 
     def begin(self, inputs: NDArray[Any]) -> Pass:
         """Start on inputs (n, T, ...), or on images (n, 1, ...) that are held."""
-        array = as_inputs(inputs, self._network.config.input_shape)
-        if self._replays is not None and array.shape[1] > 1:
-            return ReplayedPass(self._replays, array)
-        return FusedPass(self._alone or [self._network], self._device, array, self._bf16)
+        return FusedPass(self._alone or [self._network], self._device, as_inputs(inputs, self._network.config.input_shape), self._bf16)
 
-    def live(self) -> DenseLive:
+    def flow(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Candidates | None:
+        """Where inputs (n, T, ...) may stop first, with at most so many under way together."""
+        if self._flow is None or inputs.shape[1] == 1:
+            return None
+        return self._flow.candidates(as_inputs(inputs, self._network.config.input_shape), screen, places, chunk)
+
+    def live(self) -> Live:
         """Start on one live input."""
-        return DenseLive(self._network, str(self._device))
+        return DenseLive(self._network, str(self._device)) if self._flow is None else self._flow.live()
 
 
 @final

@@ -1,6 +1,6 @@
-"""The screen of `screen` as one kernel of a GPU, written in Triton: from read-out spikes to counts, and to who may stop when.
+"""The screen of `screen` as one kernel of a GPU, written in Triton: from read-out spikes to who may stop, when, and with which counts.
 
-A program takes one input through the steps of a chunk with its counts in registers. It computes in float32, so its slack is wider than
+A program takes one input through the steps of a segment with its counts in registers. It computes in float32, so its slack is wider than
 that of the loop for CPUs; what it lets through for nothing, the rule itself sends on.
 """
 
@@ -35,12 +35,12 @@ def _log_sum(values: tl.tensor, there: tl.tensor) -> Any:
 @triton.jit  # type: ignore[untyped-decorator]
 def _screen_kernel(
     spikes: tl.tensor,
-    before: tl.tensor,
     counts: tl.tensor,
-    flags: tl.tensor,
+    time: tl.tensor,
+    stop: tl.tensor,
+    kept: tl.tensor,
     temperatures: tl.tensor,
     bounds: tl.tensor,
-    time: tl.tensor,
     exponent: tl.tensor,
     steps: tl.tensor,
     members: tl.tensor,
@@ -54,20 +54,20 @@ def _screen_kernel(
     MEMBERS: tl.constexpr,
     CLASSES: tl.constexpr,
 ) -> None:
-    """before (rows, K, C) is replaced by the counts after; `time` points at the number of steps that came before."""
+    """One row of `DeviceScreen`."""
     row = tl.program_id(0).to(tl.int64)
     member, label = tl.arange(0, MEMBERS)[:, None], tl.arange(0, CLASSES)[None, :]
     exists = (member < members) & (label < classes)
     lone = tl.arange(0, CLASSES)
     place = member * classes + label
-    count = tl.load(before + row * members * classes + place, mask=exists, other=0)
+    place += row * members * classes
+    count, held = (tl.load(counts + place, mask=exists, other=0), tl.load(kept + place, mask=exists, other=0))
     source = spikes + row * row_stride + member * member_stride + label * class_stride
-    passed = tl.load(time)
+    passed, stopped = (tl.load(time + row), tl.load(stop + row))
     step = tl.cast(0, tl.int64)
     while step < steps:
         spiked = tl.load(source + step * time_stride, mask=exists, other=0.0)
         count += (spiked != 0).to(tl.int32)
-        tl.store(counts + (row * steps + step) * members * classes + place, count, mask=exists)
         numbers = tl.where(exists, count.to(tl.float32), -1e30)
         gaps = numbers - tl.max(numbers, 1)[:, None]
         logs = gaps - tl.log(tl.maximum(tl.sum(tl.where(exists, tl.exp(gaps), 0.0), 1), TINY))[:, None]
@@ -89,39 +89,46 @@ def _screen_kernel(
             best = tl.argmax(tl.where(there, pooled, -1e30), 0)
             there = there & (lone != best)
         risk = _log_sum(pooled, there) - whole
-        tl.store(flags + row * steps + step, (risk < tl.load(bounds + passed + step)).to(tl.int8))
+        first = (stopped == 0) & (risk < tl.load(bounds + passed + step))
+        stopped = tl.where(first, passed + step + 1, stopped).to(tl.int32)
+        held = tl.where(first, count, held)
         step += 1
-    tl.store(before + row * members * classes + place, count, mask=exists)
+    tl.store(counts + place, count, mask=exists)
+    tl.store(kept + place, held, mask=exists)
+    tl.store(stop + row, stopped)
 
 
 class DeviceScreen:
-    """A rule's screen as tables on the device, an entry for each step up to its last checkpoint; between checkpoints nobody may stop."""
+    """A rule's screen as tables on the device, an entry for each step up to `beyond` its last checkpoint.
 
-    def __init__(self, screen: Screen, times: Sequence[int], device: torch.device) -> None:
+    Between checkpoints nobody may stop, at the last one everybody.
+    """
+
+    def __init__(self, screen: Screen, times: Sequence[int], beyond: int, device: torch.device) -> None:
         slack = SLACK * (1 + np.abs(screen.bounds))
         places = np.array(times) - 1
-        bounds, temperatures = np.full(times[-1], -FAR), np.ones(times[-1])
+        bounds, temperatures = np.full(times[-1] + beyond, -FAR), np.ones(times[-1] + beyond)
         bounds[places] = np.clip(screen.bounds + np.where(np.isfinite(slack), slack, 0), -FAR, FAR)
+        bounds[places[-1]] = FAR
         temperatures[places] = screen.temperatures
         self._bounds, self._temperatures = (torch.tensor(v, dtype=torch.float32, device=device) for v in (bounds, temperatures))
         self._exponent, self._size = screen.exponent, screen.rule.max_set_size
 
-    def __call__(self, spikes: Tensor, counts: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-        """Counts (rows, steps, K, C) after each step of spikes (steps, K, rows, C), and who may stop then (rows, steps); `counts` moves on.
+    def __call__(self, spikes: Tensor, counts: Tensor, time: Tensor, stop: Tensor, kept: Tensor) -> None:
+        """Go through spikes (steps, K, rows, C) of rows that have run for `time` (rows,) steps.
 
-        `time` holds how many steps came before, on the device.
+        `counts` (rows, K, C) moves on. `stop` (rows,) is the first step, counted from 1, at which a row may stop, 0 before it is known,
+        and `kept` (rows, K, C) the counts there.
         """
         steps, members, rows, classes = spikes.shape
-        at = torch.empty((rows, steps, members, classes), dtype=torch.int32, device=spikes.device)
-        flags = torch.empty((rows, steps), dtype=torch.int8, device=spikes.device)
         _screen_kernel[(rows,)](
             spikes,
             counts,
-            at,
-            flags,
+            time,
+            stop,
+            kept,
             self._temperatures,
             self._bounds,
-            time,
             float(self._exponent) if math.isfinite(self._exponent) else 0.0,
             steps,
             members,
@@ -133,4 +140,3 @@ class DeviceScreen:
             CLASSES=triton.next_power_of_2(classes),
             num_warps=1,
         )
-        return at, flags

@@ -20,8 +20,10 @@ def upload(array: Tensor | NDArray[Any], device: torch.device | str) -> Tensor:
 
 
 def _locked(source: Tensor) -> Tensor:
-    """In page-locked memory, from where a GPU copies by itself."""
-    return torch.empty(source.shape, dtype=source.dtype, pin_memory=True).copy_(source)
+    """In page-locked memory, from where a GPU copies by itself. One thread copies: many wait long for one another on a busy machine."""
+    locked = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+    np.copyto(locked.numpy(), source.numpy())
+    return locked
 
 
 @dataclass(frozen=True, eq=False)
