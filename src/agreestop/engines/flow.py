@@ -241,6 +241,13 @@ class _LivePlace(_Places):
     def __init__(self, network: SpikingNetwork, device: torch.device) -> None:
         super().__init__(network, device, 1, 1, torch.bool)
         self._total = torch.zeros(self._counts.shape, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._ready()
+
+    @torch.inference_mode()
+    def _ready(self) -> None:
+        """Record before the first step, which should take no longer than the others."""
+        self.run()
+        self.wait()
 
     def _segment(self) -> None:
         self._counts += self._spikes()[0].transpose(0, 1).int()

@@ -45,6 +45,7 @@ PROTOCOL = (
     "peers use their plain LIF neuron, without synapse or refractory time; ours are SRM neurons with both",
     "peers have the weights of our members and no biases; float32 everywhere; each in the fastest of its idiomatic forms, tried first",
     "peers compute the spike counts of six members at T; ours also apply the rule at every step",
+    "on a GPU the host computes with one thread for all, since several wait for one another longer than they gain",
     "inputs wait in host memory: for ours as booleans; for peers on a CPU as float32 in their own layout, on a GPU as booleans, "
     "so that all copy the same bytes there",
     "a live input reaches ours as the list of its events, and peers as a dense frame that is ready before the clock starts",
@@ -118,6 +119,8 @@ def run_benchmark(
     """Run it all and write `output`, anew after every piece of work, so that a run that is stopped leaves what it has."""
     make_folder(output.parent)
     make_folder(folder)
+    if plan.device == "cuda":
+        torch.set_num_threads(1)
     header, data = describe(plan, command), None
     if mnist is not None:
         tell("simulating the camera", 0.0)

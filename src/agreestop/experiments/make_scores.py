@@ -358,9 +358,11 @@ def _measure_seenn2(
 
 def _plain(recipe: Recipe, ensemble: EnsembleSettings) -> dict[str, Any]:
     """What an ensemble was made with, as JSON has it."""
-    training = {"images": asdict(recipe.images[ensemble.kind])} if ensemble.kind in recipe.images else {}
-    options = {"options": dict(recipe.options), "rows": recipe.rows}
-    return {"network": asdict(recipe.network), "ensemble": asdict(ensemble), **training, **options}
+    made: dict[str, Any] = {"network": asdict(recipe.network), "ensemble": asdict(ensemble)}
+    if ensemble.kind in recipe.images:
+        made["ensemble"] = {name: made["ensemble"][name] for name in ("kind", "members", "seed", "prior_variance", "initial_deviation")}
+        made |= {"images": asdict(recipe.images[ensemble.kind]), "settling": recipe.settling, "timed": TIMED}
+    return {**made, "options": dict(recipe.options), "rows": recipe.rows}
 
 
 def _write_json(path: Path, content: object) -> None:

@@ -51,6 +51,7 @@ MARKERS = {
 PROMISE: dict[str, Any] = {"color": "black", "linewidth": 1.2, "zorder": 0.5}
 COLUMNS, HEIGHT, LEGEND = {1: 6.0, 2: 4.4}, 6.9, 2.6  # inches
 NARROW = 3.3  # inches of a column where there are more than two
+LOGARITHMIC_BELOW = 0.05  # the least latency
 ASIDE = 0.7  # points between neighbouring rules, so that their bars do not hide each other
 END = 7.0  # points between those that stand at the right edge
 
@@ -157,7 +158,7 @@ def _curves(numbers: FigureNumbers) -> Figure:
         _in_percent(axes.yaxis)
     low = min(min(record.coverage - Z * record.coverage_se, record.target) for record in numbers.records)
     panels[0, 0].set_ylim(max(0.0, low - 0.012), 1.008)
-    panels[1, 0].set_ylim(0, 1.03)
+    _latency_axis(panels[1, 0], min(record.latency for record in numbers.records))
     figure.suptitle(_title(numbers), fontsize=12)
     _legend(figure, numbers)
     return figure
@@ -178,6 +179,18 @@ def _right(figure: Figure, points: float) -> ScaledTranslation:
 def _in_percent(axis: Axis) -> None:
     axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+
+
+def _latency_axis(axes: Axes, least: float) -> None:
+    """From 0 to 1; on a logarithmic scale where some rules stop so early that they would lie on the axis."""
+    if least > LOGARITHMIC_BELOW:
+        axes.set_ylim(0, 1.03)
+        return
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(FixedLocator([0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.set_ylim(0.8 * least, 1.15)
 
 
 def _places(numbers: FigureNumbers) -> dict[float, float]:
