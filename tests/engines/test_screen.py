@@ -176,7 +176,7 @@ def test_what_a_lax_screen_lets_through_the_rule_decides_anew(monkeypatch: pytes
 def test_inputs_run_to_the_end_of_the_chunk_they_stop_in(chunk: int | None, places: int) -> None:
     """And at most so many are under way, whatever part of a segment is left at the end."""
     engine, every = fused(), tuple(range(1, 20))
-    (known, labels), (inputs, _) = events(60, 0), events(23, 1)
+    (known, labels), (inputs, _) = events(60, 0), events(11, 1)
     scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(19), axis=1))
     calibrated = ag.AgreeStop(0.35, every, 2).calibrate(scores, labels)
     expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(19), axis=1)))
