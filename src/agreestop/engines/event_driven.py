@@ -17,229 +17,29 @@ the dense engine but for the order in which a neuron's synapses are summed.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch.nn import functional as F
 
-from agreestop.decide.checks import Booleans, InputError, Integers, check_finite
-from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingLayer, SpikingNetwork
-from agreestop.networks.layers import MemberConv2d
+from agreestop.decide.checks import Booleans, InputError, Integers
+from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 
 from .drive import CHUNK
+from .event_layout import Plan, aligned, load_kernels, make_plan
+from .inputs import as_inputs
 
 PRECISIONS = ("float32", "bfloat16", "int8")
-CACHE_LINE = 64
 PAIRS_IN_A_BLOCK = 8192  # of row and step: enough for the weights of a tile to be fetched from afar for nothing
 STEPS_IN_A_BLOCK = 128  # rather than rows: the state of the rows shares the second cache with the weights of the tile
 BYTES_IN_A_BLOCK = 1 << 26
 PARTS_A_THREAD = 4
 NO_VALUES = np.zeros(0, dtype=np.float32)
 LARGEST = float(np.finfo(np.float32).max)
-
-
-def _kernels() -> ModuleType:
-    try:
-        from . import event_kernels
-    except ImportError as error:
-        raise InputError(f"the event-driven engine needs numba ({error}): install agreestop[engines], or use the dense engine.") from None
-    return event_kernels
-
-
-def _aligned(size: int, dtype: Any) -> NDArray[Any]:
-    """Zeros that begin on a cache line: a vector that lies across two of them costs two reads."""
-    width = np.dtype(dtype).itemsize
-    raw = np.zeros(size * width + CACHE_LINE, dtype=np.uint8)
-    skip = -raw.ctypes.data % CACHE_LINE
-    return raw[skip : skip + size * width].view(dtype)
-
-
-# ---- the network as the loops see it
-
-
-@dataclass(frozen=True, eq=False)
-class _Packed:
-    """One layer: its record but for the offsets, its weights as rows of memory, and gain, current (K, lanes) and constants (K, 6)."""
-
-    entry: dict[str, int]
-    block: NDArray[Any]
-    scale: NDArray[np.float32]
-    bias: NDArray[np.float32]
-    constants: NDArray[np.float32]
-
-
-def _synapses(layer: SpikingLayer, channels: int) -> tuple[NDArray[np.float32], ...]:
-    """Weights (K, rows, outputs), and gain and constant current (K, outputs).
-
-    Rows go by place and then channel, as spikes do; `channels` is the number of those that arrive at each place.
-    """
-    weight = layer.synapses.weight.detach()
-    members = len(weight)
-    if isinstance(layer.synapses, MemberConv2d):
-        weight = weight.permute(0, 3, 4, 2, 1).flatten(1, 3)
-    else:
-        weight = weight.reshape(members, channels, -1, weight.shape[2]).transpose(1, 2).flatten(1, 2)
-    scale, bias = torch.ones(members, weight.shape[2]), torch.zeros(members, weight.shape[2])
-    norm = layer.norm
-    if norm is not None:  # asked of PyTorch itself: what it makes of one without an offset, and of zero
-        constants = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
-        mean, variance, gain, offset = (value.detach().to(torch.promote_types(value.dtype, torch.float32)).flatten() for value in constants)
-        none = torch.zeros_like(mean)
-        scale = F.batch_norm(torch.ones_like(mean)[None], none, variance, gain, none).view(members, -1)
-        bias = F.batch_norm(none[None], mean, variance, gain, offset).view(members, -1)
-    return tuple(value.float().cpu().numpy() for value in (weight, scale, bias))
-
-
-def _constants(layer: SpikingLayer) -> NDArray[np.float32]:
-    """a, b, r, θ, c and -θ r of each member, (K, 6), with the roundings of `srm`."""
-    with torch.no_grad():
-        given = layer.neurons.parameters_for(torch.empty(1, 1))
-        a, b, r, threshold = given.membrane_decay, given.synapse_decay, given.refractory_decay, given.threshold
-        gain = given.scale * (1 - a) * (1 - b)
-        values = torch.stack([value.flatten() for value in (a, b, r, threshold, gain, -threshold * r)], 1)
-    return cast(NDArray[np.float32], values.float().cpu().numpy())
-
-
-def _stored(weight: NDArray[np.float32], precision: str) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Weights (K, rows, outputs) in the given precision, and the unit (K, outputs) that they are counted in."""
-    unit = np.ones((len(weight), weight.shape[2]), dtype=np.float32)
-    if precision == "float32":
-        return weight, unit
-    if precision == "bfloat16":
-        return torch.from_numpy(weight).bfloat16().view(torch.int16).numpy().view(np.uint16), unit
-    step = np.abs(weight).max(axis=1) / np.float32(127)
-    unit = np.where(step > 0, step, unit)
-    return np.rint(weight / unit[:, None]).astype(np.int8), unit
-
-
-def _in_pairs(weight: NDArray[np.uint16], lanes: int) -> NDArray[np.uint16]:
-    """Wide tiles of bfloat16 as the loops read them: lane j in the upper half of a word of 32 bits, lane j + 64 in the lower."""
-    tiles = weight.reshape(*weight.shape[:-1], -1, 2, lanes // 2)
-    return np.stack([tiles[..., 1, :], tiles[..., 0, :]], -1).reshape(weight.shape)
-
-
-def _pack(layer: SpikingLayer, shape: tuple[int, int, int], precision: str, shared: bool) -> _Packed:
-    """A layer that receives spikes of `shape` (channels, height, width), shared by the members or each its own."""
-    kernels, convolution = _kernels(), isinstance(layer.synapses, MemberConv2d)
-    weight, scale, bias = _synapses(layer, shape[0])
-    constants = _constants(layer)
-    if not all(np.isfinite(value).all() for value in (weight, scale, bias, constants)):
-        raise InputError("the members hold weights that are not finite in float32: train again with a lower learning rate.")
-    stored, unit = _stored(weight, precision)
-    members, rows, outputs = stored.shape
-    wide, rest = divmod(outputs, kernels.WIDE)
-    wide, rest = (wide + 1, 0) if rest > kernels.WIDE // 2 else (wide, rest)
-    narrow = -(-rest // kernels.NARROW)
-    lanes = wide * kernels.WIDE + narrow * kernels.NARROW
-
-    def padded(values: NDArray[Any]) -> NDArray[Any]:
-        return np.pad(values, [*[(0, 0)] * (values.ndim - 1), (0, lanes - outputs)])
-
-    stored = padded(stored)
-    if precision == "bfloat16":
-        stored[..., : wide * kernels.WIDE] = _in_pairs(stored[..., : wide * kernels.WIDE], kernels.WIDE)
-    block = stored.transpose(1, 0, 2).reshape(rows, -1) if shared else stored.reshape(members * rows, lanes)
-    if block.shape[1] > kernels.WIDE:  # an odd number of cache lines, or the rows of a tile would all meet in a few sets of the cache
-        in_a_line = CACHE_LINE // block.itemsize
-        row = (-(-block.shape[1] // in_a_line) | 1) * in_a_line
-        block = np.pad(block, [(0, 0), (0, row - block.shape[1])])
-    height, width = shape[1:] if convolution else (1, 1)
-    entry = {
-        "window": 3 if convolution else 0,
-        "own": int(not shared),
-        "rows": rows,
-        "outputs": outputs,
-        "height": height,
-        "width": width,
-        "wide": wide,
-        "narrow": narrow,
-        "lanes": lanes,
-        "words": -(-lanes // 64),
-        "in_channels": shape[0],
-        "in_height": shape[1],
-        "in_width": shape[2],
-        "row_stride": block.shape[1],
-        "member_stride": lanes if shared else rows * block.shape[1],
-    }
-    return _Packed(entry, block, padded(scale * unit), padded(bias), constants)
-
-
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """All layers in flat arrays: records, weights, gain and current of each lane, constants (layers, K, 6); and sizes for one row.
-
-    spikes, pooled: words of 64 spikes that a layer emits in a step, and that the next receives through a max-pool.
-    """
-
-    layers: NDArray[Any]
-    weights: NDArray[Any]
-    scale: NDArray[np.float32]
-    bias: NDArray[np.float32]
-    constants: NDArray[np.float32]
-    members: int
-    classes: int
-    inputs: int
-    real_input: bool
-    state: int
-    received: int
-    spikes: tuple[int, ...]
-    pooled: tuple[int, ...]
-    listed: int
-
-
-def _plan(network: SpikingNetwork, precision: str) -> _Plan:
-    config, kernels = network.config, _kernels()
-    convolutional, inputs = isinstance(config, Convolutional), math.prod(config.input_shape)
-    shape = cast(tuple[int, int, int], config.input_shape) if convolutional else (inputs, 1, 1)
-    packed: list[_Packed] = []
-    for module in network.layers:
-        layer = cast(SpikingLayer, module)
-        if layer.max_pool:
-            packed[-1].entry["pool"] = 1
-            shape = (shape[0], shape[1] // 2, shape[2] // 2)
-        packed.append(_pack(layer, shape, precision, shared=not packed))
-        shape = cast(tuple[int, int, int], tuple(packed[-1].entry[name] for name in ("outputs", "height", "width")))
-    layers = np.zeros(len(packed), dtype=kernels.LAYER)
-    offsets = {"weights_at": 0, "state_at": 0, "lanes_at": 0}
-    for record, part in zip(layers, packed, strict=True):
-        for name, value in (part.entry | offsets).items():
-            record[name] = value
-        lanes = part.scale.size
-        grown = (-(-part.block.size // CACHE_LINE) * CACHE_LINE, 3 * lanes * int(record["height"] * record["width"]), lanes)
-        offsets = {name: at + size for (name, at), size in zip(offsets.items(), grown, strict=True)}
-    layers["in_words"] = [-(-int(layers[0]["in_channels"]) // 64), *layers["words"][:-1]]
-    weights = _aligned(offsets["weights_at"], packed[0].block.dtype)
-    for at, part in zip(layers["weights_at"], packed, strict=True):
-        weights[at : at + part.block.size] = part.block.ravel()
-    places = layers["height"] * layers["width"]
-    halved = (layers["height"] // 2) * (layers["width"] // 2) * layers["pool"]
-    return _Plan(
-        layers=layers,
-        weights=weights,
-        scale=np.concatenate([part.scale.ravel() for part in packed]),
-        bias=np.concatenate([part.bias.ravel() for part in packed]),
-        constants=np.stack([part.constants for part in packed]),
-        members=config.members,
-        classes=config.classes,
-        inputs=inputs,
-        real_input=config.real_input,
-        state=offsets["state_at"],
-        received=int(layers[0]["in_height"] * layers[0]["in_width"] * layers[0]["in_words"]) if convolutional else 0,
-        spikes=tuple((config.members * places * layers["words"]).tolist()),
-        pooled=tuple((config.members * halved * layers["words"]).tolist()),
-        listed=max(inputs, int(layers["rows"].max())),
-    )
-
-
-# ---- the engine
 
 
 @final
@@ -267,7 +67,7 @@ class EventDriven:
         self.name = "event-driven" if precision == "float32" else f"event-driven-{precision}"
         self.precision, self.threads = precision, threads or _cores()
         self.input_shape = tuple(network.config.input_shape)
-        self._plan = _plan(network, precision)
+        self._plan = make_plan(network, precision)
         self.members, self.classes = self._plan.members, self._plan.classes
 
     def chunk_of(self, rows: int) -> int:
@@ -279,17 +79,10 @@ class EventDriven:
 
         The inputs are looked at in place, and copied only if they do not lie in order.
         """
-        array = np.asarray(inputs)
-        if array.ndim < 2 or array.shape[2:] != self.input_shape or array.dtype.kind not in "buif":
-            wanted = ", ".join(map(str, self.input_shape))
-            raise InputError(f"inputs has shape {array.shape} and type {array.dtype}: numbers or booleans (n, T, {wanted}) are needed.")
-        if not array.size:
-            raise InputError(f"inputs has shape {array.shape} and holds nothing: at least one input and one time step are needed.")
+        array = as_inputs(inputs, self.input_shape)
         flat = np.ascontiguousarray(array).reshape(*array.shape[:2], -1)
-        if flat.dtype.kind == "f":
-            check_finite(flat, "inputs")
-            if max(-flat.min(), flat.max()) > LARGEST:
-                raise InputError(f"inputs reaches {max(-flat.min(), flat.max()):.3g}, which float32 cannot hold: rescale the inputs.")
+        if flat.dtype.kind == "f" and max(-flat.min(), flat.max()) > LARGEST:
+            raise InputError(f"inputs reaches {max(-flat.min(), flat.max()):.3g}, which float32 cannot hold: rescale the inputs.")
         binary = _is_binary(flat)
         if not binary and not self._plan.real_input:
             raise InputError("inputs holds values other than 0 and 1: set real_input=True in the settings of the network to use them.")
@@ -323,9 +116,9 @@ class _Lists:
     @classmethod
     def of(cls, lists: int, size: int, lanes: int = 0) -> _Lists:
         """For that many lists, of that size in all, and currents of that many lanes; memory that no event reaches is never touched."""
-        kernels = _kernels()
+        kernels = load_kernels()
         events, currents = size + kernels.SPARE, max(lanes, kernels.WIDE * kernels.STEPS_SUMMED)
-        return cls(np.empty(lists + 1, np.int64), np.empty(events, np.int32), np.empty(size, np.float32), _aligned(currents, np.float32))
+        return cls(np.empty(lists + 1, np.int64), np.empty(events, np.int32), np.empty(size, np.float32), aligned(currents, np.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,7 +134,7 @@ class _Block:
     local: list[_Lists]
 
     @classmethod
-    def of(cls, plan: _Plan, pairs: int, steps: int, threads: int) -> _Block:
+    def of(cls, plan: Plan, pairs: int, steps: int, threads: int) -> _Block:
         """For that many pairs of row and step; an odd number of cache lines, as for the weights."""
         columns = (-(-pairs // 8) | 1) * 8
         return cls(
@@ -359,11 +152,11 @@ class _Block:
 class EventDrivenPass:
     """A batch on its way through time. Made by `EventDriven.begin`."""
 
-    def __init__(self, plan: _Plan, inputs: NDArray[Any], valued: bool, threads: int) -> None:
+    def __init__(self, plan: Plan, inputs: NDArray[Any], valued: bool, threads: int) -> None:
         self._plan, self._inputs, self._valued, self._threads = plan, inputs, valued, threads
         self._left: Integers = np.arange(len(inputs))
         self._time = 0
-        self._state = _aligned(len(inputs) * plan.state, np.float32)
+        self._state = aligned(len(inputs) * plan.state, np.float32)
         words = plan.received + sum(plan.spikes) + sum(plan.pooled)
         self._pairs = max(1, min(PAIRS_IN_A_BLOCK, BYTES_IN_A_BLOCK // (8 * words + 8 * plan.inputs)))
         self._block: _Block | None = None
@@ -403,7 +196,7 @@ class EventDrivenPass:
 
     def _run(self, slots: Integers, first: int, steps: int) -> Booleans:
         """Some rows over a block of steps, layer after layer."""
-        kernels, plan, pairs = _kernels(), self._plan, len(slots) * steps
+        kernels, plan, pairs = load_kernels(), self._plan, len(slots) * steps
         if self._block is None or self._block.pairs < pairs or self._block.steps < steps:
             self._block = _Block.of(plan, pairs, steps, self._threads)
         block, lists = self._block, self._block.inputs
@@ -464,10 +257,10 @@ class LiveRun:
     A pause is a step without events. The state stays bounded and the counts are 64-bit, so a stream need not end.
     """
 
-    def __init__(self, plan: _Plan) -> None:
-        self._plan, self._kernel = plan, _kernels().push
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._kernel = plan, load_kernels().push
         self._counts: Integers = np.zeros((plan.members, plan.classes), np.int64)
-        self._state = _aligned(plan.state, np.float32)
+        self._state = aligned(plan.state, np.float32)
         self._events: Integers = np.zeros(plan.inputs, np.int64)
         lists = _Lists.of(1, plan.listed, plan.members * int(plan.layers[0]["lanes"]))
         self._before = (plan.layers, plan.weights, plan.constants, plan.scale, plan.bias)

@@ -47,7 +47,6 @@ class Flow:
         self._screen: tuple[Any, Any] = (None, None)
         self._free: list[_LivePlace] = []
 
-    @torch.inference_mode()
     def candidates(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Candidates:
         """Where each of the inputs (n, T, ...) may stop first, with at most so many under way; see `drive.decide_early` for `chunk`."""
         times = [int(time) for time in screen.rule.checkpoints]
@@ -60,6 +59,7 @@ class Flow:
         work = _Work(len(inputs), inputs.shape[1], times, steps, chunk or 1, count, (config.members, config.classes))
         under_way = [(group, _Seats(work, width)) for group in groups]
         for group, seats in under_way:
+            group.finish()  # what an interrupted call has left
             group.start(frames, seats.rows(), seats.begins)
         while under_way:
             group, seats = under_way.pop(0)
@@ -149,51 +149,56 @@ class _Seats:
         self._fill(left)
 
 
+@final
 class _Places:
-    """The state of so many inputs at fixed places in memory, and a segment of steps on it."""
+    """The state of so many inputs at fixed places in memory. A segment of steps takes frames and beginnings from the host to spikes.
+
+    frames (width, steps, ...) and begins (width,) are the host's to write, while nothing runs. `after` is what a segment does with the
+    read-out spikes (steps, K, width, C), given the places that begin.
+    """
 
     @torch.inference_mode()
-    def __init__(self, network: SpikingNetwork, device: torch.device, width: int, steps: int, dtype: torch.dtype) -> None:
-        config = network.config
-        self._network, self._device, self._steps = network, device, steps
-        on_gpu = device.type == "cuda"
-        self._given = torch.zeros((width, steps, *config.input_shape), dtype=dtype, pin_memory=on_gpu)
-        self._begins = torch.ones(width, dtype=torch.bool, pin_memory=on_gpu)
-        self._frames, self._fresh = self._given.to(device), self._begins.to(device)
-        layers = network(torch.zeros((1, width, *config.input_shape), device=device))[1].layers
+    def __init__(
+        self,
+        network: SpikingNetwork,
+        device: torch.device,
+        width: int,
+        steps: int,
+        dtype: torch.dtype,
+        after: Callable[[Tensor, Tensor], None],
+    ) -> None:
+        shape, on_gpu = network.config.input_shape, device.type == "cuda"
+        self._network, self._after = network, after
+        self._given = torch.zeros((width, steps, *shape), dtype=dtype, pin_memory=on_gpu)
+        self._beginning = torch.ones(width, dtype=torch.bool, pin_memory=on_gpu)
+        self.frames, self.begins = self._given.numpy(), self._beginning.numpy()
+        self._frames, self._fresh = self._given.to(device), self._beginning.to(device)
+        layers = network(torch.zeros((1, width, *shape), device=device))[1].layers
         self._state = State(tuple(SRMState(*(part.clone() for part in layer)) for layer in layers), 0)
-        self._counts = torch.zeros((width, config.members, config.classes), dtype=torch.int32, device=device)
         self._stream: Any = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
         self._replay: Callable[[], None] | None = None
 
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def _spikes(self) -> Tensor:
-        """Copy what lies ready, and compute the read-out spikes (steps, K, width, C)."""
+    def _segment(self) -> None:
         self._frames.copy_(self._given, non_blocking=True)
-        self._fresh.copy_(self._begins, non_blocking=True)
+        self._fresh.copy_(self._beginning, non_blocking=True)
         for part in (part for layer in self._state.layers for part in layer):
             part.masked_fill_(self._fresh[:, None], 0)
-        self._counts.masked_fill_(self._fresh[:, None, None], 0)
         spikes, after = self._network(as_numbers(self._frames).transpose(0, 1), self._state)
         for old, new in zip(self._state.layers, after.layers, strict=True):
             for kept, part in zip(old, new, strict=True):
                 kept.copy_(part)
-        return spikes
+        self._after(spikes, self._fresh)
 
-    def _segment(self) -> None:
-        raise NotImplementedError
-
-    def run(self) -> None:
-        """The segment, from now on."""
+    @torch.inference_mode()
+    def start(self) -> None:
+        """A segment; the first one while every place begins, since its recording moves the state."""
         if self._stream is None:
             self._segment()
             return
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._stream.wait_stream(torch.cuda.current_stream(self._frames.device))
         with torch.cuda.stream(self._stream):
             if self._replay is None:
-                self._replay = recorded(self._segment)  # its trial runs move the state, but here every place begins
+                self._replay = recorded(self._segment)
             self._replay()
 
     def wait(self) -> None:
@@ -203,20 +208,21 @@ class _Places:
 
 
 @final
-class _Group(_Places):
+class _Group:
     """Places under a screen."""
 
     def __init__(self, network: SpikingNetwork, device: torch.device, width: int, steps: int, dtype: torch.dtype, screen: Any) -> None:
-        super().__init__(network, device, width, steps, dtype)
-        self._screen = screen
+        shape = (width, network.config.members, network.config.classes)
+        self._screen, self._steps = screen, steps
         self._time, self._stop = (torch.zeros(width, dtype=torch.int32, device=device) for _ in range(2))
-        self._kept = torch.zeros_like(self._counts)
+        self._counts, self._kept = (torch.zeros(shape, dtype=torch.int32, device=device) for _ in range(2))
         self._results = [torch.zeros(part.shape, dtype=part.dtype, pin_memory=part.is_cuda) for part in (self._stop, self._kept)]
+        self._places = _Places(network, device, width, steps, dtype, self._look)
 
-    def _segment(self) -> None:
-        spikes = self._spikes()
+    def _look(self, spikes: Tensor, fresh: Tensor) -> None:
+        self._counts.masked_fill_(fresh[:, None, None], 0)
         for part in (self._time, self._stop):
-            part.masked_fill_(self._fresh, 0)
+            part.masked_fill_(fresh, 0)
         self._screen(spikes, self._counts, self._time, self._stop, self._kept)
         self._time.add_(self._steps)
         for result, part in zip(self._results, (self._stop, self._kept), strict=True):
@@ -224,45 +230,42 @@ class _Group(_Places):
 
     def start(self, frames: NDArray[Any], rows: Integers, begins: Booleans) -> None:
         """The next steps, with these rows of the frames; places begin where told."""
-        frames.take(rows, axis=0, out=self._given.numpy().reshape(len(rows), -1), mode="clip")
-        self._begins.numpy()[:] = begins
-        self.run()
+        frames.take(rows, axis=0, out=self._places.frames.reshape(len(rows), -1), mode="clip")
+        self._places.begins[:] = begins
+        self._places.start()
 
     def finish(self) -> tuple[Integers, Integers]:
         """Of each place the step, counted from 1, where its input may stop, 0 for none yet, and the counts there."""
-        self.wait()
+        self._places.wait()
         return self._results[0].numpy(), self._results[1].numpy()
 
 
 @final
-class _LivePlace(_Places):
-    """A place of one step at a time."""
+class _LivePlace:
+    """A place of one step at a time, ready for the first."""
 
     def __init__(self, network: SpikingNetwork, device: torch.device) -> None:
-        super().__init__(network, device, 1, 1, torch.bool)
-        self._total = torch.zeros(self._counts.shape, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._ready()
+        shape = (network.config.members, network.config.classes)
+        self._counts = torch.zeros(shape, dtype=torch.int32, device=device)
+        self._total = torch.zeros(shape, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._place = _Places(network, device, 1, 1, torch.bool, self._count)
+        self.step([], begins=True)
 
-    @torch.inference_mode()
-    def _ready(self) -> None:
-        """Record before the first step, which should take no longer than the others."""
-        self.run()
-        self.wait()
-
-    def _segment(self) -> None:
-        self._counts += self._spikes()[0].transpose(0, 1).int()
+    def _count(self, spikes: Tensor, fresh: Tensor) -> None:
+        self._counts.masked_fill_(fresh, 0)
+        self._counts += spikes[0, :, 0].int()
         self._total.copy_(self._counts, non_blocking=True)
 
-    @torch.inference_mode()
     def step(self, events: ArrayLike, begins: bool) -> Integers:
-        frame = self._given.numpy().reshape(-1)
-        places = as_places(events, frame.size)
+        """The spike counts (K, C) so far, after one step with these events."""
+        frame = self._place.frames.reshape(-1)
+        active = as_places(events, frame.size)
         frame[:] = False
-        frame[places] = True
-        self._begins.numpy()[:] = begins
-        self.run()
-        self.wait()
-        return self._total[0].numpy().astype(np.int64)
+        frame[active] = True
+        self._place.begins[:] = begins
+        self._place.start()
+        self._place.wait()
+        return self._total.numpy().astype(np.int64)
 
 
 @final

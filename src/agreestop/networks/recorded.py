@@ -12,8 +12,10 @@ WARM_UPS = 3  # libraries choose algorithms and reserve memory in their first ca
 def recorded(work: Callable[[], None], noise: torch.Generator | None = None) -> Callable[[], None]:
     """What does the same as `work` when called: `work` is called a few times, its kernels are recorded, and then they alone are replayed.
 
-    It must read and write memory at fixed places, and ask the host for nothing. noise: the generator it draws from, if any.
+    It must read and write memory at fixed places, and ask the host for nothing. noise: the generator it draws from, if any; it is left as
+    it was, so that what is drawn later does not depend on when a recording was made.
     """
+    before = None if noise is None else noise.get_state()
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -25,4 +27,6 @@ def recorded(work: Callable[[], None], noise: torch.Generator | None = None) -> 
         graph.register_generator_state(noise)
     with torch.cuda.graph(graph, stream=stream):
         work()
+    if noise is not None and before is not None:
+        noise.set_state(before)
     return graph.replay
