@@ -182,16 +182,20 @@ def make_scores(
     missing = [(name, ensemble, key) for name, ensemble, key in wanted if not _is_there(folder / name / ensemble.kind, key, name)]
     for name, _, _ in missing:
         _place(name, data_folder)  # before hours are spent on the others
-    known: dict[str, EventSplits] = {}
-    for name, ensemble, key in missing:
+    for name in dict.fromkeys(name for name, _, _ in missing):
         recipe = RECIPES[scale][name]
-        if name not in known:
-            tell(f"{name}: loading the data", 0.0)
-            known = {name: load_data(name, recipe, data_folder)}
-        began = time.perf_counter()
-        members = _train(name, recipe, ensemble, device, known[name], folder / WORK / f"{name}-{key[:12]}", tell)
-        about = {"command": command, "scale": scale, "device": _device_name(device), "configuration": _plain(recipe, ensemble)}
-        _score(name, recipe, ensemble, members, known[name], folder / name / ensemble.kind, {**about, "fingerprint": key}, began, tell)
+        tell(f"{name}: loading the data", 0.0)
+        data = load_data(name, recipe, data_folder)
+        mine = [(ensemble, key, folder / name / ensemble.kind) for other, ensemble, key in missing if other == name]
+        for ensemble, key, target in mine:
+            if not _is_scored(target, key):
+                began = time.perf_counter()
+                members = _train(name, recipe, ensemble, device, data, folder / WORK / f"{name}-{key[:12]}", tell)
+                about = {"command": command, "scale": scale, "device": _device_name(device), "configuration": _plain(recipe, ensemble)}
+                _score(name, ensemble, members, data, target, {**about, "fingerprint": key}, began, tell)
+        for ensemble, _, target in mine:
+            if _shows_seenn2(name):
+                _write_json(target / SEENN2_FILE, _measure_seenn2(name, recipe, ensemble, data, target, tell))
     return [folder / name / ensemble.kind / file for name, ensemble, _ in wanted for file in (TUNING, POOL)]
 
 
@@ -223,8 +227,12 @@ def _fingerprint(name: str, recipe: Recipe) -> str:
 
 def _is_there(target: Path, key: str, name: str) -> bool:
     """Whether the same recipe made all files of this ensemble."""
-    wanted = [TUNING, POOL, ABOUT] + [SEENN2_FILE] * _shows_seenn2(name)
-    if not all((target / file).is_file() for file in wanted):
+    return _is_scored(target, key) and (not _shows_seenn2(name) or (target / SEENN2_FILE).is_file())
+
+
+def _is_scored(target: Path, key: str) -> bool:
+    """Whether the same recipe made the score files of this ensemble."""
+    if not all((target / file).is_file() for file in (TUNING, POOL, ABOUT)):
         return False
     try:
         return bool(json.loads((target / ABOUT).read_text(encoding="utf-8")).get("fingerprint") == key)
@@ -295,7 +303,6 @@ def _train_images(
 
 def _score(
     name: str,
-    recipe: Recipe,
     ensemble: EnsembleSettings,
     members: SpikingNetwork,
     data: EventSplits,
@@ -306,7 +313,8 @@ def _score(
 ) -> None:
     """Write the score files of one ensemble, and last of all how they came about."""
     make_folder(target)
-    (target / ABOUT).unlink(missing_ok=True)  # so that a run killed in between leaves no files under another's fingerprint
+    for file in (ABOUT, SEENN2_FILE):  # so that a run killed in between leaves no files under another's fingerprint
+        (target / file).unlink(missing_ok=True)
     reached: dict[str, Any] = {}
     for file, part in ((TUNING, data.tuning), (POOL, data.pool)):
         tell(f"{name}, {ensemble.kind} ensemble: reading {part.name}", 0.0 if file == TUNING else 0.5)
@@ -316,9 +324,6 @@ def _score(
         save_spikes(target / file, spikes, part.labels, part.classes, engine.name)
         if file == POOL:
             reached = {"engine": engine.name, "K": spikes.shape[2], **_accuracies(spikes, part.labels)}
-    if _shows_seenn2(name):
-        records = _measure_seenn2(name, recipe, ensemble, data, target, tell)
-        _write_json(target / SEENN2_FILE, records)
     pool = data.pool
     described = {"description": pool.description, "simulated": pool.simulated, "T": pool.steps, "classes": list(pool.classes)}
     sizes = {"n_training": len(data.training), "n_tuning": len(data.tuning), "n_pool": len(pool)}
