@@ -128,8 +128,13 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             {"views": 3},
         ),
         "gesture-sim": Recipe(
-            NetworkSettings("convolutional", hidden=(512,)),
-            _pair(6, {"epochs": 30, "learning_rate": 2e-3, "bf16": True}, {"epochs": 60, "learning_rate": 2e-3, "bf16": True}),
+            NetworkSettings("convolutional", channels=(16, 32, 64), hidden=(128,)),
+            _pair(
+                6,
+                {"epochs": 20, "batch_size": 32, "learning_rate": 2e-3},
+                {"epochs": 30, "batch_size": 32, "learning_rate": 2e-3, "kl_weight": 0.01, "initial_deviation": 0.1},
+            ),
+            {"downsample": 8},
         ),
         "cifar10": Recipe(
             NetworkSettings("resnet18", learned=False, surrogate="triangle"),
