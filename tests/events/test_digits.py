@@ -131,3 +131,8 @@ def test_importing_the_room_loads_nothing_heavy() -> None:
     code = "import sys, agreestop.events.digits; print([name for name in ('sklearn', 'scipy', 'torch') if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_density_is_the_share_of_active_inputs_whatever_they_count() -> None:
+    counts = np.array([0, 7, 0, 0, 1, 0, 0, 0], np.uint8).reshape(1, 2, 1, 2, 2)
+    assert EventData("counts", True, counts, np.zeros(1, np.int64), ("a",), "made by hand").density == 0.25

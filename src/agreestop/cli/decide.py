@@ -70,7 +70,7 @@ def _run_members(
 
     data = load_events(inputs)
     wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
-    chosen = choose_engine(load_ensemble(members), wanted, float(data.inputs.mean()))
+    chosen = choose_engine(load_ensemble(members), wanted, data.density)
     run = decide_early(chosen, calibrated, data.inputs, any_engine=any_engine)
     share = float(run.computed.mean()) / data.steps
     say(f"The {chosen.name} engine computed {share:.0%} of the {data.steps} steps, in {run.seconds:.2f} s.")

@@ -191,14 +191,14 @@ class _Places:
 
     @torch.inference_mode()
     def start(self) -> None:
-        """A segment; the first one while every place begins, since its recording moves the state."""
+        """A segment."""
         if self._stream is None:
             self._segment()
             return
         self._stream.wait_stream(torch.cuda.current_stream(self._frames.device))
         with torch.cuda.stream(self._stream):
             if self._replay is None:
-                self._replay = recorded(self._segment)
+                self._replay = recorded(self._segment)  # which moves the state, but at the first segment every place begins
             self._replay()
 
     def wait(self) -> None:

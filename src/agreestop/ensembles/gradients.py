@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, final
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +17,24 @@ KEPT = 2
 """Recordings kept at most: each holds on to the memory of a step."""
 
 
+class Model(Protocol):
+    """What has parameters and buffers."""
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def buffers(self) -> Iterator[Tensor]: ...
+
+
 @final
 class Gradients:
     """Calls `compute(*tensors, **settings)`, which computes the parameters' gradients from nothing and returns figures.
 
     On a GPU the kernels of tensors of the same shapes, and of the same settings, are recorded once and then replayed. `noise` is the
-    generator that `compute` draws from. The last two kinds of calls are kept.
+    generator that `compute` draws from; it may move the buffers of `model`. The last two kinds of calls are kept.
     """
 
-    def __init__(self, compute: Callable[..., Tensor], parameters: Sequence[nn.Parameter], noise: torch.Generator) -> None:
-        self._compute, self._parameters, self._noise = compute, parameters, noise
+    def __init__(self, compute: Callable[..., Tensor], model: Model, noise: torch.Generator) -> None:
+        self._compute, self._model, self._noise = compute, model, noise
+        self._parameters = [value for value in model.parameters() if value.requires_grad]
         self._seen: dict[Hashable, int] = {}
         self._recorded: dict[Hashable, _Recording] = {}
 
@@ -43,7 +51,9 @@ class Gradients:
                 return self._anew(*there, **settings)
             while len(self._recorded) >= KEPT:
                 self._recorded.pop(next(iter(self._recorded)))
-            self._recorded[key] = _Recording(lambda *given: self._compute(*given, **settings), there, self._parameters, self._noise)
+            self._recorded[key] = _Recording(
+                lambda *given: self._compute(*given, **settings), there, self._parameters, list(self._model.buffers()), self._noise
+            )
         return self._recorded[key](tensors)
 
     def _anew(self, *tensors: Tensor, **settings: Any) -> Tensor:
@@ -54,7 +64,12 @@ class Gradients:
 
 class _Recording:
     def __init__(
-        self, compute: Callable[..., Tensor], tensors: Sequence[Tensor], parameters: Sequence[nn.Parameter], noise: torch.Generator
+        self,
+        compute: Callable[..., Tensor],
+        tensors: Sequence[Tensor],
+        parameters: Sequence[nn.Parameter],
+        buffers: Sequence[Tensor],
+        noise: torch.Generator,
     ) -> None:
         self._given, self._parameters = [value.clone() for value in tensors], parameters
         self._sender = Sender(tensors[0].device)
@@ -65,7 +80,7 @@ class _Recording:
                 parameter.grad = None
             self._figures = compute(*self._given)
 
-        self._replay = recorded(work, noise)
+        self._replay = recorded(work, noise, buffers)
         self._gradients = [parameter.grad for parameter in parameters]
 
     def __call__(self, tensors: Sequence[Tensor]) -> Tensor:

@@ -128,7 +128,7 @@ def train_images(
             currents.clear()
             return _losses(model, shown, labels, horizon, burn_in, count, settings, noise, currents)
 
-        gradients = Gradients(losses, [value for value in model.parameters() if value.requires_grad], noise)
+        gradients = Gradients(losses, model, noise)
         for epoch in range(len(history), settings.rate_epochs + settings.epochs):
             _set_rates(network, not settings.horizon(epoch))
             order = torch.as_tensor(np.random.default_rng([settings.seed, epoch]).permutation(count), device=device)

@@ -51,6 +51,11 @@ class EventData:
         return len(self.inputs)
 
     @property
+    def density(self) -> float:
+        """The share of inputs that are active in a step."""
+        return float(np.count_nonzero(self.inputs) / self.inputs.size)
+
+    @property
     def steps(self) -> int:
         """T, the number of steps of each input."""
         return self.held or self.inputs.shape[1]

@@ -145,7 +145,7 @@ def get_ready(plan: Plan, data: EventSplits | None, folder: Path, tell: Tell) ->
         labels = np.random.default_rng(plan.seed).integers(plan.classes, size=N_CALIBRATION)
         return Ready(plan, network, replace(rule.calibrate(_scores(engine, inputs), labels), engine=engine.name), None)
     network = trained_members(plan, data, folder, tell)
-    engine, pool = engine_for(plan, network, float(data.pool.inputs.mean())), data.pool
+    engine, pool = engine_for(plan, network, data.pool.density), data.pool
     tell("tuning the rule", 0.0)
     tuned = _tuned(plan, rule, _scores(engine, data.tuning.inputs), data.tuning.labels)
     scores = _scores(engine, pool.inputs)

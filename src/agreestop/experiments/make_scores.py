@@ -132,7 +132,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             _pair(
                 6,
                 {"epochs": 20, "batch_size": 32, "learning_rate": 2e-3},
-                {"epochs": 30, "batch_size": 32, "learning_rate": 2e-3, "kl_weight": 0.01, "initial_deviation": 0.1},
+                {"epochs": 30, "batch_size": 32, "learning_rate": 2e-3, "kl_weight": 1e-3, "initial_deviation": 0.1},
             ),
             {"downsample": 8},
         ),

@@ -171,7 +171,7 @@ def score_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: EventSpl
 
 def engine_for(members: SpikingNetwork, name: str, part: EventData) -> Engine:
     """The engine of that name, or the one that fits these inputs."""
-    return choose_engine(members, name, float(part.inputs.mean()))
+    return choose_engine(members, name, part.density)
 
 
 def _read_members(

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 WARM_UPS = 3  # libraries choose algorithms and reserve memory in their first calls
 
 
-def recorded(work: Callable[[], None], noise: torch.Generator | None = None) -> Callable[[], None]:
+def recorded(work: Callable[[], None], noise: torch.Generator | None = None, kept: Sequence[Tensor] = ()) -> Callable[[], None]:
     """What does the same as `work` when called: `work` is called a few times, its kernels are recorded, and then they alone are replayed.
 
-    It must read and write memory at fixed places, and ask the host for nothing. noise: the generator it draws from, if any; it is left as
-    it was, so that what is drawn later does not depend on when a recording was made.
+    It must read and write memory at fixed places, and ask the host for nothing. noise: the generator it draws from, if any. kept: what it
+    carries from call to call. Both are left as they were, so that results do not depend on when a recording was made.
     """
-    before = None if noise is None else noise.get_state()
+    drawn = None if noise is None else noise.get_state()
+    before = [value.clone() for value in kept]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -27,6 +29,8 @@ def recorded(work: Callable[[], None], noise: torch.Generator | None = None) -> 
         graph.register_generator_state(noise)
     with torch.cuda.graph(graph, stream=stream):
         work()
-    if noise is not None and before is not None:
-        noise.set_state(before)
+    if noise is not None and drawn is not None:
+        noise.set_state(drawn)
+    for value, was in zip(kept, before, strict=True):
+        value.copy_(was)
     return graph.replay
