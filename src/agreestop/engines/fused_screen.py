@@ -61,9 +61,11 @@ def _screen_kernel(
     lone = tl.arange(0, CLASSES)
     place = member * classes + label
     place += row * members * classes
-    count, held = (tl.load(counts + place, mask=exists, other=0), tl.load(kept + place, mask=exists, other=0))
+    count = tl.load(counts + place, mask=exists, other=0)
+    held = tl.load(kept + place, mask=exists, other=0)
     source = spikes + row * row_stride + member * member_stride + label * class_stride
-    passed, stopped = (tl.load(time + row), tl.load(stop + row))
+    passed = tl.load(time + row)
+    stopped = tl.load(stop + row)
     step = tl.cast(0, tl.int64)
     while step < steps:
         spiked = tl.load(source + step * time_stride, mask=exists, other=0.0)
