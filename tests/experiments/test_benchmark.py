@@ -18,7 +18,7 @@ from agreestop.decide.checks import InputError  # noqa: E402
 from agreestop.engines.dense import Dense  # noqa: E402
 from agreestop.ensembles.files import save_members  # noqa: E402
 from agreestop.events.data import EventData, EventSplits  # noqa: E402
-from agreestop.experiments import benchmark, benchmark_protocol, benchmark_scaling, benchmark_setup  # noqa: E402
+from agreestop.experiments import benchmark, benchmark_kernel, benchmark_protocol, benchmark_scaling, benchmark_setup  # noqa: E402
 from agreestop.experiments.benchmark_peers import (  # noqa: E402
     PEERS,
     Form,
@@ -359,3 +359,12 @@ def test_a_file_that_is_none_is_refused(content: str | None, tmp_path: Path) -> 
 
 def test_a_record_fits_a_line() -> None:
     assert benchmark.in_words(some_records()[0]).endswith("15.00 × snntorch")
+
+
+def test_the_kernel_is_measured_beside_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="its segments are those of the GPU's kernel")
+    monkeypatch.setattr(benchmark_kernel, "RUNS", 1)
+    plan = Plan(steps=20, hidden=16, members=2, batches=(4,), repeats=1)
+    forward, backward, copy = benchmark_kernel.bench_kernel(plan)
+    assert (forward.unit, forward.fastest_peer, copy.system) == ("GB/s", "copy", "copy")
+    assert forward.times_fastest_peer == pytest.approx(forward.median / copy.median) and backward.median > 0

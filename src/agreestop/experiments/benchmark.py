@@ -7,6 +7,7 @@
     stream-step   microseconds a step of one live input and all six members; ours without the rule, and with it
     train         inputs a second, training the six members; ours with the neurons' constants fixed, as in the peers, and learned too
     scaling-T, scaling-K, scaling-density, memory-T, decide-resnet    ours alone
+    srm-kernel    on a GPU: bytes a second that the neurons' kernel moves, beside a plain copy
 
 Inputs: mnist-dvs-sim, and Bernoulli inputs at 3 %. Members are trained on mnist-dvs-sim once and kept; peers get their weights.
 Needs no more than numpy, PyTorch and safetensors, so that it runs where nothing can be installed:
@@ -35,6 +36,7 @@ from agreestop.events.data import EventSplits
 from agreestop.events.mnist import simulate_mnist
 from agreestop.report.benchmark_records import BenchRecord, save_benchmark
 
+from .benchmark_kernel import bench_kernel
 from .benchmark_peers import PEERS, Weights, find_peers, version_of
 from .benchmark_scaling import bench_memory, bench_resnet, bench_scaling
 from .benchmark_setup import BERNOULLI, MNIST, N_CALIBRATION, Note, Plan, Tell, get_ready, plan_for
@@ -98,6 +100,8 @@ def benchmark(
     yield from bench_scaling(ready)
     next_part("memory")
     yield bench_memory(ready, folder, note)
+    if plan.device == "cuda":
+        yield bench_kernel(plan)
     next_part("resnet")
     if resnet is not None:
         yield bench_resnet(plan, resnet.members, resnet.images)

@@ -27,6 +27,7 @@ WANTED = {
     ("cuda", "decide-early"): "at least 3 × the fastest peer",
     ("cuda", "decide-full"): "at least 3 × the fastest peer",
     ("cuda", "train"): "at least 3 × the fastest peer",
+    ("cuda", "srm-kernel"): "at least 0.6 × a copy",
 }
 """What was promised, by device and work."""
 
@@ -83,7 +84,7 @@ class Peers:
 # ---- the works
 
 
-def _judged(plan: Plan, records: Sequence[BenchRecord]) -> list[BenchRecord]:
+def judged(plan: Plan, records: Sequence[BenchRecord]) -> list[BenchRecord]:
     """Ours with how they stand to the peers, and with what was promised."""
     peers = [record for record in records if record.system != OURS]
     return [
@@ -108,7 +109,7 @@ def bench_decisions(ready: Ready, peers: Peers, name: str, inputs: Booleans, bat
     if early:
         contenders.append(ours("decide-early", f"{engine.name} engine, stops with AgreeStop", decide(None), len(inputs)))
     contenders += peers.contenders("decide-full", batch, len(inputs), lambda peer: forms_of(peer, plan.device, plan.plain), peer_run)
-    records = _judged(plan, measure(contenders, Where(name, DECISIONS, batch), plan.repeats, plan.device))
+    records = judged(plan, measure(contenders, Where(name, DECISIONS, batch), plan.repeats, plan.device))
     if early and ready.evaluation is not None:
         computed = decide_early(engine, calibrated, inputs, batch, any_engine=True).computed.mean() / plan.steps
         records[1] = replace(
@@ -157,13 +158,13 @@ def bench_streams(ready: Ready, peers: Peers, name: str, inputs: Booleans) -> li
         return run
 
     prepare_sessions()
-    judged, steps = push_and_judge(), len(inputs) * plan.steps
+    pushed, steps = push_and_judge(), len(inputs) * plan.steps
     contenders = [
         ours("stream-step", f"{engine.name} engine alone", push, steps, prepare=prepare_lives),
-        ours("stream-step", f"{engine.name} engine and the rule, until it stops", push_and_judge, judged, prepare=prepare_sessions),
+        ours("stream-step", f"{engine.name} engine and the rule, until it stops", push_and_judge, pushed, prepare=prepare_sessions),
         *peers.contenders("stream-step", 1, steps, lambda peer: live_forms(), peer_run),
     ]
-    return _judged(plan, measure(contenders, Where(name, STEP, 1), plan.repeats, plan.device))
+    return judged(plan, measure(contenders, Where(name, STEP, 1), plan.repeats, plan.device))
 
 
 def bench_training(ready: Ready, peers: Peers, name: str, inputs: Booleans, labels: Integers, batch: int) -> list[BenchRecord]:
@@ -187,4 +188,4 @@ def bench_training(ready: Ready, peers: Peers, name: str, inputs: Booleans, labe
         ours("train", "weights, time constants and thresholds", train_ours(learned=True), len(inputs)),
         *peers.contenders("train", batch, len(inputs), lambda peer: forms_of(peer, plan.device, plan.plain), peer_run),
     ]
-    return _judged(plan, measure(contenders, Where(name, TRAINED, batch), plan.repeats, plan.device))
+    return judged(plan, measure(contenders, Where(name, TRAINED, batch), plan.repeats, plan.device))

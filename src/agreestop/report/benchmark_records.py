@@ -12,8 +12,8 @@ from agreestop.decide.atomic import atomic_writer
 from agreestop.decide.checks import InputError
 
 OURS = "agreestop"
-DECISIONS, STEP, TRAINED, SECONDS, MEMORY = "decisions/s", "µs/step", "inputs/s", "s", "MiB"
-FASTER_IS_MORE = (DECISIONS, TRAINED)
+DECISIONS, STEP, TRAINED, SECONDS, MEMORY, BYTES = "decisions/s", "µs/step", "inputs/s", "s", "MiB", "GB/s"
+FASTER_IS_MORE = (DECISIONS, TRAINED, BYTES)
 """Units in which the larger number is the better."""
 
 

@@ -1,0 +1,51 @@
+"""The neurons' kernel of a GPU beside a plain copy: bytes a second, of those that it must move.
+
+Of a neuron and step, with s bytes to a current, the kernel must read or write 2 s forward and 3 s backward, and what the backward pass is
+kept in: a bit, and the state (i, m, h) in float32 at the start of each segment (`networks.fused`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from agreestop.networks.srm import SRM, Neuron
+from agreestop.report.benchmark_records import BYTES, BenchRecord
+
+from .benchmark_protocol import Contender, Where, measure
+from .benchmark_setup import Plan, ours
+from .benchmark_works import judged
+
+RUNS = 10  # in a row: starting one takes as long as it does
+
+
+def bench_kernel(plan: Plan) -> list[BenchRecord]:
+    """Gigabytes a second of the hidden neurons of all members over T steps, forward and backward, and of a copy of their currents."""
+    from agreestop.networks.fused import LONGEST_SEGMENT  # imported here since Triton takes a while
+
+    batch = max(plan.batches)
+    shape = (plan.steps, plan.members, batch, plan.hidden)
+    currents = torch.randn(shape, device=plan.device, generator=torch.Generator(plan.device).manual_seed(plan.seed)).requires_grad_()
+    neurons = SRM(plan.members, Neuron()).to(plan.device)
+    spikes, _ = neurons(currents)
+    arrived, copy = torch.randn_like(currents), torch.empty_like(currents)
+    kept = 1 / 8 + 12 / LONGEST_SEGMENT
+
+    def amount(share: float) -> float:
+        return RUNS * currents.numel() * share / 1e9
+
+    def often(work: Callable[[], object]) -> Callable[[], object]:
+        return lambda: [work() for _ in range(RUNS)]
+
+    contenders = [
+        ours("srm-kernel", "forward", often(lambda: neurons(currents)), amount(2 * 4 + kept)),
+        ours(
+            "srm-kernel",
+            "backward",
+            often(lambda: torch.autograd.grad(spikes, currents, arrived, retain_graph=True)),
+            amount(3 * 4 + kept),
+        ),
+        Contender("srm-kernel", "copy", torch.__version__, "on the device", often(lambda: copy.copy_(currents.detach())), amount(2 * 4)),
+    ]
+    return judged(plan, measure(contenders, Where("normal currents", BYTES, batch), plan.repeats, plan.device))
