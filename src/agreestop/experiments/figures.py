@@ -147,7 +147,7 @@ FIGURES = (
     Figure("fig2", "coverage and latency against the target", ("mnist-dvs-sim",), "target", TARGETS, RULES + BASELINES),
     Figure("fig3", "coverage and latency against the number of members", ("mnist-dvs-sim",), "K", SIZES, RULES + BASELINES),
     Figure("fig4", "coverage and latency against the exponent of pooling", ("mnist-dvs-sim",), "r", EXPONENTS),
-    Figure("fig5", "coverage and latency against the number of members", ("gesture-sim",), "K", SIZES),
+    Figure("fig5", "coverage and latency against the number of members", ("gesture-sim",), "K", SIZES, RULES + BASELINES[:1]),
     Figure("fig6", "coverage and latency against the number of members", ("cifar10",), "K", SIZES),
     Figure("fig7", "real events at the default setting", ("n-mnist", "braille"), ""),
     Figure("fig8", "coverage and latency against calibration examples", ("mnist-dvs-sim", "cifar10"), "n", COUNTS, pool=3000),
