@@ -126,9 +126,8 @@ def baseline_short(numbers: FigureNumbers) -> Judged:
         records = some(numbers, DC, ensemble)
         parts += [not good for good in kept(records)]
         words.append(f"{NAMES[ensemble]}: {min(one.coverage for one in records):.3f} to {max(one.coverage for one in records):.3f}")
-    return Judged(
-        tuple(parts), "coverage " + "; ".join(words), "Three classes are answered, which hold the label more often than its top one."
-    )
+    why = "" if all(parts) else "Three classes are answered, which hold the label more often than its top one."
+    return Judged(tuple(parts), "coverage " + "; ".join(words), why)
 
 
 def baseline_waits(numbers: FigureNumbers) -> Judged:
