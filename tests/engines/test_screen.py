@@ -187,6 +187,44 @@ def test_inputs_run_to_the_end_of_the_chunk_they_stop_in(chunk: int | None, plac
     np.testing.assert_array_equal(run.computed, np.minimum(-(-(expected.stop_index + 1) // steps) * steps, 19))
 
 
+@pytest.mark.usefixtures("kernels")
+def test_a_long_chunk_ends_where_it_should_and_places_serve_again() -> None:
+    engine, every = fused(), tuple(range(1, 41))
+    (known, labels), (inputs, _) = events(60, 0), events(5, 1)
+    scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(40), axis=1))
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(scores, labels)
+    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(40), axis=1)))
+    for order in (slice(None), slice(None, None, -1)):  # the second time backwards, which numpy does without moving anything
+        run = decide_early(engine, calibrated, inputs[order], 4, 20)
+        np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index[order])
+        np.testing.assert_array_equal(run.computed, np.where(expected.stop_index[order] < 20, 20, 40))
+
+
+@pytest.mark.usefixtures("kernels")
+def test_an_engine_is_as_its_members_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training that goes on reaches neither scores nor decisions; nor does a place that memory did not hold."""
+    config = FullyConnected((2, 3, 3), 5, 3, (20,), Neuron(threshold=0.3))
+    network = SpikingNetwork(config, torch.Generator().manual_seed(1), deviation=0.6)
+    engine, every = Fused(network, DEVICE), tuple(range(1, 21))
+    (known, labels), (inputs, _) = events(60, 0), events(6, 1)
+    before = engine.begin(inputs).advance(20)
+    with torch.no_grad():
+        for value in network.parameters():
+            value.mul_(-1)
+    np.testing.assert_array_equal(engine.begin(inputs).advance(20), before)
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
+    expected = calibrated.decide(ag.log_confidence(np.cumsum(before, axis=1)))
+    np.testing.assert_array_equal(decide_early(engine, calibrated, inputs).decisions.sets, expected.sets)
+
+    def full(*given: object) -> object:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr("agreestop.engines.flow.Flow._run", full)
+    with pytest.warns(UserWarning, match="memory did not hold 256 inputs at once"):
+        again = decide_early(engine, calibrated, inputs)
+    np.testing.assert_array_equal(again.decisions.sets, expected.sets)
+
+
 def test_live_inputs_keep_apart_and_a_place_is_used_again() -> None:
     engine, (inputs, _) = fused(), events(3, 4)
     counts = np.cumsum(engine.begin(inputs).advance(12), axis=1)

@@ -77,6 +77,11 @@ def test_scores_are_made_once_and_a_figure_comes_from_them(trains: Path, tmp_pat
     written[0].unlink()
     make()
     assert told and not any("epoch" in what for what in told)  # the members were kept
+    (scores / "braille" / "deep" / "seenn2.json").unlink()
+    kept = written[0].stat().st_mtime_ns
+    make()
+    assert any("SEENN-II" in what for what in told) and not any("reading" in what for what in told)
+    assert written[0].stat().st_mtime_ns == kept and (scores / "braille" / "deep" / "seenn2.json").is_file()
     numbers = run_figure(FIGURE, scores, tmp_path, "", nothing, effort=Effort(2))
     assert {record.K for record in numbers.records} == {1, 2} and numbers.header["sources"][0]["device"] == "cpu"
     monkeypatch.setitem(RECIPES["small"], "braille", replace(recipe, network=NetworkSettings(hidden=(9,))))

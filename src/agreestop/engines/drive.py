@@ -154,6 +154,7 @@ def _candidates(engine: Engine, screen: Screen | None, inputs: NDArray[Any], pla
     except (MemoryError, RuntimeError) as error:
         if not _is_about_memory(error):
             raise
+        warnings.warn(f"memory did not hold {places} inputs at once with all they need: they are run in a slower way.", stacklevel=3)
         return None
 
 
@@ -223,7 +224,7 @@ def _in_groups(engine: Engine, inputs: NDArray[Any], batch_size: int, run: Calla
 
 
 def _is_about_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or "memory" in str(error)
+    return isinstance(error, MemoryError) or any(words in str(error) for words in ("out of memory", "allocate memory"))
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ class TimeSaved:
 
 def measure_saving(engine: Engine, calibrated: CalibratedRule, inputs: NDArray[Any], repeats: int = 3) -> TimeSaved:
     """Decide on inputs (n, T, ...) early and to the end, in turn."""
-    decide_early(engine, calibrated, inputs[:2], any_engine=True)  # whatever is compiled or loaded first
+    decide_early(engine, calibrated, inputs, any_engine=True)  # whatever is compiled, loaded or recorded first
     early, to_end, computed = [], [], 0.0
     for _ in range(repeats):
         run = decide_early(engine, calibrated, inputs, any_engine=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from copy import deepcopy
+from threading import Lock
 from typing import Any, final
 
 import numpy as np
@@ -42,24 +42,33 @@ class Flow:
     """The members, and groups of places for the inputs that were decided on last."""
 
     def __init__(self, network: SpikingNetwork, device: torch.device) -> None:
-        self._network, self._device = deepcopy(network), device  # recordings hold on to its memory, whatever is trained later
+        self._network, self._device = network, device
         self._groups: tuple[Any, list[_Group]] = (None, [])
         self._screen: tuple[Any, Any] = (None, None)
         self._free: list[_LivePlace] = []
+        self._lock = Lock()  # places are one call's at a time
 
     def candidates(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Candidates:
         """Where each of the inputs (n, T, ...) may stop first, with at most so many under way; see `drive.decide_early` for `chunk`."""
+        with self._lock:
+            try:
+                return self._run(inputs, screen, places, chunk)
+            except BaseException:
+                self._let_go()
+                raise
+
+    def _run(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Candidates:
         times = [int(time) for time in screen.rule.checkpoints]
         count = min(places, len(inputs))
-        width = 1 << max(2, math.ceil(math.log2(max(1, count / GROUPS))))
-        steps = min(SEGMENT, times[-1], chunk or SEGMENT, max(1, WORTH_A_LAUNCH // width))
-        groups = self._ready(screen, times, width, steps, torch.from_numpy(inputs[:0]).dtype)
+        share = -(-count // GROUPS)
+        width = 1 << max(2, math.ceil(math.log2(share)))
+        steps = _segment(min(SEGMENT, times[-1], max(1, WORTH_A_LAUNCH // width)), chunk)
+        groups = self._ready(screen, times, width, steps, torch.from_numpy(np.empty(0, inputs.dtype)).dtype)
         frames = inputs.reshape(len(inputs) * inputs.shape[1], -1)
         config = self._network.config
-        work = _Work(len(inputs), inputs.shape[1], times, steps, chunk or 1, count, (config.members, config.classes))
-        under_way = [(group, _Seats(work, width)) for group in groups]
+        work = _Work(len(inputs), inputs.shape[1], times, steps, chunk or 1, (config.members, config.classes))
+        under_way = [(group, _Seats(work, width, taken)) for group, taken in zip(groups, (share, count - share), strict=True) if taken]
         for group, seats in under_way:
-            group.finish()  # what an interrupted call has left
             group.start(frames, seats.rows(), seats.begins)
         while under_way:
             group, seats = under_way.pop(0)
@@ -69,14 +78,21 @@ class Flow:
                 under_way.append((group, seats))
         return work.candidates
 
+    def _let_go(self) -> None:
+        """Of the groups, once nothing runs on them."""
+        for group in self._groups[1]:
+            group.finish()
+        self._groups = (None, [])
+
     def _ready(self, screen: Screen, times: list[int], width: int, steps: int, dtype: torch.dtype) -> list[_Group]:
         """Groups of this width; those of the last call where nothing else is asked for."""
         from .fused_screen import DeviceScreen  # imported here since Triton takes a while
 
         if self._screen[0] is not screen.policy:
+            self._let_go()
             self._screen = (screen.policy, DeviceScreen(screen, times, SEGMENT, self._device))
-            self._groups = (None, [])
         if self._groups[0] != (width, steps, dtype):
+            self._let_go()
             made = [_Group(self._network, self._device, width, steps, dtype, self._screen[1]) for _ in range(GROUPS)]
             self._groups = ((width, steps, dtype), made)
         return self._groups[1]
@@ -86,19 +102,18 @@ class Flow:
         return FlowLive(self._free, self._free.pop() if self._free else _LivePlace(self._network, self._device))
 
 
+def _segment(most: int, chunk: int | None) -> int:
+    """Steps of a segment: so many, or the largest number up to that of which a chunk is made."""
+    return most if chunk is None else next(steps for steps in range(min(most, chunk), 0, -1) if chunk % steps == 0)
+
+
 class _Work:
-    """Inputs that wait for a place, and what is known of the others; `free` places may be taken together."""
+    """Inputs that wait for a place, and what is known of the others."""
 
-    def __init__(self, count: int, length: int, times: list[int], steps: int, chunk: int, free: int, shape: tuple[int, int]) -> None:
+    def __init__(self, count: int, length: int, times: list[int], steps: int, chunk: int, shape: tuple[int, int]) -> None:
         self.length, self.steps, self.last, self.chunk = length, steps, times[-1], chunk
-        self._count, self._times, self._next, self._free = count, times, 0, free
+        self._count, self._times, self._next = count, times, 0
         self.candidates = Candidates(np.zeros(count, np.int64), np.zeros((count, *shape), np.int64), np.zeros(count, np.int64))
-
-    def allow(self, width: int) -> int:
-        """How many of so many places may be taken."""
-        allowed = min(width, self._free)
-        self._free -= allowed
-        return allowed
 
     def call(self, count: int) -> Integers:
         """The next inputs, so many or as many as there are."""
@@ -113,14 +128,14 @@ class _Work:
 
 
 class _Seats:
-    """The inputs in the places of a group, and how many steps each has run."""
+    """The inputs in the places of a group, of which some are never taken, and how many steps each has run."""
 
-    def __init__(self, work: _Work, width: int) -> None:
+    def __init__(self, work: _Work, width: int, taken: int) -> None:
         self._work, self._steps = work, np.arange(work.steps)
         self._input: Integers = np.zeros(width, np.int64)
         self._time: Integers = np.zeros(width, np.int64)
         self.taken: Booleans = np.zeros(width, bool)
-        self._fill(np.arange(work.allow(width)))
+        self._fill(np.arange(taken))
 
     def _fill(self, places: Integers) -> None:
         """The next inputs take these places, as far as there are any."""

@@ -10,6 +10,7 @@ early is not even sent to the end. Fully connected networks have a way of their 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any, final
 
 import numpy as np
@@ -39,7 +40,8 @@ class Fused:
     def __init__(self, network: SpikingNetwork, device: str = "cuda", bf16: bool = False) -> None:
         check_weights(network)
         self.name = "fused-bfloat16" if bf16 else "fused"
-        self._network, self._device, self._bf16 = network.to(device).eval(), torch.device(device), bf16
+        self._network = deepcopy(network).to(device).eval()  # as it is now: recordings hold on to its memory, whatever is trained later
+        self._device, self._bf16 = torch.device(device), bf16
         self.members, self.classes = network.config.members, network.config.classes
         self._dense = isinstance(network.config, FullyConnected)
         self._flow = Flow(self._network, self._device) if self._dense and not bf16 else None

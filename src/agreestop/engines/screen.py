@@ -74,7 +74,7 @@ class Screen:
 
 
 def screen_of(calibrated: CalibratedRule) -> Screen | None:
-    """The screen of a rule; None for one that has none, or where loops cannot be compiled."""
+    """The screen of a rule; None for one that has none."""
     rule, policy = calibrated.rule, calibrated.policy
     if not isinstance(rule, AgreeStop) or not isinstance(policy, RiskThreshold):
         return None

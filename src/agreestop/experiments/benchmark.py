@@ -24,6 +24,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def benchmark(
     yield from bench_scaling(ready)
     next_part("memory")
     yield bench_memory(ready, folder, note)
-    if plan.device == "cuda":
+    if plan.device == "cuda" and find_spec("triton") is not None:
         yield bench_kernel(plan)
     next_part("resnet")
     if resnet is not None:

@@ -38,7 +38,7 @@ MIB = 1 << 20
 
 
 def run_through(engine: Engine, inputs: NDArray[Any]) -> None:
-    """All steps of inputs (n, T, ...), a chunk at a time, as a decision at T needs them."""
+    """All steps of inputs (n, T, ...), a chunk at a time, as scores need them."""
     run, left = engine.begin(inputs), inputs.shape[1]
     while left:
         run.advance(min(CHUNK, left))
@@ -91,7 +91,7 @@ def bench_memory(ready: Ready, folder: Path, note: Note) -> list[BenchRecord]:
 
 
 def _peak_on_gpu(engine: Engine, inputs: Booleans) -> float:
-    run_through(engine, inputs)  # what is recorded stays
+    run_through(engine, inputs)  # what is loaded first stays
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

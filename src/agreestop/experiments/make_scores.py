@@ -318,7 +318,7 @@ def _score(
 ) -> None:
     """Write the score files of one ensemble, and last of all how they came about."""
     make_folder(target)
-    for file in (ABOUT, SEENN2_FILE):  # so that a run killed in between leaves no files under another's fingerprint
+    for file in (ABOUT, SEENN2_FILE, TUNING, POOL):  # so that a run killed in between leaves no files under another's fingerprint
         (target / file).unlink(missing_ok=True)
     reached: dict[str, Any] = {}
     for file, part in ((TUNING, data.tuning), (POOL, data.pool)):

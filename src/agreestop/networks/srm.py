@@ -282,7 +282,7 @@ class SRM(nn.Module):
 
         They are kept while nothing is trained and nothing changes.
         """
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or self.training:
             return self._parameters_for(currents)
         logs = [getattr(self, f"log_{name}") for name in CONSTANTS]
         versions = [currents.ndim, *(value._version for value in logs)]
