@@ -83,12 +83,14 @@ class ReplayPass:
 @pytest.mark.skipif(not can_screen_here(), reason="the screen's loop is compiled with numba")
 @pytest.mark.parametrize("risk", RISKS)
 @pytest.mark.parametrize("checkpoints", (EVERY, FEW))
-def test_screened_decisions_are_those_of_the_rule(risk: str, checkpoints: tuple[int, ...]) -> None:
+def test_screened_decisions_are_those_of_the_rule(risk: str, checkpoints: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     calibrated = ag.AgreeStop(0.8, checkpoints, 2, risk=RISKS[risk]()).calibrate(SCORES[KNOWN], LABELS[KNOWN], EVERY)
     expected = calibrated.decide(SCORES[NEW], EVERY)
-    run = decide_early(Replay(8), calibrated, SPIKES[NEW])
-    np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
-    np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+    for compiled in (True, False):
+        monkeypatch.setattr("agreestop.engines.drive.can_screen_here", lambda compiled=compiled: compiled)
+        run = decide_early(Replay(8), calibrated, SPIKES[NEW])
+        np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+        np.testing.assert_array_equal(run.decisions.sets, expected.sets)
     screen = screen_of(calibrated)
     assert screen is not None
     counts = np.cumsum(SPIKES[NEW], axis=1, dtype=np.int64)[:, [time - 1 for time in checkpoints]]

@@ -27,6 +27,8 @@ from .screen import Screen, can_screen_here, screen_of
 BATCH = 256
 CHUNK = 8
 """Steps that are worth computing together."""
+TOGETHER = 1 << 14
+"""Inputs times checkpoints that are judged at once at most, where no loop is compiled to screen them."""
 ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused", "fused-bfloat16")
 """Names of engines for members that are drawn once; "auto" is what fits."""
 
@@ -285,6 +287,8 @@ class _Watch:
         np.cumsum(counts, axis=1, out=counts)
         if self._screen is not None and can_screen_here():
             kept = self._judge_some(self._screen, counts, looks)
+        elif self._screen is not None and counts.shape[0] * counts.shape[1] <= TOGETHER:
+            kept = self._judge_together(self._screen, counts, looks)
         else:
             kept = self._judge_all(counts, looks)
         self._counts = counts[kept, -1]
@@ -301,6 +305,19 @@ class _Watch:
         kept = np.zeros(len(counts), dtype=bool)
         kept[going] = True
         return kept
+
+    def _judge_together(self, screen: Screen, counts: NDArray[Any], looks: Looks) -> Booleans:
+        """Every input at every checkpoint at once."""
+        rows, places = counts.shape[:2]
+        checkpoints = np.array(looks.checkpoints)
+        verdict = screen.judge(np.tile(checkpoints, rows), counts.reshape(rows * places, *counts.shape[2:]))
+        stop = verdict.stop.reshape(rows, places)
+        going: Booleans = ~stop.any(axis=1)
+        stopped = np.flatnonzero(~going)
+        first = stop[stopped].argmax(axis=1)
+        self._settle(stopped, checkpoints[first], verdict.sets.reshape(rows, places, -1)[stopped, first])
+        self._state, self.active = self._state[going], self.active[going]
+        return going
 
     def _judge_some(self, screen: Screen, counts: NDArray[Any], looks: Looks) -> Booleans:
         """Inputs where they may stop, all at the first such checkpoint of each, then those that did not at their next: which rows go on."""
