@@ -312,7 +312,7 @@ class _Watch:
         checkpoints = np.array(looks.checkpoints)
         verdict = screen.judge(np.tile(checkpoints, rows), counts.reshape(rows * places, *counts.shape[2:]))
         stop = verdict.stop.reshape(rows, places)
-        going: Booleans = ~stop.any(axis=1)
+        going: Booleans = np.logical_not(stop.any(axis=1))
         stopped = np.flatnonzero(~going)
         first = stop[stopped].argmax(axis=1)
         self._settle(stopped, checkpoints[first], verdict.sets.reshape(rows, places, -1)[stopped, first])
