@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
@@ -208,5 +209,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     paths = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
     for path in paths:
         with atomic_writer(path) as stream:
-            figure.savefig(stream, format=path.suffix[1:], dpi=150)
+            undated: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}  # the same figure, the same bytes
+            with mpl.rc_context({"svg.hashsalt": name}):
+                figure.savefig(stream, format=path.suffix[1:], dpi=150, metadata=undated)
     return paths
