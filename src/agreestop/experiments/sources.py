@@ -74,8 +74,8 @@ def check_there(figure: Figure, scores: Path) -> None:
     missing = [str(path) for path in score_files(figure, scores) if not path.is_file()]
     if missing:
         raise InputError(
-            f"{figure.name} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not there: run in the folder of "
-            f"the repository, which has them, or give --scores; the full run makes them (--scale full), and a small one others (--scale small)."
+            f"{figure.name} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not there: run in the "
+            "repository's folder, which has them, or give --scores; the full run makes them (--scale full), a small one others (--scale small)."
         )
 
 
