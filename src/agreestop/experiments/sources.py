@@ -75,7 +75,7 @@ def check_there(figure: Figure, scores: Path) -> None:
     if missing:
         raise InputError(
             f"{figure.name} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not there: run in the "
-            "repository's folder, which has them, or give --scores; the full run makes them (--scale full), a small one others (--scale small)."
+            "repository's folder, which has them, or give --scores; the full run makes them (--scale full), a small one others."
         )
 
 
