@@ -21,13 +21,13 @@ from agreestop.decide.checks import Booleans, InputError, Integers
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork, State
 from agreestop.networks.transfer import as_numbers, upload
 
+from . import flow
 from .dense import DenseLive, check_weights
 from .drive import CHUNK, Candidates, Live, Pass
-from .flow import Flow
 from .inputs import as_inputs
 from .screen import Screen
 
-WORTH_A_LAUNCH = {True: 2048, False: 1024}
+WORTH_A_LAUNCH = {True: flow.WORTH_A_LAUNCH, False: 1024}
 """Inputs times steps that fill the device, for a fully connected network and for others."""
 LEAST = {True: 16, False: 4}
 """Steps of a chunk at least."""
@@ -44,7 +44,7 @@ class Fused:
         self._device, self._bf16 = torch.device(device), bf16
         self.members, self.classes = network.config.members, network.config.classes
         self._dense = isinstance(network.config, FullyConnected)
-        self._flow = Flow(self._network, self._device) if self._dense and not bf16 else None
+        self._flow = flow.Flow(self._network, self._device) if self._dense and not bf16 else None
         places = range(0 if self._dense else self.members)
         self._alone = [self._network.some(slice(place, place + 1)) for place in places]
 
