@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from typing import Any
 
@@ -119,17 +118,7 @@ def test_a_rule_that_never_stops_early_screens_all_but_the_last() -> None:
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton asks as it is imported, and imports some of its parts at the first call."""
-    if find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
-    if DEVICE == "cpu":
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-        import triton
-
-        if not triton.knobs.runtime.interpret or os.environ.get("TRITON_INTERPRET") != "1":
-            pytest.skip("Triton runs without its interpreter here")
+KERNELS = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
 
 def fused(real: bool = False) -> Fused:
@@ -144,7 +133,7 @@ def events(n: int, seed: int) -> tuple[Booleans, Any]:
     return rng.random((n, 40, 2, 3, 3)) < rates[:, None, None], labels
 
 
-@pytest.mark.usefixtures("kernels")
+@KERNELS
 @pytest.mark.parametrize(("r", "checkpoints"), ((1.0, tuple(range(1, 21))), *((r, (3, 9, 20)) for r in (-np.inf, 0.0, 3.0, np.inf))))
 def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float, checkpoints: tuple[int, ...]) -> None:
     engine, every = fused(), tuple(range(1, 21))
@@ -160,7 +149,7 @@ def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float, checkpoint
         np.testing.assert_array_equal(run.decisions.sets, expected.sets)
 
 
-@pytest.mark.usefixtures("kernels")
+@KERNELS
 def test_what_a_lax_screen_lets_through_the_rule_decides_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, every = fused(), tuple(range(1, 21))
     (known, labels), (inputs, _) = events(60, 0), events(9, 1)
@@ -173,7 +162,7 @@ def test_what_a_lax_screen_lets_through_the_rule_decides_anew(monkeypatch: pytes
     assert lax.computed.sum() > strict.computed.sum()
 
 
-@pytest.mark.usefixtures("kernels")
+@KERNELS
 @pytest.mark.parametrize(("chunk", "places"), ((None, 3), (4, 7), (9, 40), (20, 2)))
 def test_inputs_run_to_the_end_of_the_chunk_they_stop_in(chunk: int | None, places: int) -> None:
     """And at most so many are under way, whatever part of a segment is left at the end."""
@@ -189,7 +178,7 @@ def test_inputs_run_to_the_end_of_the_chunk_they_stop_in(chunk: int | None, plac
     np.testing.assert_array_equal(run.computed, np.minimum(-(-(expected.stop_index + 1) // steps) * steps, 19))
 
 
-@pytest.mark.usefixtures("kernels")
+@KERNELS
 def test_a_long_chunk_ends_where_it_should_and_places_serve_again() -> None:
     engine, every = fused(), tuple(range(1, 41))
     (known, labels), (inputs, _) = events(60, 0), events(5, 1)
@@ -202,7 +191,7 @@ def test_a_long_chunk_ends_where_it_should_and_places_serve_again() -> None:
         np.testing.assert_array_equal(run.computed, np.where(expected.stop_index[order] < 20, 20, 40))
 
 
-@pytest.mark.usefixtures("kernels")
+@KERNELS
 def test_an_engine_is_as_its_members_were(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training that goes on reaches neither scores nor decisions; nor does a place that memory did not hold."""
     config = FullyConnected((2, 3, 3), 5, 3, (20,), Neuron(threshold=0.3))

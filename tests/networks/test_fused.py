@@ -25,23 +25,9 @@ from .plain import generator, gradients, plain_loop, refused
 if find_spec("triton") is None:
     pytest.skip("Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
 
+from agreestop.networks import fused
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":  # Triton asks as it is imported
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        from agreestop.networks import fused
-    if not fused.INTERPRETED:
-        pytest.skip("Triton was imported before these tests: run them alone, or with TRITON_INTERPRET=1", allow_module_level=True)
-else:
-    from agreestop.networks import fused
-
-
-@pytest.fixture(autouse=True)
-def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton imports some of its parts at the first call, and asks again."""
-    if DEVICE == "cpu":
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-
 
 LAYOUTS = {
     "plain": (0, 1, 2, 3),

@@ -88,11 +88,20 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The first checkpoint (n,) at which a screen lets each input stop, the spike counts (n, K, C) there, the steps computed (n,)."""
+    """Of each input, the first checkpoint (n,) at which a screen lets it stop; whether the rule does, (n,), and its set (n, C).
+
+    computed: steps (n,).
+    """
 
     checkpoints: Integers
-    counts: Integers
+    stop: Booleans
+    sets: Booleans
     computed: Integers
+
+    @classmethod
+    def none(cls, count: int, classes: int) -> Candidates:
+        """To be filled."""
+        return cls(np.zeros(count, np.int64), np.zeros(count, bool), np.zeros((count, classes), bool), np.zeros(count, np.int64))
 
 
 @runtime_checkable
@@ -140,7 +149,7 @@ def decide_early(
         return index, sets, computed
 
     found = _candidates(engine, screen, inputs, batch_size, chunk)
-    index, sets, computed = in_groups(inputs) if found is None or screen is None else _judge(screen, found, inputs, in_groups)
+    index, sets, computed = in_groups(inputs) if found is None else _settle(found, inputs, in_groups)
     return EarlyRun(Decisions(index, sets, calibrated.checkpoints), computed, perf_counter() - began)
 
 
@@ -160,11 +169,10 @@ def _candidates(engine: Engine, screen: Screen | None, inputs: NDArray[Any], pla
         return None
 
 
-def _judge(screen: Screen, found: Candidates, inputs: NDArray[Any], anew: Callable[[NDArray[Any]], Outcomes]) -> Outcomes:
-    """The rule's own verdict on candidates. What the screen let through and the rule does not is decided on anew."""
-    verdict = screen.judge(found.checkpoints, found.counts)
-    index, sets, computed = found.checkpoints, verdict.sets, found.computed
-    again = np.flatnonzero(~verdict.stop)
+def _settle(found: Candidates, inputs: NDArray[Any], anew: Callable[[NDArray[Any]], Outcomes]) -> Outcomes:
+    """What the screen let through and the rule does not is decided on anew."""
+    index, sets, computed = found.checkpoints, found.sets, found.computed
+    again = np.flatnonzero(~found.stop)
     if len(again):
         index[again], sets[again], more = anew(inputs[again])
         computed[again] += more

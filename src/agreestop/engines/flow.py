@@ -3,7 +3,7 @@
 Places come in groups: while the device computes the next steps of one group, the host reads what became of another and lays its frames
 ready. A segment of steps, with its copies to and from the device, is recorded once and replayed, since starting its short kernels from
 Python would take longer than running them. A kernel keeps, for each place, the first checkpoint where the rule may stop and the counts
-there (`fused_screen`). The rule itself judges them all when the last input is done, and what it would not have stopped is run once more.
+there (`fused_screen`). The rule itself judges them while the device goes on, and what it would not have stopped is run once more.
 
 Without a GPU, as in tests, the same steps run without being recorded.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from threading import Lock
 from typing import Any, final
 
@@ -24,27 +25,31 @@ from agreestop.decide.checks import Booleans, Integers
 from agreestop.networks.architectures import SpikingNetwork, State
 from agreestop.networks.recorded import recorded
 from agreestop.networks.srm import SRMState
-from agreestop.networks.transfer import as_numbers
+from agreestop.networks.transfer import as_numbers, gather
 
 from .drive import Candidates
 from .inputs import as_places
 from .screen import Screen
 
 SEGMENT = 16
-"""Steps that are computed together at most."""
+"""Steps that are computed together at most, unless told."""
 WORTH_A_LAUNCH = 2048
 """Inputs times steps that fill the device."""
-GROUPS = 2
+AT_ONCE = 8192
+"""Inputs times steps that are computed together at most, where more are asked for."""
+GROUPS, KEPT = 2, 2
+"""Groups of places, and for how many kinds of calls they are kept ready."""
+WORTH_JUDGING = 256
+"""Inputs that the rule judges together at least: a few take as long."""
 
 
 @final
 class Flow:
-    """The members, and groups of places for the inputs that were decided on last."""
+    """The members, and groups of places for inputs like those that were decided on last."""
 
     def __init__(self, network: SpikingNetwork, device: torch.device) -> None:
         self._network, self._device = network, device
-        self._groups: tuple[Any, list[_Group]] = (None, [])
-        self._screen: tuple[Any, Any] = (None, None)
+        self._kept: list[tuple[Any, list[_Group]]] = []
         self._free: list[_LivePlace] = []
         self._lock = Lock()  # places are one call's at a time
 
@@ -58,16 +63,16 @@ class Flow:
                 raise
 
     def _run(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Candidates:
-        times = [int(time) for time in screen.rule.checkpoints]
+        work = _Work(screen, inputs.shape[:2], self._network.config.classes, chunk or 1)
         count = min(places, len(inputs))
         share = -(-count // GROUPS)
         width = 1 << max(2, math.ceil(math.log2(share)))
-        steps = _segment(min(SEGMENT, times[-1], max(1, WORTH_A_LAUNCH // width)), chunk)
-        groups = self._ready(screen, times, width, steps, torch.from_numpy(np.empty(0, inputs.dtype)).dtype)
-        frames = inputs.reshape(len(inputs) * inputs.shape[1], -1)
-        config = self._network.config
-        work = _Work(len(inputs), inputs.shape[1], times, steps, chunk or 1, (config.members, config.classes))
-        under_way = [(group, _Seats(work, width, taken)) for group, taken in zip(groups, (share, count - share), strict=True) if taken]
+        steps = min(work.last, _segment(width, chunk))
+        groups = self._ready(screen, width, steps, torch.from_numpy(np.empty(0, inputs.dtype)).dtype)
+        run = steps if inputs.shape[1] % steps == 0 else 1
+        frames = inputs.reshape(len(inputs) * inputs.shape[1] // run, -1)
+        shares = zip(groups, (share, count - share), strict=True)
+        under_way = [(group, _Seats(work, width, taken, steps, run)) for group, taken in shares if taken]
         for group, seats in under_way:
             group.start(frames, seats.rows(), seats.begins)
         while under_way:
@@ -76,44 +81,49 @@ class Flow:
             if seats.taken.any():
                 group.start(frames, seats.rows(), seats.begins)
                 under_way.append((group, seats))
+            work.judge(WORTH_JUDGING if under_way else 1)
         return work.candidates
 
     def _let_go(self) -> None:
-        """Of the groups, once nothing runs on them."""
-        for group in self._groups[1]:
+        """Of all groups, once nothing runs on them."""
+        for group in (group for _, groups in self._kept for group in groups):
             group.finish()
-        self._groups = (None, [])
+        self._kept.clear()
 
-    def _ready(self, screen: Screen, times: list[int], width: int, steps: int, dtype: torch.dtype) -> list[_Group]:
-        """Groups of this width; those of the last call where nothing else is asked for."""
+    def _ready(self, screen: Screen, width: int, steps: int, dtype: torch.dtype) -> list[_Group]:
+        """Groups of this width; those of one of the last calls where nothing else is asked for."""
         from .fused_screen import DeviceScreen  # imported here since Triton takes a while
 
-        if self._screen[0] is not screen.policy:
-            self._let_go()
-            self._screen = (screen.policy, DeviceScreen(screen, times, SEGMENT, self._device))
-        if self._groups[0] != (width, steps, dtype):
-            self._let_go()
-            made = [_Group(self._network, self._device, width, steps, dtype, self._screen[1]) for _ in range(GROUPS)]
-            self._groups = ((width, steps, dtype), made)
-        return self._groups[1]
+        key = (screen.policy, width, steps, dtype)
+        place = next((place for place, (known, _) in enumerate(self._kept) if known == key), None)
+        if place is not None:
+            self._kept.append(self._kept.pop(place))
+        else:
+            del self._kept[: max(0, len(self._kept) + 1 - KEPT)]
+            there = DeviceScreen(screen, steps, self._device)
+            self._kept.append((key, [_Group(self._network, self._device, width, steps, dtype, there) for _ in range(GROUPS)]))
+        return self._kept[-1][1]
 
     def live(self) -> FlowLive:
         """Start on one live input."""
         return FlowLive(self._free, self._free.pop() if self._free else _LivePlace(self._network, self._device))
 
 
-def _segment(most: int, chunk: int | None) -> int:
-    """Steps of a segment: so many, or the largest number up to that of which a chunk is made."""
-    return most if chunk is None else next(steps for steps in range(min(most, chunk), 0, -1) if chunk % steps == 0)
+def _segment(width: int, chunk: int | None) -> int:
+    """Steps of a segment of so many places: what fills the device, or the largest number up to what it takes of which a chunk is made."""
+    if chunk is None:
+        return max(1, min(SEGMENT, WORTH_A_LAUNCH // width))
+    return next(steps for steps in range(max(1, min(chunk, AT_ONCE // width)), 0, -1) if chunk % steps == 0)
 
 
 class _Work:
-    """Inputs that wait for a place, and what is known of the others."""
+    """Inputs (count, length, ...) that wait for a place, and what is known of the others."""
 
-    def __init__(self, count: int, length: int, times: list[int], steps: int, chunk: int, shape: tuple[int, int]) -> None:
-        self.length, self.steps, self.last, self.chunk = length, steps, times[-1], chunk
-        self._count, self._times, self._next = count, times, 0
-        self.candidates = Candidates(np.zeros(count, np.int64), np.zeros((count, *shape), np.int64), np.zeros(count, np.int64))
+    def __init__(self, screen: Screen, shape: tuple[int, ...], classes: int, chunk: int) -> None:
+        (self._count, self.length), self.chunk, self._screen = shape, chunk, screen
+        self._times, self.last, self._next = np.array(screen.times), screen.times[-1], 0
+        self.candidates = Candidates.none(self._count, classes)
+        self._waiting: list[tuple[Integers, Integers]] = []
 
     def call(self, count: int) -> Integers:
         """The next inputs, so many or as many as there are."""
@@ -121,17 +131,30 @@ class _Work:
         return np.arange(first, self._next)
 
     def done(self, inputs: Integers, stops: Integers, counts: Integers, computed: Integers) -> None:
-        """These inputs may stop at these steps."""
+        """These inputs may stop at these steps, with these counts (inputs, K, C)."""
         self.candidates.checkpoints[inputs] = np.searchsorted(self._times, stops)
-        self.candidates.counts[inputs] = counts
         self.candidates.computed[inputs] = np.minimum(computed, self.last)
+        self._waiting.append((inputs, counts))
+
+    def judge(self, least: int) -> None:
+        """What the rule has to say of those that are done, if so many wait for it."""
+        if sum(len(inputs) for inputs, _ in self._waiting) < least:
+            return
+        inputs, counts = (np.concatenate(part) for part in zip(*self._waiting, strict=True))
+        verdict = self._screen.judge(self.candidates.checkpoints[inputs], counts)
+        self.candidates.stop[inputs], self.candidates.sets[inputs] = verdict.stop, verdict.sets
+        self._waiting.clear()
 
 
 class _Seats:
-    """The inputs in the places of a group, of which some are never taken, and how many steps each has run."""
+    """The inputs in the places of a group, of which some are never taken, and how many steps each has run.
 
-    def __init__(self, work: _Work, width: int, taken: int) -> None:
-        self._work, self._steps = work, np.arange(work.steps)
+    A segment has so many `steps`; frames are copied in runs of `run` steps, which divides that.
+    """
+
+    def __init__(self, work: _Work, width: int, taken: int, steps: int, run: int) -> None:
+        self._work, self._steps, self._run = work, steps, run
+        self._runs = np.arange(steps // run)
         self._input: Integers = np.zeros(width, np.int64)
         self._time: Integers = np.zeros(width, np.int64)
         self.taken: Booleans = np.zeros(width, bool)
@@ -140,28 +163,33 @@ class _Seats:
     def _fill(self, places: Integers) -> None:
         """The next inputs take these places, as far as there are any."""
         inputs = self._work.call(len(places))
-        self.taken[places] = np.arange(len(places)) < len(inputs)
-        self._input[places[: len(inputs)]] = inputs
         self._time[places] = 0
+        self._input[places[: len(inputs)]] = inputs
+        self.taken[places[: len(inputs)]] = True
+        self.taken[places[len(inputs) :]] = False
 
     @property
     def begins(self) -> Booleans:
         """The places whose input begins, and the empty ones."""
-        return self._time == 0
+        return (self._time == 0) | ~self.taken
 
     def rows(self) -> Integers:
-        """Of the next steps, the rows among all frames, place after place; past the end of an input its last."""
-        steps = np.minimum(self._time[:, None] + self._steps, self._work.length - 1)
-        return (self._input[:, None] * self._work.length + steps).ravel()
+        """Of the next steps, the runs among those of all inputs, place after place; past the end of an input its last."""
+        length = self._work.length // self._run
+        runs = np.minimum(self._time[:, None] // self._run + self._runs, length - 1)
+        return (self._input[:, None] * length + runs).ravel()
 
     def settle(self, stops: Integers, counts: Integers) -> None:
         """What became of the steps: who may stop leaves at the end of the chunk, and others take their places."""
         work = self._work
-        self._time[self.taken] += work.steps
-        ends = np.minimum(-(-stops // work.chunk) * work.chunk, work.last)
-        left = np.flatnonzero(self.taken & (stops > 0) & (self._time >= ends))
-        work.done(self._input[left], stops[left], counts[left], self._time[left])
-        self._fill(left)
+        self._time += self._steps
+        leaves = self.taken & (stops > 0)
+        if work.chunk > self._steps:
+            leaves &= self._time >= np.minimum(-(-stops // work.chunk) * work.chunk, work.last)
+        left = np.flatnonzero(leaves)
+        if len(left):
+            work.done(self._input[left], stops[left], counts[left], self._time[left])
+            self._fill(left)
 
 
 @final
@@ -188,32 +216,32 @@ class _Places:
         self._beginning = torch.ones(width, dtype=torch.bool, pin_memory=on_gpu)
         self.frames, self.begins = self._given.numpy(), self._beginning.numpy()
         self._frames, self._fresh = self._given.to(device), self._beginning.to(device)
+        self._numbers = as_numbers(self._frames.transpose(0, 1)).contiguous()
         layers = network(torch.zeros((1, width, *shape), device=device))[1].layers
-        self._state = State(tuple(SRMState(*(part.clone() for part in layer)) for layer in layers), 0)
+        self._memory = [torch.stack(layer) for layer in layers]
+        self._state = State(tuple(SRMState(*memory) for memory in self._memory), 0)
         self._stream: Any = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
-        self._replay: Callable[[], None] | None = None
+        self._replay = self._recorded() if on_gpu else self._segment
 
+    @torch.inference_mode()
     def _segment(self) -> None:
         self._frames.copy_(self._given, non_blocking=True)
         self._fresh.copy_(self._beginning, non_blocking=True)
-        for part in (part for layer in self._state.layers for part in layer):
-            part.masked_fill_(self._fresh[:, None], 0)
-        spikes, after = self._network(as_numbers(self._frames).transpose(0, 1), self._state)
-        for old, new in zip(self._state.layers, after.layers, strict=True):
-            for kept, part in zip(old, new, strict=True):
-                kept.copy_(part)
+        for memory in self._memory:
+            memory.masked_fill_(self._fresh[:, None], 0)
+        spikes, after = self._network(self._numbers.copy_(self._frames.transpose(0, 1)), self._state)
+        torch._foreach_copy_([part for layer in self._state.layers for part in layer], [part for layer in after.layers for part in layer])
         self._after(spikes, self._fresh)
 
-    @torch.inference_mode()
-    def start(self) -> None:
-        """A segment."""
-        if self._stream is None:
-            self._segment()
-            return
+    def _recorded(self) -> Callable[[], None]:
+        """A segment, recorded, which moves the state: at its first segment every place must begin."""
         self._stream.wait_stream(torch.cuda.current_stream(self._frames.device))
         with torch.cuda.stream(self._stream):
-            if self._replay is None:
-                self._replay = recorded(self._segment)  # which moves the state, but at the first segment every place begins
+            return recorded(self._segment)
+
+    def start(self) -> None:
+        """A segment."""
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
             self._replay()
 
     def wait(self) -> None:
@@ -245,7 +273,7 @@ class _Group:
 
     def start(self, frames: NDArray[Any], rows: Integers, begins: Booleans) -> None:
         """The next steps, with these rows of the frames; places begin where told."""
-        frames.take(rows, axis=0, out=self._places.frames.reshape(len(rows), -1), mode="clip")
+        gather(frames, rows, self._places.frames.reshape(len(rows), -1))
         self._places.begins[:] = begins
         self._places.start()
 
@@ -264,7 +292,6 @@ class _LivePlace:
         self._counts = torch.zeros(shape, dtype=torch.int32, device=device)
         self._total = torch.zeros(shape, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._place = _Places(network, device, 1, 1, torch.bool, self._count)
-        self.step([], begins=True)
 
     def _count(self, spikes: Tensor, fresh: Tensor) -> None:
         self._counts.masked_fill_(fresh, 0)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from agreestop.decide.checks import Booleans, InputError, Integers
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork, State
+from agreestop.networks.srm import SRM
 from agreestop.networks.transfer import as_numbers, upload
 
 from . import flow
@@ -44,6 +45,9 @@ class Fused:
         self._device, self._bf16 = torch.device(device), bf16
         self.members, self.classes = network.config.members, network.config.classes
         self._dense = isinstance(network.config, FullyConnected)
+        for module in self._network.modules():
+            if isinstance(module, SRM):
+                module.narrow = self._dense
         self._flow = flow.Flow(self._network, self._device) if self._dense and not bf16 else None
         places = range(0 if self._dense else self.members)
         self._alone = [self._network.some(slice(place, place + 1)) for place in places]
@@ -59,7 +63,7 @@ class Fused:
 
     def flow(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Candidates | None:
         """Where inputs (n, T, ...) may stop first, with at most so many under way together."""
-        if self._flow is None or inputs.shape[1] == 1:
+        if self._flow is None or inputs.shape[1] == 1 or not len(inputs):
             return None
         return self._flow.candidates(as_inputs(inputs, self._network.config.input_shape), screen, places, chunk)
 

@@ -7,7 +7,6 @@ that of the loop for CPUs; what it lets through for nothing, the rule itself sen
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -106,8 +105,8 @@ class DeviceScreen:
     Between checkpoints nobody may stop, at the last one everybody.
     """
 
-    def __init__(self, screen: Screen, times: Sequence[int], beyond: int, device: torch.device) -> None:
-        slack = SLACK * (1 + np.abs(screen.bounds))
+    def __init__(self, screen: Screen, beyond: int, device: torch.device) -> None:
+        slack, times = SLACK * (1 + np.abs(screen.bounds)), screen.times
         places = np.array(times) - 1
         bounds, temperatures = np.full(times[-1] + beyond, -FAR), np.ones(times[-1] + beyond)
         bounds[places] = np.clip(screen.bounds + np.where(np.isfinite(slack), slack, 0), -FAR, FAR)

@@ -52,6 +52,11 @@ class Screen:
         return not self.learned.shape[1]
 
     @property
+    def times(self) -> list[int]:
+        """The checkpoints, where they are whole steps."""
+        return [int(time) for time in self.rule.checkpoints]
+
+    @property
     def last(self) -> int:
         """The last checkpoint, at which every input stops."""
         return len(self.bounds) - 1

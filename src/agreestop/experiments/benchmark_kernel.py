@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from agreestop.networks.recorded import recorded
 from agreestop.networks.srm import SRM, Neuron
 from agreestop.report.benchmark_records import BYTES, BenchRecord
 
@@ -17,18 +18,18 @@ from .benchmark_protocol import Contender, Where, measure
 from .benchmark_setup import Plan, ours
 from .benchmark_works import judged
 
-RUNS = 10  # in a row: starting one takes as long as it does
+RUNS = 10
 
 
 def bench_kernel(plan: Plan) -> list[BenchRecord]:
     """Gigabytes a second of the hidden neurons of all members over T steps, forward and backward, and of a copy of their currents."""
-    from agreestop.networks.fused import LONGEST_SEGMENT  # imported here since Triton takes a while
+    from agreestop.networks.fused import LONGEST_SEGMENT, backward, forward  # imported here since Triton takes a while
 
-    batch = max(plan.batches)
+    batch, neuron = max(plan.batches), Neuron()
     shape = (plan.steps, plan.members, batch, plan.hidden)
-    currents = torch.randn(shape, device=plan.device, generator=torch.Generator(plan.device).manual_seed(plan.seed)).requires_grad_()
-    neurons = SRM(plan.members, Neuron()).to(plan.device)
-    spikes, _ = neurons(currents)
+    currents = torch.randn(shape, device=plan.device, generator=torch.Generator(plan.device).manual_seed(plan.seed))
+    constants = SRM(plan.members, neuron).to(plan.device).parameters_for(currents).constants
+    _, _, bits, checkpoints = forward(currents, None, constants, LONGEST_SEGMENT)
     arrived, copy = torch.randn_like(currents), torch.empty_like(currents)
     segments = -(-plan.steps // LONGEST_SEGMENT)
     kept = 1 / 8 + 12 * (segments - 1) / plan.steps  # the first state is nothing
@@ -37,20 +38,20 @@ def bench_kernel(plan: Plan) -> list[BenchRecord]:
         return RUNS * currents.numel() * share / 1e9
 
     def often(work: Callable[[], object]) -> Callable[[], object]:
+        """So often in a row, recorded as in training, where starting it from Python takes no time."""
+
         def run() -> None:
             for _ in range(RUNS):
                 work()
 
-        return run
+        return recorded(run) if plan.device == "cuda" else run
+
+    def back() -> object:
+        return backward(arrived, None, currents, None, bits, checkpoints, constants, neuron.surrogate, LONGEST_SEGMENT, False, False)
 
     contenders = [
-        ours("srm-kernel", "forward", often(lambda: neurons(currents)), amount(2 * 4 + kept)),
-        ours(
-            "srm-kernel",
-            "backward",
-            often(lambda: torch.autograd.grad(spikes, currents, arrived, retain_graph=True)),
-            amount(3 * 4 + kept),
-        ),
-        Contender("srm-kernel", "copy", torch.__version__, "on the device", often(lambda: copy.copy_(currents.detach())), amount(2 * 4)),
+        ours("srm-kernel", "forward", often(lambda: forward(currents, None, constants, LONGEST_SEGMENT)), amount(2 * 4 + kept)),
+        ours("srm-kernel", "backward", often(back), amount(3 * 4 + kept)),
+        Contender("srm-kernel", "copy", torch.__version__, "on the device", often(lambda: copy.copy_(currents)), amount(2 * 4)),
     ]
     return judged(plan, measure(contenders, Where("normal currents", BYTES, batch), plan.repeats, plan.device))

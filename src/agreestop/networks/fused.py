@@ -152,28 +152,31 @@ def _by_member(constants: Iterable[Tensor]) -> bool:
     return any(value.numel() > 1 for value in constants)
 
 
-def _outputs(currents: Tensor, layout: _Layout, longest: int) -> tuple[Tensor, State, Tensor, Tensor]:
+def _outputs(currents: Tensor, layout: _Layout, longest: int, narrow: bool = False) -> tuple[Tensor, State, Tensor, Tensor]:
     """Spikes, state after, bits and checkpoints, all to be filled; longest 0: nothing is kept."""
     after = (layout.empty(currents, torch.float32), layout.empty(currents, torch.float32), layout.empty(currents, torch.float32))
     count = _segments(len(currents), longest)[0] if longest else 0
     size = math.prod(layout.sizes)
     bits = torch.empty((count, size), dtype=torch.int16, device=currents.device)
     checkpoints = torch.empty((max(count - 1, 0), 3, size), dtype=torch.float32, device=currents.device)
-    return _empty_like(currents), after, bits, checkpoints
+    return _empty_like(currents, torch.float16 if narrow else None), after, bits, checkpoints
 
 
 def forward(
-    currents: Tensor, before: State | None, constants: Constants, longest: int, tile: Tile | None = None
+    currents: Tensor, before: State | None, constants: Constants, longest: int, tile: Tile | None = None, narrow: bool = False
 ) -> tuple[Tensor, State, Tensor, Tensor]:
-    """Spikes, state after, and for the backward pass bits and checkpoints, with segments of at most `longest` steps; 0 keeps nothing."""
+    """Spikes, state after, and for the backward pass bits and checkpoints, with segments of at most `longest` steps; 0 keeps nothing.
+
+    narrow: spikes in float16.
+    """
     layout = _Layout.of(currents, _by_member(constants))
-    spikes, after, bits, checkpoints = _outputs(currents, layout, longest)
+    spikes, after, bits, checkpoints = _outputs(currents, layout, longest, narrow)
     strides, filled = layout.strides(currents), spikes
     if strides is None:
         dense = layout.empty(currents, currents.dtype, len(currents)).copy_(currents)
         currents, strides = dense, layout.strides(dense)
     if layout.strides(spikes) is None:
-        filled = layout.empty(currents, currents.dtype, len(currents))
+        filled = layout.empty(currents, spikes.dtype, len(currents))
     tile = tile or _fitted(_forward_tile(currents, longest), layout.sizes)
     grid, (count, length) = _Grid.of(layout.sizes, tile), _segments(len(currents), longest or LONGEST_SEGMENT)
     with _on(currents):
@@ -428,14 +431,18 @@ def objection(currents: Tensor, dtype: torch.dtype, constants: Constants) -> str
     return None
 
 
-def srm_fused(currents: Tensor, before: State | None, constants: Constants, surrogate: Surrogate) -> tuple[Tensor, State]:
+def srm_fused(
+    currents: Tensor, before: State | None, constants: Constants, surrogate: Surrogate, narrow: bool = False
+) -> tuple[Tensor, State]:
     """Spikes and the state after them, as `srm`; before None: from rest."""
     given = (currents, *(before or ()), *constants)
     longest = 0
     if torch.is_grad_enabled() and any(value.requires_grad for value in given):
         longest = LONGEST_SEGMENT_LEARNED if any(value.requires_grad for value in constants) else LONGEST_SEGMENT
     elif not torch.compiler.is_compiling():
-        return forward(currents, before, constants, 0)[:2]  # without the operator's registration, which takes longer than the kernel
+        return forward(currents, before, constants, 0, narrow=narrow)[
+            :2
+        ]  # without the operator's registration, which takes longer than the kernel
     spikes, synapse, membrane, refractory, _, _ = _operator(
         currents, *(before or (None,) * 3), *constants, surrogate.name, surrogate.gain, longest
     )

@@ -18,6 +18,9 @@ from agreestop.decide.checks import InputError
 from . import mixed_product
 from .compiled import available
 
+PIECE = 1024
+"""Rows of a piece, about: more of them wait for one another."""
+
 
 def check_members(x: Tensor, shared: bool, members: int) -> None:
     """Refuse an input whose member axis is not K."""
@@ -44,7 +47,7 @@ class MemberLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(T, K, batch, out), stored with the members outermost, so that the next layer's product needs no copy.
 
-        On a GPU, spikes in bf16 meet weights in float32 without loss (`mixed_product`), and the result is in float32.
+        On a GPU, spikes in float16 meet weights in float32 without loss (`mixed_product`), and the result is in float32.
         """
         if x.ndim not in (3, 4) or x.shape[-1] != self.inputs:
             raise InputError(
@@ -61,8 +64,17 @@ class MemberLinear(nn.Module):
         if mixed_product.can_run(x, self.weight):
             y = mixed_product.mixed_product(rows, self.weight)
         else:
-            y = torch.bmm(mixed_product.as_wide_as(rows, self.weight).expand(self.members, -1, -1), self.weight)
+            y = self._product(mixed_product.as_wide_as(rows, self.weight))
         return y.view(self.members, steps, batch, self.outputs).transpose(0, 1)
+
+    def _product(self, rows: Tensor) -> Tensor:
+        """(K or 1, N, in) to (K, N, out). To a few outputs in pieces in training: the weights' gradient, a sum over N, then fills a GPU."""
+        count = rows.shape[1]
+        pieces = math.gcd(count, max(1, count // PIECE)) if rows.is_cuda and torch.is_grad_enabled() and len(rows) == self.members else 1
+        if pieces <= 1 or self.outputs * pieces > self.inputs:
+            return torch.bmm(rows.expand(self.members, -1, -1), self.weight)
+        weight = self.weight[:, None].expand(-1, pieces, -1, -1).flatten(0, 1)
+        return torch.bmm(rows.reshape(len(weight), -1, self.inputs), weight)
 
     def reached(self, x: Tensor) -> Tensor:
         """Synapses that the non-zero entries of x (T, K, batch, ...) reach, (T, K, batch)."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -27,10 +29,22 @@ def recorded(work: Callable[[], None], noise: torch.Generator | None = None, kep
     graph = torch.cuda.CUDAGraph()
     if noise is not None:
         graph.register_generator_state(noise)
-    with torch.cuda.graph(graph, stream=stream):
+    with _kept_alive(), torch.cuda.graph(graph, stream=stream):
         work()
     if noise is not None and drawn is not None:
         noise.set_state(drawn)
     for value, was in zip(kept, before, strict=True):
         value.copy_(was)
     return graph.replay
+
+
+@contextmanager
+def _kept_alive() -> Iterator[None]:
+    """Garbage waits: a recording that is thrown away while another is made would spoil that one."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()

@@ -18,6 +18,7 @@ import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.util import find_spec
 from itertools import repeat
 from typing import Any, NamedTuple, final
@@ -56,16 +57,33 @@ class SRMParameters:
     scale: float = 1.0
     surrogate: Surrogate = field(default_factory=Surrogate)
 
+    @cached_property
+    def constants(self) -> Constants:
+        """a, b, r, θ and c."""
+        a, b = self.membrane_decay, self.synapse_decay
+        return a, b, self.refractory_decay, self.threshold, self.scale * (1 - a) * (1 - b)
+
+    def to(self, dtype: torch.dtype) -> SRMParameters:
+        """The same in another type."""
+        values = (self.membrane_decay, self.synapse_decay, self.refractory_decay, self.threshold)
+        if all(value.dtype == dtype for value in values):
+            return self
+        a, b, r, threshold = (value.to(dtype) for value in values)
+        return SRMParameters(a, b, r, threshold, self.scale, self.surrogate)
+
 
 TRITON = find_spec("triton") is not None
 
 
-def srm(currents: Tensor, state: SRMState | None, parameters: SRMParameters, fused: bool | None = None) -> tuple[Tensor, SRMState]:
+def srm(
+    currents: Tensor, state: SRMState | None, parameters: SRMParameters, fused: bool | None = None, narrow: bool = False
+) -> tuple[Tensor, SRMState]:
     """Currents (T, ...) and the state before them, None at the start, to spikes (T, ...) of the same type and the state after them.
 
     The state is kept in the wider of the types of currents and parameters. Differentiable once, in currents, state, decays and threshold.
     fused: in one kernel (`fused.py`); None: on a GPU where Triton is installed and on a CPU where numba is (`cpu_srm.py`), for a float32
-    state and constants that are one number or one a member, shaped (K, 1, ..., 1); False: step by step.
+    state and constants that are one number or one a member, shaped (K, 1, ..., 1); False: step by step. narrow: spikes in float16 where a
+    GPU computes them in one kernel and nothing is trained.
     """
     if currents.ndim < 2 or not len(currents) or not currents.is_floating_point():
         raise InputError(
@@ -73,37 +91,38 @@ def srm(currents: Tensor, state: SRMState | None, parameters: SRMParameters, fus
             "floating-point numbers (T, batch, ...) with T ≥ 1 are needed."
         )
     dtype = torch.promote_types(currents.dtype, parameters.threshold.dtype)
-    a, b, r, threshold = (
-        value.to(dtype)
-        for value in (parameters.membrane_decay, parameters.synapse_decay, parameters.refractory_decay, parameters.threshold)
-    )
-    gain = parameters.scale * (1 - a) * (1 - b)
+    constants = parameters.to(dtype).constants
     if state is not None and any(value.shape != currents.shape[1:] for value in state):
         raise InputError(
             f"state has shape {tuple(state.membrane.shape)} and a step of the currents {tuple(currents.shape[1:])}: "
             "give the state that the same inputs left, or None to start."
         )
     if fused or (fused is None and currents.is_cuda):
-        constants = (a, b, r, threshold, gain)
-        found = _in_one_kernel(currents, state, constants, dtype, parameters.surrogate, demanded=fused is not None)
+        found = _in_one_kernel(currents, state, constants, dtype, parameters.surrogate, fused is not None, narrow)
         if found is not None:
             return found
     if fused is None and currents.device.type == "cpu" and dtype == torch.float32 and available():
         from . import cpu_srm  # imported here since it compiles its loops
 
-        if cpu_srm.can_run(currents, state, (a, b, r, threshold, gain)):
-            return cpu_srm.fused_srm(currents, state, (a, b, r, threshold, gain), parameters.surrogate)
+        if cpu_srm.can_run(currents, state, constants):
+            return cpu_srm.fused_srm(currents, state, constants, parameters.surrogate)
     if state is None:
         state = SRMState(*(torch.zeros_like(currents[0], dtype=dtype) for _ in range(3)))
-    tensors = (currents, *state, a, b, r, threshold, gain)
+    tensors = (currents, *state, *constants)
     if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
         spikes, *after = _SRM.apply(parameters.surrogate, *tensors)  # type: ignore[no-untyped-call]
         return spikes, SRMState(*after)
-    return _advance(currents, state, a, b, r, threshold, gain, None)
+    return _advance(currents, state, *constants, None)
 
 
 def _in_one_kernel(
-    currents: Tensor, state: SRMState | None, constants: Constants, dtype: torch.dtype, surrogate: Surrogate, demanded: bool
+    currents: Tensor,
+    state: SRMState | None,
+    constants: Constants,
+    dtype: torch.dtype,
+    surrogate: Surrogate,
+    demanded: bool,
+    narrow: bool,
 ) -> tuple[Tensor, SRMState] | None:
     """What the fused operator gives, or None where it cannot be used and was not demanded."""
     if not TRITON:
@@ -115,7 +134,7 @@ def _in_one_kernel(
 
     reason = objection(currents, dtype, constants)
     if reason is None:
-        spikes, after = srm_fused(currents, state, constants, surrogate)
+        spikes, after = srm_fused(currents, state, constants, surrogate, narrow)
         return spikes, SRMState(*after)
     if demanded:
         raise InputError(f"fused is True, but {reason}: change that, or give fused=None.")
@@ -256,8 +275,8 @@ class SRM(nn.Module):
     """A layer of SRM neurons of K members: currents (T, K, batch, ...) and state to spikes and state, as `srm`.
 
     The times and the threshold are kept as logarithms (K,), so whatever training makes of them they stay positive, and decays in (0, 1).
-    `fused` is that of `srm`, and may be set. `rates` may be set too: neurons then answer with the rate ρ in [0, 1] at which they would
-    spike if the current stayed, where the potential just reaches the threshold,
+    `fused` and `narrow` are those of `srm`, and may be set. `rates` may be set too: neurons then answer with the rate ρ in [0, 1] at which
+    they would spike if the current stayed, where the potential just reaches the threshold,
 
         scale · x - θ r ρ / (1 - r) = θ
 
@@ -268,7 +287,7 @@ class SRM(nn.Module):
         super().__init__()
         self.scale, self.surrogate = neuron.scale, neuron.surrogate
         self.fused: bool | None = None
-        self.rates = False
+        self.narrow = self.rates = False
         self._kept: tuple[list[Tensor], list[int], SRMParameters] | None = None
         for name in CONSTANTS:
             value = torch.full((members,), math.log(getattr(neuron, name)))
@@ -304,7 +323,7 @@ class SRM(nn.Module):
         if self.rates:
             step = torch.zeros_like(currents[0], dtype=torch.float32)
             return settled_rates(currents, parameters), SRMState(step, step, step)
-        return srm(currents, state, parameters, self.fused)
+        return srm(currents, state, parameters, self.fused, self.narrow)
 
 
 def settled_rates(currents: Tensor, parameters: SRMParameters) -> Tensor:
