@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -22,33 +23,40 @@ def upload(array: Tensor | NDArray[Any], device: torch.device | str) -> Tensor:
     return _locked(source).to(device, non_blocking=True)
 
 
-WORTH_SHARING = 1 << 21
-"""Bytes that two threads copy faster than one."""
+WORTH_SHARING, CORES = 1 << 21, 4
+"""Bytes that two threads copy faster than one, and the cores that it takes."""
 
 
 def gather(source: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-    """Copy these rows of `source`, a large copy with a second thread where there are cores: one does not copy at the speed of memory."""
-    half = len(rows) // 2 if out.nbytes >= WORTH_SHARING and (os.cpu_count() or 1) >= 4 else 0
-    other = _copier().submit(_take, source, rows[:half], out[:half]) if half else None
-    _take(source, rows[half:], out[half:])
-    if other is not None:
-        other.result()
+    """Copy these rows of `source`."""
+    _in_halves(out, lambda some: source.take(rows[some], axis=0, out=out[some], mode="clip"))
 
 
-def _take(source: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-    source.take(rows, axis=0, out=out, mode="clip")
+def _locked(source: Tensor) -> Tensor:
+    """In page-locked memory, from where a GPU copies by itself."""
+    locked = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+    given, out = source.numpy(), locked.numpy()
+    _in_halves(out, lambda some: np.copyto(out[some], given[some]))
+    return locked
+
+
+def _in_halves(out: NDArray[Any], copy: Callable[[Any], object]) -> None:
+    """Copy into `out`, half of it with a second thread where that is large: one core does not copy at the speed of memory.
+
+    PyTorch's own threads wait so long for one another on a busy machine that one thread is faster than many.
+    """
+    if out.nbytes < WORTH_SHARING or (os.cpu_count() or 1) < CORES:
+        copy(...)
+        return
+    half = len(out) // 2
+    other = _copier().submit(copy, slice(half))
+    copy(slice(half, None))
+    other.result()
 
 
 @cache
 def _copier() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "copier")
-
-
-def _locked(source: Tensor) -> Tensor:
-    """In page-locked memory, from where a GPU copies by itself. One thread copies: many wait long for one another on a busy machine."""
-    locked = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
-    np.copyto(locked.numpy(), source.numpy())
-    return locked
 
 
 @dataclass(frozen=True, eq=False)
