@@ -22,13 +22,13 @@ LARGEST_LOGIT = 1e300
 
 def log_softmax(logits: Floats) -> Floats:
     """log-softmax over the last axis; equal bits for equal values, whatever the order of the classes."""
-    top = logits.max(axis=-1, keepdims=True)
-    gaps = logits - top
-    parts = np.sort(np.exp(gaps), axis=-1)
+    ordered = np.sort(logits, axis=-1)
+    top = ordered[..., -1:]
+    parts = np.exp(ordered - top)
     parts[..., -1] = 0.0  # the winner's own 1 goes into log1p
-    rest = np.add.accumulate(parts, axis=-1)[..., -1:]
-    gaps -= np.log1p(rest)
-    return gaps
+    logs: Floats = logits - top
+    logs -= np.log1p(np.add.accumulate(parts, axis=-1)[..., -1:])
+    return logs
 
 
 def log_confidence(counts: ArrayLike, axis: int = -1) -> Floats:
@@ -56,7 +56,7 @@ def pool_logs(log_values: NDArray[np.floating], r: float, axis: int = -1) -> Flo
     members = log_values.shape[axis]
     if members == 1:
         return np.squeeze(np.asarray(log_values, dtype=np.float64), axis=axis)
-    parts = np.moveaxis(np.sort(log_values, axis=axis), axis, 0).astype(np.float64, copy=False)
+    parts = np.ascontiguousarray(np.moveaxis(np.sort(log_values, axis=axis), axis, 0), dtype=np.float64)
     if r == math.inf:
         return parts[-1].copy()
     if r == -math.inf:

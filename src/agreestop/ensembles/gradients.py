@@ -13,6 +13,8 @@ from agreestop.networks.transfer import Sender, upload
 
 WORTH_RECORDING = 3
 """Calls alike before a recording is made."""
+SMALL = 1 << 16
+"""Bytes up to which the driver keeps a copy by itself, without waiting for the device."""
 KEPT = 2
 """Recordings kept at most: each holds on to the memory of a step."""
 
@@ -84,9 +86,9 @@ class _Recording:
         self._gradients = [parameter.grad for parameter in parameters]
 
     def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
-        there = [value if value.is_cuda else self._sender.send(value).received() for value in tensors]
-        for place, value in zip(self._given, there, strict=True):
-            place.copy_(value)
+        for place, value in zip(self._given, tensors, strict=True):
+            large = not value.is_cuda and value.nbytes > SMALL
+            place.copy_(self._sender.send(value).received() if large else value, non_blocking=True)
         self._replay()
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient

@@ -137,6 +137,7 @@ class Trainer:
         self.noise = torch.Generator(self.device)
         self._model, self._settings, self._n = model, settings, n
         self._gradients = Gradients(self._losses, model, self.noise)
+        self._readouts: dict[int, Tensor] = {}
 
     def step(self, inputs: NDArray[Any] | Tensor, labels: Integers, progress: float) -> Tensor:
         """One step on inputs (batch, T, ...); the loss and accuracy of a member on them, and the penalty, left on the device."""
@@ -151,6 +152,14 @@ class Trainer:
             self.optimiser.step()
         return figures
 
+    def _readouts_of(self, steps: int) -> Tensor:
+        """The steps, counted from 0, after which the loss is read, on the device."""
+        if steps not in self._readouts:
+            count = min(self._settings.readouts, steps)
+            times = np.linspace(steps / self._settings.readouts, steps, count).round().astype(np.int64)
+            self._readouts[steps] = torch.from_numpy(times.clip(min=1) - 1).to(self.device)
+        return self._readouts[steps]
+
     def _losses(self, inputs: Tensor, truth: Tensor, weight: Tensor) -> Tensor:
         """Compute gradients of the loss of all members, with `weight` times the penalty."""
         settings = self._settings
@@ -159,10 +168,10 @@ class Trainer:
             spikes = self._model.read_out(x, self.noise)
         counts = spikes.float().cumsum(0)
         steps, members = counts.shape[:2]
-        spread = np.linspace(steps / settings.readouts, steps, min(settings.readouts, steps)).round().astype(int)
-        chosen = torch.stack([counts[max(time, 1) - 1] for time in spread])
-        losses = nn.functional.cross_entropy(chosen.flatten(0, 2), truth.repeat(len(spread) * members), reduction="sum")
-        loss = losses / (len(spread) * len(truth))
+        places = self._readouts_of(steps)
+        chosen = counts.index_select(0, places)
+        losses = nn.functional.cross_entropy(chosen.flatten(0, 2), truth.repeat(len(places) * members), reduction="sum")
+        loss = losses / (len(places) * len(truth))
         penalty = self._model.penalty()
         if penalty is not None:
             loss = loss + weight * penalty / self._n

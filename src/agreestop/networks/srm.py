@@ -299,12 +299,12 @@ class SRM(nn.Module):
     def parameters_for(self, currents: Tensor) -> SRMParameters:
         """The constants, shaped to broadcast against a step of the currents, in float32 at least.
 
-        They are kept while nothing is trained and nothing changes.
+        They are kept while nothing trains them and nothing changes.
         """
-        if torch.is_grad_enabled() or self.training:
-            return self._parameters_for(currents)
         logs = [getattr(self, f"log_{name}") for name in CONSTANTS]
-        versions = [currents.ndim, *(value._version for value in logs)]
+        if (torch.is_grad_enabled() or self.training) and any(value.requires_grad for value in logs):
+            return self._parameters_for(currents)
+        versions = [torch.is_inference_mode_enabled(), currents.ndim, *(value._version for value in logs)]
         if self._kept is None or self._kept[1] != versions or any(old is not new for old, new in zip(self._kept[0], logs, strict=True)):
             self._kept = (logs, versions, self._parameters_for(currents))
         return self._kept[2]

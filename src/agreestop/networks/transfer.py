@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from .compiled import in_parallel
 
 
 def upload(array: Tensor | NDArray[Any], device: torch.device | str) -> Tensor:
@@ -23,40 +22,37 @@ def upload(array: Tensor | NDArray[Any], device: torch.device | str) -> Tensor:
     return _locked(source).to(device, non_blocking=True)
 
 
-WORTH_SHARING, CORES = 1 << 21, 4
-"""Bytes that two threads copy faster than one, and the cores that it takes."""
+COPIERS, WORTH_SHARING = 4, 1 << 20
+"""Threads that copy together at most, and the bytes that are worth it: one core does not copy at the speed of memory."""
 
 
 def gather(source: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
     """Copy these rows of `source`."""
-    _in_halves(out, lambda some: source.take(rows[some], axis=0, out=out[some], mode="clip"))
+
+    def copy(_: int, first: int, last: int) -> None:
+        source.take(rows[first:last], axis=0, out=out[first:last], mode="clip")
+
+    in_parallel(copy, len(rows), _copiers(out.nbytes))
 
 
 def _locked(source: Tensor) -> Tensor:
-    """In page-locked memory, from where a GPU copies by itself."""
+    """In page-locked memory, from where a GPU copies by itself.
+
+    PyTorch would copy with all its threads, which on a busy machine wait longer for one another than one takes.
+    """
     locked = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
-    given, out = source.numpy(), locked.numpy()
-    _in_halves(out, lambda some: np.copyto(out[some], given[some]))
+    given, out = np.atleast_1d(source.numpy()), np.atleast_1d(locked.numpy())
+
+    def copy(_: int, first: int, last: int) -> None:
+        np.copyto(out[first:last], given[first:last])
+
+    in_parallel(copy, len(out), _copiers(out.nbytes))
     return locked
 
 
-def _in_halves(out: NDArray[Any], copy: Callable[[Any], object]) -> None:
-    """Copy into `out`, half of it with a second thread where that is large: one core does not copy at the speed of memory.
-
-    PyTorch's own threads wait so long for one another on a busy machine that one thread is faster than many.
-    """
-    if out.nbytes < WORTH_SHARING or (os.cpu_count() or 1) < CORES:
-        copy(...)
-        return
-    half = len(out) // 2
-    other = _copier().submit(copy, slice(half))
-    copy(slice(half, None))
-    other.result()
-
-
-@cache
-def _copier() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, "copier")
+def _copiers(count: int) -> int:
+    """Threads for so many bytes; half the cores are left to others."""
+    return min(COPIERS, max(1, (os.cpu_count() or 1) // 2)) if count >= WORTH_SHARING else 1
 
 
 @dataclass(frozen=True, eq=False)
