@@ -81,7 +81,7 @@ def plan_for(device: str, quick: bool = False, plain: bool = False) -> Plan:
     """The sizes for a device; quick ones show that all works, and their ratios are no result."""
     plan = Plan(device, plain=plain)
     if device == "cuda":
-        plan = replace(plan, inputs=768, rounds=4, repeats=9, parts=(8000, 1000, 1000), epochs=6, training_batch=128)
+        plan = replace(plan, inputs=1792, rounds=8, parts=(8000, 1000, 2000), epochs=6, training_batch=128)
     if quick:
         plan = replace(plan, batches=(16,), inputs=32, streams=1, rounds=1, repeats=3, parts=(256, 200, 200), epochs=1)
     return plan
