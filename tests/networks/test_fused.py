@@ -112,6 +112,17 @@ def test_currents_of_half_precision(dtype: torch.dtype) -> None:
     agree(currents_of(18, 2, 3, 5, order=(1, 0, 2, 3), dtype=dtype), True, state=True)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_narrow_spikes_are_the_spikes(layout: str) -> None:
+    currents = currents_of(19, 2, 3, 5, order=LAYOUTS[layout])
+    _, parameters = constants(2, 4)
+    wide, after = srm(currents, None, parameters, fused=True)
+    narrow, also_after = srm(currents, None, parameters, fused=True, narrow=True)
+    assert narrow.dtype == torch.float16 and narrow.stride() == wide.stride()
+    assert torch.equal(narrow.float(), wide) and wide.any()
+    assert all(torch.equal(one, other) for one, other in zip(after, also_after, strict=True))
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (1, 70), (5, 1), (3, 67)])
 def test_odd_sizes_and_several_tiles(shape: tuple[int, int]) -> None:
     agree(currents_of(12, 3, *shape, order=(1, 0, 2, 3)), True)

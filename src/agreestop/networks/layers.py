@@ -30,6 +30,12 @@ def check_members(x: Tensor, shared: bool, members: int) -> None:
         )
 
 
+def product_in_pieces(rows: Tensor, weight: Tensor, pieces: int) -> Tensor:
+    """(K, N, in) times (K, in, out), with N in pieces: the gradient of the weights, a sum over N, is then work for a whole GPU."""
+    repeated = weight[:, None].expand(-1, pieces, -1, -1).flatten(0, 1)
+    return torch.bmm(rows.reshape(len(repeated), -1, rows.shape[2]), repeated).view(len(rows), rows.shape[1], -1)
+
+
 @final
 class MemberLinear(nn.Module):
     """y_k = x_k W_k for each member k, with weights (K, in, out); x is (T, batch, in) or (T, K, batch, in)."""
@@ -68,13 +74,13 @@ class MemberLinear(nn.Module):
         return y.view(self.members, steps, batch, self.outputs).transpose(0, 1)
 
     def _product(self, rows: Tensor) -> Tensor:
-        """(K or 1, N, in) to (K, N, out). To a few outputs in pieces in training: the weights' gradient, a sum over N, then fills a GPU."""
-        count = rows.shape[1]
-        pieces = math.gcd(count, max(1, count // PIECE)) if rows.is_cuda and torch.is_grad_enabled() and len(rows) == self.members else 1
-        if pieces <= 1 or self.outputs * pieces > self.inputs:
-            return torch.bmm(rows.expand(self.members, -1, -1), self.weight)
-        weight = self.weight[:, None].expand(-1, pieces, -1, -1).flatten(0, 1)
-        return torch.bmm(rows.reshape(len(weight), -1, self.inputs), weight)
+        """(K or 1, N, in) to (K, N, out)."""
+        if rows.is_cuda and torch.is_grad_enabled() and len(rows) == self.members:
+            count = rows.shape[1]
+            pieces = math.gcd(count, max(1, count // PIECE))
+            if pieces > 1 and self.outputs * pieces <= self.inputs:
+                return product_in_pieces(rows, self.weight, pieces)
+        return torch.bmm(rows.expand(self.members, -1, -1), self.weight)
 
     def reached(self, x: Tensor) -> Tensor:
         """Synapses that the non-zero entries of x (T, K, batch, ...) reach, (T, K, batch)."""
