@@ -21,7 +21,7 @@ from .test_cli import call
 @pytest.fixture
 def scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Score files of fig3 alone, and rules that are quickly measured."""
-    monkeypatch.setattr(verb, "_cores", lambda: 1)
+    monkeypatch.setattr(verb, "cores", lambda: 1)
     untuned = tuple(one for one in RULES if not one.tuned)
     small = tuple(replace(figure, contenders=untuned) for figure in figures.FIGURES if figure.name in ("fig3", "fig7"))
     monkeypatch.setattr(figures, "FIGURES", small)

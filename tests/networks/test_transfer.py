@@ -14,7 +14,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 @pytest.mark.parametrize("shared", [False, True])
 def test_rows_are_gathered(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     monkeypatch.setattr(transfer, "WORTH_SHARING", 0 if shared else 1 << 21)
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr(transfer, "cores", lambda: 8)
     source, rows = np.random.default_rng(0).random((20, 3)) < 0.5, np.random.default_rng(1).integers(20, size=7)
     out = np.zeros((7, 3), dtype=bool)
     transfer.gather(source, rows, out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from agreestop.decide.atomic import make_folder
 from agreestop.decide.checks import InputError
+from agreestop.decide.machine import cores
 from agreestop.events.catalogue import DATA_SETS, DataSet, check, find, load
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.files import save_events
@@ -94,7 +94,7 @@ def _simulate(entry: DataSet, mnist: Path | None, seed: int, small: bool) -> Eve
     if entry.name == "digits":
         data = load(entry.name, seed=seed)
         return EventSplits(_first(data.training, training), _first(data.tuning, tuning), _first(data.pool, pool))
-    options = {"workers": os.cpu_count() or 1} if entry.name == "gesture-sim" else {}
+    options = {"workers": cores()} if entry.name == "gesture-sim" else {}
     return load(entry.name, mnist, seed, sizes=(training, tuning, pool), cache=False, **options)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ import typer
 from rich.table import Table
 
 from agreestop.decide.checks import InputError
+from agreestop.decide.machine import cores
 from agreestop.experiments.figures import NAMES, find_figures
 from agreestop.experiments.measure import Tell
 from agreestop.experiments.reproduce import run_figure
@@ -53,7 +53,7 @@ def reproduce(
             with telling_warnings(), progress_bar(one.name) as tell:
                 if scale is not None:
                     _make(one.name, scale, device, data, tell, scores, command)
-                numbers = run_figure(one, scores, output, command, tell, workers=_cores())
+                numbers = run_figure(one, scores, output, command, tell, workers=cores())
         except InputError as error:
             if len(wanted) == 1:
                 raise
@@ -62,11 +62,6 @@ def reproduce(
         _show(numbers, output / one.name, draw_numbers)
     if missing:
         raise InputError(" ".join(missing))
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _make(figure: str, scale: str, device: str, data: Path | None, tell: Tell, scores: Path, command: str) -> None:

@@ -17,7 +17,6 @@ the dense engine but for the order in which a neuron's synapses are summed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.decide.checks import Booleans, InputError, Integers
+from agreestop.decide.machine import cores
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 
 from .drive import CHUNK
@@ -65,7 +65,7 @@ class EventDriven:
                 "use the dense engine."
             )
         self.name = "event-driven" if precision == "float32" else f"event-driven-{precision}"
-        self.precision, self.threads = precision, threads or _cores()
+        self.precision, self.threads = precision, threads or cores()
         self.input_shape = tuple(network.config.input_shape)
         self._plan = make_plan(network, precision)
         self.members, self.classes = self._plan.members, self._plan.classes
@@ -91,10 +91,6 @@ class EventDriven:
     def live(self) -> LiveRun:
         """One stream that is pushed step by step."""
         return LiveRun(self._plan)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _is_binary(flat: NDArray[Any]) -> bool:

@@ -28,8 +28,8 @@ from .drive import CHUNK, Candidates, Live, Pass
 from .inputs import as_inputs
 from .screen import Screen
 
-WORTH_A_LAUNCH = {True: flow.WORTH_A_LAUNCH, False: 1024}
-"""Inputs times steps that fill the device, for a fully connected network and for others."""
+WORTH_A_LAUNCH, AT_ONCE = {True: flow.WORTH_A_LAUNCH, False: 1024}, {True: flow.AT_ONCE, False: 1024}
+"""Inputs times steps that fill the device, and that are computed together at most, for a fully connected network and for others."""
 LEAST = {True: 16, False: 4}
 """Steps of a chunk at least."""
 
@@ -59,7 +59,7 @@ class Fused:
     def begin(self, inputs: NDArray[Any]) -> Pass:
         """Start on inputs (n, T, ...), or on images (n, 1, ...) that are held."""
         array = as_inputs(inputs, self._network.config.input_shape)
-        return FusedPass(self._alone or [self._network], self._device, array, self._bf16, WORTH_A_LAUNCH[self._dense])
+        return FusedPass(self._alone or [self._network], self._device, array, self._bf16, AT_ONCE[self._dense])
 
     def flow(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Candidates | None:
         """Where inputs (n, T, ...) may stop first, with at most so many under way together."""
@@ -74,10 +74,10 @@ class Fused:
 
 @final
 class FusedPass:
-    """Some inputs under way; `fill` inputs times steps fill the device."""
+    """Some inputs under way; `at_once` inputs times steps are computed together."""
 
-    def __init__(self, networks: Sequence[SpikingNetwork], device: torch.device, inputs: NDArray[Any], bf16: bool, fill: int) -> None:
-        self._networks, self._device, self._bf16, self._fill = networks, device, bf16, fill
+    def __init__(self, networks: Sequence[SpikingNetwork], device: torch.device, inputs: NDArray[Any], bf16: bool, at_once: int) -> None:
+        self._networks, self._device, self._bf16, self._at_once = networks, device, bf16, at_once
         self._waiting = torch.from_numpy(np.ascontiguousarray(inputs))
         self._steps, self._held = inputs.shape[1], inputs.shape[1] == 1
         self._image = upload(self._waiting, device) if self._held else None
@@ -97,7 +97,7 @@ class FusedPass:
             raise InputError(f"{steps} steps are asked for, but {self._steps - self._time} are left of {self._steps}: ask for 1 to those.")
         parts, end = [], self._time + steps
         while self._time < end:
-            length = min(max(CHUNK, self._fill // max(self.rows, 1)), end - self._time)
+            length = min(max(CHUNK, self._at_once // max(self.rows, 1)), end - self._time)
             frames, held = self._frames(length), length if self._held else None
             found = []
             with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):

@@ -33,6 +33,7 @@ import torch
 
 from agreestop.decide.atomic import make_folder
 from agreestop.decide.checks import Booleans, InputError, Integers
+from agreestop.decide.machine import cores
 from agreestop.events.data import EventSplits
 from agreestop.events.mnist import simulate_mnist
 from agreestop.report.benchmark_records import BenchRecord, save_benchmark
@@ -149,11 +150,10 @@ def run_benchmark(
 
 def describe(plan: Plan, command: str) -> dict[str, Any]:
     """The machine, the versions, the sizes and the protocol."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     machine = {
         "device": torch.cuda.get_device_name() if plan.device == "cuda" else "cpu",
         "cpu": _cpu_model(),
-        "cores": cores,
+        "cores": cores(),
         "torch_threads": torch.get_num_threads(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
     }

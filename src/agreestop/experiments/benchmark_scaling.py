@@ -38,7 +38,7 @@ MIB = 1 << 20
 
 
 def run_through(engine: Engine, inputs: NDArray[Any]) -> None:
-    """All steps of inputs (n, T, ...), a chunk at a time, as scores need them."""
+    """All steps of inputs (n, T, ...), a chunk at a time, of whose spikes nothing is kept."""
     run, left = engine.begin(inputs), inputs.shape[1]
     while left:
         run.advance(min(CHUNK, left))
@@ -51,7 +51,7 @@ def bench_scaling(ready: Ready) -> Iterator[list[BenchRecord]]:
     engine = engine_for(plan, network, DENSITY)
 
     def contender(work: str, size: float, engine: Engine, inputs: Booleans) -> Contender:
-        return ours(work, f"{engine.name} engine", lambda: run_through(engine, inputs), 1.0, size=size)
+        return ours(work, f"{engine.name} engine", lambda: run_to_end(engine, inputs, batch), 1.0, size=size)
 
     fewer = {count: engine_for(plan, network.some(slice(count)), DENSITY) for count in plan.sizes}
     fitting = {density: engine_for(plan, network, density) for density in plan.densities}

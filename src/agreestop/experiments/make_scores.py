@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import shlex
 import sys
 import time
@@ -31,6 +30,7 @@ import torch
 from agreestop.decide.atomic import atomic_writer, make_folder
 from agreestop.decide.checks import Booleans, InputError, Integers
 from agreestop.decide.confidence import log_confidence
+from agreestop.decide.machine import cores
 from agreestop.decide.pooling import MODEL_AVERAGE
 from agreestop.decide.score_files import load_scores, save_spikes
 from agreestop.engines.drive import BATCH, run_to_end
@@ -206,7 +206,7 @@ def make_scores(
 
 def load_data(name: str, recipe: Recipe, data_folder: Path | None) -> EventSplits:
     """The data set, cut to the recipe's rows."""
-    processes: dict[str, Any] = {"workers": os.cpu_count() or 1} if name == "gesture-sim" else {}  # the slow one shares its work
+    processes: dict[str, Any] = {"workers": cores()} if name == "gesture-sim" else {}  # the slow one shares its work
     data = load(name, _place(name, data_folder), **recipe.options, **processes)
     if recipe.rows is None:
         return data

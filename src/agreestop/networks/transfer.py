@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -10,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from agreestop.decide.machine import cores
 
 from .compiled import in_parallel
 
@@ -52,7 +53,7 @@ def _locked(source: Tensor) -> Tensor:
 
 def _copiers(count: int) -> int:
     """Threads for so many bytes; half the cores are left to others."""
-    return min(COPIERS, max(1, (os.cpu_count() or 1) // 2)) if count >= WORTH_SHARING else 1
+    return min(COPIERS, max(1, cores() // 2)) if count >= WORTH_SHARING else 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,10 @@
+"""What there is to compute with."""
+
+from __future__ import annotations
+
+import os
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
