@@ -53,7 +53,7 @@ class MemberLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(T, K, batch, out), stored with the members outermost, so that the next layer's product needs no copy.
 
-        On a GPU, spikes in float16 meet weights in float32 without loss (`mixed_product`), and the result is in float32.
+        On a GPU, spikes in float16 meet weights in float32 on tensor cores (`mixed_product`), and the result is in float32.
         """
         if x.ndim not in (3, 4) or x.shape[-1] != self.inputs:
             raise InputError(
