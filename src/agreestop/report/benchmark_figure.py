@@ -90,7 +90,7 @@ def _curve(axes: Axes, records: Sequence[BenchRecord], xlabel: str, ylabel: str)
     if ylabel != "MiB":
         axes.plot([0, places[-1]], [0, values[0] * places[-1] / places[0]], color="#999999", linestyle="--", linewidth=1, zorder=0)
         axes.annotate("in proportion", (places[-1], values[0] * places[-1] / places[0]), (-4, 0), **SMALL)
-    axes.set(xlabel=xlabel, ylabel=ylabel, xlim=(0, None), ylim=(0, None))
+    axes.set(xlabel=xlabel, ylabel=ylabel, xlim=(0, None), ylim=(0, 1.1 * axes.dataLim.y1))
     axes.set_title(f"{records[0].form}, batch {records[0].batch}", fontsize=9)
     _tidy(axes, "both")
 
