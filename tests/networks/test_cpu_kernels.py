@@ -382,3 +382,39 @@ def test_large_arrays_are_ordinary_tensors() -> None:
     assert large.shape == (3, 1 << 22) and large.stride() == (1, 3) and large.dtype == torch.float32
     large.fill_(2.0)
     assert large.sum() == 6 * (1 << 22)
+
+
+def test_memory_is_lent_again_once_nobody_holds_it() -> None:
+    memory, shape = compiled.Memory(), (3, 1 << 20)
+    with compiled.reusing(memory):
+        first = compiled.empty(shape, (1, 3))
+        assert first.shape == shape and first.stride() == (1, 3) and first.dtype == torch.float32
+        second, small = compiled.empty(shape), compiled.empty((3, 5))
+        first.fill_(1.0)
+        second.fill_(2.0)
+        place, part = first.data_ptr(), first[1:]
+        del first
+        third = compiled.empty(shape)
+        assert len({place, second.data_ptr(), third.data_ptr()}) == 3 and (part == 1.0).all()  # a part of it is still held
+        del part
+        assert compiled.empty((2, 1 << 20)).data_ptr() == place  # and serves less than before
+    del second
+    assert small.data_ptr() not in (place, third.data_ptr())
+    assert compiled.empty(shape).data_ptr() != third.data_ptr()
+
+
+def test_memory_serves_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors that the graph of a step holds are lent to no other, and the next step finds them free."""
+    monkeypatch.setattr(compiled, "HUGE", 0)
+    currents = torch.randn(7, 2, 5, 40, generator=generator(4), requires_grad=True)
+    parameters = SRM(2, Neuron(threshold=0.4)).parameters_for(currents)
+
+    def gradient() -> torch.Tensor:
+        spikes, _ = srm(currents, None, parameters)
+        return torch.autograd.grad((spikes * torch.arange(40.0)).sum(), currents)[0]
+
+    expected, memory = gradient(), compiled.Memory()
+    with compiled.reusing(memory):
+        found = [gradient() for _ in range(3)]
+    assert all(torch.equal(one, expected) for one in found)
+    assert len({one.data_ptr() for one in found}) == 3

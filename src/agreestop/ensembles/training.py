@@ -9,8 +9,8 @@ killed goes on from its last whole epoch and ends with the same numbers as one t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from agreestop.decide.checks import InputError, Integers
 from agreestop.networks.architectures import Architecture, FullyConnected, SpikingNetwork
-from agreestop.networks.compiled import alone, available
+from agreestop.networks.compiled import Memory, alone, available, reusing
 from agreestop.networks.transfer import as_numbers, upload
 
 from .files import Checkpoint, load_checkpoint, save_checkpoint
@@ -138,6 +138,8 @@ class Trainer:
         self._model, self._settings, self._n = model, settings, n
         self._gradients = Gradients(self._losses, model, self.noise)
         self._readouts: dict[int, Tensor] = {}
+        loops = self.device.type == "cpu" and isinstance(model.config, FullyConnected) and available()
+        self._memory = Memory() if loops else None
 
     def step(self, inputs: NDArray[Any] | Tensor, labels: Integers, progress: float) -> Tensor:
         """One step on inputs (batch, T, ...); the loss and accuracy of a member on them, and the penalty, left on the device."""
@@ -146,11 +148,20 @@ class Trainer:
             group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
         grown = min(1.0, progress / settings.warm_up) if settings.warm_up else 1.0
         given = torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs
-        with _threads(self._model.config, settings):
+        with self._in_loops():
             weight = torch.tensor(self._model.config.members * settings.kl_weight * grown)
             figures = self._gradients(given, torch.from_numpy(labels), weight)
             self.optimiser.step()
         return figures
+
+    @contextmanager
+    def _in_loops(self) -> Iterator[None]:
+        """A fully connected network on the CPU is compiled loops for the most: they get the threads, and memory that stays."""
+        if self._memory is None:
+            yield
+            return
+        with alone(), reusing(self._memory):
+            yield
 
     def _readouts_of(self, steps: int) -> Tensor:
         """The steps, counted from 0, after which the loss is read, on the device."""
@@ -178,12 +189,6 @@ class Trainer:
         loss.backward()  # type: ignore[no-untyped-call]
         right = (counts[-1].argmax(-1) == truth).float().mean()
         return torch.stack([loss.detach() / members, right, torch.zeros_like(right) if penalty is None else penalty.detach()])
-
-
-def _threads(config: Architecture, settings: Training) -> AbstractContextManager[None]:
-    """A fully connected network on the CPU is compiled loops for the most: they get the threads."""
-    loops = settings.device == "cpu" and isinstance(config, FullyConnected) and available()
-    return alone() if loops else nullcontext()
 
 
 def _held(inputs: NDArray[Any], device: torch.device) -> NDArray[Any] | Tensor:

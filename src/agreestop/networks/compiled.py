@@ -8,22 +8,27 @@ set; where none of them can be written it is compiled again by each process.
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
-from typing import Any
+from typing import Any, final
+from weakref import finalize
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 PARTS_A_THREAD = 4  # so that a thread that others hold up does not hold up all
 HUGE_PAGE, HUGE = 1 << 21, 1 << 22
 """Bytes of a huge page, and of an array that is worth some: the C library gives large ones back to the system and asks for them anew."""
 
+_memory: ContextVar[Memory | None] = ContextVar("memory that `reusing` lends", default=None)
 _left: ContextVar[int | None] = ContextVar("threads that `alone` left to the loops", default=None)
 
 
@@ -118,12 +123,51 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 
 def empty(shape: Sequence[int], strides: Sequence[int] | None = None) -> Tensor:
-    """An empty float32 tensor; a large one on huge pages, where the system lends them: to be given small ones takes as long as the work."""
+    """An empty float32 tensor; a large one from the memory that `reusing` keeps, or on huge pages, where the system lends them.
+
+    To be given small pages anew takes as long as the work that fills them.
+    """
+    memory = _memory.get()
+    if memory is not None and 4 * math.prod(shape) >= HUGE:
+        return memory.lend(shape, strides)
     values = torch.empty(shape) if strides is None else torch.empty_strided(shape, strides)
     if values.nbytes >= HUGE and (advise := _madvise()) is not None:
         begin = -(-values.data_ptr() // HUGE_PAGE) * HUGE_PAGE
         advise(begin, values.data_ptr() + values.nbytes - begin, mmap.MADV_HUGEPAGE)  # a refusal leaves the small pages
     return values
+
+
+@final
+class Memory:
+    """Blocks of memory for large tensors. One that nobody holds any more is lent again, and all are given back with this."""
+
+    def __init__(self) -> None:
+        self._free: list[mmap.mmap] = []
+
+    def lend(self, shape: Sequence[int], strides: Sequence[int] | None) -> Tensor:
+        """An empty, dense float32 tensor."""
+        size = 4 * math.prod(shape)
+        block = min((block for block in self._free if len(block) >= size), key=len, default=None)
+        if block is None:
+            block = mmap.mmap(-1, -(-size // HUGE_PAGE) * HUGE_PAGE)
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                with suppress(OSError):  # a refusal leaves the small pages
+                    block.madvise(mmap.MADV_HUGEPAGE)
+        else:
+            self._free.remove(block)
+        array: NDArray[np.float32] = np.ndarray(shape, np.float32, block, 0, None if strides is None else [4 * step for step in strides])
+        finalize(array, self._free.append, block).atexit = False
+        return torch.from_numpy(array)
+
+
+@contextmanager
+def reusing(memory: Memory) -> Iterator[None]:
+    """Within it the loops fill tensors in this memory."""
+    token = _memory.set(memory)
+    try:
+        yield
+    finally:
+        _memory.reset(token)
 
 
 @cache
