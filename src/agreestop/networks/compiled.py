@@ -7,7 +7,6 @@ set; where none of them can be written it is compiled again by each process.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
 import os
@@ -123,23 +122,18 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 
 def empty(shape: Sequence[int], strides: Sequence[int] | None = None) -> Tensor:
-    """An empty float32 tensor; a large one from the memory that `reusing` keeps, or on huge pages, where the system lends them.
-
-    To be given small pages anew takes as long as the work that fills them.
-    """
-    memory = _memory.get()
-    if memory is not None and 4 * math.prod(shape) >= HUGE:
-        return memory.lend(shape, strides)
-    values = torch.empty(shape) if strides is None else torch.empty_strided(shape, strides)
-    if values.nbytes >= HUGE and (advise := _madvise()) is not None:
-        begin = -(-values.data_ptr() // HUGE_PAGE) * HUGE_PAGE
-        advise(begin, values.data_ptr() + values.nbytes - begin, mmap.MADV_HUGEPAGE)  # a refusal leaves the small pages
-    return values
+    """An empty, dense float32 tensor; a large one in the memory of `reusing`, or in some of its own."""
+    if 4 * math.prod(shape) >= HUGE:
+        return (_memory.get() or Memory()).lend(shape, strides)
+    return torch.empty(shape) if strides is None else torch.empty_strided(shape, strides)
 
 
 @final
 class Memory:
-    """Blocks of memory for large tensors. One that nobody holds any more is lent again, and all are given back with this."""
+    """Blocks of memory for large tensors. One that nobody holds any more is lent again, and all are given back with this.
+
+    They lie on huge pages, where the system has some: to be given small ones takes as long as the work that fills them.
+    """
 
     def __init__(self) -> None:
         self._free: list[mmap.mmap] = []
@@ -168,15 +162,3 @@ def reusing(memory: Memory) -> Iterator[None]:
         yield
     finally:
         _memory.reset(token)
-
-
-@cache
-def _madvise() -> Callable[[int, int, int], int] | None:
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return None
-    try:
-        function = ctypes.CDLL(None).madvise
-    except (OSError, AttributeError):
-        return None
-    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return function

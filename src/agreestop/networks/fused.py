@@ -440,9 +440,8 @@ def srm_fused(
     if torch.is_grad_enabled() and any(value.requires_grad for value in given):
         longest = LONGEST_SEGMENT_LEARNED if any(value.requires_grad for value in constants) else LONGEST_SEGMENT
     elif not torch.compiler.is_compiling():
-        return forward(currents, before, constants, 0, narrow=narrow)[
-            :2
-        ]  # without the operator's registration, which takes longer than the kernel
+        # without the operator's registration, which takes longer than the kernel
+        return forward(currents, before, constants, 0, narrow=narrow)[:2]
     spikes, synapse, membrane, refractory, _, _ = _operator(
         currents, *(before or (None,) * 3), *constants, surrogate.name, surrogate.gain, longest
     )
