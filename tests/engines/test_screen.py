@@ -16,7 +16,7 @@ from agreestop.decide.risks import ShapedRisk  # noqa: E402
 from agreestop.decide.simulated import simulate_spikes  # noqa: E402
 from agreestop.engines.drive import decide_early  # noqa: E402
 from agreestop.engines.fused import Fused  # noqa: E402
-from agreestop.engines.screen import can_screen_here, screen_of  # noqa: E402
+from agreestop.engines.screen import Screen, can_screen_here, screen_of  # noqa: E402
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork  # noqa: E402
 from agreestop.networks.srm import Neuron  # noqa: E402
 
@@ -134,12 +134,13 @@ def events(n: int, seed: int) -> tuple[Booleans, Any]:
 
 
 @KERNELS
+@pytest.mark.parametrize("fill", (False, True))
 @pytest.mark.parametrize(("r", "checkpoints"), ((1.0, tuple(range(1, 21))), *((r, (3, 9, 20)) for r in (-np.inf, 0.0, 3.0, np.inf))))
-def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float, checkpoints: tuple[int, ...]) -> None:
+def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float, checkpoints: tuple[int, ...], fill: bool) -> None:
     engine, every = fused(), tuple(range(1, 21))
     (known, labels), (inputs, _) = events(60, 0), events(9, 1)
     scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1))
-    rule = ag.AgreeStop(0.35, checkpoints, 2, risk=ag.TopMass(ag.MergeConfidence(r)))  # the network is untrained
+    rule = ag.AgreeStop(0.35, checkpoints, 2, fill, ag.TopMass(ag.MergeConfidence(r)))  # the network is untrained
     calibrated = rule.calibrate(scores, labels, every)
     expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)), every)
     assert len(np.unique(expected.stop_index)) > 1
@@ -147,6 +148,59 @@ def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float, checkpoint
         run = decide_early(engine, calibrated, inputs, batch_size=5, chunk=chunk)
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
         np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+
+
+@KERNELS
+@pytest.mark.parametrize("fill", (False, True))
+def test_the_rule_is_asked_where_the_kernel_is_not_sure(fill: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its answers are the same where it is not asked, of which some are smaller than allowed."""
+    engine, every = fused(), tuple(range(1, 21))
+    (known, labels), (inputs, _) = events(60, 0), events(60, 1)
+    scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1))
+    calibrated = ag.AgreeStop(0.35, every, 3, fill).calibrate(scores, labels)
+    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)))
+    asked, judge = [], Screen.judge
+
+    def count(screen: Screen, checkpoints: Any, counts: Any) -> Any:
+        asked.append(len(counts))
+        return judge(screen, checkpoints, counts)
+
+    monkeypatch.setattr(Screen, "judge", count)
+    run = decide_early(engine, calibrated, inputs)
+    np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+    np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+    assert sum(asked) < 40
+    assert fill or len(np.unique(expected.set_size[expected.stop_index < 19])) > 1
+
+
+@KERNELS
+@pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
+@pytest.mark.parametrize("seed", range(20))
+def test_what_the_kernel_is_sure_of_is_what_the_rule_does(seed: int) -> None:
+    """On few steps and alike classes, whose counts tie in every way."""
+    from agreestop.engines.fused_screen import DeviceScreen
+
+    rng = np.random.default_rng(seed)
+    n, steps, members, classes = 60, 8, int(rng.integers(1, 5)), int(rng.integers(2, 7))
+    size, r, fill = int(rng.integers(1, classes + 1)), float(rng.choice([-np.inf, -1, 0, 1, 3, np.inf])), bool(rng.integers(2))
+    rates = rng.uniform(0.05, 0.6, (n, 1, 1, classes))
+    spikes, labels = rng.random((n, steps, members, classes)) < rates, rates[:, 0, 0].argmax(axis=1)
+    scores = ag.log_confidence(np.cumsum(spikes, axis=1))
+    rule = ag.AgreeStop(rng.uniform(0.2, 0.8), tuple(range(1, steps + 1)), size, fill, ag.TopMass(ag.MergeConfidence(r)))
+    calibrated = rule.calibrate(scores[:30], labels[:30])
+    expected, screen = calibrated.decide(scores[30:]), screen_of(calibrated)
+    assert screen is not None
+    begins, time, counts, outcome = (
+        torch.zeros((30, *shape), dtype=torch.int32, device=DEVICE)
+        for shape in ((), (), (members, classes), (2 + size + members * classes,))
+    )
+    fresh = torch.from_numpy(spikes[30:]).permute(1, 2, 0, 3).float().to(DEVICE)
+    DeviceScreen(screen, steps, torch.device(DEVICE))(fresh, begins, time, counts, outcome)
+    found = outcome.cpu().numpy()
+    stops, sure, answers = found[:, 0] - 1, found[:, 1] > 0, found[:, 2 : 2 + size, None]
+    assert (stops <= expected.stop_index).all() and sure.any()
+    np.testing.assert_array_equal(stops[sure], expected.stop_index[sure])
+    np.testing.assert_array_equal((answers == np.arange(classes)).any(axis=1)[sure], expected.sets[sure])
 
 
 @KERNELS

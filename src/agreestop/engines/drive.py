@@ -86,30 +86,16 @@ class Engine(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class Candidates:
-    """Of each input, the first checkpoint (n,) at which a screen lets it stop; whether the rule does, (n,), and its set (n, C).
-
-    computed: steps (n,).
-    """
-
-    checkpoints: Integers
-    stop: Booleans
-    sets: Booleans
-    computed: Integers
-
-    @classmethod
-    def none(cls, count: int, classes: int) -> Candidates:
-        """To be filled."""
-        return cls(np.zeros(count, np.int64), np.zeros(count, bool), np.zeros((count, classes), bool), np.zeros(count, np.int64))
+Outcomes = tuple[Integers, Booleans, Integers]
+"""Stop indices (n,), sets (n, C) and steps computed (n,), of some inputs."""
 
 
 @runtime_checkable
 class Flowing(Protocol):
-    """An engine that can screen by itself, where its spikes are."""
+    """An engine that can decide by itself, where its spikes are."""
 
-    def flow(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Candidates | None:
-        """Where inputs (n, T, ...) may stop first, with at most so many under way together; None if it cannot tell for these."""
+    def flow(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Outcomes | None:
+        """Decide on inputs (n, T, ...), with at most so many under way together; None if it cannot for these."""
         ...
 
 
@@ -141,23 +127,18 @@ def decide_early(
     screen = screen_of(calibrated)
     began = perf_counter()
 
-    def in_groups(some: NDArray[Any]) -> tuple[Integers, Booleans, Integers]:
+    outcomes = _flow(engine, screen, inputs, batch_size, chunk)
+    if outcomes is None:
         parts = _in_groups(
-            engine, some, batch_size, lambda batch, first: _decide_batch(engine, calibrated, screen, times, batch, first, chunk)
+            engine, inputs, batch_size, lambda batch, first: _decide_batch(engine, calibrated, screen, times, batch, first, chunk)
         )
         index, sets, computed = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return index, sets, computed
-
-    found = _candidates(engine, screen, inputs, batch_size, chunk)
-    index, sets, computed = in_groups(inputs) if found is None else _settle(found, inputs, in_groups)
+    else:
+        index, sets, computed = outcomes
     return EarlyRun(Decisions(index, sets, calibrated.checkpoints), computed, perf_counter() - began)
 
 
-Outcomes = tuple[Integers, Booleans, Integers]
-"""Stop indices, sets and steps computed, of some inputs."""
-
-
-def _candidates(engine: Engine, screen: Screen | None, inputs: NDArray[Any], places: int, chunk: int | None) -> Candidates | None:
+def _flow(engine: Engine, screen: Screen | None, inputs: NDArray[Any], places: int, chunk: int | None) -> Outcomes | None:
     if screen is None or not screen.on_device or not isinstance(engine, Flowing):
         return None
     try:
@@ -167,16 +148,6 @@ def _candidates(engine: Engine, screen: Screen | None, inputs: NDArray[Any], pla
             raise
         warnings.warn(f"memory did not hold {places} inputs at once with all they need: they are run in a slower way.", stacklevel=3)
         return None
-
-
-def _settle(found: Candidates, inputs: NDArray[Any], anew: Callable[[NDArray[Any]], Outcomes]) -> Outcomes:
-    """What the screen let through and the rule does not is decided on anew."""
-    index, sets, computed = found.checkpoints, found.sets, found.computed
-    again = np.flatnonzero(~found.stop)
-    if len(again):
-        index[again], sets[again], more = anew(inputs[again])
-        computed[again] += more
-    return index, sets, computed
 
 
 def _decide_batch(

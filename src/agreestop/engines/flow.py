@@ -2,8 +2,9 @@
 
 Places come in groups: while the device computes the next steps of one group, the host reads what became of another and lays its frames
 ready. A segment of steps, with its copies to and from the device, is recorded once and replayed, since starting its short kernels from
-Python would take longer than running them. A kernel keeps, for each place, the first checkpoint where the rule may stop and the counts
-there (`fused_screen`). The rule itself judges them while the device goes on, and what it would not have stopped is run once more.
+Python would take longer than running them. A kernel keeps, for each place, the first checkpoint where the rule may stop, its answer and
+the counts there (`fused_screen`). Where that is not sure the rule itself judges, and what it does not stop is run once more, to a later
+checkpoint.
 
 Without a GPU, as in tests, the same steps run without being recorded.
 """
@@ -11,6 +12,7 @@ Without a GPU, as in tests, the same steps run without being recorded.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from threading import Lock
 from typing import Any, final
@@ -26,7 +28,7 @@ from agreestop.networks.recorded import recorded
 from agreestop.networks.srm import SRMState
 from agreestop.networks.transfer import as_numbers, gather
 
-from .drive import Candidates
+from .drive import Outcomes
 from .inputs import as_places
 from .screen import Screen
 
@@ -34,12 +36,12 @@ SEGMENT = 16
 """Steps that are computed together at most, unless told."""
 WORTH_A_LAUNCH = 2048
 """Inputs times steps that fill the device."""
-AT_ONCE = 8192
+AT_ONCE = 16384
 """Inputs times steps that are computed together at most, where more are asked for."""
 GROUPS, KEPT = 2, 2
 """Groups of places, and for how many kinds of calls they are kept ready."""
-WORTH_JUDGING = 256
-"""Inputs that the rule judges together at least: a few take as long."""
+WORTH_JUDGING = 1024
+"""Inputs that are settled together at least: a few take as long."""
 
 
 @final
@@ -52,8 +54,8 @@ class Flow:
         self._free: list[_LivePlace] = []
         self._lock = Lock()  # places are one call's at a time
 
-    def candidates(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Candidates:
-        """Where each of the inputs (n, T, ...) may stop first, with at most so many under way; see `drive.decide_early` for `chunk`."""
+    def decide(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Outcomes:
+        """Decide on inputs (n, T, ...), with at most so many under way; see `drive.decide_early` for `chunk`."""
         with self._lock:
             try:
                 return self._run(inputs, screen, places, chunk)
@@ -61,7 +63,7 @@ class Flow:
                 self._let_go()
                 raise
 
-    def _run(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Candidates:
+    def _run(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Outcomes:
         work = _Work(screen, inputs.shape[:2], self._network.config.classes, chunk or 1)
         count = min(places, len(inputs))
         share = -(-count // GROUPS)
@@ -71,17 +73,21 @@ class Flow:
         run = steps if inputs.shape[1] % steps == 0 else 1
         frames = inputs.reshape(len(inputs) * inputs.shape[1] // run, -1)
         shares = zip(groups, (share, count - share), strict=True)
-        under_way = [(group, _Seats(work, width, taken, steps, run)) for group, taken in shares if taken]
-        for group, seats in under_way:
-            group.start(frames, seats.rows(), seats.begins)
-        while under_way:
-            group, seats = under_way.pop(0)
-            seats.settle(*group.finish())
-            if seats.taken.any():
-                group.start(frames, seats.rows(), seats.begins)
-                under_way.append((group, seats))
-            work.judge(WORTH_JUDGING if under_way else 1)
-        return work.candidates
+        resting = [(group, _Seats(work, width, taken, steps, run)) for group, taken in shares if taken]
+        under_way: deque[tuple[_Group, _Seats]] = deque()
+        while True:
+            for group, seats in tuple(resting):
+                if seats.fill():
+                    group.start(frames, seats.rows(), seats.begins())
+                    resting.remove((group, seats))
+                    under_way.append((group, seats))
+            work.settle(WORTH_JUDGING if under_way else 1)
+            if under_way:
+                group, seats = under_way.popleft()
+                seats.leave(group.finish())
+                resting.append((group, seats))
+            elif not work.waits:
+                return work.outcomes
 
     def _let_go(self) -> None:
         """Of all groups, once nothing runs on them."""
@@ -100,7 +106,9 @@ class Flow:
         else:
             del self._kept[: max(0, len(self._kept) + 1 - KEPT)]
             there = DeviceScreen(screen, steps, self._device)
-            self._kept.append((key, [_Group(self._network, self._device, width, steps, dtype, there) for _ in range(GROUPS)]))
+            counts_at = _counts_at(screen, self._network.config.classes)
+            groups = [_Group(self._network, self._device, width, steps, dtype, there, counts_at) for _ in range(GROUPS)]
+            self._kept.append((key, groups))
         return self._kept[-1][1]
 
     def live(self) -> FlowLive:
@@ -115,38 +123,62 @@ def _segment(width: int, chunk: int | None) -> int:
     return next(steps for steps in range(max(1, min(chunk, AT_ONCE // width)), 0, -1) if chunk % steps == 0)
 
 
+def _counts_at(screen: Screen, classes: int) -> int:
+    """Where the counts begin in what `fused_screen` finds of an input."""
+    return 2 + min(screen.rule.max_set_size, classes)
+
+
 class _Work:
     """Inputs (count, length, ...) that wait for a place, and what is known of the others."""
 
     def __init__(self, screen: Screen, shape: tuple[int, ...], classes: int, chunk: int) -> None:
         (self._count, self.length), self.chunk, self._screen = shape, chunk, screen
-        self._times, self.last, self._next = np.array(screen.times), screen.times[-1], 0
-        self.candidates = Candidates.none(self._count, classes)
-        self._waiting: list[tuple[Integers, Integers]] = []
+        self._times, self.last = np.array(screen.times), screen.times[-1]
+        self._waiting: Integers = np.arange(self._count)
+        self.not_in: Integers = np.zeros(self._count, np.int64)
+        """The first so many steps in which an input does not stop, as is known."""
+        self._counts_at = _counts_at(screen, classes)
+        self.outcomes: Outcomes = np.zeros(self._count, np.int64), np.zeros((self._count, classes), bool), np.zeros(self._count, np.int64)
+        self._left: list[tuple[Integers, Integers, Integers]] = []
+
+    @property
+    def waits(self) -> bool:
+        """Whether an input waits for a place."""
+        return len(self._waiting) > 0
 
     def call(self, count: int) -> Integers:
         """The next inputs, so many or as many as there are."""
-        first, self._next = self._next, min(self._next + count, self._count)
-        return np.arange(first, self._next)
+        called, self._waiting = self._waiting[:count], self._waiting[count:]
+        return called
 
-    def done(self, inputs: Integers, stops: Integers, counts: Integers, computed: Integers) -> None:
-        """These inputs may stop at these steps, with these counts (inputs, K, C)."""
-        self.candidates.checkpoints[inputs] = np.searchsorted(self._times, stops)
-        self.candidates.computed[inputs] = np.minimum(computed, self.last)
-        self._waiting.append((inputs, counts))
+    def left(self, inputs: Integers, found: Integers, computed: Integers) -> None:
+        """These inputs have left their places; what `fused_screen` found of them, and the steps that they ran."""
+        self._left.append((inputs, found, computed))
 
-    def judge(self, least: int) -> None:
-        """What the rule has to say of those that are done, if so many wait for it."""
-        if sum(len(inputs) for inputs, _ in self._waiting) < least:
+    def settle(self, least: int) -> None:
+        """Those that have left, if they are so many: what is sure is written down, of the rest the rule judges, and some wait again."""
+        if sum(len(inputs) for inputs, _, _ in self._left) < least:
             return
-        inputs, counts = (np.concatenate(part) for part in zip(*self._waiting, strict=True))
-        verdict = self._screen.judge(self.candidates.checkpoints[inputs], counts)
-        self.candidates.stop[inputs], self.candidates.sets[inputs] = verdict.stop, verdict.sets
-        self._waiting.clear()
+        inputs, found, computed = (np.concatenate(part) for part in zip(*self._left, strict=True))
+        self._left.clear()
+        stops, answers, counts = found[:, 0], found[:, 2 : self._counts_at], found[:, self._counts_at :]
+        index, sets, steps = self.outcomes
+        index[inputs] = np.searchsorted(self._times, stops)
+        steps[inputs] += np.minimum(computed, self.last)
+        sure = found[:, 1] > 0
+        rows, ranks = np.nonzero(sure[:, None] & (answers >= 0))
+        sets[inputs[rows], answers[rows, ranks]] = True
+        doubtful = inputs[~sure]
+        if len(doubtful):
+            verdict = self._screen.judge(index[doubtful], counts[~sure].reshape(len(doubtful), -1, sets.shape[1]))
+            sets[doubtful] = verdict.sets
+            again = doubtful[~verdict.stop]
+            self.not_in[again] = stops[~sure][~verdict.stop]
+            self._waiting = np.concatenate([again, self._waiting])
 
 
 class _Seats:
-    """The inputs in the places of a group, of which some are never taken, and how many steps each has run.
+    """The inputs in the places of a group, of which the first `taken` serve, and how many steps each has run.
 
     A segment has so many `steps`; frames are copied in runs of `run` steps, which divides that.
     """
@@ -156,21 +188,19 @@ class _Seats:
         self._runs = np.arange(steps // run)
         self._input: Integers = np.zeros(width, np.int64)
         self._time: Integers = np.zeros(width, np.int64)
-        self.taken: Booleans = np.zeros(width, bool)
-        self._fill(np.arange(taken))
+        self._taken: Booleans = np.zeros(width, bool)
+        self._free: Integers = np.arange(taken)
 
-    def _fill(self, places: Integers) -> None:
-        """The next inputs take these places, as far as there are any."""
-        inputs = self._work.call(len(places))
-        self._time[places] = 0
-        self._input[places[: len(inputs)]] = inputs
-        self.taken[places[: len(inputs)]] = True
-        self.taken[places[len(inputs) :]] = False
+    def fill(self) -> bool:
+        """The next inputs take the free places, as far as there are any; whether a place is taken."""
+        inputs = self._work.call(len(self._free))
+        places, self._free = self._free[: len(inputs)], self._free[len(inputs) :]
+        self._input[places], self._taken[places] = inputs, True
+        return bool(self._taken.any())
 
-    @property
-    def begins(self) -> Booleans:
-        """The places whose input begins, and the empty ones."""
-        return (self._time == 0) | ~self.taken
+    def begins(self) -> Integers:
+        """For `fused_screen`, of each place; what is not taken begins over and over."""
+        return np.where(self._time > 0, -1, self._work.not_in[self._input])
 
     def rows(self) -> Integers:
         """Of the next steps, the runs among those of all inputs, place after place; past the end of an input its last."""
@@ -178,25 +208,26 @@ class _Seats:
         runs = np.minimum(self._time[:, None] // self._run + self._runs, length - 1)
         return (self._input[:, None] * length + runs).ravel()
 
-    def settle(self, stops: Integers, counts: Integers) -> None:
-        """What became of the steps: who may stop leaves at the end of the chunk, and others take their places."""
-        work = self._work
-        self._time += self._steps
-        leaves = self.taken & (stops > 0)
+    def leave(self, found: Integers) -> None:
+        """After a segment: who may stop leaves at the end of the chunk."""
+        work, stops = self._work, found[:, 0]
+        self._time[self._taken] += self._steps
+        leaves = self._taken & (stops > 0)
         if work.chunk > self._steps:
             leaves &= self._time >= np.minimum(-(-stops // work.chunk) * work.chunk, work.last)
         left = np.flatnonzero(leaves)
         if len(left):
-            work.done(self._input[left], stops[left], counts[left], self._time[left])
-            self._fill(left)
+            work.left(self._input[left], found[left], self._time[left])
+            self._free = np.concatenate([self._free, left])
+            self._time[left], self._taken[left] = 0, False
 
 
 @final
 class _Places:
     """The state of so many inputs at fixed places in memory. A segment of steps takes frames and beginnings from the host to spikes.
 
-    frames (width, steps, ...) and begins (width,) are the host's to write, while nothing runs. `after` is what a segment does with the
-    read-out spikes (steps, K, width, C), given the places that begin.
+    frames (width, steps, ...) and begins (width,) are the host's to write, while nothing runs: a place goes on with -1 and begins anew
+    with any other number. `after` is what a segment does with the read-out spikes (steps, K, width, C), given those numbers.
     """
 
     @torch.inference_mode()
@@ -212,9 +243,9 @@ class _Places:
         shape, on_gpu = network.config.input_shape, device.type == "cuda"
         self._network, self._after = network, after
         self._given = torch.zeros((width, steps, *shape), dtype=dtype, pin_memory=on_gpu)
-        self._beginning = torch.ones(width, dtype=torch.bool, pin_memory=on_gpu)
+        self._beginning = torch.zeros(width, dtype=torch.int32, pin_memory=on_gpu)
         self.frames, self.begins = self._given.numpy(), self._beginning.numpy()
-        self._frames, self._fresh = self._given.to(device), self._beginning.to(device)
+        self._frames, self._begins = self._given.to(device), self._beginning.to(device)
         self._numbers = as_numbers(self._frames.transpose(0, 1)).contiguous()
         layers = network(torch.zeros((1, width, *shape), device=device))[1].layers
         self._memory = [torch.stack(layer) for layer in layers]
@@ -225,12 +256,13 @@ class _Places:
     @torch.inference_mode()
     def _segment(self) -> None:
         self._frames.copy_(self._given, non_blocking=True)
-        self._fresh.copy_(self._beginning, non_blocking=True)
+        self._begins.copy_(self._beginning, non_blocking=True)
+        fresh = (self._begins >= 0)[:, None]
         for memory in self._memory:
-            memory.masked_fill_(self._fresh[:, None], 0)
+            memory.masked_fill_(fresh, 0)
         spikes, after = self._network(self._numbers.copy_(self._frames.transpose(0, 1)), self._state)
         torch._foreach_copy_([part for layer in self._state.layers for part in layer], [part for layer in after.layers for part in layer])
-        self._after(spikes, self._fresh)
+        self._after(spikes, self._begins)
 
     def _recorded(self) -> Callable[[], None]:
         """A segment, recorded, which moves the state: at its first segment every place must begin."""
@@ -260,33 +292,31 @@ class _Places:
 class _Group:
     """Places under a screen."""
 
-    def __init__(self, network: SpikingNetwork, device: torch.device, width: int, steps: int, dtype: torch.dtype, screen: Any) -> None:
-        shape = (width, network.config.members, network.config.classes)
-        self._screen, self._steps = screen, steps
-        self._time, self._stop = (torch.zeros(width, dtype=torch.int32, device=device) for _ in range(2))
-        self._counts, self._kept = (torch.zeros(shape, dtype=torch.int32, device=device) for _ in range(2))
-        self._results = [torch.zeros(part.shape, dtype=part.dtype, pin_memory=part.is_cuda) for part in (self._stop, self._kept)]
+    def __init__(
+        self, network: SpikingNetwork, device: torch.device, width: int, steps: int, dtype: torch.dtype, screen: Any, counts_at: int
+    ) -> None:
+        members, classes = network.config.members, network.config.classes
+        self._screen = screen
+        self._time = torch.zeros(width, dtype=torch.int32, device=device)
+        self._counts = torch.zeros((width, members, classes), dtype=torch.int32, device=device)
+        self._outcome = torch.zeros((width, counts_at + members * classes), dtype=torch.int32, device=device)
+        self._result = torch.zeros(self._outcome.shape, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._places = _Places(network, device, width, steps, dtype, self._look)
 
-    def _look(self, spikes: Tensor, fresh: Tensor) -> None:
-        self._counts.masked_fill_(fresh[:, None, None], 0)
-        for part in (self._time, self._stop):
-            part.masked_fill_(fresh, 0)
-        self._screen(spikes, self._counts, self._time, self._stop, self._kept)
-        self._time.add_(self._steps)
-        for result, part in zip(self._results, (self._stop, self._kept), strict=True):
-            result.copy_(part, non_blocking=True)
+    def _look(self, spikes: Tensor, begins: Tensor) -> None:
+        self._screen(spikes, begins, self._time, self._counts, self._outcome)
+        self._result.copy_(self._outcome, non_blocking=True)
 
-    def start(self, frames: NDArray[Any], rows: Integers, begins: Booleans) -> None:
+    def start(self, frames: NDArray[Any], rows: Integers, begins: Integers) -> None:
         """The next steps, with these rows of the frames; places begin where told."""
         gather(frames, rows, self._places.frames.reshape(len(rows), -1))
         self._places.begins[:] = begins
         self._places.start()
 
-    def finish(self) -> tuple[Integers, Integers]:
-        """Of each place the step, counted from 1, where its input may stop, 0 for none yet, and the counts there."""
+    def finish(self) -> Integers:
+        """What `fused_screen` found at each place."""
         self._places.wait()
-        return self._results[0].numpy(), self._results[1].numpy()
+        return self._result.numpy()
 
 
 @final
@@ -299,8 +329,8 @@ class _LivePlace:
         self._total = torch.zeros(shape, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._place = _Places(network, device, 1, 1, torch.bool, self._count)
 
-    def _count(self, spikes: Tensor, fresh: Tensor) -> None:
-        self._counts.masked_fill_(fresh, 0)
+    def _count(self, spikes: Tensor, begins: Tensor) -> None:
+        self._counts.masked_fill_(begins >= 0, 0)
         self._counts += spikes[0, :, 0].int()
         self._total.copy_(self._counts, non_blocking=True)
 
@@ -310,7 +340,7 @@ class _LivePlace:
         active = as_places(events, frame.size)
         frame[:] = False
         frame[active] = True
-        self._place.begins[:] = begins
+        self._place.begins[:] = 0 if begins else -1
         self._place.start()
         self._place.wait()
         return self._total.numpy().astype(np.int64)

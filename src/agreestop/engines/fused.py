@@ -24,7 +24,7 @@ from agreestop.networks.transfer import as_numbers, upload
 
 from . import flow
 from .dense import DenseLive, check_weights
-from .drive import CHUNK, Candidates, Live, Pass
+from .drive import CHUNK, Live, Outcomes, Pass
 from .inputs import as_inputs
 from .screen import Screen
 
@@ -61,11 +61,11 @@ class Fused:
         array = as_inputs(inputs, self._network.config.input_shape)
         return FusedPass(self._alone or [self._network], self._device, array, self._bf16, AT_ONCE[self._dense])
 
-    def flow(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Candidates | None:
-        """Where inputs (n, T, ...) may stop first, with at most so many under way together."""
+    def flow(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Outcomes | None:
+        """Decide on inputs (n, T, ...), with at most so many under way together."""
         if self._flow is None or inputs.shape[1] == 1 or not len(inputs):
             return None
-        return self._flow.candidates(as_inputs(inputs, self._network.config.input_shape), screen, places, chunk)
+        return self._flow.decide(as_inputs(inputs, self._network.config.input_shape), screen, places, chunk)
 
     def live(self) -> Live:
         """Start on one live input."""

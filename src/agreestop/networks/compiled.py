@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-PARTS_A_THREAD = 4  # so that a thread that others hold up does not hold up all
+PARTS = 4  # of a thread, so that one that others hold up does not hold up all
 HUGE_PAGE, HUGE = 1 << 21, 1 << 22
 """Bytes of a huge page, and of an array that is worth some: the C library gives large ones back to the system and asks for them anew."""
 
@@ -91,15 +91,15 @@ def alone() -> Iterator[None]:
         _left.reset(token)
 
 
-def in_parallel(work: Callable[[int, int, int], None], items: int, threads: int) -> None:
-    """Call work(thread, first, last) until all items are done, in `threads` threads of which this is one.
+def in_parallel(work: Callable[[int, int, int], None], items: int, threads: int, parts: int = PARTS) -> None:
+    """Call work(thread, first, last) until all items are done, in `threads` threads of which this is one, with so many parts for each.
 
     Which thread takes which items is left to chance, so work must not let a result depend on it.
     """
     threads = max(1, min(threads, items))
     if threads == 1:
         return work(0, 0, items)
-    size = -(-items // (PARTS_A_THREAD * threads))
+    size = -(-items // (parts * threads))
     firsts = iter(range(0, items, size))
 
     def take(thread: int) -> None:

@@ -23,8 +23,8 @@ def upload(array: Tensor | NDArray[Any], device: torch.device | str) -> Tensor:
     return _locked(source).to(device, non_blocking=True)
 
 
-COPIERS, WORTH_SHARING = 4, 1 << 20
-"""Threads that copy together at most, and the bytes that are worth it: one core does not copy at the speed of memory."""
+COPIERS, PARTS, WORTH_SHARING = 2, 2, 1 << 20
+"""Threads that copy together at most, the parts of each, and the bytes that are worth it: one core does not copy at the speed of memory."""
 
 
 def gather(source: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
@@ -33,7 +33,7 @@ def gather(source: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> 
     def copy(_: int, first: int, last: int) -> None:
         source.take(rows[first:last], axis=0, out=out[first:last], mode="clip")
 
-    in_parallel(copy, len(rows), _copiers(out.nbytes))
+    in_parallel(copy, len(rows), _copiers(out.nbytes), PARTS)
 
 
 def _locked(source: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def _locked(source: Tensor) -> Tensor:
     def copy(_: int, first: int, last: int) -> None:
         np.copyto(out[first:last], given[first:last])
 
-    in_parallel(copy, len(out), _copiers(out.nbytes))
+    in_parallel(copy, len(out), _copiers(out.nbytes), PARTS)
     return locked
 
 
