@@ -108,6 +108,7 @@ def one_thread() -> Iterator[None]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """No waiting, a short search, and an engine that needs no compiler."""
     monkeypatch.setattr(benchmark_protocol, "SETTLE", 0.0)
+    monkeypatch.setattr(benchmark_protocol, "TURN", 0.0)
     monkeypatch.setattr("gc.collect", lambda: 0)
     monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
     monkeypatch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
@@ -123,15 +124,26 @@ def contender(name: str, run: Callable[[], object], amount: float = 1.0) -> Cont
 # ---- the protocol
 
 
-def test_each_repeat_runs_everyone_once_and_another_one_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_repeat_gives_everyone_a_turn_and_another_one_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn is filled with runs, of which the time of one is told."""
+    clock, ran = [0.0], []
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
     monkeypatch.setattr(benchmark_protocol, "SETTLE", 0.0)
-    ran: list[str] = []
-    taken = interleave([contender(name, lambda name=name: ran.append(name)) for name in "abc"], 3)  # type: ignore[misc]
-    assert "".join(ran) == "abc" + "abc" + "bca" + "cab"
-    assert [len(seconds) for seconds in taken] == [3, 3, 3]
+
+    def runner(name: str, seconds: float) -> Callable[[], object]:
+        def run() -> None:
+            ran.append(name)
+            clock[0] += seconds
+
+        return run
+
+    taken = interleave([contender(name, runner(name, seconds)) for name, seconds in (("a", 3.0), ("b", 0.04), ("c", 0.125))], 3)
+    assert "".join(ran) == "aabbcc" + "abbbc" + "bbbca" + "cabbb"
+    assert taken == [pytest.approx([seconds] * 3) for seconds in (3.0, 0.04, 0.125)]
 
 
-def test_preparing_comes_before_every_run() -> None:
+def test_preparing_comes_before_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark_protocol, "SETTLE", 0.0)
     order: list[str] = []
     one = Contender("work", "a", "1", "", lambda: order.append("run"), 1.0, prepare=lambda: order.append("prepare"))
     interleave([one], 1)

@@ -45,12 +45,13 @@ from .benchmark_setup import BERNOULLI, MNIST, N_CALIBRATION, Note, Plan, Tell, 
 from .benchmark_works import Peers, bench_decisions, bench_streams, bench_training
 
 PROTOCOL = (
-    "each repeat runs every system once, in an order that moves on by one; medians over repeats, low and high are the 10 % and 90 % points",
+    "each repeat gives every system a turn of a tenth of a second or one run, in an order that moves on by one; medians over repeats, "
+    "low and high are the 10 % and 90 % points",
     "peers use their plain LIF neuron, without synapse or refractory time; ours are SRM neurons with both",
     "peers have the weights of our members and no biases; float32 everywhere; each in the fastest of its idiomatic forms, tried first",
     "peers compute the spike counts of six members at T; ours also apply the rule at every step",
     "on a GPU, ours multiplies spikes by weights in two parts of float16 summed in float32, which hold a weight but for its last bit",
-    "beside a GPU PyTorch has one thread for all, since several wait for one another longer than they gain; ours copies with four",
+    "beside a GPU PyTorch has one thread for all, since several wait for one another longer than they gain; ours copies with two",
     "inputs wait in host memory: for ours as booleans; for peers on a CPU as float32 in their own layout, on a GPU as booleans, "
     "so that all copy the same bytes there",
     "a live input reaches ours as the list of its events, and peers as a dense frame that is ready before the clock starts",

@@ -1,13 +1,14 @@
 """How the benchmark measures: every system in turn, in one run.
 
-Each repeat runs every contender once, in an order that moves on by one from repeat to repeat, so that what warms up, throttles or
-disturbs the machine reaches all alike. Everyone is run once before the clock starts. Reported are the median over repeats and the
-spread from 10 % to 90 %.
+Each repeat gives every contender a turn, in an order that moves on by one from repeat to repeat, so that what warms up, throttles or
+disturbs the machine reaches all alike. In its turn a contender runs as often as fills a tenth of a second, once at least. Everyone is run
+before the clock starts. Reported are the median over repeats and the spread from 10 % to 90 %.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import torch
 from agreestop.report.benchmark_records import FASTER_IS_MORE, STEP, BenchRecord
 
 SETTLE = 0.05  # seconds between contenders: threads of the last one may spin for a moment, and must not take the next one's core
+TURN = 0.1  # seconds: what runs for less is run again, since the first moments are a processor's that wakes up
 HOPELESS = 1.5  # a form that takes so many times as long as the best one is not run again
 
 
@@ -27,7 +29,10 @@ def nothing() -> None:
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """A system at a piece of work. A run does `amount` of what the unit counts; `prepare` comes before the clock starts."""
+    """A system at a piece of work. A run does `amount` of what the unit counts.
+
+    `prepare` comes before the clock starts; what needs it is run once a turn.
+    """
 
     work: str
     system: str
@@ -54,25 +59,29 @@ def turns(count: int, repeat: int) -> list[int]:
 
 
 def interleave(contenders: Sequence[Contender], repeats: int, device: str = "cpu") -> list[list[float]]:
-    """Seconds of each contender in each repeat."""
+    """Seconds of a run of each contender in each repeat."""
+    runs = []
     for contender in contenders:
         _seconds(contender, device)
+        again = 1 if contender.prepare is not nothing else math.ceil(TURN / max(_seconds(contender, device), 1e-6))
+        runs.append(max(1, again))
     gc.collect()  # what came before is not theirs to clean up
     taken: list[list[float]] = [[] for _ in contenders]
     for repeat in range(repeats):
         for place in turns(len(contenders), repeat):
             time.sleep(SETTLE)
-            taken[place].append(_seconds(contenders[place], device))
+            taken[place].append(_seconds(contenders[place], device, runs[place]))
     return taken
 
 
-def _seconds(contender: Contender, device: str) -> float:
+def _seconds(contender: Contender, device: str, runs: int = 1) -> float:
     contender.prepare()
     finish(device)
     begin = time.perf_counter()
-    contender.run()
+    for _ in range(runs):
+        contender.run()
     finish(device)
-    return time.perf_counter() - begin
+    return (time.perf_counter() - begin) / runs
 
 
 def finish(device: str) -> None:

@@ -42,7 +42,10 @@ N_CALIBRATION, TARGET, MAX_SET_SIZE = 50, 0.9, 3
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes of everything. `inputs` are decided on in each run, `streams` pushed step by step; training goes `rounds` steps a run."""
+    """Sizes of everything. `streams` are pushed step by step; training goes `rounds` steps a run.
+
+    `inputs` are decided on in each run; by peers as many of them as are one large batch, since they take batch after batch.
+    """
 
     device: str = "cpu"
     shape: tuple[int, int, int] = (2, 26, 26)
@@ -81,7 +84,7 @@ def plan_for(device: str, quick: bool = False, plain: bool = False) -> Plan:
     """The sizes for a device; quick ones show that all works, and their ratios are no result."""
     plan = Plan(device, plain=plain)
     if device == "cuda":
-        plan = replace(plan, inputs=1792, rounds=8, parts=(8000, 1000, 2000), epochs=6, training_batch=128)
+        plan = replace(plan, inputs=1792, rounds=4, parts=(8000, 1000, 2000), epochs=6, training_batch=128)
     if quick:
         plan = replace(plan, batches=(16,), inputs=32, streams=1, rounds=1, repeats=3, parts=(256, 200, 200), epochs=1)
     return plan

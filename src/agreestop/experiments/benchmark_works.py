@@ -96,7 +96,8 @@ def judged(plan: Plan, records: Sequence[BenchRecord]) -> list[BenchRecord]:
 def bench_decisions(ready: Ready, peers: Peers, name: str, inputs: Booleans, batch: int, early: bool) -> list[BenchRecord]:
     """Decisions a second on inputs (n, T, ...), n in batches: at T, and where `early` also as soon as the rule stops."""
     plan, engine, calibrated = ready.plan, ready.engine(inputs), ready.calibrated
-    parts = [inputs[start : start + batch] for start in range(0, len(inputs), batch)]
+    few = min(len(inputs), max(plan.batches))
+    parts = [inputs[start : min(start + batch, few)] for start in range(0, few, batch)]
 
     def peer_run(ensemble: PeerEnsemble) -> Callable[[], object]:
         prepared = [ensemble.prepare(part) for part in parts]
@@ -108,7 +109,7 @@ def bench_decisions(ready: Ready, peers: Peers, name: str, inputs: Booleans, bat
     contenders = [ours("decide-full", f"{engine.name} engine, the rule at every step", decide(plan.steps), len(inputs))]
     if early:
         contenders.append(ours("decide-early", f"{engine.name} engine, stops with AgreeStop", decide(None), len(inputs)))
-    contenders += peers.contenders("decide-full", batch, len(inputs), lambda peer: forms_of(peer, plan.device, plan.plain), peer_run)
+    contenders += peers.contenders("decide-full", batch, few, lambda peer: forms_of(peer, plan.device, plan.plain), peer_run)
     records = judged(plan, measure(contenders, Where(name, DECISIONS, batch), plan.repeats, plan.device))
     if early and ready.evaluation is not None:
         computed = decide_early(engine, calibrated, inputs, batch, any_engine=True).computed.mean() / plan.steps
