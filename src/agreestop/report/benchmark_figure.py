@@ -64,7 +64,7 @@ def _bars(axes: Axes, records: Sequence[BenchRecord]) -> None:
             if record.times_fastest_peer is not None:
                 ratio = record.times_fastest_peer
                 words = f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
-                axes.annotate(words, (place, record.high), (0, 3 + 9 * (at % 2)), textcoords="offset points", ha="center", fontsize=8)
+                axes.annotate(words, (place, record.high), (8 * (at % 2) - 5, 3), textcoords="offset points", ha="center", fontsize=7)
     axes.set_yscale("log")
     axes.set_ylabel(UNITS[records[0].unit])
     axes.set_xticks(range(len(groups)), [_group(*group) for group in groups], fontsize=8.5)
