@@ -17,9 +17,10 @@ from agreestop.decide.atomic import atomic_writer
 from .contents import Breakdown, Share
 from .records import Record
 
-COLOURS = ("#999999", "#56B4E9", "#CC79A7", "#009E73", "#0072B2", "#E69F00", "#D55E00", "#E69F00", "#D55E00", "#000000")
-MARKERS = ("x", "s", "D", "P", "^", "o", "v", "o", "v", "*")
-GLYPHS = ("✕", "■", "◆", "✚", "▲", "●", "▼", "●", "▼", "★")
+COLOURS = ("#8C6D46", "#7A7A7A", "#1A1A1A", "#CC79A7", "#009E73", "#0072B2", "#D55E00", "#0072B2", "#D55E00", "#B4B4B4")
+MARKERS = ("<", "s", "D", "P", "^", "o", "v", "o", "v", "x")
+GLYPHS = ("◀", "■", "◆", "✚", "▲", "●", "▼", "●", "▼", "✕")
+"""In the order of the rules of `agreestop run`, which look the same in `paper_figures`."""
 ABOVE, BELOW, MUTED = "#0072B2", "#D55E00", "#B0B0B0"
 PANEL, WIDE_PANEL = (4.3, 3.5), (5.0, 3.7)  # inches
 

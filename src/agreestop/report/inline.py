@@ -15,7 +15,13 @@ from matplotlib.image import imsave
 from agreestop.decide.checks import Integers
 
 # matplotlib writes these; the page gives them a value in light and one in dark.
-PAGE_COLOURS = {"#000000": "currentColor", "#ffffff": "var(--card)", "#b0b0b0": "var(--muted-ink)", "#0072b2": "var(--line-blue)"}
+PAGE_COLOURS = {
+    "#000000": "currentColor",
+    "#1a1a1a": "currentColor",
+    "#ffffff": "var(--card)",
+    "#b0b0b0": "var(--muted-ink)",
+    "#0072b2": "var(--line-blue)",
+}
 ON, OFF = (43, 143, 214), (224, 98, 38)
 
 
@@ -53,8 +59,13 @@ def _page_value(name: str, value: str, prefix: str) -> str:
     value = re.sub(r"url\(#", f"url(#{prefix}-", value)
     if name == "style":
         value = re.sub(r"font-family: [^;]*", "font-family: inherit", value)
-        value = re.sub("#[0-9a-f]{6}", lambda found: PAGE_COLOURS.get(found[0], found[0]), value, flags=re.IGNORECASE)
+        value = re.sub("#[0-9a-f]{6}", lambda found: on_page(found[0]), value, flags=re.IGNORECASE)
     return value
+
+
+def on_page(colour: str) -> str:
+    """What the page makes of a colour."""
+    return PAGE_COLOURS.get(colour.lower(), colour)
 
 
 def event_frame(events: Integers, most: int) -> str:

@@ -19,7 +19,7 @@ from agreestop.decide.decisions import Estimate
 
 from .contents import Example, Report, Section
 from .figures import Panel, Style, breakdown_panels, coverage_and_latency_panels, draw_breakdown, draw_coverage_and_latency, styles_of
-from .inline import event_frame, inline_svg
+from .inline import event_frame, inline_svg, on_page
 from .verdict import Verdict, interval, promise_of
 
 PAPER = "https://doi.org/10.3390/e26020126"
@@ -90,6 +90,7 @@ def render_page(report: Report) -> str:
         "promise_of": promise_of,
         "interval": interval,
         "frames": _frames,
+        "on_page": on_page,
         "chips_of": _chips,
         "stop_step": _stop_step,
         "says_little": says_little,
