@@ -151,3 +151,9 @@ def test_risks_pool_confidences_only(pooling: object) -> None:
 def test_what_is_no_risk_is_refused() -> None:
     with pytest.raises(ag.InputError, match="give a risk such as TopMass"):
         ag.AgreeStop(0.9, TIMES, 1, risk="top mass")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("offset", (np.nan, np.inf))
+def test_offsets_that_no_risk_can_be_shaped_with_are_refused(offset: float) -> None:
+    with pytest.raises(ag.InputError, match="nan or inf"):
+        ag.ShapedRisk(ag.TopMass(), np.array([0.3, offset]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag  # noqa: E402
 from agreestop.decide.checks import Booleans  # noqa: E402
+from agreestop.decide.policies import RiskThreshold  # noqa: E402
 from agreestop.decide.risks import ShapedRisk  # noqa: E402
 from agreestop.decide.simulated import simulate_spikes  # noqa: E402
 from agreestop.engines.drive import decide_early  # noqa: E402
@@ -195,12 +197,44 @@ def test_what_the_kernel_is_sure_of_is_what_the_rule_does(seed: int) -> None:
         for shape in ((), (), (members, classes), (2 + size + members * classes,))
     )
     fresh = torch.from_numpy(spikes[30:]).permute(1, 2, 0, 3).float().to(DEVICE)
-    DeviceScreen(screen, steps, torch.device(DEVICE))(fresh, begins, time, counts, outcome)
+    DeviceScreen(screen, classes, steps, torch.device(DEVICE))(fresh, begins, time, counts, outcome)
     found = outcome.cpu().numpy()
     stops, sure, answers = found[:, 0] - 1, found[:, 1] > 0, found[:, 2 : 2 + size, None]
     assert (stops <= expected.stop_index).all() and sure.any()
     np.testing.assert_array_equal(stops[sure], expected.stop_index[sure])
     np.testing.assert_array_equal((answers == np.arange(classes)).any(axis=1)[sure], expected.sets[sure])
+
+
+HOSTILE = (
+    (-1.0, 1000.0, -2.948892845482078, [[6, 12, 12], [12, 12, 6], [13, 6, 12]]),
+    (-1.0, 999.99989707, -0.8485395605475787, [[20, 18, 20], [7, 20, 18], [18, 8, 8]]),
+    (1e-3, 10.0, -0.4228177601851826, [[1, 10, 1], [11, 1, 11], [10, 11, 10]]),
+    (0.01, 100.0, -0.46713307732707676, [[2, 6, 2], [6, 4, 4], [4, 2, 6]]),
+)
+
+
+@KERNELS
+@pytest.mark.parametrize(("r", "temperature", "threshold", "counts"), HOSTILE)
+def test_rounding_that_is_made_large_leaves_the_kernel_in_doubt(r: float, temperature: float, threshold: float, counts: Any) -> None:
+    """A risk within float64's rounding of the threshold, and a temperature or an exponent that magnifies float32's."""
+    from agreestop.engines.fused_screen import DeviceScreen
+
+    given, times = np.array([counts]), (80, 81)
+    rule = ag.AgreeStop(0.5, times, 1, True, ag.TopMass(ag.MergeConfidence(r), np.full(2, temperature), times))
+    calibrated = rule.calibrate(ag.log_confidence(np.stack([given] * 2, axis=1)), [0])
+    screen = screen_of(replace(calibrated, policy=RiskThreshold(threshold, 1, True)))
+    assert screen is not None and screen.on_device
+    begins, time = (torch.full((1,), value, dtype=torch.int32, device=DEVICE) for value in (-1, 79))
+    before, outcome = torch.tensor(given, dtype=torch.int32, device=DEVICE), torch.zeros((1, 12), dtype=torch.int32, device=DEVICE)
+    DeviceScreen(screen, 3, 1, torch.device(DEVICE))(torch.zeros((1, 3, 1, 3), device=DEVICE), begins, time, before, outcome)
+    assert outcome[0, :2].tolist() == [80, 0]
+
+
+@pytest.mark.parametrize("r", (1e39, -1e39, 1e-46))
+def test_exponents_that_float32_does_not_hold_are_the_hosts(r: float) -> None:
+    rule = ag.AgreeStop(0.8, EVERY, 2, risk=ag.TopMass(ag.MergeConfidence(r)))
+    screen = screen_of(rule.calibrate(SCORES[KNOWN], LABELS[KNOWN], EVERY))
+    assert screen is not None and not screen.on_device
 
 
 @KERNELS

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import Floats, Index, Integers, as_checkpoints, as_floats
+from .checks import Floats, Index, InputError, Integers, as_checkpoints, as_floats
 from .pooling import MODEL_AVERAGE, MergeConfidence
 from .scores import fit_temperatures, pooling_of
 from .tuned_rows import TunedRows
@@ -132,7 +132,10 @@ class ShapedRisk:
     rows: TunedRows | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "offsets", as_floats(self.offsets, "offsets"))
+        offsets = as_floats(self.offsets, "offsets")
+        if not (offsets < np.inf).all():
+            raise InputError("offsets holds nan or inf: give numbers, or -inf for a checkpoint at which nothing stops.")
+        object.__setattr__(self, "offsets", offsets)
 
     @classmethod
     def per_time(cls, base: Risk, times: Sequence[float], power: float = 1.0) -> ShapedRisk:

@@ -40,7 +40,7 @@ AT_ONCE = 16384
 """Inputs times steps that are computed together at most, where more are asked for."""
 GROUPS, KEPT = 2, 2
 """Groups of places, and for how many kinds of calls they are kept ready."""
-WORTH_JUDGING = 1024
+WORTH_SETTLING = 1024
 """Inputs that are settled together at least: a few take as long."""
 
 
@@ -81,7 +81,7 @@ class Flow:
                     group.start(frames, seats.rows(), seats.begins())
                     resting.remove((group, seats))
                     under_way.append((group, seats))
-            work.settle(WORTH_JUDGING if under_way else 1)
+            work.settle(WORTH_SETTLING if under_way else 1)
             if under_way:
                 group, seats = under_way.popleft()
                 seats.leave(group.finish())
@@ -99,14 +99,15 @@ class Flow:
         """Groups of this width; those of one of the last calls where nothing else is asked for."""
         from .fused_screen import DeviceScreen  # imported here since Triton takes a while
 
-        key = (screen.policy, width, steps, dtype)
+        key = (screen.rule, screen.policy, width, steps, dtype)
         place = next((place for place, (known, _) in enumerate(self._kept) if known == key), None)
         if place is not None:
             self._kept.append(self._kept.pop(place))
         else:
             del self._kept[: max(0, len(self._kept) + 1 - KEPT)]
-            there = DeviceScreen(screen, steps, self._device)
-            counts_at = _counts_at(screen, self._network.config.classes)
+            classes = self._network.config.classes
+            there = DeviceScreen(screen, classes, steps, self._device)
+            counts_at = _counts_at(screen, classes)
             groups = [_Group(self._network, self._device, width, steps, dtype, there, counts_at) for _ in range(GROUPS)]
             self._kept.append((key, groups))
         return self._kept[-1][1]
@@ -171,7 +172,7 @@ class _Work:
         doubtful = inputs[~sure]
         if len(doubtful):
             verdict = self._screen.judge(index[doubtful], counts[~sure].reshape(len(doubtful), -1, sets.shape[1]))
-            sets[doubtful] = verdict.sets
+            sets[doubtful[verdict.stop]] = verdict.sets[verdict.stop]
             again = doubtful[~verdict.stop]
             self.not_in[again] = stops[~sure][~verdict.stop]
             self._waiting = np.concatenate([again, self._waiting])

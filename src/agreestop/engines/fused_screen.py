@@ -19,10 +19,11 @@ from torch import Tensor
 from .screen import Screen
 
 SLACK = 2e-4
-"""Rounding of float32, with room, in a logarithm of ten or so; of a larger one, in proportion."""
+"""Rounding of float32, with room, in a log-risk of ten or so; in a larger one, in proportion. `Screen.doubt` adds that of what goes in."""
+EPSILON = float(np.finfo(np.float32).eps)
 FAR = 1e30  # below the logarithm of anything
 TINY = tl.constexpr(1e-30)  # for members and classes that only fill up a tile
-ARITHMETIC, GEOMETRIC, LARGEST, SMALLEST = 0, 1, 2, 3
+POWER, GEOMETRIC, LARGEST, SMALLEST = (tl.constexpr(kind) for kind in range(4))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -38,11 +39,11 @@ def _pooled(count: tl.tensor, exists: tl.tensor, members: tl.tensor, exponent: t
     numbers = tl.where(exists, count.to(tl.float32), -1e30)
     gaps = numbers - tl.max(numbers, 1)[:, None]
     logs = gaps - tl.log(tl.maximum(tl.sum(tl.where(exists, tl.exp(gaps), 0.0), 1), TINY))[:, None]
-    if MEAN == 2:
+    if MEAN == LARGEST:
         pooled = tl.max(tl.where(exists, logs, -1e30), 0)
-    elif MEAN == 3:
+    elif MEAN == SMALLEST:
         pooled = tl.min(tl.where(exists, logs, 1e30), 0)
-    elif MEAN == 1:
+    elif MEAN == GEOMETRIC:
         pooled = tl.sum(tl.where(exists, logs, 0.0), 0) / members
     else:
         scaled = tl.where(exists, logs * exponent, -1e30)
@@ -62,6 +63,7 @@ def _screen_kernel(
     temperatures: tl.tensor,
     above: tl.tensor,
     below: tl.tensor,
+    doubt: tl.tensor,
     exponent: tl.tensor,
     slack: tl.tensor,
     steps: tl.tensor,
@@ -86,7 +88,7 @@ def _screen_kernel(
     source = spikes + row * row_stride + member * member_stride + label * class_stride
     outcome += row * (2 + SIZE + members * classes)
     counts += row * members * classes
-    begin = tl.load(begins + row)
+    begin = tl.load(begins + row)  # below 0 for what goes on; else the steps in which it does not stop, kept as a `stopped` of minus that
     fresh = begin >= 0
     passed = tl.where(fresh, 0, tl.load(time + row))
     stopped = tl.where(fresh, -begin, tl.load(outcome))
@@ -108,19 +110,19 @@ def _screen_kernel(
         stopped = tl.where(first, passed + step, stopped).to(tl.int32)
         held = tl.where(first, count, held)
     if stopped > passed:
-        high, low = tl.load(above + stopped - 1), tl.load(below + stopped - 1)
+        high, low, unsettled = tl.load(above + stopped - 1), tl.load(below + stopped - 1), tl.load(doubt + stopped - 1)
         pooled = _pooled(held, exists, members, exponent, MEAN) * tl.load(temperatures + stopped - 1)
         there = lone < classes
         whole = _log_sum(pooled, there)
-        sure, apart = slack >= 0, slack >= 0
+        sure, apart = stopped > 0, stopped > 0  # true, until found otherwise
         for rank in tl.static_range(SIZE):
             best = tl.argmax(tl.where(there, pooled, -1e30), 0)
             value, mass = tl.max(tl.where(there, pooled, -1e30), 0), _log_sum(pooled, there) - whole
             there = there & (lone != best)
             answered = (mass >= high) | FILL | (rank == 0)
             sure = sure & (answered | (mass < low))
-            # no other class is close to the last that is answered, or those that are have its counts: then their numbers order them
-            close = (lone < classes) & (tl.abs(value - pooled) <= slack * (1 + tl.abs(value)))
+            # no class left out is close to the last one answered; or all that are close have the very same counts, and the lowest wins
+            close = (lone < classes) & (tl.abs(value - pooled) <= slack * (1 + tl.abs(value)) + unsettled)
             counted = tl.sum(tl.where(label == best, held, 0), 1)[:, None]
             differs = (tl.max(tl.where(exists & (held != counted), 1, 0), 0) > 0) | (pooled != value)
             clear = (tl.max((close & there).to(tl.int32), 0) == 0) | (tl.max((close & differs).to(tl.int32), 0) == 0)
@@ -142,23 +144,23 @@ class DeviceScreen:
     what is under the one may stop, and surely does under the other.
     """
 
-    def __init__(self, screen: Screen, beyond: int, device: torch.device) -> None:
-        times, slack = screen.times, SLACK * (1 + np.abs(screen.bounds))
-        slack = np.where(np.isfinite(slack), slack, 0)
+    def __init__(self, screen: Screen, classes: int, beyond: int, device: torch.device) -> None:
+        times, rounding = screen.times, screen.doubt(classes, EPSILON)
+        slack = np.where(np.isfinite(screen.bounds), SLACK * (1 + np.abs(screen.bounds)) + 2 * rounding, 0)
         places = np.array(times) - 1
-        above, below, temperatures = (np.full(times[-1] + beyond, value) for value in (-FAR, -FAR, 1.0))
+        above, below, doubt, temperatures = (np.full(times[-1] + beyond, value) for value in (-FAR, -FAR, 0.0, 1.0))
         above[places], below[places] = (np.clip(bounds, -FAR, FAR) for bounds in (screen.bounds + slack, screen.bounds - slack))
         above[places[-1]] = FAR
-        temperatures[places] = screen.temperatures
-        self._tables = [torch.tensor(values, dtype=torch.float32, device=device) for values in (temperatures, above, below)]
+        temperatures[places], doubt[places] = screen.temperatures, 2 * rounding
+        self._tables = [torch.tensor(values, dtype=torch.float32, device=device) for values in (temperatures, above, below, doubt)]
         self._exponent, self._size, self._fill, self._slack = screen.exponent, screen.rule.max_set_size, screen.rule.fill, SLACK
 
     def __call__(self, spikes: Tensor, begins: Tensor, time: Tensor, counts: Tensor, outcome: Tensor) -> None:
         """Go through spikes (steps, K, rows, C) of rows that have run for `time` (rows,) steps.
 
         begins (rows,): -1 for a row that goes on; another begins, and does not stop in its first so many steps. `time` and `counts`
-        (rows, K, C) move on. `outcome` (rows, 2 + I + K·C) holds the first step, counted from 1, at which a row may stop, none above 0
-        before it is known; whether that is sure; the classes of the answer, if so, -1 for none; and the counts there.
+        (rows, K, C) move on. `outcome` (rows, 2 + min(I, C) + K·C) holds the first step, counted from 1, at which a row may stop, none
+        above 0 before it is known; whether that is sure; the classes of the answer, if so, -1 for none; and the counts there.
         """
         steps, members, rows, classes = spikes.shape
         _screen_kernel[(rows,)](
@@ -176,7 +178,7 @@ class DeviceScreen:
             *spikes.stride(),
             SIZE=min(self._size, classes),
             FILL=self._fill,
-            MEAN={math.inf: LARGEST, -math.inf: SMALLEST, 0.0: GEOMETRIC}.get(self._exponent, ARITHMETIC),
+            MEAN={math.inf: LARGEST, -math.inf: SMALLEST, 0.0: GEOMETRIC}.get(self._exponent, POWER),
             MEMBERS=triton.next_power_of_2(members),
             CLASSES=triton.next_power_of_2(classes),
             num_warps=1,

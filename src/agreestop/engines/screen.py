@@ -3,14 +3,16 @@
 At most checkpoints most inputs go on, and to find that out a rule need not be exact. For AgreeStop an approximate log-risk is computed in a
 compiled loop, here, or in one kernel of a GPU (`fused_screen`), and an input may stop only where
 
-    log e_t - offset_t  <  log λ + slack,        slack = SLACK (1 + |log λ + offset_t|)
+    log e_t - offset_t  <  log λ + slack,        slack = SLACK (1 + |log λ + offset_t|) + doubt_t
 
-and SLACK is far above the rounding of that arithmetic. The rule itself then judges each input at the first checkpoint where it may stop,
+and SLACK is far above the rounding of that arithmetic; `doubt` is what a large temperature, many steps or an exponent near 0 make of it.
+The rule itself then judges each input at the first checkpoint where it may stop,
 all of them at once, and at the next one if it does not. So decisions are the rule's own, bit for bit, and the looking costs little.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +29,11 @@ from agreestop.decide.policies import RiskThreshold, Verdict
 from agreestop.decide.risks import ShapedRisk, TopMass
 
 SLACK = 1e-9
+EPSILON = float(np.finfo(np.float64).eps)
+ROUNDINGS = 16
+"""Roundings, with room, of numbers as large as the counts of a step, between spikes and the pooled log-confidence."""
+EXPONENTS, LARGEST = (1e-3, 1e6), 1e6
+"""Exponents, and numbers in a rule, that float32 can work with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +55,11 @@ class Screen:
 
     @property
     def on_device(self) -> bool:
-        """Whether the kernel for GPUs knows this risk."""
-        return not self.learned.shape[1]
+        """Whether the kernel for GPUs knows this risk, and float32 holds its numbers."""
+        mean = self.exponent == 0 or math.isinf(self.exponent) or EXPONENTS[0] <= abs(self.exponent) <= EXPONENTS[1]
+        bounds = self.bounds[np.isfinite(self.bounds)]
+        held = all((np.abs(values) <= LARGEST).all() for values in (bounds, self.temperatures))
+        return not self.learned.shape[1] and mean and held
 
     @property
     def times(self) -> list[int]:
@@ -61,6 +71,12 @@ class Screen:
         """The last checkpoint, at which every input stops."""
         return len(self.bounds) - 1
 
+    def doubt(self, classes: int, epsilon: float) -> Floats:
+        """How far rounding of relative size `epsilon` may move a tempered log-confidence, (M,): counts are no larger than their step."""
+        sums = 8 / abs(self.exponent) if self.exponent and math.isfinite(self.exponent) else 0.0
+        largest = np.array(self.rule.checkpoints, dtype=np.float64) + math.log(classes) + sums
+        return np.asarray(ROUNDINGS * epsilon * np.abs(self.temperatures) * largest)
+
     def may_stop(self, counts: NDArray[Any], checkpoints: Sequence[int]) -> Booleans:
         """Whether inputs with these spike counts (rows, len(checkpoints), K, C) may stop there, (rows, len(checkpoints))."""
         from .screen_kernel import may_stop  # imported here since it compiles its loop
@@ -68,7 +84,9 @@ class Screen:
         flags = np.empty(counts.shape[:2], np.bool_)
         places = np.array(checkpoints, dtype=np.int64)
         counts = np.ascontiguousarray(counts, dtype=np.int64)
-        may_stop(counts, places, self.exponent, self.temperatures, self.bounds, self.learned, self.rule.max_set_size, SLACK, FLOOR, flags)
+        slack = SLACK * (1 + np.abs(self.bounds)) + 2 * self.doubt(counts.shape[3], EPSILON)
+        bounds = self.bounds + np.where(np.isfinite(self.bounds), slack, 0)
+        may_stop(counts, places, self.exponent, self.temperatures, bounds, self.learned, self.rule.max_set_size, SLACK, FLOOR, flags)
         flags[:, places == self.last] = True
         return flags
 

@@ -27,7 +27,7 @@ def _log_sum(values, first, last, scale):  # type: ignore[no-untyped-def]
     "void(int64[:,:,:,::1], int64[::1], float64, float64[::1], float64[::1], float64[:,::1], int64, float64, float64, boolean[:,::1])"
 )
 def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size, slack, floor, flags):  # type: ignore[no-untyped-def]
-    """Fill flags (rows, S) from counts (rows, S, K, C)."""
+    """Fill flags (rows, S) from counts (rows, S, K, C); `bounds` have their slack."""
     rows, places, members, classes = counts.shape
     logs = np.empty((members, classes))
     one = np.empty(members)
@@ -106,4 +106,4 @@ def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size,
                 logit += weights[3] * mean + weights[4] * one.max() + weights[5] * math.sqrt(spread / members)
                 logit += weights[6] * dissent / members + weights[7] * log_time + weights[8] * log_time * tail
                 risk = -math.log1p(math.exp(-logit)) if logit > -700 else logit
-            flags[row, place] = risk < bound + slack * (1 + abs(bound))
+            flags[row, place] = risk < bound
