@@ -3,11 +3,11 @@
 At most checkpoints most inputs go on, and to find that out a rule need not be exact. For AgreeStop an approximate log-risk is computed in a
 compiled loop, here, or in one kernel of a GPU (`fused_screen`), and an input may stop only where
 
-    log e_t - offset_t  <  log λ + slack,        slack = SLACK (1 + |log λ + offset_t|) + doubt_t
+    log e_t - offset_t  <  log λ + slack,        slack = SLACK (1 + |log λ + offset_t|) + 2 doubt_t
 
 and SLACK is far above the rounding of that arithmetic; `doubt` is what a large temperature, many steps or an exponent near 0 make of it.
-The rule itself then judges each input at the first checkpoint where it may stop,
-all of them at once, and at the next one if it does not. So decisions are the rule's own, bit for bit, and the looking costs little.
+The rule itself then judges each input at the first checkpoint where it may stop, all of them at once, and at the next one if it does not;
+on a GPU only where stop or answer lie within the slack. So decisions are the rule's own, bit for bit, and the looking costs little.
 """
 
 from __future__ import annotations
