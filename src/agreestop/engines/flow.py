@@ -126,20 +126,20 @@ def _segment(width: int, chunk: int | None) -> int:
 
 def _counts_at(screen: Screen, classes: int) -> int:
     """Where the counts begin in what `fused_screen` finds of an input."""
-    return 2 + min(screen.rule.max_set_size, classes)
+    return 2 + screen.answers(classes)
 
 
 class _Work:
     """Inputs (count, length, ...) that wait for a place, and what is known of the others."""
 
     def __init__(self, screen: Screen, shape: tuple[int, ...], classes: int, chunk: int) -> None:
-        (self._count, self.length), self.chunk, self._screen = shape, chunk, screen
+        (count, self.length), self.chunk, self._screen = shape, chunk, screen
         self._times, self.last = np.array(screen.times), screen.times[-1]
-        self._waiting: Integers = np.arange(self._count)
-        self.not_in: Integers = np.zeros(self._count, np.int64)
+        self._waiting: Integers = np.arange(count)
+        self.not_in: Integers = np.zeros(count, np.int64)
         """The first so many steps in which an input does not stop, as is known."""
         self._counts_at = _counts_at(screen, classes)
-        self.outcomes: Outcomes = np.zeros(self._count, np.int64), np.zeros((self._count, classes), bool), np.zeros(self._count, np.int64)
+        self.outcomes: Outcomes = np.zeros(count, np.int64), np.zeros((count, classes), bool), np.zeros(count, np.int64)
         self._left: list[tuple[Integers, Integers, Integers]] = []
 
     @property

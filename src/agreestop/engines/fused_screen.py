@@ -146,14 +146,14 @@ class DeviceScreen:
 
     def __init__(self, screen: Screen, classes: int, beyond: int, device: torch.device) -> None:
         times, rounding = screen.times, screen.doubt(classes, EPSILON)
-        slack = np.where(np.isfinite(screen.bounds), SLACK * (1 + np.abs(screen.bounds)) + 2 * rounding, 0)
+        slack = screen.slack(SLACK, rounding)
         places = np.array(times) - 1
         above, below, doubt, temperatures = (np.full(times[-1] + beyond, value) for value in (-FAR, -FAR, 0.0, 1.0))
         above[places], below[places] = (np.clip(bounds, -FAR, FAR) for bounds in (screen.bounds + slack, screen.bounds - slack))
         above[places[-1]] = FAR
-        temperatures[places], doubt[places] = screen.temperatures, 2 * rounding
+        temperatures[places], doubt[places] = screen.temperatures, rounding
         self._tables = [torch.tensor(values, dtype=torch.float32, device=device) for values in (temperatures, above, below, doubt)]
-        self._exponent, self._size, self._fill, self._slack = screen.exponent, screen.rule.max_set_size, screen.rule.fill, SLACK
+        self._exponent, self._size, self._fill, self._slack = screen.exponent, screen.answers(classes), screen.rule.fill, SLACK
 
     def __call__(self, spikes: Tensor, begins: Tensor, time: Tensor, counts: Tensor, outcome: Tensor) -> None:
         """Go through spikes (steps, K, rows, C) of rows that have run for `time` (rows,) steps.
@@ -176,7 +176,7 @@ class DeviceScreen:
             members,
             classes,
             *spikes.stride(),
-            SIZE=min(self._size, classes),
+            SIZE=self._size,
             FILL=self._fill,
             MEAN={math.inf: LARGEST, -math.inf: SMALLEST, 0.0: GEOMETRIC}.get(self._exponent, POWER),
             MEMBERS=triton.next_power_of_2(members),

@@ -3,7 +3,7 @@
 At most checkpoints most inputs go on, and to find that out a rule need not be exact. For AgreeStop an approximate log-risk is computed in a
 compiled loop, here, or in one kernel of a GPU (`fused_screen`), and an input may stop only where
 
-    log e_t - offset_t  <  log λ + slack,        slack = SLACK (1 + |log λ + offset_t|) + 2 doubt_t
+    log e_t - offset_t  <  log λ + slack,        slack = SLACK (1 + |log λ + offset_t|) + doubt_t
 
 and SLACK is far above the rounding of that arithmetic; `doubt` is what a large temperature, many steps or an exponent near 0 make of it.
 The rule itself then judges each input at the first checkpoint where it may stop, all of them at once, and at the next one if it does not;
@@ -72,10 +72,18 @@ class Screen:
         return len(self.bounds) - 1
 
     def doubt(self, classes: int, epsilon: float) -> Floats:
-        """How far rounding of relative size `epsilon` may move a tempered log-confidence, (M,): counts are no larger than their step."""
+        """How far rounding of relative size `epsilon` may move two tempered log-confidences apart, (M,): counts are at most their step."""
         sums = 8 / abs(self.exponent) if self.exponent and math.isfinite(self.exponent) else 0.0
         largest = np.array(self.rule.checkpoints, dtype=np.float64) + math.log(classes) + sums
-        return np.asarray(ROUNDINGS * epsilon * np.abs(self.temperatures) * largest)
+        return np.asarray(2 * ROUNDINGS * epsilon * np.abs(self.temperatures) * largest)
+
+    def slack(self, share: float, doubt: Floats) -> Floats:
+        """Of the bounds, (M,), none of those that are infinite: `share` of their size and the doubt."""
+        return np.where(np.isfinite(self.bounds), share * (1 + np.abs(self.bounds)) + doubt, 0)
+
+    def answers(self, classes: int) -> int:
+        """How many classes are answered at most."""
+        return min(self.rule.max_set_size, classes)
 
     def may_stop(self, counts: NDArray[Any], checkpoints: Sequence[int]) -> Booleans:
         """Whether inputs with these spike counts (rows, len(checkpoints), K, C) may stop there, (rows, len(checkpoints))."""
@@ -84,8 +92,7 @@ class Screen:
         flags = np.empty(counts.shape[:2], np.bool_)
         places = np.array(checkpoints, dtype=np.int64)
         counts = np.ascontiguousarray(counts, dtype=np.int64)
-        slack = SLACK * (1 + np.abs(self.bounds)) + 2 * self.doubt(counts.shape[3], EPSILON)
-        bounds = self.bounds + np.where(np.isfinite(self.bounds), slack, 0)
+        bounds = self.bounds + self.slack(SLACK, self.doubt(counts.shape[3], EPSILON))
         may_stop(counts, places, self.exponent, self.temperatures, bounds, self.learned, self.rule.max_set_size, SLACK, FLOOR, flags)
         flags[:, places == self.last] = True
         return flags

@@ -50,6 +50,7 @@ PROTOCOL = (
     "peers use their plain LIF neuron, without synapse or refractory time; ours are SRM neurons with both",
     "peers have the weights of our members and no biases; float32 everywhere; each in the fastest of its idiomatic forms, tried first",
     "peers compute the spike counts of six members at T; ours also apply the rule at every step",
+    "peers decide on as many of the inputs as are one large batch, again and again, since they take batch after batch; ours on all",
     "on a GPU, ours multiplies spikes by weights in two parts of float16 summed in float32, which hold a weight but for its last bit",
     "beside a GPU PyTorch has one thread for all, since several wait for one another longer than they gain; ours copies with two",
     "inputs wait in host memory: for ours as booleans; for peers on a CPU as float32 in their own layout, on a GPU as booleans, "
