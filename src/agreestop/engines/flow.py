@@ -1,10 +1,11 @@
 """Early decisions of fully connected members on a GPU, with every place taken: as an input stops, the next one takes its place.
 
-Places come in groups: while the device computes the next steps of one group, the host reads what became of another and lays its frames
-ready. A segment of steps, with its copies to and from the device, is recorded once and replayed, since starting its short kernels from
-Python would take longer than running them. A kernel keeps, for each place, the first checkpoint where the rule may stop, its answer and
-the counts there (`fused_screen`). Where that is not sure the rule itself judges, and what it does not stop is run once more, to a later
-checkpoint.
+Places come in two groups: while the device computes the next steps of one, the host reads what became of the other and lays its frames
+ready. Where inputs run to their end in one segment of steps each group has all places, and the device takes the groups in turn.
+
+A segment, with its copies to and from the device, is recorded once and replayed, since starting its short kernels from Python would take
+longer than running them. A kernel keeps, for each place, the first checkpoint where the rule may stop, its answer and the counts there
+(`fused_screen`). Where that is not sure the rule itself judges, and what it does not stop is run once more, to a later checkpoint.
 
 Without a GPU, as in tests, the same steps run without being recorded.
 """
@@ -38,8 +39,8 @@ WORTH_A_LAUNCH = 2048
 """Inputs times steps that fill the device."""
 AT_ONCE = 16384
 """Inputs times steps that are computed together at most, where more are asked for."""
-GROUPS, KEPT = 2, 2
-"""Groups of places, and for how many kinds of calls they are kept ready."""
+KEPT = 2
+"""For how many kinds of calls groups of places are kept ready."""
 WORTH_SETTLING = 1024
 """Inputs that are settled together at least: a few take as long."""
 
@@ -66,19 +67,19 @@ class Flow:
     def _run(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Outcomes:
         work = _Work(screen, inputs.shape[:2], self._network.config.classes, chunk or 1)
         count = min(places, len(inputs))
-        share = -(-count // GROUPS)
-        width = 1 << max(2, math.ceil(math.log2(share)))
+        in_turn = len(inputs) > count and _segment(_width(count), chunk) >= work.last
+        shares = (count, count) if in_turn else (-(-count // 2), count // 2)
+        width = _width(shares[0])
         steps = min(work.last, _segment(width, chunk))
         groups = self._ready(screen, width, steps, torch.from_numpy(np.empty(0, inputs.dtype)).dtype)
         run = steps if inputs.shape[1] % steps == 0 else 1
         frames = inputs.reshape(len(inputs) * inputs.shape[1] // run, -1)
-        shares = zip(groups, (share, count - share), strict=True)
-        resting = [(group, _Seats(work, width, taken, steps, run)) for group, taken in shares if taken]
+        resting = [(group, _Seats(work, width, taken, steps, run)) for group, taken in zip(groups, shares, strict=True) if taken]
         under_way: deque[tuple[_Group, _Seats]] = deque()
         while True:
             for group, seats in tuple(resting):
                 if seats.fill():
-                    group.start(frames, seats.rows(), seats.begins())
+                    group.start(frames, seats.rows(), seats.begins(), under_way[-1][0] if in_turn and under_way else None)
                     resting.remove((group, seats))
                     under_way.append((group, seats))
             work.settle(WORTH_SETTLING if under_way else 1)
@@ -108,13 +109,18 @@ class Flow:
             classes = self._network.config.classes
             there = DeviceScreen(screen, classes, steps, self._device)
             counts_at = _counts_at(screen, classes)
-            groups = [_Group(self._network, self._device, width, steps, dtype, there, counts_at) for _ in range(GROUPS)]
+            groups = [_Group(self._network, self._device, width, steps, dtype, there, counts_at) for _ in range(2)]
             self._kept.append((key, groups))
         return self._kept[-1][1]
 
     def live(self) -> FlowLive:
         """Start on one live input."""
         return FlowLive(self._free, self._free.pop() if self._free else _LivePlace(self._network, self._device))
+
+
+def _width(places: int) -> int:
+    """Places that a group has for so many inputs: some more, so that a recording serves other numbers too."""
+    return 1 << max(2, math.ceil(math.log2(places)))
 
 
 def _segment(width: int, chunk: int | None) -> int:
@@ -271,11 +277,13 @@ class _Places:
         with torch.cuda.stream(self._stream):
             return recorded(self._segment)
 
-    def start(self) -> None:
-        """A segment."""
+    def start(self, behind: _Places | None = None) -> None:
+        """A segment, computed once what `behind` was given is done."""
         if self._stream is None:
             self._replay()
             return
+        if behind is not None:
+            self._stream.wait_stream(behind._stream)
         before = torch.cuda.current_stream(self._stream.device)
         torch.cuda.set_stream(self._stream)  # `with torch.cuda.stream` takes several times as long
         try:
@@ -308,11 +316,11 @@ class _Group:
         self._screen(spikes, begins, self._time, self._counts, self._outcome)
         self._result.copy_(self._outcome, non_blocking=True)
 
-    def start(self, frames: NDArray[Any], rows: Integers, begins: Integers) -> None:
-        """The next steps, with these rows of the frames; places begin where told."""
+    def start(self, frames: NDArray[Any], rows: Integers, begins: Integers, behind: _Group | None) -> None:
+        """The next steps, with these rows of the frames; places begin where told. The device computes them after those of `behind`."""
         gather(frames, rows, self._places.frames.reshape(len(rows), -1))
         self._places.begins[:] = begins
-        self._places.start()
+        self._places.start(None if behind is None else behind._places)
 
     def finish(self) -> Integers:
         """What `fused_screen` found at each place."""

@@ -53,6 +53,7 @@ PROTOCOL = (
     "peers decide on as many of the inputs as are one large batch, again and again, since they take batch after batch; ours on all",
     "on a GPU, ours multiplies spikes by weights in two parts of float16 summed in float32, which hold a weight but for its last bit",
     "beside a GPU PyTorch has one thread for all, since several wait for one another longer than they gain; ours copies with two",
+    "on a GPU, ours makes the next inputs ready while the device computes; it computes no more than a batch together",
     "inputs wait in host memory: for ours as booleans; for peers on a CPU as float32 in their own layout, on a GPU as booleans, "
     "so that all copy the same bytes there",
     "a live input reaches ours as the list of its events, and peers as a dense frame that is ready before the clock starts",
