@@ -53,6 +53,7 @@ TINY = Plan(
     inputs=8,
     streams=1,
     repeats=2,
+    scaling_batch=4,
     parts=(24, 100, 60),
     epochs=1,
     training_batch=8,

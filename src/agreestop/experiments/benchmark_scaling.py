@@ -47,7 +47,7 @@ def run_through(engine: Engine, inputs: NDArray[Any]) -> None:
 
 def bench_scaling(ready: Ready) -> Iterator[list[BenchRecord]]:
     """Seconds of one batch to T as one size grows, the others as they are."""
-    plan, network, batch = ready.plan, ready.network, min(ready.plan.batches)
+    plan, network, batch = ready.plan, ready.network, ready.plan.scaling_batch
     engine = engine_for(plan, network, DENSITY)
 
     def contender(work: str, size: float, engine: Engine, inputs: Booleans) -> Contender:
@@ -69,7 +69,7 @@ def bench_scaling(ready: Ready) -> Iterator[list[BenchRecord]]:
 
 def bench_memory(ready: Ready, folder: Path, note: Note) -> list[BenchRecord]:
     """Peak memory of a pass over one batch, beside the inputs and the members, as T grows."""
-    plan, batch = ready.plan, min(ready.plan.batches)
+    plan, batch = ready.plan, ready.plan.scaling_batch
     if plan.device == "cuda":
         engine = engine_for(plan, ready.network, DENSITY)
         peaks = [_peak_on_gpu(engine, plan.bernoulli(batch, steps)) for steps in plan.lengths]

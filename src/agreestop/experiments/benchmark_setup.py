@@ -44,7 +44,8 @@ N_CALIBRATION, TARGET, MAX_SET_SIZE = 50, 0.9, 3
 class Plan:
     """Sizes of everything. `streams` are pushed step by step; training goes `rounds` steps a run.
 
-    `inputs` are decided on in each run; by peers as many of them as are one large batch, since they take batch after batch.
+    `inputs` are decided on in each run; by peers as many of them as are one large batch, since they take batch after batch. How costs grow
+    is measured with `scaling_batch` inputs, which fill the device.
     """
 
     device: str = "cpu"
@@ -58,6 +59,7 @@ class Plan:
     streams: int = 5
     rounds: int = 1
     repeats: int = 9
+    scaling_batch: int = 64
     parts: tuple[int, int, int] = (4000, 800, 1000)
     epochs: int = 4
     training_batch: int = 64
@@ -84,9 +86,9 @@ def plan_for(device: str, quick: bool = False, plain: bool = False) -> Plan:
     """The sizes for a device; quick ones show that all works, and their ratios are no result."""
     plan = Plan(device, plain=plain)
     if device == "cuda":
-        plan = replace(plan, inputs=1792, rounds=4, parts=(8000, 1000, 2000), epochs=6, training_batch=128)
+        plan = replace(plan, inputs=1792, rounds=4, scaling_batch=1024, parts=(8000, 1000, 2000), epochs=6, training_batch=128)
     if quick:
-        plan = replace(plan, batches=(16,), inputs=32, streams=1, rounds=1, repeats=3, parts=(256, 200, 200), epochs=1)
+        plan = replace(plan, batches=(16,), inputs=32, streams=1, rounds=1, repeats=3, scaling_batch=16, parts=(256, 200, 200), epochs=1)
     return plan
 
 
