@@ -87,6 +87,14 @@ def test_early_decisions_are_those_of_the_full_scores(label: str, name: str, kin
 
 
 @pytest.mark.parametrize("name", ENGINES)
+def test_inputs_may_lie_backwards_in_memory(name: str) -> None:
+    engine = ENGINES[name](network("fully-connected"))
+    inputs, _ = some_inputs(3)
+    for some in (inputs, inputs[:1], inputs[:, :1]):
+        np.testing.assert_array_equal(engine.begin(some[::-1, ::-1]).advance(1), engine.begin(some[::-1, ::-1].copy()).advance(1))
+
+
+@pytest.mark.parametrize("name", ENGINES)
 def test_a_live_input_is_decided_as_in_a_batch(name: str) -> None:
     engine = ENGINES[name](network("fully-connected"))
     known, truth = some_inputs(60)

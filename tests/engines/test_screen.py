@@ -16,6 +16,7 @@ from agreestop.decide.checks import Booleans  # noqa: E402
 from agreestop.decide.policies import RiskThreshold  # noqa: E402
 from agreestop.decide.risks import ShapedRisk  # noqa: E402
 from agreestop.decide.simulated import simulate_spikes  # noqa: E402
+from agreestop.engines import flow  # noqa: E402
 from agreestop.engines.drive import decide_early  # noqa: E402
 from agreestop.engines.fused import Fused  # noqa: E402
 from agreestop.engines.screen import Screen, can_screen_here, screen_of  # noqa: E402
@@ -253,7 +254,7 @@ def test_what_a_lax_screen_lets_through_the_rule_decides_anew(monkeypatch: pytes
 @KERNELS
 @pytest.mark.parametrize(("chunk", "places"), ((None, 3), (4, 7), (9, 40), (20, 2)))
 def test_inputs_run_to_the_end_of_the_chunk_they_stop_in(chunk: int | None, places: int) -> None:
-    """And at most so many are under way, whatever part of a segment is left at the end."""
+    """Whatever part of a segment is left at the end."""
     engine, every = fused(), tuple(range(1, 20))
     (known, labels), (inputs, _) = events(60, 0), events(11, 1)
     scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(19), axis=1))
@@ -277,6 +278,45 @@ def test_a_long_chunk_ends_where_it_should_and_places_serve_again() -> None:
         run = decide_early(engine, calibrated, inputs[order], 4, 20)
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index[order])
         np.testing.assert_array_equal(run.computed, np.where(expected.stop_index[order] < 20, 20, 40))
+
+
+@KERNELS
+@pytest.mark.parametrize("chunk", (None, 6, 20, 10007))
+def test_no_more_are_computed_together_than_allowed(chunk: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of them in each of two groups; or, where a segment reaches the end, all in each, of which one waits for the other."""
+    engine, every = fused(), tuple(range(1, 21))
+    (known, labels), (inputs, _) = events(60, 0), events(11, 1)
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
+    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)))
+    computed: dict[object, int] = {}
+    waited, taken = [], []
+    start, finish, rows = flow._Group.start, flow._Group.finish, flow._Seats.rows
+
+    def seated(seats: Any) -> Any:
+        taken.append(int(seats._taken.sum()))
+        return rows(seats)
+
+    def starting(group: Any, frames: Any, places: Any, begins: Any, behind: Any) -> None:
+        assert behind is None or behind in computed
+        waited.append(behind is not None)
+        computed[group] = taken[-1]
+        assert sum(count for one, count in computed.items() if one is not behind) <= 4
+        start(group, frames, places, begins, behind)
+
+    def finishing(group: Any) -> Any:
+        computed.pop(group)
+        return finish(group)
+
+    monkeypatch.setattr(flow._Seats, "rows", seated)
+    monkeypatch.setattr(flow._Group, "start", starting)
+    monkeypatch.setattr(flow._Group, "finish", finishing)
+    monkeypatch.setattr("agreestop.engines.fused_screen.SLACK", 0.5)  # some run again
+    run = decide_early(fused(), calibrated, inputs, 4, chunk)
+    np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+    np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+    to_end = chunk in (20, 10007)
+    assert any(waited) == to_end and max(taken) == (4 if to_end else 2)
+    assert not to_end or run.computed.sum() > 20 * len(inputs), "none ran again"
 
 
 @KERNELS

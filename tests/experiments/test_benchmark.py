@@ -206,13 +206,21 @@ def members(count: int = 3) -> SpikingNetwork:
     return network
 
 
+def test_a_quick_run_leaves_results_alone_and_a_plain_one_says_so() -> None:
+    assert benchmark.default_output("cpu", quick=False) == Path("results/bench/cpu.json")
+    assert "results" not in benchmark.default_output("cpu", quick=True).parts
+    assert benchmark.PLAIN in benchmark.describe(Plan(plain=True), "")["protocol"]
+    assert benchmark.PLAIN not in benchmark.describe(Plan(), "")["protocol"]
+
+
 def test_a_peer_that_is_missing_is_said() -> None:
     def absent() -> Any:
         raise ImportError("No module named 'absent'")
 
     found = find_peers((PLAIN, Peer("absent", absent)))
     assert found.peers == (PLAIN,)
-    assert len(found.missing) == 1 and "absent" in found.missing[0] and "agreestop[bench]" in found.missing[0]
+    assert "absent (No module named 'absent')" in found.missing and "agreestop[bench]" in found.missing
+    assert not find_peers((PLAIN,)).missing
 
 
 @pytest.mark.filterwarnings("ignore")  # of other libraries

@@ -22,7 +22,9 @@ from .console import needing_networks, out, progress_bar, say, telling_warnings
 def bench(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     mnist: Annotated[Path | None, typer.Option(help="Folder with MNIST's four idx files; without it, Bernoulli inputs alone.")] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="File. [default: results/bench/DEVICE.json]")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File. [default: results/bench/DEVICE.json; with --quick runs/bench/DEVICE.json]")
+    ] = None,
     folder: Annotated[Path | None, typer.Option(help="Where trained members are kept. [default: runs/bench]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that all works; no result.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Peers without torch.compile, which takes minutes.")] = False,
@@ -42,7 +44,7 @@ def bench(
         with needing_networks():
             from agreestop.experiments import benchmark
             from agreestop.experiments.benchmark_setup import plan_for
-        output = output or benchmark.default_output(device)
+        output = output or benchmark.default_output(device, quick)
         resnet = benchmark.resnet_files(members, cifar10)
         command = shlex.join(["agreestop", *sys.argv[1:]])
         with telling_warnings(), progress_bar("bench") as tell:

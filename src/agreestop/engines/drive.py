@@ -95,7 +95,7 @@ class Flowing(Protocol):
     """An engine that can decide by itself, where its spikes are."""
 
     def flow(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Outcomes | None:
-        """Decide on inputs (n, T, ...), with at most so many under way together; None if it cannot for these."""
+        """Decide on inputs (n, T, ...), with at most so many computed together; None if it cannot for these."""
         ...
 
 

@@ -1,11 +1,12 @@
 """Early decisions of fully connected members on a GPU, with every place taken: as an input stops, the next one takes its place.
 
 Places come in two groups: while the device computes the next steps of one, the host reads what became of the other and lays its frames
-ready. Where inputs run to their end in one segment of steps each group has all places, and the device takes the groups in turn.
+ready. Where one segment takes as many inputs as are allowed to their end, and more wait, each group has all places instead, and the device
+takes the groups in turn.
 
-A segment, with its copies to and from the device, is recorded once and replayed, since starting its short kernels from Python would take
-longer than running them. A kernel keeps, for each place, the first checkpoint where the rule may stop, its answer and the counts there
-(`fused_screen`). Where that is not sure the rule itself judges, and what it does not stop is run once more, to a later checkpoint.
+A segment of steps, with its copies to and from the device, is recorded once and replayed, since starting its short kernels from Python
+would take longer than running them. A kernel keeps, for each place, the first checkpoint where the rule may stop, its answer and the counts
+there (`fused_screen`). Where that is not sure the rule itself judges, and what it does not stop is run once more, to a later checkpoint.
 
 Without a GPU, as in tests, the same steps run without being recorded.
 """
@@ -56,7 +57,7 @@ class Flow:
         self._lock = Lock()  # places are one call's at a time
 
     def decide(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Outcomes:
-        """Decide on inputs (n, T, ...), with at most so many under way; see `drive.decide_early` for `chunk`."""
+        """Decide on inputs (n, T, ...), with at most so many computed together; see `drive.decide_early` for `chunk`."""
         with self._lock:
             try:
                 return self._run(inputs, screen, places, chunk)
@@ -65,6 +66,7 @@ class Flow:
                 raise
 
     def _run(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Outcomes:
+        chunk = None if chunk is None else min(chunk, screen.times[-1])
         work = _Work(screen, inputs.shape[:2], self._network.config.classes, chunk or 1)
         count = min(places, len(inputs))
         in_turn = len(inputs) > count and _segment(_width(count), chunk) >= work.last
@@ -79,7 +81,8 @@ class Flow:
         while True:
             for group, seats in tuple(resting):
                 if seats.fill():
-                    group.start(frames, seats.rows(), seats.begins(), under_way[-1][0] if in_turn and under_way else None)
+                    behind = under_way[-1][0] if in_turn and under_way else None
+                    group.start(frames, seats.rows(), seats.begins(), behind)
                     resting.remove((group, seats))
                     under_way.append((group, seats))
             work.settle(WORTH_SETTLING if under_way else 1)
@@ -278,7 +281,7 @@ class _Places:
             return recorded(self._segment)
 
     def start(self, behind: _Places | None = None) -> None:
-        """A segment, computed once what `behind` was given is done."""
+        """A segment, begun once what `behind` was given, if anything, is done."""
         if self._stream is None:
             self._replay()
             return
@@ -317,7 +320,7 @@ class _Group:
         self._result.copy_(self._outcome, non_blocking=True)
 
     def start(self, frames: NDArray[Any], rows: Integers, begins: Integers, behind: _Group | None) -> None:
-        """The next steps, with these rows of the frames; places begin where told. The device computes them after those of `behind`."""
+        """The next steps, with these rows of the frames; places begin where told. They begin once those of `behind` are done."""
         gather(frames, rows, self._places.frames.reshape(len(rows), -1))
         self._places.begins[:] = begins
         self._places.start(None if behind is None else behind._places)

@@ -62,7 +62,7 @@ class Fused:
         return FusedPass(self._alone or [self._network], self._device, array, self._bf16, AT_ONCE[self._dense])
 
     def flow(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Outcomes | None:
-        """Decide on inputs (n, T, ...), with at most so many under way together."""
+        """Decide on inputs (n, T, ...), with at most so many computed together."""
         if self._flow is None or inputs.shape[1] == 1 or not len(inputs):
             return None
         return self._flow.decide(as_inputs(inputs, self._network.config.input_shape), screen, places, chunk)

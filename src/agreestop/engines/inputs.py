@@ -20,7 +20,7 @@ def as_inputs(inputs: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         raise InputError(f"inputs has dtype {array.dtype}: booleans or numbers are needed.")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InputError("inputs holds values that are not finite: mend or drop those inputs.")
-    return array
+    return array.copy() if min(array.strides) < 0 else array  # PyTorch takes no array that runs backwards
 
 
 def as_places(events: ArrayLike, size: int) -> Integers:

@@ -58,6 +58,7 @@ PROTOCOL = (
     "so that all copy the same bytes there",
     "a live input reaches ours as the list of its events, and peers as a dense frame that is ready before the clock starts",
 )
+PLAIN = "torch.compile is not among the forms of peers that are tried"
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def benchmark(
 ) -> Iterator[list[BenchRecord]]:
     """Records, a piece of work at a time. `folder` keeps members; `note` hears a sentence about whatever is left out."""
     found = find_peers(PEERS)
-    for sentence in found.missing:
-        note(sentence)
+    if found.missing:
+        note(found.missing)
     if data is None:
         note("no MNIST: decide-early and everything on mnist-dvs-sim is left out, and members are untrained. Give --mnist FOLDER.")
     ready = get_ready(plan, data, folder, tell)
@@ -86,7 +87,7 @@ def benchmark(
         kinds.append((MNIST, timed, data.training.inputs[:count], data.training.labels[:count]))
     noise = plan.bernoulli(max(plan.inputs, count))
     kinds.append((BERNOULLI, noise[: plan.inputs], noise[:count], chance.integers(plan.classes, size=count)))
-    total, done = len(kinds) * (2 * len(plan.batches) + 1) + 3, 0
+    total, done = len(kinds) * (2 * len(plan.batches) + 1) + 2 + (resnet is not None), 0
 
     def next_part(what: str) -> None:
         nonlocal done
@@ -108,8 +109,8 @@ def benchmark(
     yield bench_memory(ready, folder, note)
     if plan.device == "cuda" and find_spec("triton") is not None:
         yield bench_kernel(plan)
-    next_part("resnet")
     if resnet is not None:
+        next_part("resnet")
         yield bench_resnet(plan, resnet.members, resnet.images)
     elif plan.device == "cuda":
         note("decide-resnet is left out: give --members of a trained ResNet-18, and --cifar10.")
@@ -169,7 +170,7 @@ def describe(plan: Plan, command: str) -> dict[str, Any]:
         "versions": versions,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "plan": sizes,
-        "protocol": list(PROTOCOL),
+        "protocol": [*PROTOCOL, *([PLAIN] if plan.plain else [])],
     }
 
 
@@ -181,13 +182,13 @@ def _cpu_model() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def default_output(device: str) -> Path:
-    """Where records go unless told."""
-    return Path("results/bench") / f"{device}.json"
-
-
 FOLDER = Path("runs/bench")
 """Where trained members are kept; they are too large for results/."""
+
+
+def default_output(device: str, quick: bool) -> Path:
+    """Where records go unless told; quick ones are no result."""
+    return (FOLDER if quick else Path("results/bench")) / f"{device}.json"
 
 
 def main() -> None:
@@ -195,7 +196,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m agreestop.experiments.benchmark", description="Our engines against peers.")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--mnist", type=Path, help="folder with MNIST's four idx files")
-    parser.add_argument("-o", "--output", type=Path, help="JSON to write; default results/bench/DEVICE.json")
+    parser.add_argument("-o", "--output", type=Path, help="JSON to write; default results/bench/DEVICE.json, quick: runs/bench/DEVICE.json")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where trained members are kept")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that all works")
     parser.add_argument("--plain", action="store_true", help="peers without torch.compile, which takes minutes")
@@ -205,7 +206,7 @@ def main() -> None:
     try:
         plan = plan_for(options.device, options.quick, options.plain)
         resnet = resnet_files(options.members, options.cifar10)
-        output = options.output or default_output(options.device)
+        output = options.output or default_output(options.device, options.quick)
         command = shlex.join(["python3", "-m", "agreestop.experiments.benchmark", *sys.argv[1:]])
         result = run_benchmark(plan, options.mnist, output, options.folder, command, _say, _note, resnet)
     except InputError as error:

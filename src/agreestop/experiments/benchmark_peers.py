@@ -183,10 +183,10 @@ PEERS = (
 
 @dataclass(frozen=True)
 class Found:
-    """The peers that are installed, and a sentence for each that is not."""
+    """The peers that are installed, and a sentence about those that are not."""
 
     peers: tuple[Peer, ...]
-    missing: tuple[str, ...]
+    missing: str
 
 
 def find_peers(peers: Sequence[Peer] = PEERS) -> Found:
@@ -197,11 +197,11 @@ def find_peers(peers: Sequence[Peer] = PEERS) -> Found:
             with _quiet():
                 peer.neurons().sequence(torch.zeros(2, 1, 1))  # some load their parts with the first call
         except ImportError as error:
-            advice = "`make bench` installs it in .venv-bench, or pip install 'agreestop[bench]'"
-            missing.append(f"{peer.name} cannot be imported ({error}) and is left out: {advice}.")
+            missing.append(f"{peer.name} ({error})")
         else:
             found.append(peer)
-    return Found(tuple(found), tuple(missing))
+    advice = "`make bench` installs all peers in .venv-bench; they are the extra agreestop[bench]"
+    return Found(tuple(found), f"left out, since they cannot be imported: {', '.join(missing)}. {advice}." if missing else "")
 
 
 def version_of(name: str) -> str:

@@ -45,7 +45,7 @@ class Plan:
     """Sizes of everything. `streams` are pushed step by step; training goes `rounds` steps a run.
 
     `inputs` are decided on in each run; by peers as many of them as are one large batch, since they take batch after batch. How costs grow
-    is measured with `scaling_batch` inputs, which fill the device.
+    is measured with `scaling_batch` inputs, enough to fill a GPU.
     """
 
     device: str = "cpu"
