@@ -26,7 +26,12 @@ FORMATS = (".csv", ".json", ".npz")
 def decide(
     rule: Annotated[Path, typer.Argument(help="Rule file that `agreestop calibrate` wrote.")],
     scores: Annotated[Path, typer.Argument(help="Score file, or with --members a file of inputs; labels are not needed.")],
-    members: Annotated[Path | None, typer.Option(help="Members to run on inputs, or a posterior to draw them from.")] = None,
+    members: Annotated[
+        Path | None,
+        typer.Option(
+            help="Members to run on inputs (members.safetensors of a run), or a posterior to draw them from (posterior.safetensors)."
+        ),
+    ] = None,
     engine: Annotated[str, typer.Option(help="With --members: dense, event-driven, fused, …; auto is the rule's own.")] = "auto",
     any_engine: Annotated[bool, typer.Option("--any-engine", help="Also on another engine than the rule was calibrated with.")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .csv, .json or .npz to write; else CSV on the terminal.")] = None,

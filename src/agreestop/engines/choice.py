@@ -39,10 +39,7 @@ def choose_engine(network: SpikingNetwork | Posterior, name: str = "auto", densi
             raise InputError(f"engine is {name!r}, but a posterior runs on {FreshMembers.name}: name that, or give members.")
         return FreshMembers(network, (seed, FRESH))
     if name == FreshMembers.name:
-        raise InputError(
-            f"engine is {name!r}, which draws members for every input: give the posterior, not members drawn from it; "
-            "`train` keeps it in posterior.safetensors."
-        )
+        raise InputError(f"engine is {name!r}, which draws members for every input: give the posterior, not members drawn from it.")
     if name == "auto":
         name = _fitting(network, density)
     if name.startswith("event-driven"):
