@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import agreestop as ag
-from agreestop.decide.checks import Floats, Integers
+from agreestop.common.arrays import Floats, Integers
 
 CHECKPOINTS = (20, 40, 60, 80)
 

@@ -22,7 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
 import agreestop as ag
-from agreestop.decide.checks import Floats
+from agreestop.common.arrays import Floats
 
 STEPS, MEMBERS, SIZE, TARGET, N_CALIBRATION = 80, 6, 3, 0.9, 50
 FOUR, EVERY = (20, 40, 60, 80), tuple(range(1, STEPS + 1))

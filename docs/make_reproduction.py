@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agreestop.report.figure_records import FigureNumbers, FigureRecord, load_numbers
+from paper.records import FigureNumbers, FigureRecord, load_numbers
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "reproduction.md"

@@ -1,23 +1,24 @@
 """agreestop: decide when an ensemble watching a stream has seen enough, and be right as often as promised."""
 
-from .decide.agree_stop import AgreeStop
-from .decide.calibrated import CalibratedRule, Session
-from .decide.checks import CalibrationWarning, InputError
-from .decide.confidence import generalized_mean, log_confidence
-from .decide.confidence_rules import DCSNN, SEENN
-from .decide.decisions import Decision, Decisions, Estimate, Evaluation, evaluate
-from .decide.learned_risk import LearnedRisk
-from .decide.merging import majority_vote, merge_exchangeable, merge_p_values, merge_randomized, merging_factor
-from .decide.pooling import MajorityVote, MergeConfidence, MergePValues, MergeRanks
-from .decide.pvalues import p_values
-from .decide.risks import ShapedRisk, TopMass
-from .decide.rule_files import load_rule
-from .decide.score_files import Scores, load_scores, save_scores, save_spikes
-from .decide.scores import LogLoss, Shaped, Spread, Temperature, TuningRanks
-from .decide.simulated import simulate_scores, simulate_spikes
-from .decide.spikecp import SpikeCP
-from .decide.splits import Splits, repeat_splits
-from .decide.tuning import Trial, Tuned, tune
+from agreestop.common.errors import InputError
+from agreestop.decide.agree_stop import AgreeStop
+from agreestop.decide.calibrated import CalibratedRule, Session
+from agreestop.decide.checks import CalibrationWarning
+from agreestop.decide.confidence import generalized_mean, log_confidence
+from agreestop.decide.confidence_rules import DCSNN, SEENN
+from agreestop.decide.decisions import Decision, Decisions, Estimate, Evaluation, evaluate
+from agreestop.decide.learned_risk import LearnedRisk
+from agreestop.decide.merging import majority_vote, merge_exchangeable, merge_p_values, merge_randomized, merging_factor
+from agreestop.decide.pooling import MajorityVote, MergeConfidence, MergePValues, MergeRanks
+from agreestop.decide.pvalues import p_values
+from agreestop.decide.risks import ShapedRisk, TopMass
+from agreestop.decide.rule_files import load_rule
+from agreestop.decide.score_files import Scores, load_scores, save_scores, save_spikes
+from agreestop.decide.scores import LogLoss, Shaped, Spread, Temperature, TuningRanks
+from agreestop.decide.simulated import simulate_scores, simulate_spikes
+from agreestop.decide.spikecp import SpikeCP
+from agreestop.decide.splits import Splits, repeat_splits
+from agreestop.decide.tuning import Trial, Tuned, tune
 
 __all__ = [
     "DCSNN",

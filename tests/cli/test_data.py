@@ -10,11 +10,10 @@ import pytest
 from rich.console import Console
 
 from agreestop.cli import data as verbs
-from agreestop.events.catalogue import DATA_SETS
 from agreestop.events.data import EventSplits
+from agreestop.events.datasets.catalogue import DATA_SETS
 from agreestop.events.files import load_events
-
-from .test_cli import call
+from tests.cli.test_cli import call
 
 
 def test_the_list_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import agreestop as ag
-from agreestop.experiments import simulated
-from agreestop.experiments.measure import Protocol
+from agreestop.pipeline import simulated
+from agreestop.pipeline.measure import Protocol
 from agreestop.report.figures import draw_coverage_and_latency
 
 

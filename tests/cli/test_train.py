@@ -16,8 +16,7 @@ import numpy as np
 import agreestop as ag
 from agreestop.events.data import EventData
 from agreestop.events.files import save_events
-
-from .test_cli import call
+from tests.cli.test_cli import call
 
 README = Path(__file__).parents[2] / "README.md"
 SMALL = """
@@ -110,7 +109,7 @@ def test_the_main_job_measures_every_rule_and_uses_again_what_it_made(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
     monkeypatch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
-    monkeypatch.setattr("agreestop.experiments.main_job.TARGETS", (0.9,))
+    monkeypatch.setattr("agreestop.pipeline.main_job.TARGETS", (0.9,))
     Path("tiny.toml").write_text(TINY)
     first = call(monkeypatch, capsys, "run", "tiny.toml")
     assert first.code == 0, first.err
@@ -203,6 +202,6 @@ def test_an_interrupted_verb_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("agreestop.experiments.steps.load_data", interrupted)
+    monkeypatch.setattr("agreestop.pipeline.steps.load_data", interrupted)
     outcome = call(monkeypatch, capsys, "train")
     assert outcome.code == 130 and "the same command goes on" in " ".join(outcome.err.split())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import agreestop as ag
-from agreestop.decide.checks import Booleans, Floats, Integers
+from agreestop.common.arrays import Booleans, Floats, Integers
 
 Rule = ag.SpikeCP | ag.AgreeStop | ag.DCSNN | ag.SEENN
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-
-from .strategies import Rule, Sample, assert_one_sentence, calibrate_quietly, make_sample
+from tests.decide.strategies import Rule, Sample, assert_one_sentence, calibrate_quietly, make_sample
 
 TIMES = (1, 2, 3)
 SAMPLE = make_sample(60)

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-
-from .strategies import EXPONENTS, exponents
+from tests.decide.strategies import EXPONENTS, exponents
 
 POSITIVE = st.lists(st.floats(1e-12, 1.0), min_size=1, max_size=7)
 

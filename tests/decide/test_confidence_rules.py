@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.decide.checks import Floats
+from agreestop.common.arrays import Floats
 from agreestop.decide.policies import ConfidenceThreshold
-
-from .strategies import Sample, make_sample
+from tests.decide.strategies import Sample, make_sample
 
 CHECKPOINTS = (1, 2, 3)
 GRID = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

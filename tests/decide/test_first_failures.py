@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 
 import agreestop as ag
-from agreestop.decide.checks import Floats
+from agreestop.common.arrays import Floats
 from agreestop.decide.first_failures import first_failures
 from agreestop.decide.policies import RiskThreshold, run_policy
-
-from .strategies import RiskTable, between, breaking_points, calibrate_quietly, make_sample, risk_tables
+from tests.decide.strategies import RiskTable, between, breaking_points, calibrate_quietly, make_sample, risk_tables
 
 both_forms = pytest.mark.parametrize("fill", [False, True])
 

@@ -11,8 +11,7 @@ from sklearn.linear_model import LogisticRegression
 import agreestop as ag
 from agreestop.decide.learned_risk import FEATURES, agreement_features
 from agreestop.decide.risks import Tails
-
-from .strategies import make_sample
+from tests.decide.strategies import make_sample
 
 SAMPLE = make_sample(200, checkpoints=3, members=3, classes=5, tied=False)
 

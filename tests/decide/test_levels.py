@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import agreestop as ag
 from agreestop.decide.levels import Target, as_delta, as_target, in_words, least_n, order_statistic, quantile_rank
-
-from .strategies import Sample, calibrate_quietly
+from tests.decide.strategies import Sample, calibrate_quietly
 
 PAPER = (20, 40, 60, 80)
 NINE_TENTHS = Fraction(9, 10)

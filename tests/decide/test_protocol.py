@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 
 import agreestop as ag
+from agreestop.common.arrays import Floats
 from agreestop.decide import calibrated as calibrated_module
-from agreestop.decide.checks import Floats
 from agreestop.decide.pooling import Pooling
 from agreestop.decide.risks import Risk
 from agreestop.decide.scores import Score
-
-from .strategies import Rule, Sample, assert_same_decisions, make_sample
+from tests.decide.strategies import Rule, Sample, assert_same_decisions, make_sample
 
 TIMES = (1, 2.5, 4, 7, 10)
 CHECKPOINTS = (2.5, 4, 10)

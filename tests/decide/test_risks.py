@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.decide.checks import Floats
+from agreestop.common.arrays import Floats
 from agreestop.decide.risks import Tails
-
-from .strategies import make_sample
+from tests.decide.strategies import make_sample
 
 TIMES = (2, 4, 6)
 every_kind = pytest.mark.parametrize("kind", ["top mass", "learned", "shaped"])

@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-
-from .strategies import assert_one_sentence, assert_same_decisions, make_sample
+from tests.decide.strategies import assert_one_sentence, assert_same_decisions, make_sample
 
 SAMPLE, TEST = make_sample(80, seed=1), make_sample(20, seed=2)
 

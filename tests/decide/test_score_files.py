@@ -17,9 +17,8 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 import agreestop as ag
-from agreestop.decide.checks import Booleans
-
-from .strategies import assert_one_sentence, make_sample
+from agreestop.common.arrays import Booleans
+from tests.decide.strategies import assert_one_sentence, make_sample
 
 SHAPES = st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(1, 3), st.integers(1, 4))
 TIMES = (1, 2.5, 4)

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.decide.checks import Floats
+from agreestop.common.arrays import Floats
 from agreestop.decide.confidence import log_softmax
 from agreestop.decide.risks import Risk
 from agreestop.decide.scores import Score
 from agreestop.decide.tuned_rows import TunedRows, mark_rows
-
-from .strategies import Rule, Sample, make_sample
+from tests.decide.strategies import Rule, Sample, make_sample
 
 TIMES = (2, 4, 6)
 

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.decide.checks import Floats, Integers
-
-from .strategies import Sample, calibrate_quietly, make_sample
+from agreestop.common.arrays import Floats, Integers
+from tests.decide.strategies import Sample, calibrate_quietly, make_sample
 
 seeds = st.integers(0, 10_000)
 targets = st.sampled_from(["0.5", "0.6", "0.75", "0.8", "0.9"])

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-
-from .strategies import make_sample
+from tests.decide.strategies import make_sample
 
 RULE = ag.SpikeCP(0.8, (1, 2, 3), 1, pooling=ag.MergeConfidence(), calibration="stop-aware")
 

@@ -9,11 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
-import agreestop as ag  # noqa: E402
-from agreestop.engines.choice import DENSE_FROM, choose_engine, lightest_engine  # noqa: E402
-from agreestop.engines.drive import run_to_end  # noqa: E402
-from agreestop.networks.architectures import FullyConnected, ResNet18, SpikingNetwork  # noqa: E402
-from agreestop.networks.srm import Neuron  # noqa: E402
+import agreestop as ag
+from agreestop.engines.choice import DENSE_FROM, choose_engine, lightest_engine
+from agreestop.engines.early_stopping import run_to_end
+from agreestop.networks.architectures import FullyConnected, ResNet18, SpikingNetwork
+from agreestop.networks.neurons import Neuron
 
 SMALL = SpikingNetwork(FullyConnected((4,), 3, 2, (5,)), torch.Generator().manual_seed(0))
 NUMBA = importlib.util.find_spec("numba") is not None

@@ -11,12 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
-import agreestop as ag  # noqa: E402
-from agreestop.decide.checks import Booleans, Integers  # noqa: E402
-from agreestop.engines.dense import Dense, run_dense  # noqa: E402
-from agreestop.engines.drive import Engine, LiveSession, decide_early, measure_saving, run_to_end  # noqa: E402
-from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork  # noqa: E402
-from agreestop.networks.srm import Neuron  # noqa: E402
+import agreestop as ag
+from agreestop.common.arrays import Booleans, Integers
+from agreestop.engines.dense import Dense, run_dense
+from agreestop.engines.early_stopping import Engine, LiveSession, decide_early, measure_saving, run_to_end
+from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
+from agreestop.networks.neurons import Neuron
 
 STEPS, MEMBERS, CLASSES = 24, 3, 4
 CONFIGS: dict[str, Architecture] = {
@@ -27,7 +27,7 @@ CONFIGS: dict[str, Architecture] = {
 
 def event_driven(network: SpikingNetwork) -> Engine:
     pytest.importorskip("numba", reason="the event-driven engine needs numba")
-    from agreestop.engines.event_driven import EventDriven
+    from agreestop.engines.event_driven.engine import EventDriven
 
     return EventDriven(network)
 

@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agreestop import engines
-from agreestop.decide.checks import Booleans
+from agreestop.common.arrays import Booleans
 from agreestop.engines.dense import run_dense
-from agreestop.engines.event_driven import PRECISIONS, EventDriven
+from agreestop.engines.event_driven.engine import PRECISIONS, EventDriven
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, ResNet18, SpikingLayer, SpikingNetwork
-from agreestop.networks.srm import Neuron
+from agreestop.networks.neurons import Neuron
+from tests.networks.plain import generator, refused
 
-from ..networks.plain import generator, refused
-
-event_kernels = pytest.importorskip("agreestop.engines.event_kernels")
+event_kernels = pytest.importorskip("agreestop.networks._kernels.event_kernels")
 
 STEPS, ROWS = 40, 6
 CONFIGS: dict[str, tuple[Architecture, tuple[float, ...]]] = {
@@ -199,7 +198,7 @@ def test_blocks_of_rows_and_steps_change_nothing(monkeypatch: pytest.MonkeyPatch
         inputs = frames(network)
         whole = spikes_of(network, inputs)
         for pairs in (1, 7, 50):
-            monkeypatch.setattr("agreestop.engines.event_driven.PAIRS_IN_A_BLOCK", pairs)
+            monkeypatch.setattr("agreestop.engines.event_driven.engine.PAIRS_IN_A_BLOCK", pairs)
             assert np.array_equal(spikes_of(network, inputs, threads=2), whole)
         monkeypatch.undo()
 
@@ -405,7 +404,7 @@ def test_a_bad_step_of_a_stream_is_refused_and_changes_nothing() -> None:
 
 def test_numba_is_needed_only_by_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "agreestop.engines.event_kernels")
+    monkeypatch.delitem(sys.modules, "agreestop.networks._kernels.event_kernels")
     monkeypatch.delattr(engines, "event_kernels")
     refused(lambda: EventDriven(known("fully-connected")), r"needs numba.*install agreestop\[engines\]")
 

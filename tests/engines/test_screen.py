@@ -11,17 +11,17 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
-import agreestop as ag  # noqa: E402
-from agreestop.decide.checks import Booleans  # noqa: E402
-from agreestop.decide.policies import RiskThreshold  # noqa: E402
-from agreestop.decide.risks import ShapedRisk  # noqa: E402
-from agreestop.decide.simulated import simulate_spikes  # noqa: E402
-from agreestop.engines import flow  # noqa: E402
-from agreestop.engines.drive import decide_early  # noqa: E402
-from agreestop.engines.fused import Fused  # noqa: E402
-from agreestop.engines.screen import Screen, can_screen_here, screen_of  # noqa: E402
-from agreestop.networks.architectures import FullyConnected, SpikingNetwork  # noqa: E402
-from agreestop.networks.srm import Neuron  # noqa: E402
+import agreestop as ag
+from agreestop.common.arrays import Booleans
+from agreestop.decide.policies import RiskThreshold
+from agreestop.decide.risks import ShapedRisk
+from agreestop.decide.simulated import simulate_spikes
+from agreestop.engines.early_stopping import decide_early
+from agreestop.engines.gpu import continuous_batching as flow
+from agreestop.engines.gpu.engine import Fused
+from agreestop.engines.prefilter import Screen, can_screen_here, screen_of
+from agreestop.networks.architectures import FullyConnected, SpikingNetwork
+from agreestop.networks.neurons import Neuron
 
 STEPS, MEMBERS = 30, 4
 SPIKES, LABELS = simulate_spikes(400, STEPS, MEMBERS, seed=4)
@@ -89,7 +89,7 @@ def test_screened_decisions_are_those_of_the_rule(risk: str, checkpoints: tuple[
     calibrated = ag.AgreeStop(0.8, checkpoints, 2, risk=RISKS[risk]()).calibrate(SCORES[KNOWN], LABELS[KNOWN], EVERY)
     expected = calibrated.decide(SCORES[NEW], EVERY)
     for compiled in (True, False):
-        monkeypatch.setattr("agreestop.engines.drive.can_screen_here", lambda compiled=compiled: compiled)
+        monkeypatch.setattr("agreestop.engines.early_stopping.can_screen_here", lambda compiled=compiled: compiled)
         run = decide_early(Replay(8), calibrated, SPIKES[NEW])
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
         np.testing.assert_array_equal(run.decisions.sets, expected.sets)
@@ -181,7 +181,7 @@ def test_the_rule_is_asked_where_the_kernel_is_not_sure(fill: bool, monkeypatch:
 @pytest.mark.parametrize("seed", range(20))
 def test_what_the_kernel_is_sure_of_is_what_the_rule_does(seed: int) -> None:
     """On few steps and alike classes, whose counts tie in every way."""
-    from agreestop.engines.fused_screen import DeviceScreen
+    from agreestop.engines.gpu.prefilter import DeviceScreen
 
     rng = np.random.default_rng(seed)
     n, steps, members, classes = 60, 8, int(rng.integers(1, 5)), int(rng.integers(2, 7))
@@ -218,7 +218,7 @@ HOSTILE = (
 @pytest.mark.parametrize(("r", "temperature", "threshold", "counts"), HOSTILE)
 def test_rounding_that_is_made_large_leaves_the_kernel_in_doubt(r: float, temperature: float, threshold: float, counts: Any) -> None:
     """A risk within float64's rounding of the threshold, and a temperature or an exponent that magnifies float32's."""
-    from agreestop.engines.fused_screen import DeviceScreen
+    from agreestop.engines.gpu.prefilter import DeviceScreen
 
     given, times = np.array([counts]), (80, 81)
     rule = ag.AgreeStop(0.5, times, 1, True, ag.TopMass(ag.MergeConfidence(r), np.full(2, temperature), times))
@@ -244,7 +244,7 @@ def test_what_a_lax_screen_lets_through_the_rule_decides_anew(monkeypatch: pytes
     (known, labels), (inputs, _) = events(60, 0), events(9, 1)
     calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
     strict = decide_early(engine, calibrated, inputs)
-    monkeypatch.setattr("agreestop.engines.fused_screen.SLACK", 0.5)
+    monkeypatch.setattr("agreestop.engines.gpu.prefilter.SLACK", 0.5)
     lax = decide_early(fused(), calibrated, inputs)
     np.testing.assert_array_equal(lax.decisions.stop_index, strict.decisions.stop_index)
     np.testing.assert_array_equal(lax.decisions.sets, strict.decisions.sets)
@@ -310,7 +310,7 @@ def test_no_more_are_computed_together_than_allowed(chunk: int | None, monkeypat
     monkeypatch.setattr(flow._Seats, "rows", seated)
     monkeypatch.setattr(flow._Group, "start", starting)
     monkeypatch.setattr(flow._Group, "finish", finishing)
-    monkeypatch.setattr("agreestop.engines.fused_screen.SLACK", 0.5)  # some run again
+    monkeypatch.setattr("agreestop.engines.gpu.prefilter.SLACK", 0.5)  # some run again
     run = decide_early(fused(), calibrated, inputs, 4, chunk)
     np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
     np.testing.assert_array_equal(run.decisions.sets, expected.sets)
@@ -338,7 +338,7 @@ def test_an_engine_is_as_its_members_were(monkeypatch: pytest.MonkeyPatch) -> No
     def full(*given: object) -> object:
         raise RuntimeError("CUDA out of memory")
 
-    monkeypatch.setattr("agreestop.engines.flow.Flow._run", full)
+    monkeypatch.setattr("agreestop.engines.gpu.continuous_batching.Flow._run", full)
     with pytest.warns(UserWarning, match="memory did not hold 256 inputs at once"):
         again = decide_early(engine, calibrated, inputs)
     np.testing.assert_array_equal(again.decisions.sets, expected.sets)

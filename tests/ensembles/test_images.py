@@ -11,13 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="networks need PyTorch")
 
-import agreestop as ag  # noqa: E402
-from agreestop.ensembles.deep import DeepEnsemble  # noqa: E402
-from agreestop.ensembles.images import ImageTraining, augmented, join, settle, train_images  # noqa: E402
-from agreestop.ensembles.variational import Posterior  # noqa: E402
-from agreestop.networks.architectures import QUICK, ResNet18, SpikingLayer, SpikingNetwork  # noqa: E402
-from agreestop.networks.layers import MemberBatchNorm2d  # noqa: E402
-from agreestop.networks.srm import SRM, settled_rates  # noqa: E402
+import agreestop as ag
+from agreestop.ensembles.deep import DeepEnsemble
+from agreestop.ensembles.images import ImageTraining, augmented, join, settle, train_images
+from agreestop.networks.architectures import QUICK, ResNet18, SpikingLayer, SpikingNetwork
+from agreestop.networks.layers import MemberBatchNorm2d
+from agreestop.networks.neurons import SRM, settled_rates
+from agreestop.networks.posteriors import Posterior
 
 CONFIG = ResNet18((3, 8, 8), 3, 1, width=3, timed=4)
 SETTINGS = ImageTraining(rate_epochs=2, epochs=2, batch_size=16, horizons=(1, 2))

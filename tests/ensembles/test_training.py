@@ -15,14 +15,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 
-import agreestop as ag  # noqa: E402
-from agreestop.engines.dense import run_dense  # noqa: E402
-from agreestop.engines.energy import PICOJOULE_ACCUMULATE, running_energy  # noqa: E402
-from agreestop.ensembles.deep import DeepEnsemble  # noqa: E402
-from agreestop.ensembles.files import load_members, save_members  # noqa: E402
-from agreestop.ensembles.training import Epoch, Training, train  # noqa: E402
-from agreestop.ensembles.variational import Posterior  # noqa: E402
-from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected  # noqa: E402
+import agreestop as ag
+from agreestop.engines.dense import run_dense
+from agreestop.engines.energy import PICOJOULE_ACCUMULATE, running_energy
+from agreestop.ensembles.deep import DeepEnsemble
+from agreestop.ensembles.files import load_members, save_members
+from agreestop.ensembles.training import Epoch, Training, train
+from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected
+from agreestop.networks.posteriors import Posterior
 
 CONFIG = FullyConnected((1, 3, 3), 3, members=2, hidden=(12,))
 KINDS: dict[str, Any] = {"deep": DeepEnsemble, "variational": Posterior}

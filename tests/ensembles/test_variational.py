@@ -9,11 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 
-from torch.distributions import Normal, kl_divergence  # noqa: E402
+from torch.distributions import Normal, kl_divergence
 
-import agreestop as ag  # noqa: E402
-from agreestop.ensembles.variational import PRIOR_VARIANCE, Posterior  # noqa: E402
-from agreestop.networks.architectures import Convolutional, FullyConnected  # noqa: E402
+import agreestop as ag
+from agreestop.networks.architectures import Convolutional, FullyConnected
+from agreestop.networks.posteriors import (
+    PRIOR_VARIANCE,
+    Posterior,
+)
 
 CONFIG = FullyConnected((1, 4, 4), 3, members=5, hidden=(8,))
 

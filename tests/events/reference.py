@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from agreestop.decide.checks import Booleans, Floats
-from agreestop.events.simulator import Sensor
-from agreestop.events.streams import Purpose
+from agreestop.common.arrays import Booleans, Floats
+from agreestop.events.camera.simulator import Sensor
+from agreestop.events.camera.streams import Purpose
 
 GAMMA = 0x9E3779B97F4A7C15
 WORD = 2**64

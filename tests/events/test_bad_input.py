@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agreestop.decide.checks import InputError
+from agreestop.common.errors import InputError
+from agreestop.events.camera.paths import circular_path, drift_path, saccade_path
+from agreestop.events.camera.simulator import Sensor, move_images, simulate_events
 from agreestop.events.data import EventData
-from agreestop.events.paths import circular_path, drift_path, saccade_path
-from agreestop.events.simulator import Sensor, move_images, simulate_events
-
-from ..decide.strategies import assert_one_sentence
+from tests.decide.strategies import assert_one_sentence
 
 IMAGES = np.full((3, 4, 4), 0.5)
 PATH = np.zeros((3, 6, 2))

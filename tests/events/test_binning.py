@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agreestop.decide.checks import InputError
+from agreestop.common.errors import InputError
 from agreestop.events import binning
 from agreestop.events.binning import bin_events
 from agreestop.events.data import EventData
-from agreestop.events.recording import Recording, checked_recording
-
-from ..decide.strategies import assert_one_sentence
+from agreestop.events.formats.recording import Recording, checked_recording
+from tests.decide.strategies import assert_one_sentence
 
 
 def some_events(n: int, size: tuple[int, int] = (7, 9), last: int = 1000, first: int = 0, seed: int = 0) -> Recording:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agreestop.events import cache
-from agreestop.events.cache import CacheWarning, cache_folder, cached, fingerprint
 from agreestop.events.data import EventData, EventSplits
+from agreestop.events.datasets import cache
+from agreestop.events.datasets.cache import CacheWarning, cache_folder, cached, fingerprint
 
 KEY = "0123abcd"
 

@@ -13,21 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agreestop.decide.checks import InputError
-from agreestop.events import catalogue, cifar10, digits, dvs_gesture, mnist_dvs, n_mnist
-from agreestop.events.aedat2 import write_aedat2
-from agreestop.events.aedat3 import write_aedat3
-from agreestop.events.braille import load_braille, load_spike_trains
-from agreestop.events.cifar10 import load_cifar10
+from agreestop.common.errors import InputError
+from agreestop.events.camera.gestures import GESTURES
 from agreestop.events.data import EventData, EventSplits
-from agreestop.events.dvs_gesture import load_dvs_gesture
-from agreestop.events.gestures import GESTURES
-from agreestop.events.mnist_dvs import load_mnist_dvs
-from agreestop.events.n_mnist import load_n_mnist
-from agreestop.events.n_mnist_files import write_n_mnist
-from agreestop.events.recording import Recording, checked_recording
-
-from ..decide.strategies import assert_one_sentence
+from agreestop.events.datasets import catalogue, cifar10, digits, dvs_gesture, mnist_dvs, n_mnist
+from agreestop.events.datasets.braille import load_braille, load_spike_trains
+from agreestop.events.datasets.cifar10 import load_cifar10
+from agreestop.events.datasets.dvs_gesture import load_dvs_gesture
+from agreestop.events.datasets.mnist_dvs import load_mnist_dvs
+from agreestop.events.datasets.n_mnist import load_n_mnist
+from agreestop.events.formats.aedat2 import write_aedat2
+from agreestop.events.formats.aedat3 import write_aedat3
+from agreestop.events.formats.n_mnist import write_n_mnist
+from agreestop.events.formats.recording import Recording, checked_recording
+from tests.decide.strategies import assert_one_sentence
 
 REAL = Path(os.environ.get("AGREESTOP_DATA") or Path(__file__).parents[3] / "shared" / "data")
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agreestop.decide.checks import Floats, InputError
+from agreestop.common.arrays import Floats
+from agreestop.common.errors import InputError
+from agreestop.events.camera.simulator import Sensor
 from agreestop.events.data import EventData, EventSplits
-from agreestop.events.digits import RADIUS, SCALE, SENSOR, SIZE, simulate_digits
-from agreestop.events.simulator import Sensor
-
-from ..decide.strategies import assert_one_sentence
+from agreestop.events.datasets.digits import RADIUS, SCALE, SENSOR, SIZE, simulate_digits
+from tests.decide.strategies import assert_one_sentence
 
 
 @pytest.fixture(scope="module")

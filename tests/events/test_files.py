@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agreestop.decide.checks import InputError
+from agreestop.common.errors import InputError
 from agreestop.events.data import EventData
 from agreestop.events.files import load_events, save_events
 

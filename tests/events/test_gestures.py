@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agreestop.decide.checks import Floats, InputError
-from agreestop.events.data import EventData, EventSplits
-from agreestop.events.gesture_sim import PART, PEOPLE, SIZE, STEPS, draw_performance, draw_person, simulate_gestures
-from agreestop.events.gestures import (
+from agreestop.common.arrays import Floats
+from agreestop.common.errors import InputError
+from agreestop.events.camera.gestures import (
     ARM_REST,
     GESTURES,
     LEFT,
@@ -24,8 +23,9 @@ from agreestop.events.gestures import (
     place_joints,
     render_frames,
 )
-
-from ..decide.strategies import assert_one_sentence
+from agreestop.events.data import EventData, EventSplits
+from agreestop.events.datasets.gesture_sim import PART, PEOPLE, SIZE, STEPS, draw_performance, draw_person, simulate_gestures
+from tests.decide.strategies import assert_one_sentence
 
 TIMES = np.arange(0.0, 6.0, 0.01)
 SETTLED = slice(250, None)  # every ramp is over

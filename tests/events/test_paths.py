@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agreestop.decide.checks import Floats
-from agreestop.events.paths import circular_path, drift_path, saccade_path
+from agreestop.common.arrays import Floats
+from agreestop.events.camera.paths import circular_path, drift_path, saccade_path
 
 MAKERS: dict[str, Callable[..., Floats]] = {"drift": drift_path, "circle": circular_path, "saccades": saccade_path}
 every_maker = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())

@@ -17,15 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agreestop.decide.checks import InputError
-from agreestop.events import aedat2, aedat3
-from agreestop.events.aedat2 import read_aedat2, write_aedat2
-from agreestop.events.aedat3 import GestureLabel, read_aedat3, read_gesture_labels, write_aedat3
+from agreestop.common.errors import InputError
 from agreestop.events.binning import bin_events
-from agreestop.events.n_mnist_files import read_n_mnist, write_n_mnist
-from agreestop.events.recording import Recording, Skipped, checked_recording
-
-from ..decide.strategies import assert_one_sentence
+from agreestop.events.formats import aedat2, aedat3
+from agreestop.events.formats.aedat2 import read_aedat2, write_aedat2
+from agreestop.events.formats.aedat3 import GestureLabel, read_aedat3, read_gesture_labels, write_aedat3
+from agreestop.events.formats.n_mnist import read_n_mnist, write_n_mnist
+from agreestop.events.formats.recording import Recording, Skipped, checked_recording
+from tests.decide.strategies import assert_one_sentence
 
 DATA = Path(os.environ.get("AGREESTOP_DATA", Path(__file__).resolve().parents[2].parent / "shared" / "data"))
 
@@ -130,8 +129,8 @@ def test_what_is_written_is_read(form: Format, folder: Path, data: st.DataObject
 def test_blocks_make_no_difference(form: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording, whole, parts = some_events(form, 5000), tmp_path / "whole.bin", tmp_path / "parts.bin"
     form.write(whole, recording)
-    for module in ("recording", "aedat2", "aedat3", "n_mnist_files"):
-        monkeypatch.setattr(f"agreestop.events.{module}.BLOCK", 7)
+    for module in ("recording", "aedat2", "aedat3", "n_mnist"):
+        monkeypatch.setattr(f"agreestop.events.formats.{module}.BLOCK", 7)
     form.write(parts, recording)
     assert parts.read_bytes() == whole.read_bytes()
     assert_same(form.read(whole), recording)
@@ -204,7 +203,7 @@ def test_a_reader_needs_few_bytes_an_event(form: Format, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("block", [1, 2, 2**16])
 def test_the_counter_wraps_around(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agreestop.events.recording.BLOCK", block)
+    monkeypatch.setattr("agreestop.events.formats.recording.BLOCK", block)
     stamps = [2**31 - 5, -(2**31) + 5, -1, 3, 2**31 - 1, -(2**31)]
     (tmp_path / "a").write_bytes(aedat2.HEADER + b"".join(struct.pack(">Ii", 0, stamp) for stamp in stamps))
     read = read_aedat2(tmp_path / "a")

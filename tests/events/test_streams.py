@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from agreestop.events.streams import Purpose, draw_normals, draw_uniforms, draw_words, stream_keys
-
-from .reference import draw
+from agreestop.events.camera.streams import Purpose, draw_normals, draw_uniforms, draw_words, stream_keys
+from tests.events.reference import draw
 
 
 def test_the_words_are_those_of_splitmix64() -> None:

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from agreestop.decide.checks import InputError
-from agreestop.networks.srm import SRMParameters, SRMState
-from agreestop.networks.surrogate import spike
-
-from ..decide.strategies import assert_one_sentence
+from agreestop.common.errors import InputError
+from agreestop.networks.neurons import SRMParameters, SRMState
+from agreestop.networks.surrogates import spike
+from tests.decide.strategies import assert_one_sentence
 
 
 def refused(call: Callable[[], object], match: str) -> None:

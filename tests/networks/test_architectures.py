@@ -21,9 +21,8 @@ from agreestop.networks.architectures import (
     State,
     architecture,
 )
-from agreestop.networks.srm import Neuron
-
-from .plain import generator, gradients, random_spikes, refused
+from agreestop.networks.neurons import Neuron
+from tests.networks.plain import generator, gradients, random_spikes, refused
 
 EAGER = Neuron(membrane_time=1.0, synapse_time=0.5, threshold=0.1)
 CONFIGS: dict[str, Architecture] = {

@@ -12,15 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from agreestop.networks import compiled
-from agreestop.networks.srm import SRM, Constants, Neuron, SRMParameters, SRMState, srm
-from agreestop.networks.surrogate import SLOPES, Surrogate
-
-from .plain import generator, plain_loop, random_spikes
+from agreestop.networks._kernels import numba_runtime as compiled
+from agreestop.networks.neurons import SRM, Constants, Neuron, SRMParameters, SRMState, srm
+from agreestop.networks.surrogates import SLOPES, Surrogate
+from tests.networks.plain import generator, plain_loop, random_spikes
 
 numba = pytest.importorskip("numba", reason="numba, which compiles these operators, is not installed")
 
-from agreestop.networks import cpu_sparse, cpu_srm  # noqa: E402
+from agreestop.networks._kernels import cpu_sparse, cpu_srm
 
 _NEAR = torch.full((40,), 1 + 2.0**-12)
 FUSES = bool((torch.addcmul(torch.full((40,), -1 - 2.0**-11), _NEAR, _NEAR) == 2.0**-24).all())

@@ -15,17 +15,16 @@ import pytest
 import torch
 from torch import Tensor
 
-import agreestop.networks.srm as srm_module
+import agreestop.networks.neurons as srm_module
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
-from agreestop.networks.srm import SRM, Neuron, SRMParameters, SRMState, srm
-from agreestop.networks.surrogate import SLOPES, Surrogate
-
-from .plain import generator, gradients, plain_loop, refused
+from agreestop.networks.neurons import SRM, Neuron, SRMParameters, SRMState, srm
+from agreestop.networks.surrogates import SLOPES, Surrogate
+from tests.networks.plain import generator, gradients, plain_loop, refused
 
 if find_spec("triton") is None:
     pytest.skip("Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
 
-from agreestop.networks import fused
+from agreestop.networks._kernels import gpu_srm as fused
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

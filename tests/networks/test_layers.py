@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, draw_weights, product_in_pieces
-
-from .plain import generator, random_spikes, refused
+from tests.networks.plain import generator, random_spikes, refused
 
 
 def drawn(layer: nn.Module, seed: int = 0, deviation: float | None = None) -> nn.Module:

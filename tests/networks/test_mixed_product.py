@@ -7,10 +7,9 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from agreestop.networks._kernels.mixed_product import SHIFT, can_run, in_parts, mixed_product
 from agreestop.networks.layers import MemberConv2d, MemberLinear, draw_weights
-from agreestop.networks.mixed_product import SHIFT, can_run, in_parts, mixed_product
-
-from .plain import generator
+from tests.networks.plain import generator
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ON_GPU = pytest.mark.skipif(DEVICE == "cpu", reason="tensor cores are on a GPU")
@@ -47,7 +46,7 @@ def test_two_parts_hold_all_but_the_last_bit() -> None:
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 def test_the_kernel_splits_without_loss() -> None:
-    from agreestop.networks.parts_kernel import split
+    from agreestop.networks._kernels.split_kernel import split
 
     values = some(3, 7, 101)  # the interpreter rounds towards zero, a GPU to the nearest
     check_parts(values, split(values.to(DEVICE)), nearest=DEVICE == "cuda")

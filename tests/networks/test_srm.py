@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from agreestop.networks.srm import SRM, Neuron, SRMParameters, SRMState, srm
-from agreestop.networks.surrogate import SLOPES, Surrogate
-
-from .plain import convolution, generator, gradients, plain_loop, random_spikes, refused
+from agreestop.networks.neurons import SRM, Neuron, SRMParameters, SRMState, srm
+from agreestop.networks.surrogates import SLOPES, Surrogate
+from tests.networks.plain import convolution, generator, gradients, plain_loop, random_spikes, refused
 
 TIMES = [(8.0, 2.0), (2.0, 8.0), (5.0, 5.0)]
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from agreestop.networks.surrogate import SLOPES, Surrogate, spike
-
-from .plain import gradients, refused
+from agreestop.networks.surrogates import SLOPES, Surrogate, spike
+from tests.networks.plain import gradients, refused
 
 every_slope = pytest.mark.parametrize("name", SLOPES)
 STEPS: dict[str, Callable[[Tensor, float], Tensor]] = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from agreestop.networks import transfer
+from agreestop.networks._kernels import upload as transfer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

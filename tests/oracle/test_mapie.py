@@ -17,7 +17,7 @@ import agreestop as ag
 pytest.importorskip("sklearn")
 mapie = pytest.importorskip("mapie.classification")
 
-from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402
+from sklearn.base import BaseEstimator, ClassifierMixin
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

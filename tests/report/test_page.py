@@ -21,8 +21,8 @@ pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
 import agreestop as ag
 from agreestop.decide.score_files import Scores
-from agreestop.experiments.gather import gather_section, in_words, measured, versions
-from agreestop.experiments.measure import Protocol, measure_stream
+from agreestop.pipeline.gather import gather_section, in_words, measured, versions
+from agreestop.pipeline.measure import Protocol, measure_stream
 from agreestop.report.contents import Report, Section
 from agreestop.report.page import PAPER, Written, give_or_take, percent, render_page, verdict_in_words, write_report
 from agreestop.report.records import Record

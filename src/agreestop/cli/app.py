@@ -9,24 +9,32 @@ from typing import Annotated, Any
 
 import typer
 
-from agreestop.decide.checks import InputError
+from agreestop.common.errors import InputError
 
-from . import bench, calibrate, data, decide, evaluate, reproduce, run, train
+from . import calibrate, data, decide, evaluate, run, train
 from .console import say_error
 
 INTERRUPTED = 130  # the exit code that shells expect after Ctrl-C
 
-app = typer.Typer(
-    help="Decide when an ensemble watching a stream has seen enough, and be right as often as promised.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+MOVED = {"reproduce": ("python -m paper", "make figures"), "bench": ("python -m benchmarks", "make bench")}
 
 
-def _interruptible(verb: Callable[..., None]) -> Callable[..., None]:
+def new_app(help: str) -> typer.Typer:
+    """An application in the style of this command line."""
+    return typer.Typer(
+        help=help,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+app = new_app("Decide when an ensemble watching a stream has seen enough, and be right as often as promised.")
+
+
+def interruptible(verb: Callable[..., None]) -> Callable[..., None]:
     """The verb, which Ctrl-C ends with a sentence."""
 
     @wraps(verb)
@@ -40,19 +48,30 @@ def _interruptible(verb: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-app.command("run", short_help="The main job: train, score, measure every rule, report.")(_interruptible(run.run))
-app.command("train", short_help="Configuration -> trained ensembles.")(_interruptible(train.train))
-app.command("score", short_help="Trained ensembles -> score files.")(_interruptible(train.score))
-app.command("calibrate", short_help="Score file with labels -> rule file.")(_interruptible(calibrate.calibrate))
-app.command("decide", short_help="Rule file and scores or inputs -> decisions.")(_interruptible(decide.decide))
-app.command("evaluate", short_help="Rule file and labelled scores -> coverage, latency.")(_interruptible(evaluate.evaluate))
-app.command("reproduce", short_help="The paper's figures, from score files.")(_interruptible(reproduce.reproduce))
-app.command("bench", short_help="Speed of our engines against other libraries.")(_interruptible(bench.bench))
+app.command("run", short_help="The main job: train, score, measure every rule, report.")(interruptible(run.run))
+app.command("train", short_help="Configuration -> trained ensembles.")(interruptible(train.train))
+app.command("score", short_help="Trained ensembles -> score files.")(interruptible(train.score))
+app.command("calibrate", short_help="Score file with labels -> rule file.")(interruptible(calibrate.calibrate))
+app.command("decide", short_help="Rule file and scores or inputs -> decisions.")(interruptible(decide.decide))
+app.command("evaluate", short_help="Rule file and labelled scores -> coverage, latency.")(interruptible(evaluate.evaluate))
+
+
+def _moved(verb: str) -> Callable[[typer.Context], None]:
+    command, target = MOVED[verb]
+
+    def tell(context: typer.Context) -> None:
+        raise InputError(f"`agreestop {verb}` is now `{command}` in a checkout of the repository, or `{target}`: see `{command} --help`.")
+
+    return tell
+
+
+for _verb in MOVED:
+    app.command(_verb, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(_moved(_verb))
 
 data_app = typer.Typer(help="Data sets: which there are, whether files are whole, and simulated ones.", no_args_is_help=True)
-data_app.command("list", short_help="The data sets, and where to get them.")(_interruptible(data.list_data_sets))
-data_app.command("check", short_help="Whether the files of a data set are whole.")(_interruptible(data.check_data_set))
-data_app.command("simulate", short_help="Simulated data set -> files of inputs.")(_interruptible(data.simulate_data_set))
+data_app.command("list", short_help="The data sets, and where to get them.")(interruptible(data.list_data_sets))
+data_app.command("check", short_help="Whether the files of a data set are whole.")(interruptible(data.check_data_set))
+data_app.command("simulate", short_help="Simulated data set -> files of inputs.")(interruptible(data.simulate_data_set))
 app.add_typer(data_app, name="data", short_help="Data sets: list, check, simulate.")
 
 
@@ -71,10 +90,15 @@ def options(
     """Decide when an ensemble watching a stream has seen enough, and be right as often as promised."""
 
 
-def main() -> None:
-    """Run the command line; a mistake in what was handed in is one sentence on standard error and exit code 2."""
+def run_app(app: typer.Typer) -> None:
+    """Run a command line; a mistake in what was handed in is one sentence on standard error and exit code 2."""
     try:
         app()
     except InputError as error:
         say_error(str(error))
         sys.exit(2)
+
+
+def main() -> None:
+    """Run `agreestop`."""
+    run_app(app)

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from agreestop.common.errors import InputError
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.checks import InputError
 from agreestop.decide.confidence_rules import DCSNN, SEENN
 from agreestop.decide.pooling import MODEL_AVERAGE, MergeConfidence
 from agreestop.decide.risks import TopMass

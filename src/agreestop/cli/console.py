@@ -10,8 +10,9 @@ from time import monotonic
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from agreestop.common.errors import InputError
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.checks import CalibrationWarning, InputError
+from agreestop.decide.checks import CalibrationWarning
 
 out = Console(highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False, soft_wrap=False)

@@ -10,11 +10,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from agreestop.decide.atomic import make_folder
-from agreestop.decide.checks import InputError
-from agreestop.decide.machine import cores
-from agreestop.events.catalogue import DATA_SETS, DataSet, check, find, load
+from agreestop.common.cores import cores
+from agreestop.common.errors import InputError
+from agreestop.common.files import make_folder
 from agreestop.events.data import EventData, EventSplits
+from agreestop.events.datasets.catalogue import DATA_SETS, DataSet, check, find, load
 from agreestop.events.files import save_events
 
 from .console import out, say

@@ -11,9 +11,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from agreestop.decide.atomic import atomic_writer
+from agreestop.common.errors import InputError
+from agreestop.common.files import atomic_writer
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.checks import InputError
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.rule_files import load_rule
 from agreestop.decide.score_files import load_scores
@@ -69,7 +69,7 @@ def _run_members(
     """Run the members on the inputs as far as each decision takes, and say with which engine and how much was computed."""
     with needing_networks():
         from agreestop.engines.choice import choose_engine
-        from agreestop.engines.drive import decide_early
+        from agreestop.engines.early_stopping import decide_early
         from agreestop.ensembles.files import load_ensemble
     from agreestop.events.files import load_events
 

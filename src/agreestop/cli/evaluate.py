@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from agreestop.common.errors import InputError
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.checks import InputError
 from agreestop.decide.decisions import Estimate, Evaluation, Group
 from agreestop.decide.decisions import evaluate as evaluate_decisions
 from agreestop.decide.levels import as_target, draws_this_low, in_words

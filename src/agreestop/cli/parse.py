@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agreestop.decide.checks import InputError
+from agreestop.common.errors import InputError
 from agreestop.decide.pooling import MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
 
 POOLINGS = "confidence:R, p-values:R, p-values:R:exchangeable, p-values:R:randomized, ranks:R, vote or none"

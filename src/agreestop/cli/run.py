@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from agreestop.decide.checks import InputError
-from agreestop.experiments.config import RunConfig, load_config
-from agreestop.experiments.measure import Protocol, Tell
-from agreestop.experiments.simulated import run_simulated
+from agreestop.common.errors import InputError
+from agreestop.pipeline.config import RunConfig, load_config
+from agreestop.pipeline.measure import Protocol, Tell
+from agreestop.pipeline.simulated import run_simulated
 from agreestop.report.contents import Report
 from agreestop.report.records import Record
 
@@ -60,7 +60,7 @@ def _command(config: Path | None, output: Path | None, simulated: bool) -> str:
 
 def _run_config(settings: RunConfig, folder: Path, command: str, tell: Tell) -> Report:
     with needing_networks():
-        from agreestop.experiments.main_job import run_config
+        from agreestop.pipeline.main_job import run_config
     return run_config(settings, folder, command, tell)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from agreestop.experiments.config import RunConfig, load_config
+from agreestop.pipeline.config import RunConfig, load_config
 
 from .console import needing_networks, out, progress_bar
 
@@ -28,7 +28,7 @@ def score(config: Config = None, output: Output = None) -> None:
 def _make(config: Path | None, output: Path | None, scored: bool) -> None:
     settings = RunConfig() if config is None else load_config(config)
     with needing_networks():
-        from agreestop.experiments import steps
+        from agreestop.pipeline import steps
     data = steps.load_data(settings)
     folder = output or Path("runs") / settings.name
     folders = steps.ensemble_files(settings, folder)

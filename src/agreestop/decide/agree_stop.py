@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agreestop.common.arrays import Floats, Integers
+from agreestop.common.errors import InputError
+
 from .calibrated import Uncalibrated
-from .checks import Floats, Index, InputError, Integers
+from .checks import Index
 from .first_failures import first_failures
 from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
 from .policies import Policy, RiskThreshold

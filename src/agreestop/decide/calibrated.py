@@ -12,7 +12,10 @@ from typing import Any, NoReturn, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import Booleans, CalibrationWarning, Floats, InputError, Integers, as_labels, as_log_confidence, columns_of
+from agreestop.common.arrays import Booleans, Floats, Integers
+from agreestop.common.errors import InputError
+
+from .checks import CalibrationWarning, as_labels, as_log_confidence, columns_of
 from .decisions import Decision, Decisions
 from .policies import Policy, Verdict, run_policy
 from .rule import Rule, shortage

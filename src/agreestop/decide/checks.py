@@ -10,15 +10,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
-Booleans: TypeAlias = NDArray[np.bool_]
+from agreestop.common.arrays import Integers, check_finite
+from agreestop.common.errors import InputError
+
 Index: TypeAlias = int | Integers
 """A checkpoint of a batch, or one for each of its inputs, (b,)."""
-
-
-class InputError(ValueError):
-    """Something handed to agreestop cannot be used; the message says what to do about it."""
 
 
 class CalibrationWarning(UserWarning):
@@ -51,35 +47,6 @@ def as_max_set_size(size: int) -> int:
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise InputError(f"max_set_size is {size!r}: give the largest set that may stop, an integer of at least 1.")
     return int(size)
-
-
-def as_floats(values: ArrayLike, name: str) -> Floats:
-    """Real numbers as float64."""
-    try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} cannot be read as an array of numbers: give real numbers of one shape.") from None
-
-
-def with_axis(values: ArrayLike, axis: int, name: str) -> Floats:
-    """Real numbers as float64, with at least one entry along `axis`."""
-    array = as_floats(values, name)
-    if not -array.ndim <= axis < array.ndim or array.shape[axis] == 0:
-        raise InputError(f"{name} has shape {array.shape}: at least one value along axis {axis} is needed.")
-    return array
-
-
-def check_finite(values: NDArray[Any], name: str) -> None:
-    """Refuse NaN and infinity, without a temporary the size of the array."""
-    if values.size and not (values.min() > -np.inf and values.max() < np.inf):
-        where = np.unravel_index(int(np.argmin(np.isfinite(values))), values.shape)
-        place = ", ".join(str(int(i)) for i in where)
-        hint = ""
-        if values[where] == -np.inf and name == "log_confidence":
-            hint = (
-                "; a confidence of exactly 0 has no finite logarithm, so clip probabilities first, or take logits through log_confidence()"
-            )
-        raise InputError(f"{name} holds {values[where]} at [{place}]: every value must be finite{hint}.")
 
 
 def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> NDArray[Any]:

@@ -15,7 +15,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import Floats, InputError, check_finite, with_axis
+from agreestop.common.arrays import Floats, check_finite, with_axis
+from agreestop.common.errors import InputError
 
 LARGEST_LOGIT = 1e300
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from agreestop.common.arrays import Floats, Integers, as_floats
+from agreestop.common.errors import InputError
+
 from .calibrated import Uncalibrated
-from .checks import Floats, InputError, Integers, as_floats
 from .levels import Target, as_target
 from .policies import ConfidenceThreshold, Policy
 from .pooling import MergeConfidence

@@ -17,7 +17,10 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import Booleans, Floats, InputError, Integers, as_labels
+from agreestop.common.arrays import Booleans, Floats, Integers
+from agreestop.common.errors import InputError
+
+from .checks import as_labels
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .checks import Floats, Integers
+from agreestop.common.arrays import Floats, Integers
 
 
 def first_failures(evidence: Floats, labels: Integers, max_set_size: int, fill: bool) -> Floats:

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import Booleans, Floats, Index, InputError, as_max_set_size
+from agreestop.common.arrays import Booleans, Floats
+from agreestop.common.errors import InputError
+
+from .checks import Index, as_max_set_size
 from .pooling import MergeConfidence
 from .risks import Tails, TopMass
 from .tuned_rows import TunedRows

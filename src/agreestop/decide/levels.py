@@ -13,7 +13,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from .checks import Floats, InputError
+from agreestop.common.arrays import Floats
+from agreestop.common.errors import InputError
 
 Target = float | str | Fraction | Decimal
 

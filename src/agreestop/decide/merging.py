@@ -24,7 +24,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import Booleans, Floats, InputError, with_axis
+from agreestop.common.arrays import Booleans, Floats, with_axis
+from agreestop.common.errors import InputError
+
 from .confidence import as_exponent, generalized_mean
 
 

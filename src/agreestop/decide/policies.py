@@ -11,7 +11,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from .checks import Booleans, Floats, Index, Integers
+from agreestop.common.arrays import Booleans, Floats, Integers
+
+from .checks import Index
 from .ranking import MergedRanks, PooledRanks
 
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import Floats, InputError
+from agreestop.common.arrays import Floats
+from agreestop.common.errors import InputError
+
 from .confidence import as_exponent, pool_logs
 from .merging import as_prefix_exponent, as_randomized_exponent, merging_factor, prefix_factor
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import Floats, InputError, Integers, as_floats, check_finite
+from agreestop.common.arrays import Floats, Integers, as_floats, check_finite
+from agreestop.common.errors import InputError
 
 
 def ranks(sorted_scores: Floats, scores: Floats) -> Integers:

@@ -16,7 +16,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from .checks import Booleans, Floats, Integers
+from agreestop.common.arrays import Booleans, Floats, Integers
+
 from .pooling import MergePValues
 from .pvalues import ranks
 

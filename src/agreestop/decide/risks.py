@@ -17,7 +17,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import Floats, Index, InputError, Integers, as_checkpoints, as_floats
+from agreestop.common.arrays import Floats, Integers, as_floats
+from agreestop.common.errors import InputError
+
+from .checks import Index, as_checkpoints
 from .pooling import MODEL_AVERAGE, MergeConfidence
 from .scores import fit_temperatures, pooling_of
 from .tuned_rows import TunedRows

@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .checks import Floats, Integers, as_checkpoints, as_max_set_size
+from agreestop.common.arrays import Floats, Integers
+
+from .checks import as_checkpoints, as_max_set_size
 from .levels import as_delta, as_target, in_words
 from .policies import Policy
 from .tuned_rows import TunedRows

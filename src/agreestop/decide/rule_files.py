@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agreestop.common.errors import InputError
+from agreestop.common.files import atomic_writer
+
 from .agree_stop import AgreeStop
-from .atomic import atomic_writer
 from .calibrated import CalibratedRule
-from .checks import InputError
 from .confidence_rules import DCSNN, SEENN
 from .learned_risk import LearnedRisk
 from .policies import (

@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .atomic import atomic_writer
-from .checks import Booleans, InputError, Integers, as_checkpoints, as_labels, as_log_confidence, columns_of
+from agreestop.common.arrays import Booleans, Integers
+from agreestop.common.errors import InputError
+from agreestop.common.files import atomic_writer
+
+from .checks import as_checkpoints, as_labels, as_log_confidence, columns_of
 from .confidence import log_confidence
 
 

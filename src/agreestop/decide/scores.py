@@ -20,7 +20,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import Floats, InputError, as_floats
+from agreestop.common.arrays import Floats, as_floats
+from agreestop.common.errors import InputError
+
 from .confidence import log_softmax
 from .pooling import MODEL_AVERAGE, MergeConfidence
 from .tuned_rows import TunedRows

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .checks import Booleans, InputError, Integers
+from agreestop.common.arrays import Booleans, Integers
+from agreestop.common.errors import InputError
+
 from .confidence import log_confidence
 from .score_files import Scores
 

@@ -13,8 +13,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from agreestop.common.arrays import Floats, Integers
+from agreestop.common.errors import InputError
+
 from .calibrated import Uncalibrated
-from .checks import Floats, InputError, Integers
 from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
 from .policies import CheckpointThresholds, MemberVotes, MergedPValues, Policy, RankPooling, RunningThreshold, StoppingThreshold
 from .pooling import MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling

@@ -10,8 +10,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
+from agreestop.common.arrays import Floats, Integers
+from agreestop.common.errors import InputError
+
 from .calibrated import gather_evidence, refuse_tuned
-from .checks import CalibrationWarning, Floats, InputError, Integers, as_labels, as_log_confidence, columns_of
+from .checks import CalibrationWarning, as_labels, as_log_confidence, columns_of
 from .decisions import Estimate
 from .policies import run_policy
 from .rule import Rule, shortage

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .checks import Floats, Integers
+from agreestop.common.arrays import Floats, Integers
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import Booleans, InputError
+from agreestop.common.arrays import Booleans
+from agreestop.common.errors import InputError
 
 Marks = NDArray[np.uint64]
 

@@ -18,9 +18,12 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from agreestop.common.arrays import Floats, Integers
+from agreestop.common.errors import InputError
+
 from .agree_stop import AgreeStop
 from .calibrated import gather_evidence
-from .checks import Floats, InputError, Integers, columns_of
+from .checks import columns_of
 from .learned_risk import LearnedRisk, NothingToLearn
 from .pooling import MergeConfidence
 from .risks import Risk, ShapedRisk, TopMass

@@ -9,7 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import Floats, InputError, Integers, as_checkpoints, as_labels, as_log_confidence, columns_of
+from agreestop.common.arrays import Floats, Integers
+from agreestop.common.errors import InputError
+
+from .checks import as_checkpoints, as_labels, as_log_confidence, columns_of
 from .tuned_rows import TunedRows
 
 

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from agreestop.common.errors import InputError
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.checks import InputError
-from agreestop.ensembles.variational import Posterior
 from agreestop.networks.architectures import ResNet18, SpikingNetwork
-from agreestop.networks.srm import TRITON
+from agreestop.networks.neurons import TRITON
+from agreestop.networks.posteriors import Posterior
 
 from .dense import Dense, FreshMembers
-from .drive import ENGINES, Engine, decide_early
-from .fused import Fused
+from .early_stopping import ENGINES, Engine, decide_early
+from .gpu.engine import Fused
 
 FRESH = 2  # apart from the draws for tuning, 0, and for calibration and test, 1
 LIGHT = ("int8", "bfloat16")  # the lightest first
@@ -43,7 +43,7 @@ def choose_engine(network: SpikingNetwork | Posterior, name: str = "auto", densi
     if name == "auto":
         name = _fitting(network, density)
     if name.startswith("event-driven"):
-        from .event_driven import EventDriven
+        from .event_driven.engine import EventDriven
 
         return EventDriven(network, name.removeprefix("event-driven").removeprefix("-") or "float32")
     if name == "dense":

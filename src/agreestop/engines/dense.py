@@ -14,12 +14,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from agreestop.decide.checks import Booleans, InputError, Integers
-from agreestop.ensembles.variational import Posterior
+from agreestop.common.arrays import Booleans, Integers
+from agreestop.common.errors import InputError
+from agreestop.networks._kernels.upload import time_first
 from agreestop.networks.architectures import SpikingNetwork, State
-from agreestop.networks.transfer import time_first
+from agreestop.networks.posteriors import Posterior
 
-from .drive import CHUNK
+from .early_stopping import CHUNK
 from .inputs import as_inputs, as_places
 
 

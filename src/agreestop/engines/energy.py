@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from agreestop.decide.checks import Floats
+from agreestop.common.arrays import Floats
 
 from .dense import Operations
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.decide.checks import InputError, Integers
+from agreestop.common.arrays import Integers
+from agreestop.common.errors import InputError
 
 
 def as_inputs(inputs: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -7,22 +7,13 @@ Members share the order of the examples and nothing else: no gradient crosses fr
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from agreestop.networks.architectures import Architecture, SpikingNetwork, State
-
-
-def read_out(network: Callable[..., tuple[Tensor, State]], x: Tensor, steps: int | None, burn_in: int) -> Tensor:
-    """Read-out spikes of a network; those of the first `burn_in` steps of an image, which is held for `steps`, have no gradient."""
-    if not burn_in or steps is None:
-        return network(x, None, steps)[0]
-    with torch.no_grad():
-        first, state = network(x, None, burn_in)
-    return torch.cat([first, network(x, state, steps - burn_in)[0]])
+from agreestop.networks.architectures import Architecture, SpikingNetwork
+from agreestop.networks.posteriors import read_out
 
 
 @final

@@ -15,13 +15,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from agreestop.decide.atomic import atomic_writer
-from agreestop.decide.checks import InputError
+from agreestop.common.errors import InputError
+from agreestop.common.files import atomic_writer
 from agreestop.networks.architectures import ARCHITECTURES, Architecture, SpikingNetwork
-from agreestop.networks.srm import Neuron
-from agreestop.networks.surrogate import Surrogate
-
-from .variational import Posterior
+from agreestop.networks.neurons import Neuron
+from agreestop.networks.posteriors import Posterior
+from agreestop.networks.surrogates import Surrogate
 
 HEADER = "agreestop"
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor, nn
 
-from agreestop.networks.recorded import recorded
-from agreestop.networks.transfer import Sender, upload
+from agreestop.networks._kernels.cuda_graph import recorded
+from agreestop.networks._kernels.upload import Sender, upload
 
 WORTH_RECORDING = 3
 """Calls alike before a recording is made."""

@@ -26,17 +26,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from agreestop.decide.checks import InputError, Integers
+from agreestop.common.arrays import Integers
+from agreestop.common.errors import InputError
+from agreestop.networks._kernels.upload import upload
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d
-from agreestop.networks.srm import SRM
-from agreestop.networks.transfer import upload
+from agreestop.networks.neurons import SRM
+from agreestop.networks.posteriors import Posterior
 
 from .deep import DeepEnsemble
 from .files import Checkpoint, load_checkpoint, save_checkpoint
 from .gradients import Gradients
 from .training import Epoch
-from .variational import Posterior
 
 SHIFT = 4  # pixels that an image is moved by at most
 GAIN, OFFSET = 0.5, 0.4  # of batch normalisation at the start

@@ -20,10 +20,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from agreestop.decide.checks import InputError, Integers
+from agreestop.common.arrays import Integers
+from agreestop.common.errors import InputError
+from agreestop.networks._kernels.numba_runtime import Memory, alone, available, reusing
+from agreestop.networks._kernels.upload import as_numbers, upload
 from agreestop.networks.architectures import Architecture, FullyConnected, SpikingNetwork
-from agreestop.networks.compiled import Memory, alone, available, reusing
-from agreestop.networks.transfer import as_numbers, upload
 
 from .files import Checkpoint, load_checkpoint, save_checkpoint
 from .gradients import Gradients

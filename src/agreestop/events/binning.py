@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.decide.checks import InputError, Integers
+from agreestop.common.arrays import Integers, as_count, as_size, is_integer
+from agreestop.common.errors import InputError
 
-from .recording import Recording
-from .values import as_count, as_size, is_integer
+from .formats.recording import Recording
 
 MOST = 255  # events of one cell and polarity that a step can tell
 CELLS = 2**21  # counted together

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.decide.checks import InputError, Integers, as_labels
+from agreestop.common.arrays import Integers
+from agreestop.common.errors import InputError
+from agreestop.decide.checks import as_labels
 
 NUMBERS = (np.uint8, np.float32)
 

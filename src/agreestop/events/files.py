@@ -6,8 +6,8 @@ from os import PathLike
 
 import numpy as np
 
-from agreestop.decide.atomic import atomic_writer
-from agreestop.decide.checks import InputError
+from agreestop.common.errors import InputError
+from agreestop.common.files import atomic_writer
 
 from .data import EventData
 

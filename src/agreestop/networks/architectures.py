@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agreestop.decide.checks import InputError
+from agreestop.common.errors import InputError
 
 from .layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, channels_first, count_nonzero, draw_weights, members_first
-from .srm import SRM, Neuron, SRMState
+from .neurons import SRM, Neuron, SRMState
 
 
 class State(NamedTuple):

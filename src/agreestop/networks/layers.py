@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agreestop.decide.checks import InputError
+from agreestop.common.errors import InputError
 
-from . import mixed_product
-from .compiled import available
+from ._kernels import mixed_product
+from ._kernels.numba_runtime import available
 
 PIECE = 1024
 """Rows of a piece, about: more of them wait for one another."""
@@ -61,7 +61,7 @@ class MemberLinear(nn.Module):
             )
         check_members(x, x.ndim == 3, self.members)
         if x.device.type == "cpu" and x.dtype == torch.float32 and available():
-            from . import cpu_sparse  # imported here since it compiles its loops
+            from ._kernels import cpu_sparse  # imported here since it compiles its loops
 
             if cpu_sparse.can_run(x, self.weight) and (sparse := cpu_sparse.sparse_product(x, self.weight)) is not None:
                 return sparse

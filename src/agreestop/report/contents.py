@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agreestop.decide.checks import Integers
+from agreestop.common.arrays import Integers
 from agreestop.decide.decisions import Estimate
-from agreestop.engines.drive import TimeSaved
+from agreestop.engines.early_stopping import TimeSaved
 
 from .records import Record
 from .verdict import Verdict

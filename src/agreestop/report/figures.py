@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from agreestop.decide.atomic import atomic_writer
+from agreestop.common.files import atomic_writer
 
 from .contents import Breakdown, Share
 from .records import Record

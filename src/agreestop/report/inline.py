@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-from agreestop.decide.checks import Integers
+from agreestop.common.arrays import Integers
 
 # matplotlib writes these; the page gives them a value in light and one in dark.
 PAGE_COLOURS = {

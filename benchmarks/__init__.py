@@ -1,0 +1,1 @@
+"""Speed against other libraries. Run `python -m benchmarks --help`."""

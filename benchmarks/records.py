@@ -1,0 +1,85 @@
+"""Records of the benchmark against other libraries, as written to `results/bench/*.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from agreestop.common.errors import InputError
+from agreestop.common.files import atomic_writer
+
+OURS = "agreestop"
+DECISIONS, STEP, TRAINED, SECONDS, MEMORY, BYTES = "decisions/s", "µs/step", "inputs/s", "s", "MiB", "GB/s"
+FASTER_IS_MORE = (DECISIONS, TRAINED, BYTES)
+"""Units in which the larger number is the better."""
+
+
+@dataclass(frozen=True)
+class BenchRecord:
+    """One system at one piece of work: the median over repeats and the 10 % to 90 % spread, in `unit`.
+
+    form                how the system was used, in words
+    size                what is varied in a work named scaling-... or memory-...
+    times_fastest_peer  in ours: how many times as fast as `fastest_peer`, the fastest of the others at the same work in the same run
+    wanted              in ours: what was promised, in words
+    coverage, latency   in ours, where inputs stop early: of the decisions on the whole test part; latency over T
+    computed            the share of the steps that was computed
+    saved, wanted_saved 1 - time / time to T, and what it should be at least
+    """
+
+    work: str
+    inputs: str
+    system: str
+    version: str
+    unit: str
+    median: float
+    low: float
+    high: float
+    repeats: int
+    form: str = ""
+    batch: int | None = None
+    size: float | None = None
+    times_fastest_peer: float | None = None
+    fastest_peer: str | None = None
+    wanted: str | None = None
+    coverage: float | None = None
+    latency: float | None = None
+    set_size: float | None = None
+    computed: float | None = None
+    saved: float | None = None
+    wanted_saved: float | None = None
+
+
+def times_as_fast(ours: BenchRecord, peer: BenchRecord) -> float:
+    """How many times as fast ours is as the peer."""
+    return ours.median / peer.median if ours.unit in FASTER_IS_MORE else peer.median / ours.median
+
+
+def compared(ours: BenchRecord, peers: Sequence[BenchRecord]) -> BenchRecord:
+    """Ours, with how it stands to the fastest of the peers; as it was where there are none."""
+    if not peers:
+        return ours
+    fastest = min(peers, key=lambda peer: times_as_fast(ours, peer))
+    return replace(ours, times_fastest_peer=times_as_fast(ours, fastest), fastest_peer=fastest.system)
+
+
+def save_benchmark(path: Path, header: dict[str, Any], records: Sequence[BenchRecord]) -> None:
+    """Write the header and the records, whole or not at all; what a record does not have is left out."""
+    plain = [{name: value for name, value in asdict(record).items() if value is not None} for record in records]
+    with atomic_writer(path) as stream:
+        stream.write(json.dumps({**header, "records": plain}, indent=1, ensure_ascii=False).encode() + b"\n")
+
+
+def load_benchmark(path: Path) -> tuple[dict[str, Any], list[BenchRecord]]:
+    """Read the header and the records."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        records = [BenchRecord(**entry) for entry in content.pop("records")]
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}: run `agreestop bench` first.") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{path} is not a whole file of `agreestop bench` ({error}): run it again.") from None
+    return content, records

@@ -1,0 +1,245 @@
+"""The benchmark: our engines against snnTorch, SpikingJelly, Norse and sinabs, on the same inputs in one run.
+
+1352 → 1000 → 10, T = 80, K = 6, float32; peers with their LIF neuron, ours with SRM. Works:
+
+    decide-full   decisions a second at T; ours with the rule applied at every step, peers the counts of their six members alone
+    decide-early  the same, ours stopping with a calibrated AgreeStop, against the peers at T
+    stream-step   microseconds a step of one live input and all six members; ours without the rule, and with it
+    train         inputs a second, training the six members; ours with the neurons' constants fixed, as in the peers, and learned too
+    scaling-T, scaling-K, scaling-density, memory-T, decide-resnet    ours alone
+    srm-kernel    on a GPU: bytes a second that the neurons' kernel moves, beside a plain copy
+
+Inputs: mnist-dvs-sim, and Bernoulli inputs at 3 %. Members are trained on mnist-dvs-sim once and kept; peers get their weights.
+Needs no more than numpy, PyTorch and safetensors, so that it runs where nothing can be installed:
+
+    python3 -m benchmarks.run --device cuda --mnist FOLDER -o FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from agreestop.common.arrays import Booleans, Integers
+from agreestop.common.cores import cores
+from agreestop.common.errors import InputError
+from agreestop.common.files import make_folder
+from agreestop.events.data import EventSplits
+from agreestop.events.datasets.mnist_dvs_sim import simulate_mnist
+
+from .kernel import bench_kernel
+from .peers import PEERS, Weights, find_peers, version_of
+from .records import BenchRecord, save_benchmark
+from .scaling import bench_memory, bench_resnet, bench_scaling
+from .setup import BERNOULLI, MNIST, N_CALIBRATION, Note, Plan, Tell, get_ready, plan_for
+from .works import Peers, bench_decisions, bench_streams, bench_training
+
+PROTOCOL = (
+    "each repeat gives every system a turn of a tenth of a second or one run, in an order that moves on by one; medians over repeats, "
+    "low and high are the 10 % and 90 % points",
+    "peers use their plain LIF neuron, without synapse or refractory time; ours are SRM neurons with both",
+    "peers have the weights of our members and no biases; float32 everywhere; each in the fastest of its idiomatic forms, tried first",
+    "peers compute the spike counts of six members at T; ours also apply the rule at every step",
+    "peers decide on as many of the inputs as are one large batch, again and again, since they take batch after batch; ours on all",
+    "on a GPU, ours multiplies spikes by weights in two parts of float16 summed in float32, which hold a weight but for its last bit",
+    "beside a GPU PyTorch has one thread for all, since several wait for one another longer than they gain; ours copies with two",
+    "on a GPU, ours makes the next inputs ready while the device computes; it computes no more than a batch together",
+    "inputs wait in host memory: for ours as booleans; for peers on a CPU as float32 in their own layout, on a GPU as booleans, "
+    "so that all copy the same bytes there",
+    "a live input reaches ours as the list of its events, and peers as a dense frame that is ready before the clock starts",
+)
+PLAIN = "torch.compile is not among the forms of peers that are tried"
+
+
+@dataclass(frozen=True)
+class Files:
+    """Trained members of a ResNet-18, and the folder of CIFAR-10."""
+
+    members: Path
+    images: Path
+
+
+def benchmark(
+    plan: Plan, data: EventSplits | None, folder: Path, tell: Tell, note: Note, resnet: Files | None
+) -> Iterator[list[BenchRecord]]:
+    """Records, a piece of work at a time. `folder` keeps members; `note` hears a sentence about whatever is left out."""
+    found = find_peers(PEERS)
+    if found.missing:
+        note(found.missing)
+    if data is None:
+        note("no MNIST: decide-early and everything on mnist-dvs-sim is left out, and members are untrained. Give --mnist FOLDER.")
+    ready = get_ready(plan, data, folder, tell)
+    peers = Peers(plan, Weights.of(ready.network), found, note)
+    kinds: list[tuple[str, Booleans, Booleans, Integers]] = []
+    count, chance = max(plan.batches) * plan.rounds, np.random.default_rng(plan.seed)
+    if data is not None:
+        timed = data.pool.inputs[N_CALIBRATION : N_CALIBRATION + plan.inputs]
+        kinds.append((MNIST, timed, data.training.inputs[:count], data.training.labels[:count]))
+    noise = plan.bernoulli(max(plan.inputs, count))
+    kinds.append((BERNOULLI, noise[: plan.inputs], noise[:count], chance.integers(plan.classes, size=count)))
+    total, done = len(kinds) * (2 * len(plan.batches) + 1) + 2 + (resnet is not None), 0
+
+    def next_part(what: str) -> None:
+        nonlocal done
+        tell(what, done / total)
+        done += 1
+
+    for name, inputs, training, labels in kinds:
+        for batch in plan.batches:
+            next_part(f"decisions, {name}, batch {batch}")
+            yield bench_decisions(ready, peers, name, inputs, batch, early=name == MNIST)
+        next_part(f"streams, {name}")
+        yield bench_streams(ready, peers, name, inputs[: plan.streams])
+        for batch in plan.batches:
+            next_part(f"training, {name}, batch {batch}")
+            yield bench_training(ready, peers, name, training[: batch * plan.rounds], labels[: batch * plan.rounds], batch)
+    next_part("scaling")
+    yield from bench_scaling(ready)
+    next_part("memory")
+    yield bench_memory(ready, folder, note)
+    if plan.device == "cuda" and find_spec("triton") is not None:
+        yield bench_kernel(plan)
+    if resnet is not None:
+        next_part("resnet")
+        yield bench_resnet(plan, resnet.members, resnet.images)
+    elif plan.device == "cuda":
+        note("decide-resnet is left out: give --members of a trained ResNet-18, and --cifar10.")
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What was measured, what was left out, and on what machine."""
+
+    header: dict[str, Any]
+    records: list[BenchRecord]
+
+
+def run_benchmark(
+    plan: Plan, mnist: Path | None, output: Path, folder: Path, command: str, tell: Tell, note: Note, resnet: Files | None = None
+) -> Result:
+    """Run it all and write `output`, anew after every piece of work, so that a run that is stopped leaves what it has."""
+    make_folder(output.parent)
+    make_folder(folder)
+    if plan.device == "cuda":
+        torch.set_num_threads(1)
+    header, data = describe(plan, command), None
+    if mnist is not None:
+        tell("simulating the camera", 0.0)
+        data = simulate_mnist(mnist, plan.seed, plan.parts)
+        header["data"] = data.pool.description
+    said: list[str] = []
+
+    def keep(sentence: str) -> None:
+        said.append(sentence)
+        note(sentence)
+
+    if header["machine"]["load"] > 0.3 * header["machine"]["cores"]:
+        keep(f"the machine was busy as this began (load {header['machine']['load']:.1f}): do not trust these numbers.")
+    records: list[BenchRecord] = []
+    for part in benchmark(plan, data, folder, tell, keep, resnet):
+        records += part
+        save_benchmark(output, {**header, "notes": said}, records)
+    return Result({**header, "notes": said}, records)
+
+
+def describe(plan: Plan, command: str) -> dict[str, Any]:
+    """The machine, the versions, the sizes and the protocol."""
+    machine = {
+        "device": torch.cuda.get_device_name() if plan.device == "cuda" else "cpu",
+        "cpu": _cpu_model(),
+        "cores": cores(),
+        "torch_threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
+    }
+    packages = ("agreestop", "torch", "numpy", "numba", "triton", *(peer.name for peer in PEERS))
+    versions = {"python": platform.python_version(), **{name: version_of(name) for name in packages}}
+    sizes = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(plan).items()}
+    return {
+        "command": command,
+        "machine": machine,
+        "versions": versions,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "plan": sizes,
+        "protocol": [*PROTOCOL, *([PLAIN] if plan.plain else [])],
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+FOLDER = Path("runs/bench")
+"""Where trained members are kept; they are too large for results/."""
+
+
+def default_output(device: str, quick: bool) -> Path:
+    """Where records go unless told; quick ones are no result."""
+    return (FOLDER if quick else Path("results/bench")) / f"{device}.json"
+
+
+def main() -> None:
+    """The command line for machines without typer and rich."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Our engines against peers.")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--mnist", type=Path, help="folder with MNIST's four idx files")
+    parser.add_argument("-o", "--output", type=Path, help="JSON to write; default results/bench/DEVICE.json, quick: runs/bench/DEVICE.json")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where trained members are kept")
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that all works")
+    parser.add_argument("--plain", action="store_true", help="peers without torch.compile, which takes minutes")
+    parser.add_argument("--members", type=Path, help="trained members of a ResNet-18")
+    parser.add_argument("--cifar10", type=Path, help="folder with CIFAR-10's binary files")
+    options = parser.parse_args()
+    try:
+        plan = plan_for(options.device, options.quick, options.plain)
+        resnet = resnet_files(options.members, options.cifar10)
+        output = options.output or default_output(options.device, options.quick)
+        command = shlex.join(["python3", "-m", "benchmarks.run", *sys.argv[1:]])
+        result = run_benchmark(plan, options.mnist, output, options.folder, command, _say, _note, resnet)
+    except InputError as error:
+        sys.exit(f"agreestop: {error}")
+    for record in result.records:
+        print(in_words(record))
+    print(f"Wrote {output}")
+
+
+def resnet_files(members: Path | None, images: Path | None) -> Files | None:
+    """Both or neither."""
+    if (members is None) != (images is None):
+        raise InputError("one of --members and --cifar10 is given: give both, or neither.")
+    return None if members is None or images is None else Files(members, images)
+
+
+def in_words(record: BenchRecord) -> str:
+    """A record in a line."""
+    size = "" if record.size is None else f" {record.size:g}"
+    batch = "" if record.batch is None else f", batch {record.batch}"
+    ratio = "" if record.times_fastest_peer is None else f"; {record.times_fastest_peer:.2f} × {record.fastest_peer}"
+    spread = f"{record.median:,.4g} [{record.low:,.4g}, {record.high:,.4g}] {record.unit}"
+    return f"{record.work}{size}, {record.inputs}{batch}, {record.system} ({record.form}): {spread}{ratio}"
+
+
+def _say(what: str, share: float) -> None:
+    print(f"{share:4.0%} {what}", file=sys.stderr, flush=True)
+
+
+def _note(sentence: str) -> None:
+    print(f"Note: {sentence}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""How the cost of our engines grows: with T, with K, with the density of events; their memory with T; and time saved on a ResNet-18.
+
+The memory of a pass is measured in a process of its own: `python -m benchmarks.scaling MEMBERS BATCH STEPS`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from agreestop.common.arrays import Booleans
+from agreestop.common.errors import InputError
+from agreestop.decide.agree_stop import AgreeStop
+from agreestop.decide.confidence import log_confidence
+from agreestop.decide.risks import TopMass
+from agreestop.engines.choice import choose_engine
+from agreestop.engines.early_stopping import CHUNK, EarlyRun, Engine, decide_early, run_to_end
+from agreestop.ensembles.files import load_members, save_members
+from agreestop.events.datasets.cifar10 import load_cifar10
+from agreestop.networks.architectures import ResNet18
+
+from .peers import version_of
+from .protocol import Contender, Where, finish, measure
+from .records import DECISIONS, MEMORY, OURS, SECONDS, BenchRecord
+from .setup import BERNOULLI, DENSITY, MAX_SET_SIZE, N_CALIBRATION, TARGET, Note, Plan, Ready, engine_for, ours
+
+RESNET_BATCH, RESNET_INPUTS, RESNET_TUNING = 1024, 2048, 600
+MIB = 1 << 20
+
+
+def run_through(engine: Engine, inputs: NDArray[Any]) -> None:
+    """All steps of inputs (n, T, ...), a chunk at a time, of whose spikes nothing is kept."""
+    run, left = engine.begin(inputs), inputs.shape[1]
+    while left:
+        run.advance(min(CHUNK, left))
+        left -= min(CHUNK, left)
+
+
+def bench_scaling(ready: Ready) -> Iterator[list[BenchRecord]]:
+    """Seconds of one batch to T as one size grows, the others as they are."""
+    plan, network, batch = ready.plan, ready.network, ready.plan.scaling_batch
+    engine = engine_for(plan, network, DENSITY)
+
+    def contender(work: str, size: float, engine: Engine, inputs: Booleans) -> Contender:
+        return ours(work, f"{engine.name} engine", lambda: run_to_end(engine, inputs, batch), 1.0, size=size)
+
+    fewer = {count: engine_for(plan, network.some(slice(count)), DENSITY) for count in plan.sizes}
+    fitting = {density: engine_for(plan, network, density) for density in plan.densities}
+    groups = (
+        (BERNOULLI, [contender("scaling-T", steps, engine, plan.bernoulli(batch, steps)) for steps in plan.lengths]),
+        (BERNOULLI, [contender("scaling-K", count, some, plan.bernoulli(batch)) for count, some in fewer.items()]),
+        ("bernoulli", [contender("scaling-density", d, fit, plan.bernoulli(batch, density=d)) for d, fit in fitting.items()]),
+    )
+    for name, contenders in groups:
+        yield measure(contenders, Where(name, SECONDS, batch), plan.repeats, plan.device)
+
+
+# ---- memory
+
+
+def bench_memory(ready: Ready, folder: Path, note: Note) -> list[BenchRecord]:
+    """Peak memory of a pass over one batch, beside the inputs and the members, as T grows."""
+    plan, batch = ready.plan, ready.plan.scaling_batch
+    if plan.device == "cuda":
+        engine = engine_for(plan, ready.network, DENSITY)
+        peaks = [_peak_on_gpu(engine, plan.bernoulli(batch, steps)) for steps in plan.lengths]
+    else:
+        members = folder / "memory.safetensors"
+        save_members(members, ready.network)
+        try:
+            peaks = [_peak_of_child(members, batch, steps) for steps in plan.lengths]
+        except (OSError, subprocess.CalledProcessError) as error:
+            note(f"memory-T is left out: its process ended with {type(error).__name__}.")
+            return []
+        finally:
+            members.unlink(missing_ok=True)
+    form = "beside inputs and members"
+    return [
+        BenchRecord("memory-T", BERNOULLI, OURS, version_of(OURS), MEMORY, peak, peak, peak, 1, form, batch, float(steps))
+        for steps, peak in zip(plan.lengths, peaks, strict=True)
+    ]
+
+
+def _peak_on_gpu(engine: Engine, inputs: Booleans) -> float:
+    run_through(engine, inputs)  # what is loaded first stays
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run_through(engine, inputs)
+    finish("cuda")
+    return (torch.cuda.max_memory_allocated() - before) / MIB
+
+
+def _peak_of_child(members: Path, batch: int, steps: int) -> float:
+    words = [sys.executable, "-m", "benchmarks.scaling", str(members), str(batch), str(steps)]
+    # what is freed goes back at once, or a pass would find room that was used before and seem to need none
+    settings = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, **settings})
+    return float(json.loads(done.stdout))
+
+
+def _probe(members: Path, batch: int, steps: int) -> float:
+    """Peak memory of a pass in MiB, as the system counts it, after a short pass has loaded and compiled what there is to."""
+    network = load_members(members)
+    inputs = np.random.default_rng(0).random((batch, steps, *network.config.input_shape), dtype=np.float32) < DENSITY
+    engine = choose_engine(network, "auto", DENSITY)
+    run_through(engine, inputs[:2, : 2 * CHUNK])
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again here
+    before = _status("VmRSS")
+    run_through(engine, inputs)
+    return (_status("VmHWM") - before) / 1024
+
+
+def _status(name: str) -> float:
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))
+
+
+# ---- ResNet-18
+
+
+def bench_resnet(plan: Plan, members: Path, images: Path) -> list[BenchRecord]:
+    """What stopping early saves on a ResNet-18 and images of CIFAR-10, which are held for T steps."""
+    network = load_members(members)
+    if not isinstance(network.config, ResNet18):
+        raise InputError(f"{members} holds a {type(network.config).__name__}: give the members of a ResNet-18.")
+    data = load_cifar10(images)
+    engine = choose_engine(network, "fused-bfloat16" if plan.device == "cuda" else "dense", 1.0)
+    steps, pool = data.pool.steps, data.pool
+
+    def scores(inputs: NDArray[Any]) -> Any:
+        return log_confidence(np.cumsum(run_to_end(engine, inputs, RESNET_BATCH, steps), axis=1, dtype=np.int64))
+
+    risk = TopMass.fit(scores(data.tuning.inputs[:RESNET_TUNING]), data.tuning.labels[:RESNET_TUNING])
+    rule = AgreeStop(TARGET, tuple(range(1, steps + 1)), MAX_SET_SIZE, risk=risk)
+    calibrated = rule.calibrate(scores(pool.inputs[:N_CALIBRATION]), pool.labels[:N_CALIBRATION])
+    test = pool.inputs[N_CALIBRATION : N_CALIBRATION + RESNET_INPUTS]
+
+    def early() -> EarlyRun:
+        return decide_early(engine, calibrated, test, RESNET_BATCH, any_engine=True)
+
+    forms: Sequence[tuple[str, Callable[[], object]]] = (
+        ("stops with AgreeStop", early),
+        ("to T", lambda: run_to_end(engine, test, RESNET_BATCH, steps)),
+    )
+    runs = [ours("decide-resnet", f"{engine.name} engine, {network.config.members} members, {form}", run, len(test)) for form, run in forms]
+    first, last = measure(runs, Where("CIFAR-10, images held", DECISIONS, RESNET_BATCH), plan.repeats, plan.device)
+    run = early()
+    latency = float(np.mean(run.decisions.stop_time)) / steps
+    saved = 1 - last.median / first.median
+    computed = float(run.computed.mean()) / steps
+    return [replace(first, latency=latency, computed=computed, saved=saved, wanted_saved=0.8 * (1 - latency)), last]
+
+
+if __name__ == "__main__":
+    print(_probe(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

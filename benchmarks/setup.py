@@ -1,0 +1,177 @@
+"""What the benchmark runs on: its sizes, its inputs, and our members with their rule."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from agreestop.common.arrays import Booleans, Integers
+from agreestop.common.errors import InputError
+from agreestop.decide.agree_stop import AgreeStop
+from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.confidence import log_confidence
+from agreestop.decide.decisions import Evaluation, evaluate
+from agreestop.decide.risks import TopMass
+from agreestop.decide.tuning import tune
+from agreestop.engines.choice import choose_engine
+from agreestop.engines.early_stopping import Engine, run_to_end
+from agreestop.ensembles.deep import DeepEnsemble
+from agreestop.ensembles.files import load_members, save_members
+from agreestop.ensembles.training import Epoch, Training, train
+from agreestop.events.data import EventSplits
+from agreestop.networks.architectures import FullyConnected, SpikingNetwork
+from agreestop.networks.neurons import Neuron
+
+from .peers import version_of
+from .protocol import Contender
+from .records import OURS
+
+Tell = Callable[[str, float], None]
+Note = Callable[[str], None]
+
+MNIST, BERNOULLI = "mnist-dvs-sim", "bernoulli-3%"
+DENSITY = 0.03
+N_CALIBRATION, TARGET, MAX_SET_SIZE = 50, 0.9, 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of everything. `streams` are pushed step by step; training goes `rounds` steps a run.
+
+    `inputs` are decided on in each run; by peers as many of them as are one large batch, since they take batch after batch. How costs grow
+    is measured with `scaling_batch` inputs, enough to fill a GPU.
+    """
+
+    device: str = "cpu"
+    shape: tuple[int, int, int] = (2, 26, 26)
+    classes: int = 10
+    steps: int = 80
+    hidden: int = 1000
+    members: int = 6
+    batches: tuple[int, ...] = (64, 256)
+    inputs: int = 256
+    streams: int = 5
+    rounds: int = 1
+    repeats: int = 9
+    scaling_batch: int = 64
+    parts: tuple[int, int, int] = (4000, 800, 1000)
+    epochs: int = 4
+    training_batch: int = 64
+    learning_rate: float = 2e-3
+    lengths: tuple[int, ...] = (20, 40, 80, 160)
+    sizes: tuple[int, ...] = (1, 2, 4, 6)
+    densities: tuple[float, ...] = (0.01, 0.02, 0.04, 0.08, 0.16)
+    plain: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.device not in ("cpu", "cuda"):
+            raise InputError(f"device is {self.device!r}: choose cpu or cuda.")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise InputError("device is cuda, but PyTorch finds no GPU: choose cpu, or install PyTorch with CUDA.")
+
+    def bernoulli(self, count: int, steps: int | None = None, density: float = DENSITY) -> Booleans:
+        """Inputs (count, steps, ...) whose every entry is active with the same probability."""
+        rng = np.random.default_rng([self.seed, count])
+        return rng.random((count, steps or self.steps, *self.shape), dtype=np.float32) < density
+
+
+def plan_for(device: str, quick: bool = False, plain: bool = False) -> Plan:
+    """The sizes for a device; quick ones show that all works, and their ratios are no result."""
+    plan = Plan(device, plain=plain)
+    if device == "cuda":
+        plan = replace(plan, inputs=1792, rounds=4, scaling_batch=1024, parts=(8000, 1000, 2000), epochs=6, training_batch=128)
+    if quick:
+        plan = replace(plan, batches=(16,), inputs=32, streams=1, rounds=1, repeats=3, scaling_batch=16, parts=(256, 200, 200), epochs=1)
+    return plan
+
+
+# ---- our members and their rule
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """Our members, the engine that fits a density, their rule, and how good its decisions are where there are labels."""
+
+    plan: Plan
+    network: SpikingNetwork
+    calibrated: CalibratedRule
+    evaluation: Evaluation | None
+
+    def engine(self, inputs: Booleans) -> Engine:
+        return engine_for(self.plan, self.network, float(inputs.mean()))
+
+
+def engine_for(plan: Plan, network: SpikingNetwork, density: float) -> Engine:
+    """The engine that is chosen by itself; with a GPU in the machine but not asked for, the one for CPUs."""
+    other = plan.device == "cpu" and torch.cuda.is_available()
+    return choose_engine(network, "event-driven" if other else "auto", density)
+
+
+def architecture(plan: Plan, learned: bool = True) -> FullyConnected:
+    """Inputs → hidden → classes."""
+    return FullyConnected(plan.shape, plan.classes, plan.members, (plan.hidden,), Neuron(learned=learned))
+
+
+def trained_members(plan: Plan, data: EventSplits, folder: Path, tell: Tell) -> SpikingNetwork:
+    """The members, trained on the data, or those that the same settings made before; a killed training goes on where it was."""
+    names = ("device", "shape", "classes", "steps", "hidden", "members", "parts", "epochs", "training_batch", "learning_rate", "seed")
+    settings = json.dumps([data.training.name, *(getattr(plan, name) for name in names)])
+    path = folder / f"members-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.safetensors"
+    if path.is_file():
+        return load_members(path)
+    model = DeepEnsemble(architecture(plan), torch.Generator().manual_seed(plan.seed))
+    training = Training(plan.epochs, plan.training_batch, plan.learning_rate, plan.seed, device=plan.device)
+
+    def report(epoch: int, figures: Epoch) -> None:
+        tell(f"training members, epoch {epoch + 1} of {plan.epochs}: accuracy {figures.accuracy:.3f}", 0.0)
+
+    checkpoint = path.with_suffix(".training")
+    train(model, data.training.inputs, data.training.labels, training, checkpoint, report)
+    network = model.network.cpu().eval()
+    save_members(path, network)
+    checkpoint.unlink(missing_ok=True)
+    return network
+
+
+def get_ready(plan: Plan, data: EventSplits | None, folder: Path, tell: Tell) -> Ready:
+    """Members and their rule: trained, tuned and calibrated; without data as they are drawn, calibrated on labels by chance."""
+    rule = AgreeStop(TARGET, tuple(range(1, plan.steps + 1)), MAX_SET_SIZE)
+    if data is None:
+        network = SpikingNetwork(architecture(plan), torch.Generator().manual_seed(plan.seed)).eval()
+        inputs = plan.bernoulli(N_CALIBRATION)
+        engine = engine_for(plan, network, DENSITY)
+        labels = np.random.default_rng(plan.seed).integers(plan.classes, size=N_CALIBRATION)
+        return Ready(plan, network, replace(rule.calibrate(_scores(engine, inputs), labels), engine=engine.name), None)
+    network = trained_members(plan, data, folder, tell)
+    engine, pool = engine_for(plan, network, data.pool.density), data.pool
+    tell("tuning the rule", 0.0)
+    tuned = _tuned(plan, rule, _scores(engine, data.tuning.inputs), data.tuning.labels)
+    scores = _scores(engine, pool.inputs)
+    calibrated = replace(tuned.calibrate(scores[:N_CALIBRATION], pool.labels[:N_CALIBRATION]), engine=engine.name)
+    evaluation = evaluate(calibrated.decide(scores[N_CALIBRATION:]), pool.labels[N_CALIBRATION:])
+    return Ready(plan, network, calibrated, evaluation)
+
+
+def _tuned(plan: Plan, rule: AgreeStop, scores: Any, labels: Integers) -> AgreeStop:
+    """The rule with the best risk; on a GPU with temperatures alone, since its screen knows no learned risk."""
+    if plan.device == "cuda":
+        return replace(rule, risk=TopMass.fit(scores, labels))
+    return cast(AgreeStop, tune(rule, scores, labels, n_calibration=N_CALIBRATION, seed=plan.seed).rule)
+
+
+def _scores(engine: Engine, inputs: Booleans) -> Any:
+    """Log-confidences (n, T, K, C) at every step."""
+    return log_confidence(np.cumsum(run_to_end(engine, inputs), axis=1, dtype=np.int64))
+
+
+def ours(work: str, form: str, run: Callable[[], object], amount: float, **rest: Any) -> Contender:
+    """One of ours."""
+    return Contender(work, OURS, version_of(OURS), form, run, amount, **rest)

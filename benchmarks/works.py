@@ -1,0 +1,192 @@
+"""The works that are measured against peers: decisions, one live input, training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from agreestop.common.arrays import Booleans, Integers
+from agreestop.engines.early_stopping import LiveSession, decide_early
+from agreestop.ensembles.deep import DeepEnsemble
+from agreestop.ensembles.training import Trainer, Training
+
+from .peers import LEARNING_RATE, Form, Found, Peer, PeerEnsemble, Weights, forms_of, live_forms
+from .protocol import Contender, Trial, Where, fastest_form, measure
+from .records import DECISIONS, OURS, STEP, TRAINED, BenchRecord, compared
+from .setup import Note, Plan, Ready, architecture, ours
+
+WANTED = {
+    ("cpu", "decide-early"): "at least 10 × the fastest peer",
+    ("cpu", "decide-full"): "at least 5 × the fastest peer",
+    ("cpu", "stream-step"): "at most 60 µs a step, at least 20 × the fastest peer",
+    ("cpu", "train"): "at least 1.5 × the fastest peer",
+    ("cuda", "decide-early"): "at least 3 × the fastest peer",
+    ("cuda", "decide-full"): "at least 3 × the fastest peer",
+    ("cuda", "train"): "at least 3 × the fastest peer",
+    ("cuda", "srm-kernel"): "at least 0.6 × a copy",
+}
+"""What was promised, by device and work."""
+
+
+# ---- peers, each in its fastest form
+
+
+@dataclass(eq=False)
+class Peers:
+    """The peers that are there, and for each piece of work the form that was found to be the fastest."""
+
+    plan: Plan
+    weights: Weights
+    found: Found
+    note: Note
+    forms: dict[tuple[object, ...], Form] = field(default_factory=dict)
+
+    def contenders(
+        self,
+        work: str,
+        batch: int,
+        amount: float,
+        forms: Callable[[Peer], list[Form]],
+        ready: Callable[[PeerEnsemble], Callable[[], object]],
+    ) -> list[Contender]:
+        """Every peer at the work; `ready` gives what an ensemble runs. The form is chosen once for each work and batch."""
+        contenders = []
+        for peer in self.found.peers:
+            key = (work, batch, peer.name)
+            if key not in self.forms and not self._choose(key, peer, forms(peer), ready):
+                continue
+            form = self.forms[key]
+            run = ready(PeerEnsemble(peer, form, self.weights, self.plan.device))
+            contenders.append(Contender(work, peer.name, peer.version, str(form), run, amount))
+        return contenders
+
+    def _choose(
+        self, key: tuple[object, ...], peer: Peer, forms: list[Form], ready: Callable[[PeerEnsemble], Callable[[], object]]
+    ) -> bool:
+        def trial(form: Form) -> Trial:
+            return Trial(lambda: ready(PeerEnsemble(peer, form, self.weights, self.plan.device)), form.warm_ups)
+
+        named = {str(form): form for form in forms}
+        choice = fastest_form({name: trial(form) for name, form in named.items()}, self.plan.device)
+        for name, why in choice.failures.items():
+            self.note(f"{peer.name}, {key[0]}, {name}: does not work here ({why}).")
+        if choice.form is None:
+            self.note(f"{peer.name} is left out of {key[0]}: none of its forms works here.")
+            return False
+        self.forms[key] = named[choice.form]
+        return True
+
+
+# ---- the works
+
+
+def judged(plan: Plan, records: Sequence[BenchRecord]) -> list[BenchRecord]:
+    """Ours with how they stand to the peers, and with what was promised."""
+    peers = [record for record in records if record.system != OURS]
+    return [
+        record if record.system != OURS else replace(compared(record, peers), wanted=WANTED.get((plan.device, record.work)))
+        for record in records
+    ]
+
+
+def bench_decisions(ready: Ready, peers: Peers, name: str, inputs: Booleans, batch: int, early: bool) -> list[BenchRecord]:
+    """Decisions a second on inputs (n, T, ...), n in batches: at T, and where `early` also as soon as the rule stops."""
+    plan, engine, calibrated = ready.plan, ready.engine(inputs), ready.calibrated
+    few = min(len(inputs), max(plan.batches))
+    parts = [inputs[start : min(start + batch, few)] for start in range(0, few, batch)]
+
+    def peer_run(ensemble: PeerEnsemble) -> Callable[[], object]:
+        prepared = [ensemble.prepare(part) for part in parts]
+        return lambda: [ensemble.decide(part) for part in prepared]
+
+    def decide(chunk: int | None) -> Callable[[], object]:
+        return lambda: decide_early(engine, calibrated, inputs, batch, chunk, any_engine=True)
+
+    contenders = [ours("decide-full", f"{engine.name} engine, the rule at every step", decide(plan.steps), len(inputs))]
+    if early:
+        contenders.append(ours("decide-early", f"{engine.name} engine, stops with AgreeStop", decide(None), len(inputs)))
+    contenders += peers.contenders("decide-full", batch, few, lambda peer: forms_of(peer, plan.device, plan.plain), peer_run)
+    records = judged(plan, measure(contenders, Where(name, DECISIONS, batch), plan.repeats, plan.device))
+    if early and ready.evaluation is not None:
+        computed = decide_early(engine, calibrated, inputs, batch, any_engine=True).computed.mean() / plan.steps
+        records[1] = replace(
+            records[1],
+            coverage=float(ready.evaluation.coverage),
+            latency=float(ready.evaluation.normalized_latency),
+            set_size=float(ready.evaluation.set_size),
+            computed=float(computed),
+        )
+    return records
+
+
+def bench_streams(ready: Ready, peers: Peers, name: str, inputs: Booleans) -> list[BenchRecord]:
+    """Microseconds a step of one live input and all members; inputs (streams, T, ...), one after the other."""
+    plan, engine, calibrated = ready.plan, ready.engine(inputs), ready.calibrated
+    events = [[np.flatnonzero(frame) for frame in one] for one in inputs]
+    frames = [[torch.from_numpy(frame).flatten()[None].float() for frame in one] for one in inputs]
+    lives: list[Any] = []
+    sessions: list[LiveSession] = []
+
+    def prepare_lives() -> None:
+        lives[:] = [engine.live() for _ in events]
+
+    def prepare_sessions() -> None:
+        sessions[:] = [LiveSession(engine, calibrated, any_engine=True) for _ in events]
+
+    def push() -> None:
+        for live, one in zip(lives, events, strict=True):
+            for step in one:
+                live.push(step)
+
+    def push_and_judge() -> int:
+        for session, one in zip(sessions, events, strict=True):
+            for step in one:
+                if session.push(step) is not None:
+                    break
+        return sum(session.time for session in sessions)
+
+    def peer_run(ensemble: PeerEnsemble) -> Callable[[], object]:
+        def run() -> None:
+            for one in frames:
+                ensemble.begin()
+                for frame in one:
+                    ensemble.step(frame)
+
+        return run
+
+    prepare_sessions()
+    pushed, steps = push_and_judge(), len(inputs) * plan.steps
+    contenders = [
+        ours("stream-step", f"{engine.name} engine alone", push, steps, prepare=prepare_lives),
+        ours("stream-step", f"{engine.name} engine and the rule, until it stops", push_and_judge, pushed, prepare=prepare_sessions),
+        *peers.contenders("stream-step", 1, steps, lambda peer: live_forms(), peer_run),
+    ]
+    return judged(plan, measure(contenders, Where(name, STEP, 1), plan.repeats, plan.device))
+
+
+def bench_training(ready: Ready, peers: Peers, name: str, inputs: Booleans, labels: Integers, batch: int) -> list[BenchRecord]:
+    """Inputs a second that all members are trained on, in batches; inputs (batch · rounds, T, ...)."""
+    plan = ready.plan
+    settings = Training(1, batch, LEARNING_RATE, plan.seed, device=plan.device)
+
+    def train_ours(learned: bool) -> Callable[[], object]:
+        model = DeepEnsemble(architecture(plan, learned), torch.Generator().manual_seed(plan.seed))
+        model.network.load_state_dict(ready.network.state_dict())
+        trainer, starts = Trainer(model, settings, len(inputs)), range(0, len(inputs), batch)
+        return lambda: [trainer.step(inputs[at : at + batch], labels[at : at + batch], 0.5) for at in starts]
+
+    def peer_run(ensemble: PeerEnsemble) -> Callable[[], object]:
+        starts = range(0, len(inputs), batch)
+        parts = [(ensemble.prepare(inputs[at : at + batch]), torch.from_numpy(labels[at : at + batch])) for at in starts]
+        return lambda: [ensemble.train_step(*part) for part in parts]
+
+    contenders = [
+        ours("train", "weights", train_ours(learned=False), len(inputs)),
+        ours("train", "weights, time constants and thresholds", train_ours(learned=True), len(inputs)),
+        *peers.contenders("train", batch, len(inputs), lambda peer: forms_of(peer, plan.device, plan.plain), peer_run),
+    ]
+    return judged(plan, measure(contenders, Where(name, TRAINED, batch), plan.repeats, plan.device))

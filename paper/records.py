@@ -1,0 +1,106 @@
+"""Records of the paper's figures, as written to `results/figN/numbers.json`: one rule on one ensemble at one point of the x-axis."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from agreestop.common.errors import InputError
+from agreestop.common.files import atomic_writer
+
+SWEPT = {"target": "target p", "K": "members K", "r": "exponent r", "n": "calibration examples n", "": ""}
+"""What a figure is drawn against, in words; "" where one setting is compared."""
+
+
+@dataclass(frozen=True)
+class FigureRecord:
+    """Means over realisations and their standard errors; latency is the mean stopping time over T.
+
+    label        the rule in words
+    family       "paper", "ours", or "baseline" for what promises nothing
+    rule         its stable name, such as "stop-aware"
+    r            the exponent of its pooling, where the figure fixes one; infinite ones are "inf" and "-inf" in files
+    checkpoints  "few", four of them, or "every" step
+    K, target, n members, promised coverage, calibration examples
+    x            the value of what is swept; None for a rule that does not depend on it
+    default      whether this is the setting that all figures share
+    vacuous      with so few examples the rule can never exclude a class: it answers all of them at T
+    shape        what tuning chose, where the rule was tuned
+    """
+
+    data: str
+    simulated: bool
+    ensemble: str
+    label: str
+    family: str
+    rule: str
+    r: float | None
+    checkpoints: str
+    K: int
+    target: float
+    n: int
+    x: float | None
+    default: bool
+    coverage: float
+    coverage_se: float
+    latency: float
+    latency_se: float
+    set_size: float
+    realisations: int
+    vacuous: bool = False
+    shape: str | None = None
+
+
+def as_plain(record: FigureRecord) -> dict[str, Any]:
+    """A record as JSON has it, which knows no infinity."""
+    return {name: str(value) if isinstance(value, float) and math.isinf(value) else value for name, value in asdict(record).items()}
+
+
+def from_plain(content: Mapping[str, Any]) -> FigureRecord:
+    """The record that `as_plain` wrote; raises TypeError or KeyError where fields are missing."""
+    values = {entry.name: content[entry.name] for entry in fields(FigureRecord)}
+    for name in ("r", "x"):
+        if isinstance(values[name], str):
+            values[name] = float(values[name])
+    return FigureRecord(**values)
+
+
+@dataclass(frozen=True, eq=False)
+class FigureNumbers:
+    """What lies in a `numbers.json`.
+
+    figure, title  such as "fig3", and what it shows in words
+    swept          a key of SWEPT
+    header         how the numbers came about: command, protocol, sources, notes, versions
+    """
+
+    figure: str
+    title: str
+    swept: str
+    header: Mapping[str, Any]
+    records: tuple[FigureRecord, ...]
+
+
+def save_numbers(path: Path, numbers: FigureNumbers) -> None:
+    """Write `numbers.json`, whole or not at all."""
+    known = {name: getattr(numbers, name) for name in ("figure", "title", "swept")}
+    content = {**known, **numbers.header, "records": [as_plain(record) for record in numbers.records]}
+    with atomic_writer(path) as stream:
+        stream.write(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+
+
+def load_numbers(path: Path) -> FigureNumbers:
+    """Read `numbers.json`."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        records = tuple(from_plain(entry) for entry in content.pop("records"))
+        known = {name: content.pop(name) for name in ("figure", "title", "swept")}
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}: run `agreestop reproduce` first.") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{path} is not a whole file of `agreestop reproduce` ({error}): run it again.") from None
+    return FigureNumbers(**known, header=content, records=records)

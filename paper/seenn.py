@@ -1,0 +1,282 @@
+"""SEENN-II as a baseline: a policy network picks, early in an input, the time at which the ensemble answers. It has no guarantee.
+
+    reward of candidate m    r_m = 2^(-4 t_m / T) if the answer at t_m is right, else -β          (T: the last candidate)
+    objective                maximise the mean over tuning inputs of Σ_m π_m r_m
+
+Li, Geller, Kim and Panda (NeurIPS 2023) sample the time from π and follow the REINFORCE gradient r·∇log π of this objective. Here the
+ensemble is trained and stays as it is, so the rewards of all M times are known and the gradient is that of the expectation itself: the
+same objective and, on average, the same gradient, without the variance of the samples. They count t in steps, of which they have few; with
+80 steps 2^-t is next to 0 at all but the first, so time is counted in quarters of T. An answer is the I most probable classes by averaged
+confidence, and right if it holds the label.
+
+Policies of several β are trained on the tuning split. In each realisation the calibration rows choose among them: the least mean time
+of those whose answers hold the label on at least a share p of the rows, else the most accurate. The share on other inputs may be lower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from agreestop.common.arrays import Booleans, Floats, Integers, as_floats, as_seed, check_finite
+from agreestop.common.errors import InputError
+from agreestop.decide.checks import as_checkpoints, as_max_set_size, columns_of
+from agreestop.decide.levels import Target, as_target
+from agreestop.decide.policies import ConfidenceThreshold, Verdict
+from agreestop.decide.pooling import MODEL_AVERAGE
+from agreestop.decide.rule import settle
+from agreestop.decide.score_files import Scores
+from agreestop.decide.splits import repeat_splits
+from agreestop.decide.tuned_rows import TunedRows
+from agreestop.events.data import EventData
+from agreestop.networks._kernels.numba_runtime import alone
+from agreestop.pipeline.measure import Protocol, Tell, figures_of, first_members
+from agreestop.report.records import Record
+
+from .step_policy import StepPolicy, summarise
+
+BETAS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0)
+EPOCHS = 60
+BATCH = 64
+LEARNING_RATE = 3e-3
+HALVINGS = 4
+
+
+def rewards(right: Booleans, times: Sequence[float], beta: float) -> Floats:
+    """r (n, M): 2^(-4 t/T) where the answer is right, -beta where it is wrong."""
+    clock = np.array(as_checkpoints(times), dtype=np.float64)
+    return np.where(right, 2.0 ** (-HALVINGS * clock / clock[-1]), -beta)
+
+
+def train_policy(
+    summaries: ArrayLike, right: ArrayLike, times: Sequence[float], look: int, beta: float, seed: int = 0, epochs: int = EPOCHS
+) -> StepPolicy:
+    """A policy that earns much on summaries (n, channels, H, W) of the first `look` steps, where right (n, M) says which answers are right.
+
+    beta is the penalty of a wrong answer: the larger, the later and the more often right. Adam with a cosine schedule on the exact
+    policy gradient; weights and the order of the inputs follow from the seed alone.
+    """
+    x, known = _as_summaries(summaries), np.asarray(right)
+    if known.shape != (len(x), len(as_checkpoints(times))) or known.dtype != np.bool_:
+        raise InputError(
+            f"right has dtype {known.dtype} and shape {known.shape}: booleans ({len(x)}, {len(times)}), inputs by times, are needed."
+        )
+    _check_beta(beta)
+    as_seed(seed)
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise InputError(f"epochs is {epochs!r}: an integer of at least 1 is needed.")
+    policy = StepPolicy((x.shape[1], x.shape[2], x.shape[3]), times, look, torch.Generator().manual_seed(seed))
+    inputs, earned = torch.from_numpy(x), torch.from_numpy(rewards(known, times, beta)).float()
+    policy.standardise(inputs)
+    with alone():  # operators as small as these are over before a second thread has begun
+        _climb(policy, inputs, earned, seed, epochs)
+    return policy
+
+
+def _climb(policy: StepPolicy, inputs: Tensor, earned: Tensor, seed: int, epochs: int) -> None:
+    """Raise the expected reward, where each time earns `earned` (n, M)."""
+    optimiser = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
+    for epoch in range(epochs):
+        order = np.random.default_rng([seed, epoch]).permutation(len(inputs))
+        for group in optimiser.param_groups:
+            group["lr"] = LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+        for rows in np.array_split(order, math.ceil(len(inputs) / BATCH)):
+            loss = -(policy(inputs[rows]).softmax(1) * earned[rows]).sum(1).mean()
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+
+
+def _as_summaries(summaries: ArrayLike) -> NDArray[np.float32]:
+    array = as_floats(summaries, "summaries").astype(np.float32)
+    if array.ndim != 4 or array.size == 0:
+        raise InputError(f"summaries has shape {array.shape}: (n, channels, H, W), none of them 0, is needed.")
+    check_finite(array, "summaries")
+    return array
+
+
+def _check_beta(beta: float) -> None:
+    if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not 0 <= beta < math.inf:
+        raise InputError(f"beta is {beta!r}: give the penalty of a wrong answer, a finite number of at least 0.")
+
+
+@dataclass(frozen=True, eq=False)
+class Seenn2:
+    """Policies over the same candidate times, one for each β, trained on the `tuned` rows for answers of `max_set_size` classes."""
+
+    times: tuple[float, ...]
+    max_set_size: int
+    betas: tuple[float, ...]
+    policies: tuple[StepPolicy, ...]
+    tuned: TunedRows
+
+    def rule(self, target: Target, pool: EventData) -> PickedTimes:
+        """The rule for the rows of this pool, in their order: give it to `repeat_splits` with the scores of the same inputs."""
+        picks = np.stack([policy.pick(pool.inputs) for policy in self.policies], axis=1)
+        picked = picks[:, None, :] == np.arange(len(self.times))[None, :, None]
+        return PickedTimes(target, self.times, self.max_set_size, picked, self.tuned)
+
+
+def train_seenn2(
+    data: EventData,
+    scores: Scores,
+    times: Sequence[float],
+    max_set_size: int,
+    betas: Sequence[float] = BETAS,
+    seed: int = 0,
+    epochs: int = EPOCHS,
+) -> Seenn2:
+    """Train a policy for each β on the tuning inputs and the ensemble's scores (n, T, K, C) of them.
+
+    A policy reads a stream up to the first of the candidate times, and of an image held still the image.
+    """
+    known, size = as_checkpoints(times), as_max_set_size(max_set_size)
+    if not len(betas):
+        raise InputError("betas is empty: give at least one penalty of a wrong answer.")
+    for beta in betas:
+        _check_beta(beta)
+    _check_match(data, scores, "tuning")
+    columns = columns_of(known, len(scores.times), scores.times)
+    chosen = scores.log_confidence[:, columns]
+    right = _holds(MODEL_AVERAGE.pool(chosen), data.labels, size)
+    look = 1 if data.held is not None else math.floor(known[0])
+    summaries = summarise(data.inputs, look)
+    policies = tuple(train_policy(summaries, right, known, look, beta, seed, epochs) for beta in betas)
+    return Seenn2(known, size, tuple(betas), policies, TunedRows.of(chosen).cut(range(len(known)), len(known)))
+
+
+def _check_match(data: EventData, scores: Scores, what: str) -> None:
+    if len(data) != len(scores):
+        raise InputError(f"{what}: there are {len(data)} inputs and scores of {len(scores)}: give the scores of these inputs.")
+    if not len(data):
+        raise InputError(f"{what}: there are no inputs: give at least one.")
+    if scores.labels is not None and not np.array_equal(scores.labels, data.labels):
+        raise InputError(f"{what}: the labels of the inputs are not those of the scores: give the scores of these inputs, in their order.")
+
+
+@dataclass(frozen=True, eq=False)
+class PickedTimes:
+    """SEENN-II on one pool: `picked` (n, M, B) says which time each of B policies picks for each row; calibration chooses a policy.
+
+    The rows it reads are those of the pool, all and in order, since what a policy reads is not in the log-confidences. No guarantee.
+    """
+
+    target: Target
+    checkpoints: Sequence[float]
+    max_set_size: int
+    picked: Booleans
+    tuned: TunedRows | None
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+    def evidence(self, index: int, log_confidence: Floats) -> Floats:
+        """Averaged log-confidence (n, C), then for each policy 1 where it picks this time, else 0."""
+        if len(log_confidence) != len(self.picked):
+            raise InputError(
+                f"there are scores of {len(log_confidence)} rows and picked times of {len(self.picked)}: give the scores of the same pool."
+            )
+        return np.concatenate([MODEL_AVERAGE.pool(log_confidence), self.picked[:, index]], axis=1)
+
+    def fit(self, evidence: Floats, labels: Integers, classes: int) -> PickedPolicy:
+        picked = evidence[:, :, classes:] == 1
+        right = _holds(evidence[:, :, :classes], labels, self.max_set_size)
+        correct = np.count_nonzero(picked & right[:, :, None], axis=(0, 1)).tolist()
+        waited = np.einsum("nmb,m->b", picked, np.array(self.checkpoints, dtype=np.float64)).tolist()
+        needed = as_target(self.target) * len(labels)
+        enough = [policy for policy, count in enumerate(correct) if count >= needed]
+        if enough:
+            chosen = min(enough, key=lambda policy: waited[policy])
+        else:
+            chosen = min(range(len(correct)), key=lambda policy: (-correct[policy], waited[policy]))
+        return PickedPolicy(chosen, classes, self.max_set_size)
+
+    def promise(self) -> str:
+        return "no guarantee: the policy met the target on the calibration data, or came as near as it could."
+
+    def examples_needed(self, K: int = 1) -> int:
+        """One example is enough to choose a policy; no number of them makes it a guarantee."""
+        return 1
+
+
+@dataclass(frozen=True, eq=False)
+class PickedPolicy:
+    """Stop at the time that policy number `chosen` picks; answer the top I classes."""
+
+    chosen: int
+    classes: int
+    max_set_size: int
+
+    def start(self, count: int, classes: int, first: int) -> Floats:
+        return np.empty((count, 0))
+
+    def judge(self, index: int, last: bool, evidence: Floats, state: Floats) -> Verdict:
+        sets = _answers(evidence[:, : self.classes], self.max_set_size)
+        return Verdict((evidence[:, self.classes + self.chosen] == 1) | last, sets, state)
+
+
+def _answers(confidence: Floats, max_set_size: int) -> Booleans:
+    """The top I classes of pooled log-confidences (b, C), as every rule without a guarantee answers."""
+    return ConfidenceThreshold(-math.inf, max_set_size).judge(0, True, confidence, np.empty((len(confidence), 0))).sets
+
+
+def _holds(confidence: Floats, labels: Integers, max_set_size: int) -> Booleans:
+    """Whether the answers to (n, M, C) hold the labels (n,): (n, M)."""
+    n, checkpoints, classes = confidence.shape
+    sets = _answers(confidence.reshape(-1, classes), max_set_size).reshape(n, checkpoints, classes)
+    return sets[np.arange(n), :, labels]
+
+
+def measure_seenn2(
+    ensemble: str,
+    tuning_data: EventData,
+    tuning: Scores,
+    pool_data: EventData,
+    pool: Scores,
+    protocol: Protocol,
+    tell: Tell,
+    times: Sequence[float] | None = None,
+    betas: Sequence[float] = BETAS,
+    epochs: int = EPOCHS,
+) -> tuple[Record, ...]:
+    """Records of SEENN-II at the settings and on the realisations of `measure_stream`, to be drawn with its records.
+
+    times: the candidates, `protocol.few` unless given. A stream is read up to the first of them, so nothing stops before it. Policies
+    are trained once for each number of members. Latency is over the last candidate.
+    """
+    _check_match(pool_data, pool, "pool")
+    candidates = as_checkpoints(protocol.few if times is None else times)
+    largest, main = max(protocol.sizes), protocol.targets[0]
+    settings = [(largest, protocol.targets), *((size, (main,)) for size in protocol.sizes if size != largest)]
+    records = []
+    for index, (members, targets) in enumerate(settings):
+        tell(f"{ensemble}: SEENN-II, K = {members}", index / len(settings))
+        trained = train_seenn2(tuning_data, first_members(tuning, members), candidates, protocol.max_set_size, betas, protocol.seed, epochs)
+        rule = trained.rule(main, pool_data)
+        records += [
+            _measure(ensemble, replace(rule, target=target), target, first_members(pool, members), pool_data.labels, protocol)
+            for target in targets
+        ]
+    return tuple(records)
+
+
+def _measure(ensemble: str, rule: PickedTimes, target: float, pool: Scores, labels: Integers, protocol: Protocol) -> Record:
+    splits = repeat_splits(rule, pool.log_confidence, labels, protocol.n_calibration, protocol.repeats, protocol.seed, pool.times)
+    return Record(
+        ensemble=ensemble,
+        label="SEENN-II",
+        rule="seenn2",
+        pooling=None,
+        r=None,
+        calibration=None,
+        K=pool.log_confidence.shape[2],
+        target=target,
+        checkpoints=tuple(rule.checkpoints),
+        **figures_of(splits),
+    )

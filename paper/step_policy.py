@@ -1,0 +1,115 @@
+"""SEENN-II's policy network: it reads the beginning of an input once and picks at which of M candidate times the ensemble answers.
+
+    x = Σ_{t ≤ look} input_t,   z = network((x - mean) / deviation),   π = softmax(z),   picked = argmax_m z_m, the earliest on ties
+
+Li, Geller, Kim and Panda, "SEENN: Towards Temporal Spiking Early Exit Neural Networks", NeurIPS 2023. There a policy reads an image, which
+is whole from the first step. An event stream is not: a policy that read all of it would know the future that it decides not to wait for.
+So this one sees the events of the first `look` steps alone, summed for each channel and pixel, and no candidate time comes before `look`.
+An image that is held still has one step in its array, and `look` is 1. Nothing is promised about what is picked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, cast, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from agreestop.common.arrays import Integers
+from agreestop.common.errors import InputError
+from agreestop.decide.checks import as_checkpoints
+
+CHANNELS = (16, 32, 32)
+HIDDEN = 64
+SMALLEST_IMAGE = 8
+BATCH = 256
+
+
+def summarise(inputs: NDArray[Any], look: int) -> NDArray[np.float32]:
+    """What a policy reads of inputs (n, steps, channels, H, W): the sum of the first `look` steps, (n, channels, H, W)."""
+    _check_look(look)
+    if inputs.ndim != 5 or inputs.shape[1] < look:
+        raise InputError(f"inputs has shape {inputs.shape}: (n, steps, channels, H, W) with the {look} steps that are looked at is needed.")
+    return inputs[:, :look].sum(axis=1, dtype=np.float32)
+
+
+def _check_look(look: int) -> None:
+    if isinstance(look, bool) or not isinstance(look, (int, np.integer)) or look < 1:
+        raise InputError(f"look is {look!r}: give how many steps the policy reads, an integer of at least 1.")
+
+
+@final
+class StepPolicy(nn.Module):
+    """Logits over M candidate times, from summaries (n, channels, H, W) of the first `look` steps.
+
+    Images of at least 8 × 8 pass three strided 3×3 convolutions, an average over the pixels and a linear layer; smaller ones one hidden
+    layer. Weights are drawn from the generator as U(-1/sqrt(fan_in), 1/sqrt(fan_in)); the last layer starts at 0, where every time is as
+    likely as any other. `standardise` sets mean and deviation, which are 0 and 1 until then.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, shape: tuple[int, int, int], times: Sequence[float], look: int, generator: torch.Generator) -> None:
+        super().__init__()
+        if len(shape) != 3 or min(shape) < 1:
+            raise InputError(f"shape is {shape!r}: (channels, H, W), none of them 0, is needed.")
+        _check_look(look)
+        self.shape, self.times, self.look = tuple(shape), as_checkpoints(times), int(look)
+        if self.times[0] < look:
+            raise InputError(
+                f"times begins at {self.times[0]}, before the {look} steps that are looked at are over: begin later or look less."
+            )
+        self.register_buffer("mean", torch.zeros(shape[0], 1, 1))
+        self.register_buffer("deviation", torch.ones(shape[0], 1, 1))
+        self.layers = _layers(self.shape, len(self.times), generator)
+
+    def standardise(self, summaries: Tensor) -> None:
+        """Take mean and deviation of each channel over these summaries (n, channels, H, W) and their pixels."""
+        self._check(summaries)
+        by_channel = summaries.transpose(0, 1).flatten(1)
+        deviation = by_channel.std(1, correction=0)
+        self.mean = by_channel.mean(1)[:, None, None]
+        self.deviation = torch.where(deviation > 0, deviation, 1.0)[:, None, None]
+
+    def forward(self, summaries: Tensor) -> Tensor:
+        """(n, M) logits."""
+        self._check(summaries)
+        return cast(Tensor, self.layers((summaries - self.mean) / self.deviation))
+
+    @torch.no_grad()
+    def pick(self, inputs: NDArray[Any]) -> Integers:
+        """The place among `times` of the time picked for each of the inputs (n, steps, channels, H, W); reads no step after `look`."""
+        batches = [summarise(inputs[start : start + BATCH], self.look) for start in range(0, max(1, len(inputs)), BATCH)]
+        return np.concatenate([self(torch.from_numpy(batch)).numpy().argmax(axis=1) for batch in batches]).astype(np.int64)
+
+    def _check(self, summaries: Tensor) -> None:
+        if summaries.shape[1:] != self.shape:
+            given, needed = tuple(summaries.shape), ", ".join(str(length) for length in self.shape)
+            raise InputError(f"the summaries have shape {given}: (n, {needed}) is needed by this policy.")
+
+
+def _layers(shape: tuple[int, ...], times: int, generator: torch.Generator) -> nn.Sequential:
+    """Made without numbers first: PyTorch would draw them from its global generator."""
+    parts: list[nn.Module] = []
+    if min(shape[1:]) >= SMALLEST_IMAGE:
+        last = CHANNELS[-1]
+        for inputs, outputs in pairwise((shape[0], *CHANNELS)):
+            parts += [nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, device="meta"), nn.ReLU()]
+        parts += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    else:
+        last = HIDDEN
+        parts += [nn.Flatten(), nn.Linear(math.prod(shape), HIDDEN, device="meta"), nn.ReLU()]
+    layers = nn.Sequential(*parts, nn.Linear(last, times, device="meta")).to_empty(device="cpu")
+    with torch.no_grad():
+        for layer in layers:
+            if isinstance(layer, (nn.Conv2d, nn.Linear)):
+                bound = 0.0 if layer is layers[-1] else 1 / math.sqrt(layer.weight[0].numel())
+                for value in layer.parameters():
+                    value.uniform_(-bound, bound, generator=generator)
+    return layers

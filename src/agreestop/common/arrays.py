@@ -1,0 +1,75 @@
+"""Array types and the checks of numbers and arrays that every package shares."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias, TypeGuard
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .errors import InputError
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+Booleans: TypeAlias = NDArray[np.bool_]
+
+
+def as_floats(values: ArrayLike, name: str) -> Floats:
+    """Real numbers as float64."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} cannot be read as an array of numbers: give real numbers of one shape.") from None
+
+
+def with_axis(values: ArrayLike, axis: int, name: str) -> Floats:
+    """Real numbers as float64, with at least one entry along `axis`."""
+    array = as_floats(values, name)
+    if not -array.ndim <= axis < array.ndim or array.shape[axis] == 0:
+        raise InputError(f"{name} has shape {array.shape}: at least one value along axis {axis} is needed.")
+    return array
+
+
+def check_finite(values: NDArray[Any], name: str) -> None:
+    """Refuse NaN and infinity, without a temporary the size of the array."""
+    if values.size and not (values.min() > -np.inf and values.max() < np.inf):
+        where = np.unravel_index(int(np.argmin(np.isfinite(values))), values.shape)
+        place = ", ".join(str(int(i)) for i in where)
+        hint = ""
+        if values[where] == -np.inf and name == "log_confidence":
+            hint = (
+                "; a confidence of exactly 0 has no finite logarithm, so clip probabilities first, or take logits through log_confidence()"
+            )
+        raise InputError(f"{name} holds {values[where]} at [{place}]: every value must be finite{hint}.")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """A finite real number, and no truth value."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """A whole number of an integer type, and no truth value."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def as_count(value: int, name: str, least: int = 1) -> int:
+    """An integer of at least `least`."""
+    if not is_integer(value) or value < least:
+        raise InputError(f"{name} is {value!r}: give an integer of at least {least}.")
+    return int(value)
+
+
+def as_seed(seed: int) -> int:
+    """A seed: an integer from 0 to 2^63 - 1."""
+    if not is_integer(seed) or not 0 <= seed < 2**63:
+        raise InputError(f"seed is {seed!r}: give an integer from 0 to 2^63 - 1.")
+    return int(seed)
+
+
+def as_size(size: tuple[int, int]) -> tuple[int, int]:
+    """The sensor's height and width: two integers of at least one."""
+    if not isinstance(size, (tuple, list)) or len(size) != 2 or not all(is_integer(side) and side >= 1 for side in size):
+        raise InputError(f"size is {size!r}: give the sensor's height and width in pixels, for example (20, 20).")
+    return int(size[0]), int(size[1])

@@ -1,0 +1,7 @@
+"""The error that tells a user what was given, what is needed and what to do."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """Something handed to agreestop cannot be used; the message says what to do about it."""

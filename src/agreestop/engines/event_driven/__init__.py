@@ -1,0 +1,1 @@
+"""The event-driven engine: numba on the CPU."""

@@ -1,0 +1,1 @@
+"""The GPU engine: Triton kernels and continuous batching."""

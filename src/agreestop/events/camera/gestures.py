@@ -1,0 +1,407 @@
+"""People who make one of eleven gestures in front of a camera: joint angles, limbs, pictures.
+
+    angles(t) = rest + posture + s(t) (gesture(φ(t)) - rest),   φ(t) = φ_0 + 2π f τ(t)
+    elbow = shoulder + a d,   wrist = elbow + b d',   fingertip = wrist + c d',   d = (± sin lift cos swing, -cos lift, sin lift sin swing)
+    I_t(u) = light(u) R_t(u),   R painted capsule over capsule from the farthest:  R ← R + k cover(u) (tone(u) - R)
+
+An arm has five joint values: lift (0 hangs, π/2 is level, π points up) and swing (0 outwards, π/2 to the camera, π across the
+body) of the upper arm, the same two of the forearm, and how far the shoulder is raised. d and d' are the directions of upper arm and
+forearm; lengths a, b and c are the person's, so limbs keep theirs. Everybody stands with hanging arms for a delay, then goes over
+into the gesture: s rises smoothly from 0 to 1 over the ramp, and the way τ gathers speed over it as in `paths`.
+
+Places are in metres, (right, up, to the camera) from the point between the resting shoulders, and projected in perspective. `cover`
+falls from 1 to 0 across the edge of a capsule (a line with round ends), which makes edges move smoothly by any fraction of a pixel.
+Right and left are the person's, so the right arm is on the left of the picture; clockwise is as the camera sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from agreestop.common.arrays import Floats
+
+GESTURES = (
+    "hand clapping",
+    "right hand wave",
+    "left hand wave",
+    "right arm clockwise",
+    "right arm counter-clockwise",
+    "left arm clockwise",
+    "left arm counter-clockwise",
+    "arm roll",
+    "air drums",
+    "air guitar",
+    "other gestures",
+)
+CADENCE = (2.2, 1.8, 1.8, 1.1, 1.1, 1.1, 1.1, 1.6, 2.3, 2.4, 1.0)  # cycles per second of each gesture, before anybody's tempo
+
+RIGHT, LEFT = 0, 1
+SIDE = np.array([-1.0, 1.0])  # where the right and the left arm are in the picture
+ARM_REST = np.array([0.15, 0.4, 0.25, 0.9, 0.0])
+WANDERINGS = 20  # numbers that choose the motion of "other gestures"
+
+CAMERA = 2.5  # metres from the person
+SHADING = 0.4  # how much darker a limb's edge is than its middle
+SHADOW_BLUR = 0.06  # metres over which a shadow's edge fades
+SWAY = (0.008, 0.4)  # metres and cycles per second
+
+
+@dataclass(frozen=True)
+class Person:
+    """Build, clothes and manner; lengths in metres, tones from 0 for black to 1 for white.
+
+    shoulders  half the distance between them
+    girth      of the limbs and trunk, 1 on average
+    sleeve     tone of shirt and upper arms
+    cuff       tone of the forearms: the sleeve's, or the skin's where sleeves are short
+    reach      how wide the gestures are, 1 on average
+    tempo      how fast they are, 1 on average
+    posture    added to the five joint values of both arms
+    """
+
+    shoulders: float
+    upper_arm: float
+    forearm: float
+    hand: float
+    head: float
+    girth: float
+    skin: float
+    sleeve: float
+    cuff: float
+    hair: float
+    reach: float
+    tempo: float
+    posture: tuple[float, float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Light:
+    """An illumination.
+
+    level   light on the middle of the picture, at most 1
+    slope   by what share of the level it grows over the picture's height downwards and over its width to the right
+    shadow  how dark the arms' shadow on the wall is, 0 for none
+    offset  where the shadow falls, in metres to the right and up
+    """
+
+    name: str
+    level: float
+    slope: tuple[float, float]
+    shadow: float
+    offset: tuple[float, float]
+
+
+LIGHTS = (
+    Light("fluorescent", 0.7, (-0.3, 0.0), 0.15, (0.0, -0.12)),
+    Light("LED", 1.0, (-0.1, -0.2), 0.4, (0.14, -0.08)),
+    Light("natural", 0.45, (0.0, 0.8), 0.2, (-0.22, 0.0)),
+)
+
+
+@dataclass(frozen=True)
+class Performance:
+    """One person's gesture in front of one camera; times in seconds.
+
+    gesture  its place in GESTURES
+    metre    as a share of the picture's smaller side
+    place    of the point between the shoulders in the picture, as shares of its height and width from the top left
+    cadence  cycles per second
+    phase    where in its cycle the gesture starts, in turns
+    reach    of the motion, 1 on average
+    wall     tone of the wall behind
+    wander   numbers from 0 to 1 that place the wall's texture and choose the motion of "other gestures"
+    """
+
+    gesture: int
+    person: Person
+    light: Light
+    metre: float
+    place: tuple[float, float]
+    cadence: float
+    phase: float
+    delay: float
+    ramp: float
+    reach: float
+    wall: float
+    wander: tuple[float, ...]
+
+
+def joint_angles(performance: Performance, times: ArrayLike) -> Floats:
+    """The joint values (moments, 2 arms, 5) at some times, the right arm before the left."""
+    since = np.maximum(np.asarray(times, dtype=np.float64) - performance.delay, 0.0)
+    ramp = performance.ramp
+    way = np.where(since < ramp, since**2 / (2 * ramp), since - ramp / 2)
+    phase = 2 * np.pi * (performance.phase + performance.cadence * way)
+    part = np.minimum(since / ramp, 1.0)
+    weight = (part**2 * (3 - 2 * part))[:, None, None]
+    motion = np.stack(MOTIONS[performance.gesture](phase, performance), axis=1)
+    return ARM_REST + np.array(performance.person.posture) + weight * (motion - ARM_REST)
+
+
+def place_joints(person: Person, angles: Floats) -> Floats:
+    """Shoulder, elbow, wrist and fingertip of both arms, (moments, 2, 4, 3), in metres right, up and to the camera."""
+    upper_lift, upper_swing, lift, swing, raised = np.moveaxis(angles, 2, 0)
+    shoulder = np.stack(np.broadcast_arrays(SIDE * person.shoulders, raised, 0.0), axis=2)
+    forearm = _direction(lift, swing)
+    elbow = shoulder + person.upper_arm * _direction(upper_lift, upper_swing)
+    wrist = elbow + person.forearm * forearm
+    return np.stack([shoulder, elbow, wrist, wrist + person.hand * forearm], axis=2)
+
+
+def render_frames(performance: Performance, times: ArrayLike, size: tuple[int, int]) -> Iterator[Floats]:
+    """The intensities (H, W), from 0 to 1, at some times, one frame after the other."""
+    moments = np.asarray(times, dtype=np.float64)
+    joints = place_joints(performance.person, joint_angles(performance, moments))
+    joints[..., 0] += _sway(performance, moments)[:, None, None]
+    wall, light = _wall(performance, size), _lighting(performance.light, size)
+    for joint in joints:
+        picture = wall.copy()
+        for capsule in (*_shadows(performance, joint), *_body(performance.person, joint)):
+            capsule.paint(picture, performance)
+        yield picture * light
+
+
+@dataclass(frozen=True)
+class _Capsule:
+    """A line with round ends; its ends (2, 3) and radius in metres, its edge `blur` metres wide or at least a pixel."""
+
+    ends: Floats
+    radius: float
+    tone: float
+    cover: float = 1.0
+    blur: float = 0.0
+
+    def paint(self, picture: Floats, performance: Performance) -> None:
+        """Over the picture (H, W), within the box that holds the capsule."""
+        height, width = picture.shape
+        metre = performance.metre * min(height, width)
+        nearness = CAMERA / (CAMERA - self.ends[:, 2])
+        (x, x_end), (up, up_end) = self.ends[:, 0] * nearness * metre, self.ends[:, 1] * nearness * metre
+        x, x_end = (performance.place[1] * width - 0.5 + right for right in (x, x_end))
+        y, y_end = (performance.place[0] * height - 0.5 - above for above in (up, up_end))
+        radius, blur = self.radius * nearness.mean() * metre, max(self.blur * metre, 1.0)
+        margin = radius + blur
+        rows = slice(max(0, int(min(y, y_end) - margin)), max(0, int(max(y, y_end) + margin) + 2))
+        columns = slice(max(0, int(min(x, x_end) - margin)), max(0, int(max(x, x_end) + margin) + 2))
+        patch = picture[rows, columns]
+        down = np.arange(rows.start, rows.start + patch.shape[0])[:, None] - y
+        right = np.arange(columns.start, columns.start + patch.shape[1]) - x
+        length, fall = x_end - x, y_end - y
+        squared = max(length**2 + fall**2, 1e-9)
+        along = np.minimum(np.maximum(right * (length / squared) + down * (fall / squared), 0.0), 1.0)
+        distance = np.sqrt((right - along * length) ** 2 + (down - along * fall) ** 2)
+        cover = np.minimum(np.maximum((radius - distance) / blur + 0.5, 0.0), 1.0)
+        tone = self.tone * (1.0 - SHADING * np.minimum(distance / radius, 1.0) ** 2)
+        patch += self.cover * cover * (tone - patch)
+
+
+def _body(person: Person, joint: Floats) -> list[_Capsule]:
+    """The figure at one moment, from the farthest capsule to the nearest."""
+    girth, middle = person.girth, joint[:, 0].mean(axis=0)
+    neck = middle + np.array([0.0, 0.05, 0.0])
+    face = middle + np.array([0.0, 0.08 + person.head, 0.0])
+    chest = middle + np.array([0.0, -0.15, 0.0])
+    hips = np.array([middle[0], -1.2, 0.0])  # below the picture: only the trunk shows
+    up = np.array([0.0, 0.03, 0.0])
+    trunk = [
+        _Capsule(np.stack([chest, hips]), 0.165 * girth, person.sleeve),
+        _Capsule(joint[:, 0] - np.array([0.0, 0.03, 0.0]), 0.065 * girth, person.sleeve),
+        _Capsule(np.stack([middle, neck]), 0.05 * girth, person.skin),
+        _Capsule(np.stack([face + up, face + 1.5 * up]), 1.05 * person.head, person.hair),
+        _Capsule(np.stack([face - 1.5 * up, face]), 0.85 * person.head, person.skin),
+    ]
+    arms = [
+        capsule
+        for arm in joint
+        for capsule in (
+            _Capsule(arm[0:2], 0.05 * girth, person.sleeve),
+            _Capsule(arm[1:3], 0.042 * girth, person.cuff),
+            _Capsule(arm[2:4], 0.046 * girth, person.skin),
+        )
+    ]
+    return trunk + sorted(arms, key=lambda capsule: float(capsule.ends[:, 2].sum()))
+
+
+def _shadows(performance: Performance, joint: Floats) -> list[_Capsule]:
+    """Of the arms, on the wall."""
+    light, girth = performance.light, performance.person.girth
+    fallen = joint * np.array([1.0, 1.0, 0.0]) + np.array([*light.offset, 0.0])
+    pairs = [arm[[start, end]] for arm in fallen for start, end in ((0, 1), (1, 3))]
+    return [_Capsule(ends, 0.05 * girth, 0.0, light.shadow, SHADOW_BLUR) for ends in pairs]
+
+
+def _wall(performance: Performance, size: tuple[int, int]) -> Floats:
+    """A wall of faint broad stripes, which stand still."""
+    down, right = np.arange(size[0])[:, None] / size[0], np.arange(size[1]) / size[1]
+    first, second, *_ = performance.wander
+    stripes = np.sin(2 * np.pi * (3.1 * right + 0.7 * down + first)) * np.sin(2 * np.pi * (1.9 * down - 0.6 * right + second))
+    return np.asarray(performance.wall * (1.0 + 0.15 * stripes))
+
+
+def _lighting(light: Light, size: tuple[int, int]) -> Floats:
+    down, right = (np.arange(side) / side - 0.5 for side in size)
+    return np.asarray(np.minimum(light.level * (1.0 + light.slope[0] * down[:, None] + light.slope[1] * right), 1.0))
+
+
+def _sway(performance: Performance, times: Floats) -> Floats:
+    """How far the whole person leans to the right, in metres: nobody stands quite still."""
+    reach, cadence = SWAY
+    return np.asarray(reach * np.sin(2 * np.pi * (cadence * times + performance.wander[2])))
+
+
+def _direction(lift: Floats, swing: Floats) -> Floats:
+    """(moments, 2, 3) of the limbs of both arms."""
+    return np.stack([SIDE * np.sin(lift) * np.cos(swing), -np.cos(lift), np.sin(lift) * np.sin(swing)], axis=2)
+
+
+def _arm(phase: Floats, upper: tuple[ArrayLike, ArrayLike], forearm: tuple[ArrayLike, ArrayLike], raised: ArrayLike = 0.0) -> Floats:
+    """Joint values (moments, 5) from (lift, swing) of both limbs, each one number or one for every moment."""
+    return np.stack(np.broadcast_arrays(*upper, *forearm, raised, phase)[:5], axis=1).astype(np.float64)
+
+
+def _hanging(phase: Floats) -> Floats:
+    return np.broadcast_to(ARM_REST, (len(phase), 5))
+
+
+def _clap(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    """The forearms swing in until the hands meet before the chest, and out again."""
+    person, posture = performance.person, performance.person.posture
+    upper_lift, upper_swing, lift = 0.55, 0.9, 1.75
+    elbow = person.shoulders + person.upper_arm * np.sin(upper_lift + posture[0]) * np.cos(upper_swing + posture[1])
+    across = elbow / ((person.forearm + person.hand) * np.sin(lift + posture[2]))
+    meet = np.arccos(-min(across, 1.0)) - posture[3]
+    arm = _arm(phase, (upper_lift, upper_swing), (lift, meet - 0.55 * performance.reach * (1 - np.cos(phase))))
+    return arm, arm
+
+
+def _wave(phase: Floats, performance: Performance) -> Floats:
+    """The forearm, raised, swings from side to side about the elbow."""
+    return _arm(phase, (0.9, 0.35), (np.pi - 0.1 + 0.5 * performance.reach * np.sin(phase), 0.25))
+
+
+def _circle(phase: Floats, performance: Performance) -> Floats:
+    """The whole arm, stretched out aside and forwards, draws a circle: inwards, up, outwards, down."""
+    lift, swing = 1.6 + 0.65 * performance.reach * np.sin(phase), 0.75 + 0.6 * performance.reach * np.cos(phase)
+    return _arm(phase, (lift, swing), (lift + 0.1, swing + 0.15))
+
+
+def _right_wave(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    return _wave(phase, performance), _hanging(phase)
+
+
+def _left_wave(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    return _hanging(phase), _wave(phase, performance)
+
+
+def _right_clockwise(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    return _circle(-phase, performance), _hanging(phase)
+
+
+def _right_counter_clockwise(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    return _circle(phase, performance), _hanging(phase)
+
+
+def _left_clockwise(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    return _hanging(phase), _circle(phase, performance)
+
+
+def _left_counter_clockwise(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    return _hanging(phase), _circle(-phase, performance)
+
+
+def _roll(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    """The forearms, level across the chest, turn about each other."""
+
+    def arm(phase: Floats) -> Floats:
+        high, near = performance.reach * np.sin(phase), performance.reach * np.cos(phase)
+        return _arm(phase, (0.75 + 0.12 * high, 0.75 + 0.15 * near), (1.6 + 0.4 * high, 2.65 - 0.3 * near))
+
+    return arm(phase), arm(phase + np.pi)
+
+
+def _drums(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    """The forearms, held forwards, beat up and down in turn."""
+
+    def arm(phase: Floats) -> Floats:
+        beat = performance.reach * np.sin(phase)
+        return _arm(phase, (0.5 + 0.1 * beat, 0.8), (1.6 + 0.55 * beat, 1.45))
+
+    return arm(phase), arm(phase + np.pi)
+
+
+def _guitar(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    """The right hand strums before the belly while the left holds the neck and slides along it."""
+    strum = performance.reach * np.sin(phase)
+    slide = performance.reach * np.sin(phase / 5)
+    right = _arm(phase, (0.6 + 0.08 * strum, 0.3), (1.05 + 0.4 * strum, 2.5))
+    return right, _arm(phase, (0.8 + 0.08 * slide, 0.3), (2.1 + 0.15 * slide, 0.8))
+
+
+def _other(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    """One of six further motions."""
+    return OTHERS[int(performance.wander[3] * len(OTHERS))](phase, performance)
+
+
+def _up_and_down(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    lift = 1.5 - 0.9 * performance.reach * np.cos(phase)
+    arm = _arm(phase, (lift, 0.15), (lift + 0.15, 0.2))
+    return arm, arm
+
+
+def _point(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    """One arm, right or left, points aside and is drawn back."""
+    out = 0.5 - 0.5 * performance.reach * np.cos(phase)
+    arm = _arm(phase, (0.5 + 1.0 * out, 0.5), (2.6 - 1.0 * out, 1.2 - 0.8 * out))
+    return (arm, _hanging(phase)) if performance.wander[4] < 0.5 else (_hanging(phase), arm)
+
+
+def _cross(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    """The forearms cross before the chest and open."""
+    swing = 2.0 - 1.0 * performance.reach * np.cos(phase)
+    return _arm(phase, (0.5, 1.1), (1.9, swing)), _arm(phase, (0.5, 1.1), (2.1, swing))
+
+
+def _shrug(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    """The shoulders rise and the forearms open outwards."""
+    up = 0.5 - 0.5 * performance.reach * np.cos(phase)
+    arm = _arm(phase, (0.2 + 0.15 * up, 0.2), (0.6 + 0.9 * up, 0.9 - 0.6 * up), 0.08 * up)
+    return arm, arm
+
+
+def _push(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    """Both hands are pushed to the camera from the chest and drawn back."""
+    out = 0.5 - 0.5 * performance.reach * np.cos(phase)
+    arm = _arm(phase, (0.3 + 1.1 * out, 1.2), (2.5 - 0.8 * out, 1.7 - 0.1 * out))
+    return arm, arm
+
+
+def _wander(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+    """Every joint swings about a middle, at a pace and from a phase of its own."""
+    pace, start = np.array(performance.wander[4:]).reshape(2, 8, 1)
+    swings = np.sin((0.4 + 0.8 * pace) * phase + 2 * np.pi * start)
+    middle, width = np.tile([1.0, 0.7, 1.7, 1.2], 2)[:, None], np.tile([0.5, 0.5, 0.8, 0.8], 2)[:, None]
+    values = middle + performance.reach * width * swings
+    return _arm(phase, (values[0], values[1]), (values[2], values[3])), _arm(phase, (values[4], values[5]), (values[6], values[7]))
+
+
+Motion: TypeAlias = Callable[[Floats, Performance], tuple[Floats, Floats]]
+
+OTHERS: tuple[Motion, ...] = (_up_and_down, _point, _cross, _shrug, _push, _wander)
+MOTIONS: tuple[Motion, ...] = (
+    _clap,
+    _right_wave,
+    _left_wave,
+    _right_clockwise,
+    _right_counter_clockwise,
+    _left_clockwise,
+    _left_counter_clockwise,
+    _roll,
+    _drums,
+    _guitar,
+    _other,
+)

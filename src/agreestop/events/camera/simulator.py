@@ -1,0 +1,198 @@
+"""An event camera in front of a moving image: each pixel reports when its log-intensity has changed enough.
+
+    L_t(u) = log(dark + I_t(u)),     d_t(u) = L_t(u) - m_{t-1}(u) + leak θ_on(u)
+    ON  at step t:  d_t(u) >= θ_on(u);      OFF at step t:  d_t(u) <= -θ_off(u);      at random at the rate of the shot noise
+    m_t(u) = L_t(u) where pixel u fires or rests,  m_{t-1}(u) - leak θ_on(u) elsewhere
+
+Here m is the level that a pixel remembers from its last event, and θ_on, θ_off are the contrast threshold with the mismatch
+of that pixel, one pattern for the camera and so the same for every input. A pixel that has fired rests for the refractory
+time, silent and following the light. It makes one event a step at most, so a change of many thresholds within a step
+is one event. The model is that of Lichtsteiner, Posch and Delbruck (2008), with the noise of Hu, Liu and Delbruck (2021).
+
+What comes out for an input depends on the seed and on the input's number, never on the batch it is in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from agreestop.common.arrays import Booleans, Floats, Integers, as_floats, as_size, check_finite, is_integer, is_number
+from agreestop.common.errors import InputError
+
+from .streams import Purpose, Words, as_numbers, draw_normals, draw_uniforms, draw_words, stream_keys
+
+ON, OFF = 0, 1  # the channels
+LEAST_THRESHOLD = 0.1  # of the contrast: no pixel's mismatch takes it lower
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """An event camera's settings; times are in steps, rates in events per pixel and step.
+
+    contrast    change of log-intensity that makes an event, θ
+    mismatch    standard deviation of θ between pixels, in the same unit
+    refractory  steps that a pixel rests after an event, 0 for none
+    leak        rate of the ON events of a pixel that sees no change: its memory sinks by this share of θ_on each step
+    shot_noise  rate of noise events of either polarity (Poisson; a pixel that draws several in a step shows one)
+    dark        light that reaches a pixel where the image is black, beside 1 where it is white
+    """
+
+    contrast: float = 0.2
+    mismatch: float = 0.03
+    refractory: int = 1
+    leak: float = 0.001
+    shot_noise: float = 0.001
+    dark: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name, hint in (("contrast", "for example 0.2"), ("dark", "for example 0.1")):
+            value = getattr(self, name)
+            if not is_number(value) or value <= 0:
+                raise InputError(f"{name} is {value!r}: give a positive number, {hint}.")
+        for name, hint in (("mismatch", "0 for pixels that are all alike"), ("shot_noise", "0 for no noise")):
+            value = getattr(self, name)
+            if not is_number(value) or value < 0:
+                raise InputError(f"{name} is {value!r}: give a number of at least 0, {hint}.")
+        if not is_number(self.leak) or not 0 <= self.leak < 1:
+            raise InputError(f"leak is {self.leak!r}: give the events per step, from 0 for none to less than 1.")
+        if not is_integer(self.refractory) or not 0 <= self.refractory < 2**15:
+            raise InputError(f"refractory is {self.refractory!r}: give the whole steps that a pixel rests, 0 for none, below 32768.")
+
+    def thresholds(self, size: tuple[int, int], seed: int) -> Floats:
+        """θ of every pixel, (2, H, W), ON before OFF: contrast + mismatch · normal, at least a tenth of the contrast."""
+        height, width = as_size(size)
+        pattern = draw_normals(stream_keys(seed, Purpose.MISMATCH, 1), 0, 2 * height * width)
+        return np.maximum(self.contrast + self.mismatch * pattern, LEAST_THRESHOLD * self.contrast).reshape(2, height, width)
+
+
+def simulate_events(
+    images: ArrayLike,
+    path: ArrayLike,
+    size: tuple[int, int],
+    sensor: Sensor,
+    seed: int,
+    inputs: Sequence[int] | Integers | None = None,
+    scale: float = 1.0,
+    background: float = 0.0,
+) -> Booleans:
+    """Events (n, T, 2, H, W), ON before OFF, of images (n, h, w) that move along a path (n or 1, T+1, 2).
+
+    size    the sensor's (H, W)
+    inputs  the numbers of the inputs (n,), which choose their noise; 0..n-1 unless told
+
+    See `move_images` for images, path, scale and background. Beside the result, memory holds one frame of intensities and of
+    each state for every input, however many steps there are.
+    """
+    frames = move_images(images, path, size, scale, background)
+    n, steps = len(np.asarray(images)), np.shape(path)[1] - 1
+    numbers = as_numbers(n if inputs is None else inputs)
+    if len(numbers) != n:
+        raise InputError(f"inputs has {len(numbers)} numbers for {n} images: give one for each image.")
+    events = np.empty((n, steps, 2, *as_size(size)), dtype=bool)
+    for step, fired in enumerate(watch_frames(frames, sensor, seed, numbers)):
+        events[:, step] = fired
+    return events
+
+
+def watch_frames(frames: Iterator[Floats], sensor: Sensor, seed: int, numbers: Integers) -> Iterator[Booleans]:
+    """The events (n, 2, H, W) of the steps 1..T, one after the other, of frames of intensities (n, H, W) at the times 0..T.
+
+    numbers: of the inputs (n,), which choose their noise. Nothing is kept but one frame of each state for every input.
+    """
+    level = _log_intensity(next(frames), sensor)
+    threshold = sensor.thresholds((level.shape[1], level.shape[2]), seed)
+    sinking = sensor.leak * threshold[ON]
+    memory = level - _leaked_before(level, threshold, sensor, seed, numbers)
+    rest = np.zeros(level.shape, dtype=np.int16)
+    noise = stream_keys(seed, Purpose.SHOT_NOISE, numbers)
+    for step, frame in enumerate(frames):
+        level = _log_intensity(frame, sensor)
+        memory -= sinking
+        change = level - memory
+        ready = rest == 0
+        events = np.empty((len(level), 2, *level.shape[1:]), dtype=bool)
+        on, off = events[:, ON], events[:, OFF]
+        np.logical_and(change >= threshold[ON], ready, out=on)
+        np.logical_and(change <= -threshold[OFF], ready, out=off)
+        if sensor.shot_noise:
+            _add_shot_noise(on, off, ready, sensor.shot_noise, noise, step)
+        fired = on | off
+        np.copyto(memory, level, where=fired | ~ready)
+        rest -= ~ready
+        rest[fired] = sensor.refractory
+        yield events
+
+
+def move_images(images: ArrayLike, path: ArrayLike, size: tuple[int, int], scale: float = 1.0, background: float = 0.0) -> Iterator[Floats]:
+    """The intensities (n, H, W) that the sensor sees at times 0..T, one frame after the other.
+
+    images      (n, h, w), from 0 for black to 1 for white
+    path        (n, T+1, 2), or (1, T+1, 2) where all move alike: how far (down, right), in the sensor's pixels, an image's
+                centre is from the sensor's at each time
+    size        the sensor's (H, W)
+    scale       how many of the sensor's pixels a pixel of the image is wide
+    background  the intensity beyond an image's edge
+
+    I_t(y, x) = Σ_{j,k} Λ((y - y_{t,j}) / scale) Λ((x - x_{t,k}) / scale) image(j, k), with Λ(z) = max(0, 1 - |z|) and (y_{t,j}, x_{t,k})
+    the place of the image's pixel (j, k) at time t: bilinear interpolation, for any fraction of a pixel.
+    """
+    pictures = as_floats(images, "images")
+    if pictures.ndim != 3 or pictures.size == 0:
+        raise InputError(f"images has shape {pictures.shape}: three axes (n, h, w), none of them empty, are needed.")
+    check_finite(pictures, "images")
+    low, high = pictures.min(), pictures.max()
+    if low < 0 or high > 1:
+        raise InputError(f"images reaches from {low:.6g} to {high:.6g}: intensities from 0 to 1 are needed, so divide by the white level.")
+    if not is_number(background) or not 0 <= background <= 1:
+        raise InputError(f"background is {background!r}: give the intensity beyond the image's edge, from 0 to 1.")
+    if not is_number(scale) or scale <= 0:
+        raise InputError(f"scale is {scale!r}: give how many of the sensor's pixels a pixel of the image is wide, for example 1.")
+    shifts = as_floats(path, "path")
+    if shifts.ndim != 3 or shifts.shape[2] != 2 or shifts.shape[1] < 2 or shifts.shape[0] not in (1, len(pictures)):
+        raise InputError(
+            f"path has shape {shifts.shape} for {len(pictures)} images: (n, T+1, 2) is needed, the shift (down, right) of each image, "
+            "or of all where n is 1, at the times 0 to T, T at least 1."
+        )
+    check_finite(shifts, "path")
+    return _frames(pictures, shifts, as_size(size), scale, background)
+
+
+def _frames(pictures: Floats, shifts: Floats, size: tuple[int, int], scale: float, background: float) -> Iterator[Floats]:
+    pictures = pictures - background
+    for moment in range(shifts.shape[1]):
+        rows = _hat_weights(size[0], pictures.shape[1], shifts[:, moment, 0], scale)
+        columns = _hat_weights(size[1], pictures.shape[2], shifts[:, moment, 1], scale)
+        yield np.maximum(rows @ pictures @ columns.swapaxes(1, 2) + background, 0.0)  # rounding could leave less than nothing
+
+
+def _hat_weights(pixels: int, points: int, shift: Floats, scale: float) -> Floats:
+    """Λ((y - y_j) / scale) along one axis, (n or 1, pixels, points), for the sensor's pixels y and the image's points j."""
+    place = (np.arange(pixels) - (pixels - 1) / 2 - shift[:, None]) / scale + (points - 1) / 2
+    return np.maximum(0.0, 1.0 - np.abs(place[:, :, None] - np.arange(points)))
+
+
+def _log_intensity(frame: Floats, sensor: Sensor) -> Floats:
+    return np.log(frame + sensor.dark)
+
+
+def _leaked_before(level: Floats, threshold: Floats, sensor: Sensor, seed: int, numbers: Integers) -> Floats:
+    """How far each memory has sunk when the recording begins: a leaking camera has been on, its pixels anywhere between two leak events."""
+    if not sensor.leak:
+        return np.zeros_like(level)
+    share = draw_uniforms(stream_keys(seed, Purpose.LEAK, numbers), 0, level[0].size)
+    return share.reshape(level.shape) * threshold[ON]
+
+
+def _add_shot_noise(on: Booleans, off: Booleans, ready: Booleans, rate: float, streams: Words, step: int) -> None:
+    """Noise events where a pixel is ready and has made none: either polarity with probability (1 - exp(-2 rate)) / 2."""
+    pixels = ready[0].size
+    words = draw_words(streams, step * pixels, pixels).reshape(ready.shape)
+    bound = int(-math.expm1(-2.0 * rate) / 2.0 * 2.0**64)
+    free = ready & ~(on | off)
+    on |= free & (words < np.uint64(bound))
+    off |= free & (words >= np.uint64(2**64 - max(bound, 1)))

@@ -1,0 +1,97 @@
+"""cifar10: the 60,000 colour images of CIFAR-10, each held still in front of the network for T = 80 steps.
+
+The files are those of the binary release, `cifar-10-batches-bin`: five of 10,000 training images and one of 10,000 test images,
+
+    data_batch_1.bin ... data_batch_5.bin, test_batch.bin     10,000 records each: 1 byte label (0 to 9), 3 × 1,024 bytes of red, green
+                                                              and blue, each row by row
+    batches.meta.txt                                          the ten names, one on each line
+
+Training and tuning are the training images in an order drawn from the seed, tuning the last of them; the pool are the test images, in
+an order drawn from the seed too. Nothing is unpickled: the Python release, which is pickled, is not read.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agreestop.common.arrays import Integers, as_count, as_seed
+from agreestop.common.errors import InputError
+
+from ..data import EventData, EventSplits
+from .division import draw
+
+STEPS = 80
+TUNING = 5_000
+RECORDS = 10_000  # in each file
+RECORD = 1 + 3 * 32 * 32
+FOLDER = "cifar-10-batches-bin"
+TRAINING_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+TEST_FILE = "test_batch.bin"
+NAMES_FILE = "batches.meta.txt"
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+ADDRESS = "https://www.cs.toronto.edu/~kriz/cifar.html"
+ARCHIVE = "cifar-10-binary.tar.gz"
+ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
+ADVICE = f"get {ARCHIVE} (md5 {ARCHIVE_MD5}) from {ADDRESS} and unpack it"
+
+DESCRIPTION = "CIFAR-10: real photographs of 32 × 32 pixels in ten classes, each held still for every step"
+
+
+def load_cifar10(folder: str | PathLike[str], tuning: int = TUNING, seed: int = 0, steps: int = STEPS) -> EventSplits:
+    """Images (n, 1, 3, 32, 32), bytes from 0 to 255, held for `steps`: 50,000 for training and tuning, and a pool of 10,000.
+
+    folder  holds the binary release, or the folder cifar-10-batches-bin with it
+    tuning  how many of the training images are held back for tuning
+    seed    chooses which, and the order of every part
+    """
+    as_seed(seed)
+    as_count(steps, "steps")
+    as_count(tuning, "tuning")
+    place = find_files(folder)
+    check_names(place)
+    images, labels = (np.concatenate(parts) for parts in zip(*(read_batch(place / name) for name in TRAINING_FILES), strict=True))
+    if tuning >= len(labels):
+        raise InputError(f"tuning is {tuning}: give fewer than the {len(labels):,} training images.")
+    rng = np.random.default_rng(seed)
+    first, held_back = draw(len(labels), (len(labels) - tuning, tuning), rng, "training images")
+    new_images, new_labels = read_batch(place / TEST_FILE)
+    (others,) = draw(len(new_labels), (len(new_labels),), rng, "test images")
+    return EventSplits(
+        training=EventData("cifar10, training", False, images[first], labels[first], CLASSES, DESCRIPTION, steps),
+        tuning=EventData("cifar10, tuning", False, images[held_back], labels[held_back], CLASSES, DESCRIPTION, steps),
+        pool=EventData("cifar10, pool", False, new_images[others], new_labels[others], CLASSES, DESCRIPTION, steps),
+    )
+
+
+def find_files(folder: str | PathLike[str]) -> Path:
+    """Where the files of the binary release lie: the folder itself, or the one that the archive makes in it."""
+    for place in (Path(folder), Path(folder) / FOLDER):
+        if (place / TEST_FILE).is_file():
+            return place
+    raise InputError(f"there is no file {TEST_FILE} in {folder} or in {FOLDER} there: {ADVICE}.")
+
+
+def check_names(place: Path) -> None:
+    """Refuse another order of the classes; where the list of names is missing, the order is taken to be the official one."""
+    path = place / NAMES_FILE
+    if path.is_file() and tuple(path.read_text(errors="replace").split()) != CLASSES:
+        raise InputError(f"{path} does not list the ten classes of CIFAR-10 in their order: {ADVICE}.")
+
+
+def read_batch(path: Path) -> tuple[NDArray[np.uint8], Integers]:
+    """Images (10000, 1, 3, 32, 32) and labels (10000,) of one file."""
+    try:
+        content = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}): {ADVICE}.") from None
+    if len(content) != RECORDS * RECORD:
+        raise InputError(f"{path} has {len(content):,} bytes and not {RECORDS * RECORD:,}, so it is not whole: {ADVICE}.")
+    records = content.reshape(RECORDS, RECORD)
+    labels = records[:, 0].astype(np.int64)
+    if labels.max() >= len(CLASSES):
+        raise InputError(f"{path} holds the label {labels.max()}, but CIFAR-10 has ten classes, 0 to 9, so it is damaged: {ADVICE}.")
+    return records[:, 1:].reshape(RECORDS, 1, 3, 32, 32), labels

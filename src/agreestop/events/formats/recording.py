@@ -1,0 +1,194 @@
+"""Recordings of event cameras: single events with place, polarity and time, as the readers of all file formats hand them on.
+
+Whatever a file holds, its reader gives a `Recording` or an `InputError`; nothing is left out or moved without being counted.
+
+    event beyond the sensor                  left out, counted in `skipped.outside`
+    event that is no valid polarity event    left out, counted in `skipped.special`
+    packet of another kind                   left out, counted in `skipped.packets`
+    file cut off in the last event, packet   what is whole is kept; the bytes of the rest are `skipped.cut_bytes`, and the events that a cut
+                                             packet announces and the file does not hold are `skipped.missing`
+    time that runs backwards                 all events are kept and put in the order of their times, those of one time in the order of the
+                                             file; `reordered` counts the events that are earlier than the event before them in the file
+    counter of time that wraps around        unwrapped, where the format says how far the counter runs
+    no event of the sensor at all            refused in a sentence; only a file with no content beside its header is an empty recording
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agreestop.common.arrays import Booleans, Integers, as_size, is_integer
+from agreestop.common.errors import InputError
+
+Coordinates: TypeAlias = NDArray[np.uint16]
+
+LONGEST_SIDE = 2**15
+LATEST = 2**62  # so that a difference of two times is an int64 as well
+BLOCK = 2**16  # events decoded together: they stay in the cache
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """What a reader left out.
+
+    outside    events beyond the sensor
+    special    events that are no valid polarity events: external inputs, addresses of other devices, events marked invalid
+    packets    packets of other kinds than polarity events
+    cut_bytes  bytes at the end of the file that make no whole event
+    missing    events that the last packet announces and the file does not hold
+    """
+
+    outside: int = 0
+    special: int = 0
+    packets: int = 0
+    cut_bytes: int = 0
+    missing: int = 0
+
+
+NOTHING = Skipped()
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """n events of a sensor of H × W pixels, in the order of their times, all of them on the sensor: make one with `checked_recording`.
+
+    x, y       (n,) uint16: the column from the left, the row from the top
+    polarity   (n,) bool: True where the light grew (ON), False where it fell (OFF)
+    time       (n,) int64, microseconds, never decreasing
+    size       (H, W)
+    skipped    what was left out
+    reordered  events that came earlier than the event before them, before they were put in order
+    """
+
+    x: Coordinates
+    y: Coordinates
+    polarity: Booleans
+    time: Integers
+    size: tuple[int, int]
+    skipped: Skipped = NOTHING
+    reordered: int = 0
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """From the first event's time to the microsecond after the last's; (0, 0) where there are no events."""
+        return (int(self.time[0]), int(self.time[-1]) + 1) if len(self) else (0, 0)
+
+    def between(self, start: int, stop: int) -> Recording:
+        """The events of start <= time < stop, which share this recording's memory; `skipped` and `reordered` stay those of the whole."""
+        if not (is_integer(start) and is_integer(stop) and -LATEST <= start < stop <= LATEST):
+            raise InputError(f"the window is {start!r} to {stop!r}: give two whole numbers of microseconds, the later one last.")
+        first, last = np.searchsorted(self.time, (start, stop))
+        part = slice(int(first), int(last))
+        return replace(self, x=self.x[part], y=self.y[part], polarity=self.polarity[part], time=self.time[part])
+
+
+def checked_recording(
+    x: ArrayLike, y: ArrayLike, polarity: ArrayLike, time: ArrayLike, size: tuple[int, int], skipped: Skipped = NOTHING
+) -> Recording:
+    """A recording of these events (n,): those beyond the sensor are left out, the rest put in the order of their times, and both counted.
+
+    Coordinates and times are integers, polarities booleans. Arrays that need no change are not copied.
+    """
+    height, width = as_size(size)
+    if max(height, width) > LONGEST_SIDE:
+        raise InputError(f"size is {size!r}: give a sensor of at most {LONGEST_SIDE} pixels a side.")
+    columns, rows, times = _as_integers(x, "x"), _as_integers(y, "y"), _as_integers(time, "time")
+    signs = np.asarray(polarity)
+    if signs.dtype != np.bool_:
+        raise InputError(f"polarity has dtype {signs.dtype}: give booleans, True for ON and False for OFF.")
+    if not columns.shape == rows.shape == signs.shape == times.shape or times.ndim != 1:
+        shapes = f"{columns.shape}, {rows.shape}, {signs.shape} and {times.shape}"
+        raise InputError(f"x, y, polarity and time have shapes {shapes}: give one axis and as many entries in each.")
+    outside = reordered = 0
+    if times.size:
+        if times.min() < -LATEST or times.max() >= LATEST:
+            raise InputError(f"time reaches from {times.min()} to {times.max()}: give microseconds, less than 2^62 either side of 0.")
+        if not (_below(columns, width) and _below(rows, height)):
+            inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
+            outside = len(inside) - int(np.count_nonzero(inside))
+            columns, rows, signs, times = columns[inside], rows[inside], signs[inside], times[inside]
+        reordered = int(np.count_nonzero(times[1:] < times[:-1]))
+        if reordered:
+            order = np.argsort(times, kind="stable")
+            columns, rows, signs, times = columns[order], rows[order], signs[order], times[order]
+    return Recording(
+        columns.astype(np.uint16, copy=False),
+        rows.astype(np.uint16, copy=False),
+        signs,
+        times.astype(np.int64, copy=False),
+        (height, width),
+        replace(skipped, outside=skipped.outside + outside),
+        reordered,
+    )
+
+
+def _as_integers(values: ArrayLike, name: str) -> NDArray[Any]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu":
+        raise InputError(f"{name} has dtype {array.dtype}: give integers.")
+    return array
+
+
+def _below(values: NDArray[Any], bound: int) -> bool:
+    """Whether all values are from 0 to bound - 1: a pass for each end, with no array beside."""
+    return bool(values.max() < bound and (values.dtype.kind == "u" or values.min() >= 0))
+
+
+class Columns:
+    """Room for so many events, which a reader fills block by block: 13 bytes an event."""
+
+    def __init__(self, room: int) -> None:
+        self._x, self._y = np.empty(room, np.uint16), np.empty(room, np.uint16)
+        self._polarity, self._time = np.empty(room, np.bool_), np.empty(room, np.int64)
+        self._filled = 0
+
+    def add(self, x: NDArray[Any], y: NDArray[Any], polarity: Booleans, time: Integers) -> None:
+        """Append a block of events."""
+        part = slice(self._filled, self._filled + len(time))
+        self._x[part], self._y[part], self._polarity[part], self._time[part] = x, y, polarity, time
+        self._filled = part.stop
+
+    def recording(self, source: str, kind: str, size: tuple[int, int], skipped: Skipped) -> Recording:
+        """The recording of what was read; refused where the source has content, none of which is an event of the sensor."""
+        kept = slice(0, self._filled)
+        recording = checked_recording(self._x[kept], self._y[kept], self._polarity[kept], self._time[kept], size, skipped)
+        if not len(recording) and recording.skipped != NOTHING:
+            parts = ", ".join(f"{name} {count}" for name, count in vars(recording.skipped).items() if count)
+            raise InputError(f"{source} holds no event of the sensor (left out: {parts}): check that it is a whole {kind} file.")
+        return recording
+
+
+@contextmanager
+def open_recording(path: str | PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to read from; whatever the system says against it becomes a sentence."""
+    if not Path(path).is_file():
+        raise InputError(f"there is no file {os.fspath(path)!r}: check the path.")
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123
+            yield stream
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}): check the file and its permissions.") from None
+
+
+def bytes_left(stream: BinaryIO) -> int:
+    """How many bytes the file has from here on."""
+    return os.fstat(stream.fileno()).st_size - stream.tell()
+
+
+def read_blocks(stream: BinaryIO, length: int, event: int) -> Iterator[bytes]:
+    """The next `length` bytes of the file, in blocks of whole events of `event` bytes each; only the last block may end in part of one."""
+    while length > 0 and (content := stream.read(min(length, event * BLOCK))):
+        length -= len(content)
+        yield content

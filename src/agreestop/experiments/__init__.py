@@ -1,1 +1,0 @@
-"""Experiments: what is run, as plain settings, and the runners that call the rooms."""

@@ -1,0 +1,1 @@
+"""Every numba and Triton kernel."""

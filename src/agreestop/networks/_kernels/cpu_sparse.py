@@ -1,0 +1,323 @@
+"""The product of few spikes with many weights, on the CPU: rows of weights are added up where an input is not zero.
+
+    y[k, t, b, :] = Σ_{i : x ≠ 0} x[t, b, i] · W[k, i, :],        ∂L/∂W[k, i, :] = Σ_{t, b : x ≠ 0} x[t, b, i] · ∂L/∂y[k, t, b, :]
+
+for an input that the members share, or x[t, k, b, i] for one each. The non-zero entries are listed once, row by row, for the forward pass
+and all members; for the backward pass the same list is turned, input by input. Both sums are then one loop: a target row adds up the
+source rows that its list names. A task takes the columns of one member that fit a few registers, with all source rows of them copied side
+by side, so that they stay in the second cache while the list jumps among them.
+
+Promise: a row is summed in the order of its list, each multiply-and-add rounded once. A result does not depend on the number of
+threads, and a row of y not on the other rows. It is that of PyTorch's product but for the order of the sum. Only `MemberLinear` calls this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .numba_runtime import compiled, empty, in_parallel, inlined, instruction, threads_for
+
+WIDE, NARROW = 64, 16
+"""Columns of a task: four wide registers hide the wait for an addition; one is enough for a read-out of a few classes."""
+MARKED = 64
+"""Entries of x that are tested for zero at once."""
+MOST = 0.25
+"""Share of non-zero entries up to which this is faster than PyTorch's product; measured, the two meet at 0.3 to 0.45."""
+LEAST_ROWS, LEAST_PRODUCTS = 16, 1 << 21
+"""Rows of x for which it pays to copy the weights, and dense multiplications for which it pays to leave PyTorch."""
+WORTH_A_THREAD = 1 << 18
+"""Additions: 0.05 ms of work, about what it takes to wake a thread."""
+
+
+# ---- the loops
+
+
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any, target: Any) -> Any:
+    """The address of an element, as that of another type."""
+    return builder.bitcast(builder.gep(context.make_array(kind)(context, builder, array).data, [at]), target.as_pointer())
+
+
+def _add_rows(lanes: int) -> Any:
+    """Σ over entries begin … end of a list of value times row; rows of so many columns lie side by side in `rows`."""
+
+    @instruction
+    def add_rows(typing: Any, rows: Any, indices: Any, values: Any, begin: Any, end: Any, target: Any, to: Any) -> Any:
+        """Written for LLVM, since numba would keep the sum in memory: it cannot know that no row lies there too."""
+        vector, size = ir.VectorType(ir.FloatType(), lanes), ir.IntType(64)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            (rows, indices, values, begin, end, target, to), kinds = arguments, signature.args
+            total = cgutils.alloca_once_value(builder, ir.Constant(vector, None))
+            fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{lanes}f32")
+            with cgutils.for_range_slice(builder, begin, end, size(1), intp=size) as (entry, _):
+                index = builder.zext(builder.load(_pointer(context, builder, kinds[1], indices, entry, ir.IntType(32))), size)
+                row = builder.load(_pointer(context, builder, kinds[0], rows, builder.mul(index, size(lanes)), vector), align=4)
+                value = builder.load(_pointer(context, builder, kinds[2], values, entry, ir.FloatType()))
+                first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
+                places = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
+                same = builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), places)
+                builder.store(builder.call(fused, [row, same, builder.load(total)]), total)
+            builder.store(builder.load(total), _pointer(context, builder, kinds[5], target, to, vector), align=4)
+            return context.get_dummy_value()
+
+        return types.void(rows, indices, values, types.int64, types.int64, target, types.int64), generate
+
+    return add_rows
+
+
+_add_wide, _add_narrow = _add_rows(WIDE), _add_rows(NARROW)
+
+
+@instruction
+def _nonzero(typing: Any, array: Any, at: Any) -> Any:
+    """Which of the 64 entries from that place on are not zero, as the bits of one number."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(ir.FloatType(), MARKED)
+        array, at = arguments
+        found = builder.load(_pointer(context, builder, signature.args[0], array, at, vector), align=4)
+        return builder.bitcast(builder.fcmp_unordered("!=", found, ir.Constant(vector, None)), ir.IntType(MARKED))
+
+    return types.uint64(array, types.int64), generate
+
+
+@instruction
+def _lowest(typing: Any, bits: Any) -> Any:
+    """The place of the lowest bit that is set."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return types.int64(types.uint64), generate
+
+
+@instruction
+def _ones(typing: Any, bits: Any) -> Any:
+    """How many bits are set."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), generate
+
+
+@compiled("void(int64, int64, float32[::1], int64, int64[::1])")
+def _count(first, last, x, width, counts):  # type: ignore[no-untyped-def]
+    """Non-zero entries of each row of x."""
+    whole = width - width % MARKED
+    for row in range(first, last):
+        begin, total = row * width, 0
+        for place in range(0, whole, MARKED):
+            total += _ones(_nonzero(x, begin + place))
+        for place in range(whole, width):
+            total += x[begin + place] != 0
+        counts[row] = total
+
+
+LISTS = "int64[::1], uint32[::1], float32[::1]"
+"""Where the list of each row starts; the entries' indices, and their values."""
+
+
+@compiled(f"void(int64, int64, float32[::1], int64, {LISTS})")
+def _list(first, last, x, width, starts, indices, values):  # type: ignore[no-untyped-def]
+    """Which entries of each row of x are not zero, and their values, from starts[row] on."""
+    whole = width - width % MARKED
+    for row in range(first, last):
+        begin, n = row * width, starts[row]
+        for place in range(0, whole, MARKED):
+            left = _nonzero(x, begin + place)
+            while left:
+                indices[n] = place + _lowest(left)
+                left &= left - np.uint64(1)
+                n += 1
+        for place in range(whole, width):
+            if x[begin + place] != 0:
+                indices[n] = place
+                n += 1
+        for entry in range(starts[row], n):
+            values[entry] = x[begin + np.int64(indices[entry])]
+
+
+@compiled(f"void(int64, int64, int64, int64, {LISTS}, {LISTS}, int64[:, ::1])")
+def _turn(first, last, rows, width, starts, indices, values, turned_starts, turned_indices, turned_values, place):  # type: ignore[no-untyped-def]
+    """The lists of some members input by input: which of the member's rows name it, in order."""
+    for member in range(first, last):
+        begin, end, next_of = starts[member * rows], starts[(member + 1) * rows], place[member]
+        next_of[:] = 0
+        for entry in range(begin, end):
+            next_of[indices[entry]] += 1
+        total = begin
+        for index in range(width):
+            turned_starts[member * width + index] = total
+            total, next_of[index] = total + next_of[index], total
+        for row in range(rows):
+            for entry in range(starts[member * rows + row], starts[member * rows + row + 1]):
+                n = next_of[indices[entry]]
+                turned_indices[n] = row
+                turned_values[n] = values[entry]
+                next_of[indices[entry]] = n + 1
+
+
+@inlined
+def _copy(source, begin, target, to, count):  # type: ignore[no-untyped-def]
+    """Unsigned, since a signed place costs a test for those that count from the end."""
+    for place in range(np.uint64(count)):
+        target[np.uint64(to) + place] = source[np.uint64(begin) + place]
+
+
+@compiled(f"void(int64, int64, UniTuple(int64, 4), int64, int64, float32[::1], float32[::1], boolean, {LISTS}, float32[::1])")
+def _gather(first, last, sizes, lanes, blocks, source, target, shared, starts, indices, values, scratch):  # type: ignore[no-untyped-def]
+    """target[k, row] = Σ of source[k, i] over the list of the row; a task is a member, some columns and a block of rows."""
+    sources, targets, columns, across = sizes
+    total = sources * lanes
+    for task in range(first, last):
+        member, left, block = task // (across * blocks), task // blocks % across * lanes, task % blocks
+        count = min(lanes, columns - left)
+        for row in range(sources):
+            _copy(source, (member * sources + row) * columns + left, scratch, row * lanes, count)
+        lists = 0 if shared else member * targets
+        for row in range(targets * block // blocks, targets * (block + 1) // blocks):
+            begin, end = starts[lists + row], starts[lists + row + 1]
+            if lanes == WIDE:
+                _add_wide(scratch, indices, values, begin, end, scratch, total)
+            else:
+                _add_narrow(scratch, indices, values, begin, end, scratch, total)
+            _copy(scratch, total, target, (member * targets + row) * columns + left, count)
+
+
+# ---- lists
+
+
+@dataclass(frozen=True, eq=False)
+class Active:
+    """The non-zero entries of x as rows (lists, rows, width), one list shared by the members or one each.
+
+    Those of row n of list k are at starts[k · rows + n] … starts[k · rows + n + 1] of `indices` and `values`, in order.
+    """
+
+    lists: int
+    rows: int
+    width: int
+    starts: NDArray[np.int64]
+    indices: NDArray[np.uint32]
+    values: NDArray[np.float32]
+
+    @staticmethod
+    def of(x: Tensor, most: float) -> Active | None:
+        """Of x (lists, rows, width), or None where more than that share is not zero."""
+        lists, rows, width = x.shape
+        flat, threads = x.detach().reshape(-1).numpy(), _threads(x.numel())
+        starts = np.zeros(lists * rows + 1, dtype=np.int64)
+        in_parallel(lambda _, first, last: _count(first, last, flat, width, starts[1:]), lists * rows, threads)
+        np.cumsum(starts, out=starts)
+        if starts[-1] > most * x.numel():
+            return None
+        indices, values = np.empty(starts[-1], dtype=np.uint32), np.empty(starts[-1], dtype=np.float32)
+        in_parallel(lambda _, first, last: _list(first, last, flat, width, starts, indices, values), lists * rows, threads)
+        return Active(lists, rows, width, starts, indices, values)
+
+    @staticmethod
+    def whole(x: Tensor) -> Active:
+        """Of x (lists, rows, width), with its zeros."""
+        lists, rows, width = x.shape
+        starts, indices = np.arange(lists * rows + 1) * width, np.tile(np.arange(width, dtype=np.uint32), lists * rows)
+        return Active(lists, rows, width, starts, indices, x.detach().reshape(-1).numpy())
+
+    def turned(self) -> Active:
+        """The same input by input, so that rows and width change places."""
+        starts, room = np.empty(self.lists * self.width + 1, dtype=np.int64), np.empty((self.lists, self.width), dtype=np.int64)
+        starts[-1] = len(self.indices)
+        turned = Active(self.lists, self.width, self.rows, starts, np.empty_like(self.indices), np.empty_like(self.values))
+        shared = self.rows, self.width, *self._arrays, *turned._arrays, room
+        in_parallel(lambda _, first, last: _turn(first, last, *shared), self.lists, _threads(len(self.indices)))
+        return turned
+
+    def add_up(self, source: Tensor, target: Tensor) -> None:
+        """Fill target (K, rows, columns) with sums of the rows of source (K, width, columns), both dense."""
+        members, sources, columns = source.shape
+        lanes = NARROW if columns <= 2 * NARROW else WIDE
+        across = -(-columns // lanes)
+        threads = _threads(members // self.lists * len(self.indices) * columns + source.numel() + target.numel())
+        blocks = min(self.rows, -(-2 * threads // (members * across))) if threads > 1 else 1
+        sizes, memory = (sources, self.rows, columns, across), (source.detach().view(-1).numpy(), target.view(-1).numpy())
+        scratch = [torch.zeros((sources + 1) * lanes).numpy() for _ in range(threads)]  # lanes past the last column are added up too
+        shared = sizes, lanes, blocks, *memory, self.lists < members, *self._arrays
+        in_parallel(lambda thread, first, last: _gather(first, last, *shared, scratch[thread]), members * across * blocks, threads)
+
+    @property
+    def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]:
+        return self.starts, self.indices, self.values
+
+
+def _threads(work: int) -> int:
+    return threads_for(work, WORTH_A_THREAD)
+
+
+# ---- the operator
+
+
+def can_run(x: Tensor, weight: Tensor) -> bool:
+    """Whether the operator takes these: float32 on the CPU, no gradient in an input that the members share, and enough of it."""
+    members, inputs, outputs = weight.shape
+    rows = x.numel() // (inputs if x.ndim == 3 else members * inputs)
+    return (
+        rows >= LEAST_ROWS
+        and members * rows * inputs * outputs >= LEAST_PRODUCTS
+        and all(value.dtype == torch.float32 and value.device.type == "cpu" for value in (x, weight))
+        and (x.ndim == 4 or not (x.requires_grad and torch.is_grad_enabled()))
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    )
+
+
+def sparse_product(x: Tensor, weight: Tensor, most: float = MOST) -> Tensor | None:
+    """x (T, batch, in) or (T, K, batch, in) times weight (K, in, out): (T, K, batch, out), stored with the members outermost.
+
+    None where more than that share of x is not zero, for which PyTorch's own product is the faster. Needs `can_run`, but for the sizes.
+    """
+    members, inputs, _ = weight.shape
+    rows = x.reshape(1, -1, inputs) if x.ndim == 3 else x.transpose(0, 1).reshape(members, -1, inputs)
+    active = Active.of(rows, most)
+    return None if active is None else _SparseProduct.apply(active, x, weight)  # type: ignore[no-untyped-call]
+
+
+class _SparseProduct(torch.autograd.Function):
+    """Keeps the lists, and the weights where the input wants a gradient; not the input."""
+
+    @staticmethod
+    def forward(ctx: Any, active: Active, x: Tensor, weight: Tensor) -> Tensor:
+        (members, _, outputs), steps, batch = weight.shape, len(x), x.shape[-2]
+        y = empty((steps, members, batch, outputs), (batch * outputs, steps * batch * outputs, outputs, 1))
+        active.add_up(weight.contiguous(), y.transpose(0, 1).flatten(1, 2))
+        ctx.active = active
+        ctx.save_for_backward(weight if ctx.needs_input_grad[1] else None)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_y: Tensor) -> tuple[Tensor | None, ...]:
+        to_x = to_weight = None
+        steps, members, batch, outputs = to_y.shape
+        rows = to_y.transpose(0, 1).reshape(members, steps * batch, outputs)
+        if ctx.needs_input_grad[1]:
+            (weight,) = ctx.saved_tensors
+            filled, turned = empty((members, steps * batch, ctx.active.width)), weight.transpose(1, 2)
+            if outputs <= NARROW:
+                Active.whole(rows).add_up(turned.contiguous(), filled)  # for a few classes as fast as PyTorch, and in our threads
+            else:
+                torch.bmm(rows, turned, out=filled)
+            to_x = filled.view(members, steps, batch, -1).transpose(0, 1)
+        if ctx.needs_input_grad[2]:
+            to_weight = empty((members, ctx.active.width, outputs))
+            ctx.active.turned().add_up(rows.contiguous(), to_weight)
+        return None, to_x, to_weight

@@ -1,0 +1,458 @@
+"""The SRM recurrence of a whole chunk of steps on the CPU, forward and backward, in loops that numba compiles.
+
+    i_t = b i_{t-1} + x_t,    m_t = a m_{t-1} + i_t,    u_t = c m_t - θ r h_{t-1},    z_t = 1 where u_t ≥ θ,    h_t = r h_{t-1} + z_t
+
+    backward, from t = T down to 1, with q_t = g(u_t - θ) (η_t + ∂L/∂z_t) the gradient in u_t:
+    μ_t += c q_t,    ∂L/∂x_t = ι_t + μ_t,    η_t -= θ q_t,    then   ι_{t-1} = b ∂L/∂x_t,    μ_{t-1} = a μ_t,    η_{t-1} = r η_t
+
+    ∂L/∂a = Σ μ_t m_{t-1},   ∂L/∂b = Σ ∂L/∂x_t i_{t-1},   ∂L/∂r = Σ η_t h_{t-1},   ∂L/∂θ = -Σ q_t (1 + r h_{t-1}),   ∂L/∂c = Σ q_t m_t
+
+A tile of neurons of one member goes through all steps with its state in the nearest cache, so a chunk reads each current once and
+writes each spike once. Nothing but the currents is kept for the backward pass: a tile is run forward again, with the same roundings and
+so the same spikes, and then back.
+
+Promise: operations and their order are those of `srm` without fusion, each multiply-and-add rounded once, as PyTorch's own kernels do
+on processors that can. Spikes, state and gradients in currents and state have the same bits, but for the sigmoid slope, whose
+exponential is another. Gradients in the constants are summed tile by tile, in double precision from tile to tile. No result depends on
+the number of threads.
+
+The loops run over `LANES` places of one array, a number known as they are compiled, which is what lets the compiler use whole vectors; a
+tile with fewer neurons is filled up with silent ones. Only `srm` calls this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..neurons import Constants, SRMState
+from ..surrogates import Surrogate
+from .numba_runtime import compiled, empty, in_parallel, inlined, instruction, threads_for
+
+LANES = 128
+"""Neurons of a tile: eight cache lines of each step."""
+INCOMING, SYNAPSE, MEMBRANE, REFRACTORY, POTENTIAL, OUTGOING, SUMS = (row * LANES for row in range(7))
+"""Rows of a tile's scratch; five rows of sums come last. In the backward pass those of the state hold the gradient in it."""
+SCRATCH = SUMS + 5 * LANES
+AHEAD = 4
+"""Steps by which a row is asked for before it is used."""
+LEAST_STEPS = 4
+"""For which it pays to leave PyTorch."""
+WORTH_A_THREAD = 1 << 17
+"""Neurons times steps: 0.1 ms of work, a few times what it takes to wake a thread."""
+
+
+# ---- the loops; in arrays of all steps a neuron is found by the strides of time, outer axis and member, the inner axis lies dense
+
+
+@instruction
+def _fused(typing: Any, x: Any, y: Any, z: Any) -> Any:
+    """x · y + z, rounded once."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return types.float32(types.float32, types.float32, types.float32), generate
+
+
+@instruction
+def _two_to_the(typing: Any, exponent: Any) -> Any:
+    """2^n for a whole number n ≥ -126."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        integer, floating = context.get_value_type(types.int32), context.get_value_type(types.float32)
+        biased = builder.add(builder.fptosi(arguments[0], integer), integer(127))
+        return builder.bitcast(builder.shl(biased, integer(23)), floating)
+
+    return types.float32(types.float32), generate
+
+
+@instruction
+def _fetch(typing: Any, array: Any, at: Any) -> Any:
+    """Ask for a row of a tile: a step lies a page or more behind the one before, where the processor does not look by itself."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        memory = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        for place in range(0, LANES, 16):
+            address = builder.gep(memory, [builder.add(arguments[1], ir.IntType(64)(place))])
+            builder.call(prefetch, [builder.bitcast(address, byte), number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+@inlined
+def _copy(source, begin, target, to, count):  # type: ignore[no-untyped-def]
+    """Unsigned, since a signed place costs a test for those that count from the end."""
+    for place in range(np.uint64(count)):
+        target[np.uint64(to) + place] = source[np.uint64(begin) + place]
+
+
+@inlined
+def _load_state(state, begin, count, scratch):  # type: ignore[no-untyped-def]
+    _copy(state[0], begin, scratch, SYNAPSE, count)
+    _copy(state[1], begin, scratch, MEMBRANE, count)
+    _copy(state[2], begin, scratch, REFRACTORY, count)
+
+
+@inlined
+def _store_state(scratch, state, begin, count):  # type: ignore[no-untyped-def]
+    _copy(scratch, SYNAPSE, state[0], begin, count)
+    _copy(scratch, MEMBRANE, state[1], begin, count)
+    _copy(scratch, REFRACTORY, state[2], begin, count)
+
+
+@inlined
+def _tile(tile, sizes):  # type: ignore[no-untyped-def]
+    """Outer place, member, first neuron of the inner axis, and how many."""
+    _, members, inner = sizes
+    across = (inner + LANES - 1) // LANES
+    begin = tile % across * LANES
+    return tile // across // members, tile // across % members, begin, min(LANES, inner - begin)
+
+
+@inlined
+def _advance(scratch, a, b, r, threshold, gain):  # type: ignore[no-untyped-def]
+    """One step of a tile."""
+    reset = -(threshold * r)
+    for j in range(LANES):
+        synapse = _fused(scratch[SYNAPSE + j], b, scratch[INCOMING + j])
+        membrane = _fused(scratch[MEMBRANE + j], a, synapse)
+        refractory = scratch[REFRACTORY + j]
+        potential = _fused(refractory, reset, membrane * gain)
+        spike = np.float32(1) if potential >= threshold else np.float32(0)
+        scratch[SYNAPSE + j] = synapse
+        scratch[MEMBRANE + j] = membrane
+        scratch[REFRACTORY + j] = _fused(refractory, r, spike)
+        scratch[POTENTIAL + j] = potential
+        scratch[OUTGOING + j] = spike
+
+
+STEPS, STATE = "float32[::1], UniTuple(int64, 3)", "UniTuple(float32[::1], 3), UniTuple(int64, 2)"
+"""An array of all steps with its strides of time, outer axis and member; a state with its strides of the last two."""
+SIZES, CONSTANTS = "UniTuple(int64, 3)", "float32[:, ::1]"
+"""Steps, members and neurons of the inner axis; a, b, r, θ and c for each member."""
+
+
+@compiled(f"void(int64, int64, {SIZES}, {CONSTANTS}, {STEPS}, {STEPS}, {STATE}, {STATE}, float32[::1])")
+def _forward(first, last, sizes, constants, currents, c_at, spikes, s_at, before, b_at, after, a_at, scratch):  # type: ignore[no-untyped-def]
+    for tile in range(first, last):
+        outer, member, begin, count = _tile(tile, sizes)
+        a, b, r, threshold, gain = constants[member]
+        scratch[:] = 0
+        _load_state(before, outer * b_at[0] + member * b_at[1] + begin, count, scratch)
+        source, target = outer * c_at[1] + member * c_at[2] + begin, outer * s_at[1] + member * s_at[2] + begin
+        for t in range(sizes[0]):
+            _fetch(currents, source + min(t + AHEAD, sizes[0] - 1) * c_at[0])
+            _fetch(spikes, target + min(t + AHEAD, sizes[0] - 1) * s_at[0])
+            _copy(currents, source + t * c_at[0], scratch, INCOMING, count)
+            _advance(scratch, a, b, r, threshold, gain)
+            _copy(scratch, OUTGOING, spikes, target + t * s_at[0], count)
+        _store_state(scratch, after, outer * a_at[0] + member * a_at[1] + begin, count)
+
+
+@inlined
+def _exponential(x):  # type: ignore[no-untyped-def]
+    """e^x for x ≤ 0, written out so that it runs in vectors: 2^n e^f with |f| ≤ log(2)/2, e^f by its series."""
+    x = max(x, np.float32(-87))
+    n = np.floor(_fused(x, np.float32(1 / math.log(2)), np.float32(0.5)))
+    f = _fused(n, np.float32(-0.693359375), x)  # log(2) in two parts, the first exact in few bits
+    f = _fused(n, np.float32(0.693359375 - math.log(2)), f)
+    p = _fused(np.float32(1 / 720), f, np.float32(1 / 120))
+    p = _fused(p, f, np.float32(1 / 24))
+    p = _fused(p, f, np.float32(1 / 6))
+    p = _fused(p, f, np.float32(1 / 2))
+    p = _fused(p, f, np.float32(1))
+    return _fused(p, f, np.float32(1)) * _two_to_the(n)
+
+
+@inlined
+def _slopes(scratch, threshold, kind, inside, outside):  # type: ignore[no-untyped-def]
+    """g(u - θ) of `surrogate.py` into OUTGOING; `inside` multiplies v and `outside` the result."""
+    if kind == 0:
+        for j in range(LANES):
+            v = (scratch[POTENTIAL + j] - threshold) * inside
+            scratch[OUTGOING + j] = np.float32(1) / (v * v + np.float32(1)) * outside
+    elif kind == 1:
+        for j in range(LANES):
+            v = abs(scratch[POTENTIAL + j] - threshold) * inside + np.float32(1)
+            scratch[OUTGOING + j] = np.float32(1) / (v * v) * outside
+    elif kind == 2:
+        for j in range(LANES):
+            v = abs(scratch[POTENTIAL + j] - threshold) * -inside + np.float32(1)
+            scratch[OUTGOING + j] = max(v, np.float32(0)) * outside
+    else:
+        for j in range(LANES):
+            e = _exponential(-abs(scratch[POTENTIAL + j] - threshold) * inside)
+            s = np.float32(1) / (np.float32(1) + e)
+            scratch[OUTGOING + j] = e * s * s * outside
+
+
+@inlined
+def _retreat(scratch, slopes, begin, threshold, gain):  # type: ignore[no-untyped-def]
+    """One step back: the gradient in the currents, in u (in POTENTIAL), and in the state before its decay."""
+    for j in range(LANES):
+        to_potential = slopes[begin + np.uint64(j)] * (scratch[REFRACTORY + j] + scratch[INCOMING + j])
+        to_membrane = _fused(to_potential, gain, scratch[MEMBRANE + j])
+        scratch[POTENTIAL + j] = to_potential
+        scratch[MEMBRANE + j] = to_membrane
+        scratch[REFRACTORY + j] = _fused(to_potential, -threshold, scratch[REFRACTORY + j])
+        scratch[OUTGOING + j] = scratch[SYNAPSE + j] + to_membrane
+
+
+@inlined
+def _add_up(scratch, states, begin, r):  # type: ignore[no-untyped-def]
+    """Add what this step gives to the gradients in the constants; `states` holds the state before it, and then that after it."""
+    for j in range(LANES):
+        at = begin + np.uint64(j)
+        synapse, membrane, refractory = states[at], states[at + np.uint64(LANES)], states[at + np.uint64(2 * LANES)]
+        to_potential = scratch[POTENTIAL + j]
+        scratch[SUMS + j] = _fused(scratch[MEMBRANE + j], membrane, scratch[SUMS + j])
+        scratch[SUMS + LANES + j] = _fused(scratch[OUTGOING + j], synapse, scratch[SUMS + LANES + j])
+        scratch[SUMS + 2 * LANES + j] = _fused(scratch[REFRACTORY + j], refractory, scratch[SUMS + 2 * LANES + j])
+        scratch[SUMS + 3 * LANES + j] -= _fused(to_potential * r, refractory, to_potential)
+        scratch[SUMS + 4 * LANES + j] = _fused(to_potential, states[at + np.uint64(4 * LANES)], scratch[SUMS + 4 * LANES + j])
+
+
+@inlined
+def _decay(scratch, a, b, r):  # type: ignore[no-untyped-def]
+    for j in range(LANES):
+        scratch[SYNAPSE + j] = scratch[OUTGOING + j] * b
+        scratch[MEMBRANE + j] *= a
+        scratch[REFRACTORY + j] *= r
+
+
+@compiled(
+    f"void(int64, int64, {SIZES}, {CONSTANTS}, int64, float32, float32, {STEPS}, {STATE}, {STEPS}, {STATE}, {STEPS}, {STATE}, "
+    "float64[:, ::1], float32[::1], float32[::1], float32[::1])"
+)
+def _backward(  # type: ignore[no-untyped-def]
+    first, last, sizes, constants, kind, inside, outside, currents, c_at, before, b_at,
+    to_spikes, g_at, to_after, ga_at, to_currents, gc_at, to_before, gb_at, sums, scratch, slopes, states,
+):  # fmt: skip
+    """`sums` receives five numbers for each tile where it has a row for each; `states` has room for all steps then."""
+    steps, learned = sizes[0], len(sums) > 0
+    for tile in range(first, last):
+        outer, member, begin, count = _tile(tile, sizes)
+        a, b, r, threshold, gain = constants[member]
+        scratch[:] = 0
+        _load_state(before, outer * b_at[0] + member * b_at[1] + begin, count, scratch)
+        source = outer * c_at[1] + member * c_at[2] + begin
+        for t in range(steps):
+            _fetch(currents, source + min(t + AHEAD, steps - 1) * c_at[0])
+            _copy(currents, source + t * c_at[0], scratch, INCOMING, count)
+            if learned:
+                _copy(scratch, SYNAPSE, states, t * 3 * LANES, 3 * LANES)
+            _advance(scratch, a, b, r, threshold, gain)
+            _slopes(scratch, threshold, kind, inside, outside)
+            _copy(scratch, OUTGOING, slopes, t * LANES, LANES)
+        if learned:
+            _copy(scratch, SYNAPSE, states, steps * 3 * LANES, 3 * LANES)
+        scratch[:] = 0
+        _load_state(to_after, outer * ga_at[0] + member * ga_at[1] + begin, count, scratch)
+        source, target = outer * g_at[1] + member * g_at[2] + begin, outer * gc_at[1] + member * gc_at[2] + begin
+        for t in range(steps - 1, -1, -1):
+            _fetch(to_spikes, source + max(t - AHEAD, 0) * g_at[0])
+            _fetch(to_currents, target + max(t - AHEAD, 0) * gc_at[0])
+            _copy(to_spikes, source + t * g_at[0], scratch, INCOMING, count)
+            _retreat(scratch, slopes, np.uint64(t * LANES), threshold, gain)
+            if learned:
+                _add_up(scratch, states, np.uint64(t * 3 * LANES), r)
+            _decay(scratch, a, b, r)
+            _copy(scratch, OUTGOING, to_currents, target + t * gc_at[0], count)
+        _store_state(scratch, to_before, outer * gb_at[0] + member * gb_at[1] + begin, count)
+        if learned:
+            for constant in range(5):
+                total = 0.0
+                for j in range(LANES):
+                    total += scratch[SUMS + constant * LANES + j]
+                sums[tile, constant] = total
+
+
+# ---- memory: what the loops are told of it, and what they fill
+
+Steps = tuple[NDArray[np.float32], tuple[int, int, int]]
+State = tuple[tuple[NDArray[np.float32], ...], tuple[int, int]]
+
+
+class _Frame(NamedTuple):
+    """How loops step through a chunk (T, K, batch, ...), or (T, batch, ...) where all neurons have the same constants.
+
+    `inner` is the first of the axes that lie dense: that of the batch, or the one after it.
+    """
+
+    shape: tuple[int, ...]
+    by_member: bool
+    inner: int
+
+    @staticmethod
+    def of(currents: Tensor, constants: Constants) -> _Frame:
+        """For the memory orders (…, batch, rest), of a linear layer, and (…, batch, K, rest), of a convolution; others will be copied."""
+        shape, strides = tuple(currents.shape), currents.stride()
+        by_member = any(value.numel() > 1 for value in constants)
+        batch = 1 + by_member
+        outside = not _lies_dense(shape, strides, batch) and _lies_dense(shape, strides, batch + 1)
+        return _Frame(shape, by_member, batch + outside)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Steps, members, neurons of the inner axes."""
+        return self.shape[0], self.shape[1] if self.by_member else 1, math.prod(self.shape[self.inner :])
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Tiles: along the outer axis, of members, along the inner axes."""
+        return math.prod(self.shape[1 + self.by_member : self.inner]), self.sizes[1], -(-self.sizes[2] // LANES)
+
+    @property
+    def threads(self) -> int:
+        """How many the work is worth."""
+        return threads_for(math.prod(self.shape), WORTH_A_THREAD)
+
+    def steps(self, values: Tensor | None) -> Steps:
+        """Values (T, ...) as the loops take them: memory, and strides of time, outer axis and member. Copied if need be; None: zeros."""
+        if values is None:
+            return np.zeros(self.sizes[2], dtype=np.float32), (0, 0, 0)
+        values = values.detach()
+        if not _lies_dense(values.shape, values.stride(), self.inner):
+            values = values.contiguous()
+        strides, batch = values.stride(), 1 + self.by_member
+        span = 1 + sum((size - 1) * stride for size, stride in zip(values.shape, strides, strict=True))
+        outer, member = strides[batch] if self.inner > batch else 0, strides[1] if self.by_member else 0
+        return values.as_strided((span,), (1,)).numpy(), (strides[0], outer, member)
+
+    def state(self, values: Sequence[Tensor | None]) -> State:
+        """The same for the three arrays of a state, all of them None or none."""
+        steps = [self.steps(None if value is None else value.unsqueeze(0)) for value in values]
+        if len({strides[1:] for _, strides in steps}) > 1:
+            steps = [self.steps(value.contiguous().unsqueeze(0)) for value in values if value is not None]
+        return tuple(array for array, _ in steps), steps[0][1][1:]
+
+    def empty_like(self, currents: Tensor) -> Tensor:
+        """An empty tensor in the memory order of the currents, which the loops can fill."""
+        return empty(self.shape, self._strides_like(currents))
+
+    def empty_state(self, currents: Tensor) -> list[Tensor]:
+        """Three empty steps in the memory order of the currents, which the loops can fill."""
+        strides = self._strides_like(currents[:1])[1:]
+        return [empty(self.shape[1:], strides) for _ in range(3)]
+
+    def _strides_like(self, values: Tensor) -> list[int]:
+        """Strides without gaps in the order of the values', an axis along which they repeat outermost; or in the order of the axes."""
+        given, axes = values.stride(), list(reversed(range(values.ndim)))
+        ordered = _dense_strides(values.shape, sorted(axes, key=lambda axis: (given[axis] == 0, given[axis])))
+        return ordered if _lies_dense(values.shape, ordered, self.inner) else _dense_strides(values.shape, axes)
+
+
+def _dense_strides(shape: Sequence[int], order: Sequence[int]) -> list[int]:
+    """Strides without gaps; the order names the axes, that of neighbours in memory first."""
+    strides, size = [0] * len(shape), 1
+    for axis in order:
+        strides[axis], size = size, size * shape[axis]
+    return strides
+
+
+def _lies_dense(shape: Sequence[int], strides: Sequence[int], axis: int) -> bool:
+    """Whether the axes from this one on lie in memory as one."""
+    wanted = _dense_strides(shape[axis:], range(len(shape) - axis - 1, -1, -1))
+    return all(size == 1 or stride == right for size, stride, right in zip(shape[axis:], strides[axis:], wanted, strict=True))
+
+
+# ---- the operator
+
+
+def can_run(currents: Tensor, state: SRMState | None, constants: Constants) -> bool:
+    """Whether the operator takes these: float32 on the CPU, constants that are one number or one a member, (K, 1, ..., 1), enough steps."""
+    shape = (currents.shape[1], *(1,) * (currents.ndim - 2))
+    return (
+        len(currents) >= LEAST_STEPS
+        and currents.numel() > 0
+        and all(value.dtype == torch.float32 and value.device.type == "cpu" for value in (currents, *constants, *(state or ())))
+        and all(value.numel() == 1 or value.shape == shape for value in constants)
+        and not torch.compiler.is_compiling()
+    )
+
+
+def fused_srm(currents: Tensor, state: SRMState | None, constants: Constants, surrogate: Surrogate) -> tuple[Tensor, SRMState]:
+    """What `srm` gives for currents (T, ...), the state before them, and a, b, r, θ and c, where `can_run` says so."""
+    spikes, *after = _FusedSRM.apply(surrogate, currents, *(state or (None,) * 3), *constants)  # type: ignore[no-untyped-call]
+    return spikes, SRMState(*after)
+
+
+class _FusedSRM(torch.autograd.Function):
+    """One node of the graph for the whole sequence. Keeps the currents, and the state before them where there is one."""
+
+    @staticmethod
+    def forward(ctx: Any, surrogate: Surrogate, currents: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        before, constants = rest[:3], rest[3:]
+        ctx.surrogate = surrogate
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(currents, *rest)
+        frame = _Frame.of(currents, constants)
+        spikes, after = frame.empty_like(currents), frame.empty_state(currents)
+        scratch = np.empty((frame.threads, SCRATCH), dtype=np.float32)
+        arguments = (*frame.steps(currents), *frame.steps(spikes), *frame.state(before), *frame.state(after))
+        shared = frame.sizes, _table(constants, frame), *arguments
+        in_parallel(lambda thread, first, last: _forward(first, last, *shared, scratch[thread]), math.prod(frame.grid), frame.threads)
+        return spikes, *after
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        currents, *rest = ctx.saved_tensors
+        before, constants, to_after = rest[:3], rest[3:], gradients[1:]
+        if any(value is not None for value in to_after):
+            to_after = tuple(torch.zeros_like(currents[0]) if value is None else value for value in to_after)
+        frame, learned = _Frame.of(currents, constants), any(ctx.needs_input_grad[5:])
+        to_currents, to_before = frame.empty_like(currents), frame.empty_state(currents)
+        threads, steps, tiles = frame.threads, len(currents), math.prod(frame.grid)
+        scratch, slopes, states = (
+            np.empty((threads, size), dtype=np.float32) for size in (SCRATCH, steps * LANES, (steps + 1) * 3 * LANES if learned else 0)
+        )
+        sums = np.empty((tiles if learned else 0, 5))
+        given = *frame.steps(currents), *frame.state(before), *frame.steps(gradients[0]), *frame.state(to_after)
+        made = *frame.steps(to_currents), *frame.state(to_before), sums
+        shared = frame.sizes, _table(constants, frame), *_slope(ctx.surrogate), *given, *made
+        in_parallel(
+            lambda thread, first, last: _backward(first, last, *shared, scratch[thread], slopes[thread], states[thread]), tiles, threads
+        )
+        to_constants: list[Tensor | None] = [None] * 5
+        if learned:
+            totals = torch.from_numpy(sums.reshape(*frame.grid, 5).sum((0, 2)).T)  # (5, K)
+            to_constants = [
+                (total if value.numel() > 1 else total.sum()).float().view(value.shape)
+                for total, value in zip(totals, constants, strict=True)
+            ]
+        found = None, to_currents, *to_before, *to_constants
+        return tuple(value if needed else None for value, needed in zip(found, ctx.needs_input_grad, strict=True))
+
+
+def _table(constants: Constants, frame: _Frame) -> NDArray[np.float32]:
+    """The constants of each member, a row each."""
+    return torch.stack([value.detach().reshape(-1).expand(frame.sizes[1]) for value in constants], dim=1).numpy()
+
+
+def _slope(surrogate: Surrogate) -> tuple[int, float, float]:
+    """Which slope g(v), what multiplies v in it, and what multiplies the result."""
+    k = surrogate.gain
+    assert k is not None
+    return {
+        "arctan": (0, 0.5 * math.pi * k, 0.5 * k),
+        "fast-sigmoid": (1, k, 0.5 * k),
+        "superspike": (1, k, 1.0),
+        "triangle": (2, k, k),
+        "sigmoid": (3, k, k),
+    }[surrogate.name]

@@ -1,0 +1,109 @@
+"""The loop of `screen`: approximate log-risks from spike counts, one input and checkpoint after another."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .numba_runtime import compiled, inlined
+
+
+@inlined
+def _log_sum(values, first, last, scale):  # type: ignore[no-untyped-def]
+    """log Σ exp(scale · value) over a stretch."""
+    top = -math.inf
+    for place in range(first, last):
+        top = max(top, scale * values[place])
+    if top == -math.inf:
+        return top
+    total = 0.0
+    for place in range(first, last):
+        total += math.exp(scale * values[place] - top)
+    return top + math.log(total)
+
+
+@compiled(
+    "void(int64[:,:,:,::1], int64[::1], float64, float64[::1], float64[::1], float64[:,::1], int64, float64, float64, boolean[:,::1])"
+)
+def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size, slack, floor, flags):  # type: ignore[no-untyped-def]
+    """Fill flags (rows, S) from counts (rows, S, K, C); `bounds` have their slack."""
+    rows, places, members, classes = counts.shape
+    logs = np.empty((members, classes))
+    one = np.empty(members)
+    pooled = np.empty(classes)
+    ranked = np.empty(classes)
+    order = np.empty(classes, np.int64)
+    best = min(size, classes)
+    for row in range(rows):
+        for place in range(places):
+            checkpoint = checkpoints[place]
+            bound = bounds[checkpoint]
+            if bound == -math.inf:
+                flags[row, place] = False
+                continue
+            if best == classes:
+                flags[row, place] = True
+                continue
+            for member in range(members):
+                top = 0
+                for label in range(classes):
+                    top = max(top, counts[row, place, member, label])
+                total = 0.0
+                for label in range(classes):
+                    total += math.exp(float(counts[row, place, member, label] - top))
+                rest = math.log(total)
+                for label in range(classes):
+                    logs[member, label] = counts[row, place, member, label] - top - rest
+            for label in range(classes):
+                for member in range(members):
+                    one[member] = logs[member, label]
+                if exponent == math.inf:
+                    value = one.max()
+                elif exponent == -math.inf:
+                    value = one.min()
+                elif exponent == 0:
+                    value = one.mean()
+                else:
+                    value = (_log_sum(one, 0, members, exponent) - math.log(float(members))) / exponent
+                pooled[label] = temperatures[checkpoint] * value
+            for label in range(classes):  # in order, by insertion: there are few classes
+                at = label
+                while at > 0 and pooled[order[at - 1]] < pooled[label]:
+                    order[at] = order[at - 1]
+                    at -= 1
+                order[at] = label
+            for label in range(classes):
+                ranked[label] = pooled[order[label]]
+            whole = _log_sum(ranked, 0, classes, 1.0)
+            risk = _log_sum(ranked, best, classes, 1.0) - whole
+            if learned.shape[1]:
+                # an order that hangs on rounding is the rule's to find
+                if ranked[best - 1] - ranked[best] < slack or ranked[0] - ranked[1] < slack:
+                    flags[row, place] = True
+                    continue
+                tail = max(risk, floor)
+                log_time = learned[checkpoint, 1]
+                dissent = 0.0
+                for member in range(members):
+                    top_label = 0
+                    for label in range(classes):
+                        if logs[member, label] > logs[member, top_label]:
+                            top_label = label
+                    dissent += top_label != order[0]
+                    total = 0.0
+                    for rank in range(best, classes):
+                        total += math.exp(logs[member, order[rank]])
+                    one[member] = max(math.log(max(total, 1e-300)), floor)
+                mean = one.mean()
+                spread = 0.0
+                for member in range(members):
+                    spread += (one[member] - mean) ** 2
+                weights = learned[checkpoint, 2:]
+                logit = learned[checkpoint, 0] + weights[0] * tail
+                logit += weights[1] * max(_log_sum(ranked, 1, classes, 1.0) - whole, floor)
+                logit += weights[2] * (max(_log_sum(ranked, best - 1, classes, 1.0) - whole, floor) - tail)
+                logit += weights[3] * mean + weights[4] * one.max() + weights[5] * math.sqrt(spread / members)
+                logit += weights[6] * dissent / members + weights[7] * log_time + weights[8] * log_time * tail
+                risk = -math.log1p(math.exp(-logit)) if logit > -700 else logit
+            flags[row, place] = risk < bound

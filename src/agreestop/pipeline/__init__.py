@@ -1,0 +1,1 @@
+"""The main job: configuration, data, training, scores, measurements, report."""

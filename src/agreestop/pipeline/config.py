@@ -1,0 +1,245 @@
+"""Configurations of a run: plain TOML, every key known, every value checked when it is read.
+
+    name = "digits"
+
+    [data]
+    name = "digits"
+    seed = 0
+    views = 3                             # how often each training digit is shown
+    # name = "n-mnist", folder = "..."    # or another data set of `agreestop data list`, and where its files lie
+
+    [network]
+    architecture = "fully-connected"      # or "convolutional", "resnet18"
+    hidden = [256]
+    learned = true                        # train time constants and thresholds too
+
+    [[ensembles]]
+    kind = "deep"                         # or "variational"
+    members = 6
+    epochs = 6
+
+    [decide]
+    target = 0.9
+    max_set_size = 3
+    checkpoints = [20, 40, 60, 80]
+
+What is left out has the default that stands in the classes below.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from agreestop.common.errors import InputError
+from agreestop.decide.checks import as_checkpoints, as_max_set_size
+from agreestop.decide.levels import as_target
+from agreestop.engines.early_stopping import ENGINES
+
+DATA = ("digits", "mnist-dvs-sim", "gesture-sim", "mnist-dvs", "dvs-gesture", "n-mnist")
+"""Data sets of two polarities, which the report can show."""
+IN_FILES = ("mnist-dvs-sim", "mnist-dvs", "dvs-gesture", "n-mnist")
+SHOWN_AGAIN = ("digits", "mnist-dvs-sim")
+NETWORKS = ("fully-connected", "convolutional", "resnet18")
+KINDS = ("deep", "variational")
+SURROGATES = ("arctan", "sigmoid", "triangle", "fast-sigmoid", "superspike")
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{name} is {value!r}: choose one of {', '.join(choices)}.")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InputError(f"{name} is {value}: at least {least} is needed.")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which data, and the folder of its files, where it has some (for mnist-dvs-sim those of MNIST).
+
+    views: of digits and mnist-dvs-sim, how often each training input is shown, every time with a motion of its own.
+    """
+
+    name: str = "digits"
+    seed: int = 0
+    views: int = 3
+    folder: str | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("data.name", self.name, DATA)
+        if self.name in IN_FILES and self.folder is None:
+            raise InputError(f"data.folder is missing: give the folder with the files of {self.name}; `agreestop data list` says which.")
+        _at_least("data.views", self.views, 1)
+        _at_least("data.seed", self.seed, 0)
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """The architecture of every member, its sizes, and its neurons.
+
+    hidden: sizes of the hidden layers (fully-connected), or of those after the convolutions (convolutional). channels: of the stages of a
+    convolutional network. width: channels of a resnet18's first stage. Times are in steps; surrogate is the slope of a spike in training;
+    what is left out is the architecture's own.
+    """
+
+    architecture: str = "fully-connected"
+    hidden: tuple[int, ...] = (256,)
+    channels: tuple[int, ...] = (128, 128, 128, 128, 128)
+    width: int = 64
+    learned: bool = True
+    membrane_time: float | None = None
+    synapse_time: float | None = None
+    refractory_time: float | None = None
+    threshold: float | None = None
+    surrogate: str | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("network.architecture", self.architecture, NETWORKS)
+        if self.surrogate is not None:
+            _one_of("network.surrogate", self.surrogate, SURROGATES)
+        _at_least("network.width", self.width, 1)
+        for name in ("hidden", "channels"):
+            for size in getattr(self, name):
+                _at_least(f"network.{name}", size, 1)
+
+
+@dataclass(frozen=True)
+class EnsembleSettings:
+    """How K members are made: a deep ensemble, or draws of a variational posterior.
+
+    kl_weight 1 is the true ELBO; the weight grows to it evenly over the share `warm_up` of the epochs. initial_deviation: of the
+    posterior at the start, as a share of the initial weights'. fresh: K new members for every input, in calibration and decision
+    alike, rather than K for all.
+    """
+
+    kind: str
+    members: int = 6
+    epochs: int = 18
+    batch_size: int = 64
+    learning_rate: float = 5e-3
+    readouts: int = 8
+    seed: int = 0
+    kl_weight: float = 1.0
+    warm_up: float = 1.0
+    prior_variance: float = 0.03
+    initial_deviation: float = 0.3
+    fresh: bool = False
+    device: str = "cpu"
+    bf16: bool = False
+
+    def __post_init__(self) -> None:
+        _one_of("ensembles.kind", self.kind, KINDS)
+        for name in ("members", "epochs", "batch_size", "readouts"):
+            _at_least(f"ensembles.{name}", getattr(self, name), 1)
+        if self.fresh and self.kind != "variational":
+            raise InputError("ensembles.fresh is true for a deep ensemble: only a variational one can draw new members for every input.")
+
+
+@dataclass(frozen=True)
+class DecideSettings:
+    """What is promised, and how it is measured: random calibration and test realisations of the pool. engine: what runs the members."""
+
+    target: float = 0.9
+    max_set_size: int = 3
+    n_calibration: int = 50
+    realisations: int = 50
+    checkpoints: tuple[float, ...] = (20, 40, 60, 80)
+    engine: str = "auto"
+
+    def __post_init__(self) -> None:
+        _one_of("decide.engine", self.engine, ENGINES)
+        try:
+            as_target(self.target)
+            as_max_set_size(self.max_set_size)
+            as_checkpoints(self.checkpoints)
+        except InputError as error:
+            raise InputError(f"decide: {error}") from None
+        _at_least("decide.n_calibration", self.n_calibration, 1)
+        _at_least("decide.realisations", self.realisations, 1)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run: data, network, ensembles and decisions."""
+
+    name: str = "digits"
+    data: DataSettings = field(default_factory=DataSettings)
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    ensembles: tuple[EnsembleSettings, ...] = (EnsembleSettings("deep", epochs=6), EnsembleSettings("variational"))
+    decide: DecideSettings = field(default_factory=DecideSettings)
+
+    def __post_init__(self) -> None:
+        if not self.ensembles:
+            raise InputError("ensembles is empty: give at least one [[ensembles]] with kind = 'deep' or 'variational'.")
+        if not self.name or Path(self.name).name != self.name:
+            raise InputError(f"name is {self.name!r}: give a name that can be a folder.")
+
+
+def load_config(path: str | PathLike[str]) -> RunConfig:
+    """Read a configuration. An unknown key is refused, with the known ones that look like it."""
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}: check the path.") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; give a TOML file.") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path} cannot be read as TOML: {error}.") from None
+    return _build(RunConfig, content, "")
+
+
+Settings = TypeVar("Settings")
+
+
+def _build(kind: type[Settings], content: Mapping[str, Any], place: str) -> Settings:
+    known = {entry.name: entry for entry in fields(kind)}  # type: ignore[arg-type]
+    types = get_type_hints(kind)
+    for name in content:
+        if name not in known:
+            near = get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known)
+            raise InputError(f"the key {place}{name} is not known: did you mean {' or '.join(near)}?")
+    values = {name: _value(types[name], value, f"{place}{name}") for name, value in content.items()}
+    missing = [name for name, entry in known.items() if name not in values and entry.default is entry.default_factory is MISSING]
+    if missing:
+        raise InputError(f"the key {place}{missing[0]} is missing: give it.")
+    return kind(**values)
+
+
+def _value(kind: Any, value: Any, place: str) -> Any:
+    if kind in (DataSettings, NetworkSettings, DecideSettings):
+        if not isinstance(value, dict):
+            raise InputError(f"{place} is {value!r}: a table, [{place}], is needed.")
+        return _build(kind, value, f"{place}.")
+    if kind == tuple[EnsembleSettings, ...]:
+        if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+            raise InputError(f"{place} is {value!r}: tables, [[{place}]], are needed.")
+        return tuple(_build(EnsembleSettings, entry, f"{place}.") for entry in value)
+    for scalar, (wanted, words) in SCALARS.items():
+        if kind == scalar or kind == scalar | None:
+            # bool is an int in Python, but true is no number in a configuration
+            if not isinstance(value, wanted) or (isinstance(value, bool) and scalar is not bool):
+                raise InputError(f"{place} is {value!r}: {words} is needed.")
+            return value
+    return _numbers(float in get_args(kind), value, place)
+
+
+SCALARS: dict[type, tuple[tuple[type, ...], str]] = {
+    str: ((str,), "a text"),
+    bool: ((bool,), "true or false"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+}
+
+
+def _numbers(fractions: bool, value: Any, place: str) -> tuple[float, ...]:
+    wanted = (int, float) if fractions else (int,)
+    if not isinstance(value, list) or not all(isinstance(one, wanted) and not isinstance(one, bool) for one in value):
+        raise InputError(f"{place} is {value!r}: a list of {'numbers' if fractions else 'whole numbers'} is needed.")
+    return tuple(value)

@@ -1,0 +1,377 @@
+"""The benchmark, tiny and without a clock: its records are whole, its ratios right, its turns fair, and every peer does the same work."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="engines need PyTorch")
+
+from agreestop.cli import main
+from agreestop.common.errors import InputError
+from agreestop.engines.dense import Dense
+from agreestop.ensembles.files import save_members
+from agreestop.events.data import EventData, EventSplits
+from agreestop.networks.architectures import FullyConnected, ResNet18, SpikingNetwork
+from benchmarks import kernel as benchmark_kernel
+from benchmarks import protocol as benchmark_protocol
+from benchmarks import run as benchmark
+from benchmarks import scaling as benchmark_scaling
+from benchmarks import setup as benchmark_setup
+from benchmarks.peers import PEERS, Form, Peer, PeerEnsemble, Weights, find_peers, forms_of, live_forms
+from benchmarks.protocol import Contender, Trial, Where, as_record, fastest_form, interleave
+from benchmarks.records import DECISIONS, OURS, SECONDS, STEP, BenchRecord, compared, load_benchmark, save_benchmark
+from benchmarks.setup import Plan, plan_for
+
+TINY = Plan(
+    shape=(2, 3, 3),
+    classes=5,
+    steps=8,
+    hidden=12,
+    members=2,
+    batches=(4, 8),
+    inputs=8,
+    streams=1,
+    repeats=2,
+    scaling_batch=4,
+    parts=(24, 100, 60),
+    epochs=1,
+    training_batch=8,
+    lengths=(4, 8),
+    sizes=(1, 2),
+    densities=(0.1, 0.2),
+)
+
+
+class PlainNeurons(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A leaky neuron in four lines, so that everything runs where no peer is installed."""
+
+    time_axis = 0
+
+    def rest(self) -> None:
+        self.membrane: Any = 0.0
+
+    def step(self, currents: Any) -> Any:
+        self.membrane = 0.9 * self.membrane + currents
+        spikes = torch.sigmoid(8 * (self.membrane - 1)) if torch.is_grad_enabled() else (self.membrane >= 1).float()
+        self.membrane = self.membrane - spikes
+        return spikes
+
+    def sequence(self, currents: Any) -> Any:
+        self.rest()
+        return torch.stack([self.step(current) for current in currents])
+
+
+PLAIN = Peer("plain", PlainNeurons, stepwise=True)
+
+
+def few(name: str, count: int, seed: int) -> EventData:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(5, size=count)
+    rates = np.full((count, 9), 0.05)
+    rates[np.arange(count), labels] = 0.6
+    return EventData(name, True, rng.random((count, 8, 2, 3, 3)) < rates.reshape(-1, 1, 1, 3, 3), labels, tuple("abcde"))
+
+
+DATA = EventSplits(few("training", 24, 0), few("tuning", 100, 1), few("pool", 60, 2))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other in so small works are slow where tests run side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No waiting, a short search, and an engine that needs no compiler."""
+    monkeypatch.setattr(benchmark_protocol, "SETTLE", 0.0)
+    monkeypatch.setattr(benchmark_protocol, "TURN", 0.0)
+    monkeypatch.setattr("gc.collect", lambda: 0)
+    monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
+    monkeypatch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
+    monkeypatch.setattr(benchmark_setup, "choose_engine", lambda network, name, density: Dense(network))
+    monkeypatch.setattr(benchmark_scaling, "choose_engine", lambda network, name, density: Dense(network))
+    monkeypatch.setattr(benchmark_scaling, "_peak_of_child", benchmark_scaling._probe)
+
+
+def contender(name: str, run: Callable[[], object], amount: float = 1.0) -> Contender:
+    return Contender("work", name, "1", "form", run, amount)
+
+
+# ---- the protocol
+
+
+def test_each_repeat_gives_everyone_a_turn_and_another_one_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn is filled with runs, of which the time of one is told."""
+    clock, ran = [0.0], []
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr(benchmark_protocol, "SETTLE", 0.0)
+
+    def runner(name: str, seconds: float) -> Callable[[], object]:
+        def run() -> None:
+            ran.append(name)
+            clock[0] += seconds
+
+        return run
+
+    taken = interleave([contender(name, runner(name, seconds)) for name, seconds in (("a", 3.0), ("b", 0.04), ("c", 0.125))], 3)
+    assert "".join(ran) == "aabbcc" + "abbbc" + "bbbca" + "cabbb"
+    assert taken == [pytest.approx([seconds] * 3) for seconds in (3.0, 0.04, 0.125)]
+
+
+def test_preparing_comes_before_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark_protocol, "SETTLE", 0.0)
+    order: list[str] = []
+    one = Contender("work", "a", "1", "", lambda: order.append("run"), 1.0, prepare=lambda: order.append("prepare"))
+    interleave([one], 1)
+    assert order == ["prepare", "run"] * 2
+
+
+def test_records_hold_the_median_and_the_spread_in_their_unit() -> None:
+    seconds = [0.1 * count for count in range(1, 12)]
+    rate = as_record(contender("a", bool, 60), seconds, Where("x", DECISIONS, 4))
+    assert rate.median == pytest.approx(100) and rate.low == pytest.approx(60) and rate.high == pytest.approx(300)
+    step = as_record(contender("a", bool, 60), seconds, Where("x", STEP))
+    assert (step.low, step.median, step.high) == pytest.approx((0.2e6 / 60, 0.6e6 / 60, 1e6 / 60))
+    assert as_record(contender("a", bool), seconds, Where("x", SECONDS)).median == pytest.approx(0.6)
+    assert rate.batch == 4 and rate.repeats == 11
+
+
+@pytest.mark.parametrize(("unit", "mine", "theirs", "ratio"), [(DECISIONS, 60.0, (10.0, 20.0), 3.0), (STEP, 10.0, (30.0, 50.0), 3.0)])
+def test_the_ratio_is_to_the_fastest_peer(unit: str, mine: float, theirs: tuple[float, float], ratio: float) -> None:
+    def record(system: str, median: float) -> BenchRecord:
+        return BenchRecord("w", "x", system, "1", unit, median, median, median, 1)
+
+    ours = compared(record(OURS, mine), [record("p", theirs[0]), record("q", theirs[1])])
+    assert ours.times_fastest_peer == pytest.approx(ratio)
+    assert ours.fastest_peer == ("q" if unit == DECISIONS else "p")
+    assert compared(record(OURS, mine), []).times_fastest_peer is None
+
+
+def test_the_fastest_form_is_taken_and_one_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    runs = {"slow": 0, "fast": 0, "hopeless": 0}
+
+    def trial(name: str, seconds: float) -> Trial:
+        def run() -> None:
+            runs[name] += 1
+            clock[0] += seconds
+
+        return Trial(lambda: run)
+
+    def broken() -> Callable[[], object]:
+        raise RuntimeError("no such kernel")
+
+    forms = {"slow": trial("slow", 2.0), "broken": Trial(broken), "fast": trial("fast", 1.0), "hopeless": trial("hopeless", 9.0)}
+    choice = fastest_form(forms)
+    assert choice.form == "fast" and choice.failures == {"broken": "RuntimeError: no such kernel"}
+    assert runs == {"slow": 3, "fast": 3, "hopeless": 2}
+    assert fastest_form({"broken": Trial(broken)}).form is None
+
+
+# ---- peers
+
+
+def members(count: int = 3) -> SpikingNetwork:
+    """Members that spike: their weights are larger than at the start of a training."""
+    network = SpikingNetwork(FullyConnected((2, 3, 3), 5, count, (16,)), torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.mul_(5)
+    return network
+
+
+def test_a_quick_run_leaves_results_alone_and_a_plain_one_says_so() -> None:
+    assert benchmark.default_output("cpu", quick=False) == Path("results/bench/cpu.json")
+    assert "results" not in benchmark.default_output("cpu", quick=True).parts
+    assert benchmark.PLAIN in benchmark.describe(Plan(plain=True), "")["protocol"]
+    assert benchmark.PLAIN not in benchmark.describe(Plan(), "")["protocol"]
+
+
+def test_a_peer_that_is_missing_is_said() -> None:
+    def absent() -> Any:
+        raise ImportError("No module named 'absent'")
+
+    found = find_peers((PLAIN, Peer("absent", absent)))
+    assert found.peers == (PLAIN,)
+    assert "absent (No module named 'absent')" in found.missing and "agreestop[bench]" in found.missing
+    assert not find_peers((PLAIN,)).missing
+
+
+@pytest.mark.filterwarnings("ignore")  # of other libraries
+@pytest.mark.parametrize("peer", [PLAIN, *PEERS], ids=lambda peer: peer.name)
+def test_every_form_of_a_peer_does_the_same_work(peer: Peer) -> None:
+    if not find_peers((peer,)).peers:
+        pytest.skip(f"{peer.name} is not installed")
+    weights, inputs = Weights.of(members()), np.random.default_rng(0).random((4, 16, 2, 3, 3)) < 0.3
+    labels = torch.tensor([0, 1, 2, 4])
+    counts, losses = [], []
+    for form in forms_of(peer, "cpu"):
+        ensemble = PeerEnsemble(peer, form, weights)
+        prepared = ensemble.prepare(inputs)
+        counts.append(ensemble.decide(prepared))
+        assert counts[-1].shape == (4, 3, 5)
+        assert torch.equal(ensemble.decide(prepared), counts[-1]), "state is left over from the inputs before"
+        trained = PeerEnsemble(peer, form, weights)
+        before = [value.clone() for network in trained._networks for value in network.parameters() if value.requires_grad]
+        losses.append([float(trained.train_step(prepared, labels)) for _ in range(3)])
+        after = [value for network in trained._networks for value in network.parameters() if value.requires_grad]
+        assert all(not torch.equal(old, new) for old, new in zip(before, after, strict=True)), "every layer learns"
+    assert counts[0].sum() > 0
+    for other, loss in zip(counts[1:], losses[1:], strict=True):
+        assert torch.equal(other, counts[0])
+        assert loss == pytest.approx(losses[0], rel=1e-3)
+    for form in live_forms():
+        ensemble = PeerEnsemble(peer, form, weights)
+        for _ in range(2):
+            ensemble.begin()
+            spikes = [ensemble.step(torch.from_numpy(frame).flatten()[None].float()) for frame in inputs[0]]
+            assert torch.equal(torch.stack(spikes).sum(0), counts[0][0])
+
+
+def test_graphs_and_compiled_forms_are_for_gpus_and_can_be_left_out() -> None:
+    peer = Peer("p", PlainNeurons, compiles=True)
+    assert {form.runs for form in forms_of(peer, "cpu")} == {"eager"}
+    assert {form.runs for form in forms_of(peer, "cuda")} == {"eager", "graph", "compiled"}
+    assert {form.runs for form in forms_of(peer, "cuda", plain=True)} == {"eager", "graph"}
+    assert str(Form(True, runs="graph")) == "one wide network, layer by layer, CUDA graph"
+
+
+# ---- the whole
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("labelled", [True, False])
+def test_records_are_whole(labelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "PEERS", (PLAIN, Peer("absent", lambda: __import__("absent_library"))))
+    monkeypatch.setattr(benchmark, "simulate_mnist", lambda folder, seed, sizes: DATA)
+    said: list[str] = []
+    output = tmp_path / "new" / "tiny.json"
+    mnist = tmp_path if labelled else None
+    result = benchmark.run_benchmark(TINY, mnist, output, tmp_path / "work", "bench", lambda what, share: None, said.append)
+    header, records = load_benchmark(output)
+    assert records == result.records and header["notes"] == said
+    assert header["command"] == "bench" and header["machine"]["cores"] >= 1 and header["versions"]["torch"] == torch.__version__
+    assert any("absent" in sentence for sentence in said)
+    raw = json.loads(output.read_text())["records"]
+    assert all({"work", "inputs", "system", "version", "unit", "median", "low", "high"} <= set(record) for record in raw)
+    assert all(0 <= record.low <= record.median <= record.high for record in records)
+    works = {record.work for record in records}
+    always = {"decide-full", "stream-step", "train", "scaling-T", "scaling-K", "scaling-density", "memory-T"}
+    assert works == (always | {"decide-early"} if labelled else always)
+    for record in (record for record in records if record.work in ("decide-full", "decide-early", "stream-step", "train")):
+        group = [one for one in records if one.unit == record.unit and (one.inputs, one.batch) == (record.inputs, record.batch)]
+        (peer,) = (one for one in group if one.system == "plain")
+        if record.system == OURS:
+            expected = peer.median / record.median if record.unit == STEP else record.median / peer.median
+            assert record.times_fastest_peer == pytest.approx(expected) and record.fastest_peer == "plain" and record.wanted
+        else:
+            assert record.times_fastest_peer is None and record.form
+    if labelled:
+        early = [record for record in records if record.work == "decide-early"]
+        assert {record.batch for record in early} == {4, 8} and {record.inputs for record in early} == {"mnist-dvs-sim"}
+        assert all(record.coverage is not None and 0 < (record.latency or 0) <= 1 and record.computed for record in early)
+        kept = list((tmp_path / "work").iterdir())
+        assert [path.suffix for path in kept] == [".safetensors"]
+        before = kept[0].stat().st_mtime_ns
+        told: list[str] = []
+        benchmark_setup.trained_members(TINY, DATA, tmp_path / "work", lambda what, share: told.append(what))
+        assert not told and kept[0].stat().st_mtime_ns == before, "members are trained once"
+
+
+@pytest.mark.usefixtures("small")
+def test_what_stopping_saves_on_a_resnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+
+    def images(count: int) -> EventData:
+        shown = rng.integers(256, size=(count, 1, 3, 4, 4), dtype=np.uint8)
+        return EventData("images", False, shown, rng.integers(5, size=count), tuple("abcde"), held=8)
+
+    data = EventSplits(images(20), images(60), images(120))
+    monkeypatch.setattr(benchmark_scaling, "load_cifar10", lambda folder: data)
+    network = SpikingNetwork(ResNet18((3, 4, 4), 5, 2, 2), torch.Generator().manual_seed(0)).eval()
+    save_members(tmp_path / "members", network)
+    early, to_end = benchmark_scaling.bench_resnet(TINY, tmp_path / "members", tmp_path)
+    assert early.saved == pytest.approx(1 - to_end.median / early.median)
+    assert early.latency is not None and early.wanted_saved == pytest.approx(0.8 * (1 - early.latency))
+    save_members(tmp_path / "others", members())
+    with pytest.raises(InputError, match="ResNet-18"):
+        benchmark_scaling.bench_resnet(TINY, tmp_path / "others", tmp_path)
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(InputError, match="tpu"):
+        plan_for("tpu")
+    with pytest.raises(InputError, match="both, or neither"):
+        benchmark.resnet_files(Path("members"), None)
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="no GPU"):
+            plan_for("cuda")
+
+
+# ---- what is shown
+
+
+def some_records() -> list[BenchRecord]:
+    def record(work: str, system: str, unit: str, median: float, size: float | None = None) -> BenchRecord:
+        batch = 1 if unit == STEP else 64
+        return BenchRecord(work, "mnist-dvs-sim", system, "1.0", unit, median, 0.9 * median, 1.1 * median, 9, "a form", batch, size)
+
+    peers = [record("decide-full", name, DECISIONS, 100.0) for name in ("snntorch", "spikingjelly", "norse", "sinabs")]
+    ours = [compared(record(work, OURS, DECISIONS, 1500.0), peers) for work in ("decide-full", "decide-early")]
+    curve = [record("scaling-T", OURS, SECONDS, 0.1 * size, size) for size in (20, 40)]
+    return [*ours, *peers, record("stream-step", OURS, STEP, 33.0), *curve]
+
+
+HEADER = {
+    "machine": {"device": "cpu", "cpu": "a processor", "cores": 2},
+    "plan": {"shape": [2, 26, 26], "hidden": 1000, "classes": 10, "steps": 80, "members": 6},
+}
+
+
+def test_a_file_is_drawn_and_shown_in_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cpu.json"
+    save_benchmark(path, HEADER, some_records())
+    monkeypatch.setattr(sys, "argv", ["agreestop", "bench", "--draw", "-o", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    printed = capsys.readouterr().out
+    assert "15 snntorch" in printed
+    assert all(len(line) <= 80 for line in printed.splitlines() if not line.startswith("Wrote"))
+    assert all((tmp_path / f"cpu.{kind}").stat().st_size > 5000 for kind in ("png", "svg"))
+
+
+@pytest.mark.parametrize("content", [None, "no json", "{}", '{"records": [{"work": 1}]}'])
+def test_a_file_that_is_none_is_refused(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "cpu.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InputError, match=r"cpu\.json"):
+        load_benchmark(path)
+
+
+def test_a_record_fits_a_line() -> None:
+    assert benchmark.in_words(some_records()[0]).endswith("15.00 × snntorch")
+
+
+def test_the_kernel_is_measured_beside_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="its segments are those of the GPU's kernel")
+    monkeypatch.setattr(benchmark_kernel, "RUNS", 1)
+    plan = Plan(steps=20, hidden=16, members=2, batches=(4,), repeats=1)
+    forward, backward, copy = benchmark_kernel.bench_kernel(plan)
+    assert (forward.unit, forward.fastest_peer, copy.system) == ("GB/s", "copy", "copy")
+    assert forward.times_fastest_peer == pytest.approx(forward.median / copy.median) and backward.median > 0

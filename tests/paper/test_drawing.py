@@ -1,0 +1,81 @@
+"""Every figure is drawn from made-up numbers: files are written, titles say what is simulated, what promises nothing is told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib", reason="figures need matplotlib")
+
+from agreestop.common.errors import InputError
+from paper.drawing import COLOURS, MARKERS, _curves, _dots, draw_numbers
+from paper.figures import FIGURES, Figure, points_of
+from paper.records import FigureNumbers, FigureRecord, load_numbers
+
+
+def made_up(figure: Figure) -> FigureNumbers:
+    rng = np.random.default_rng(0)
+    records = [
+        FigureRecord(
+            data=data,
+            simulated=data.endswith("-sim"),
+            ensemble=ensemble,
+            label=point.contender.label,
+            family=point.contender.family,
+            rule=point.contender.rule,
+            r=point.contender.r,
+            checkpoints=point.contender.checkpoints,
+            K=point.setting.K,
+            target=point.setting.target,
+            n=point.setting.n,
+            x=point.x,
+            default=point.default,
+            coverage=rng.uniform(0.88, 1.0),
+            coverage_se=0.005,
+            latency=rng.uniform(0.2, 1.0),
+            latency_se=0.01,
+            set_size=2.0,
+            realisations=50,
+            vacuous=point.contender.family == "paper" and point.setting.n < 39,
+        )
+        for data in figure.data
+        for ensemble in figure.ensembles
+        for point in points_of(figure, 6, 400)
+    ]
+    return FigureNumbers(figure.name, figure.title, figure.swept, {"notes": []}, tuple(records))
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=[figure.name for figure in FIGURES])
+def test_a_column_for_each_ensemble(figure: Figure) -> None:
+    numbers = made_up(figure)
+    drawn = (_curves if figure.swept else _dots)(numbers)
+    assert len(drawn.axes) == 2 * len(figure.data) * len(figure.ensembles)
+    title = drawn.get_suptitle()
+    assert title.startswith(figure.name) and title.count("(simulated)") == sum(data.endswith("-sim") for data in figure.data)
+    assert "50 realisations" in title
+    if figure.swept:
+        words = [text.get_text() for text in drawn.legends[0].get_texts()]
+        assert {contender.label for contender in figure.contenders} <= set(words)
+        assert ("no promise" in words) == any(contender.family == "baseline" for contender in figure.contenders)
+
+
+def test_files_are_written(tmp_path: Path) -> None:
+    for path in draw_numbers(made_up(FIGURES[5]), tmp_path):
+        assert path.name in ("figure.png", "figure.svg") and path.stat().st_size > 20_000
+
+
+def test_every_rule_has_a_look_of_its_own() -> None:
+    rules = {contender.rule for figure in FIGURES for contender in figure.contenders}
+    assert rules == set(COLOURS) == set(MARKERS)
+    assert len(set(COLOURS.values())) == len(set(MARKERS.values())) == len(rules)
+
+
+def test_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.json"
+    with pytest.raises(InputError, match="run `agreestop reproduce` first"):
+        load_numbers(path)
+    path.write_text('{"figure": "fig3", "title": "", "swept": "K", "records": [{"data": "x"}]}')
+    with pytest.raises(InputError, match="is not a whole file"):
+        load_numbers(path)

@@ -1,0 +1,93 @@
+"""Configurations: what is written is what is read, and whatever is unknown or wrong is said with its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import agreestop as ag
+from agreestop.pipeline.config import SURROGATES, DecideSettings, EnsembleSettings, NetworkSettings, RunConfig, load_config
+
+WHOLE = """
+name = "small"
+[data]
+views = 2
+[network]
+hidden = [16, 8]
+learned = false
+threshold = 0.5
+[[ensembles]]
+kind = "variational"
+members = 3
+learning_rate = 1
+[decide]
+target = 0.8
+checkpoints = [10, 80]
+"""
+
+
+def read(tmp_path: Path, text: str) -> RunConfig:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return load_config(path)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    config = read(tmp_path, WHOLE)
+    assert (
+        config.name == "small"
+        and config.data.views == 2
+        and config.network == NetworkSettings(hidden=(16, 8), learned=False, threshold=0.5)
+    )
+    assert config.ensembles == (EnsembleSettings("variational", members=3, learning_rate=1),)
+    assert config.decide == DecideSettings(target=0.8, checkpoints=(10, 80))
+
+
+def test_an_empty_file_is_the_default_run(tmp_path: Path) -> None:
+    assert read(tmp_path, "") == RunConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("nam = 'x'", "the key nam is not known: did you mean name"),
+        ("[decide]\ntargt = 0.9", "the key decide.targt is not known: did you mean target"),
+        ("[[ensembles]]\nkind = 'deep'\nmember = 3", "ensembles.member is not known: did you mean members"),
+        ("[[ensembles]]\nmembers = 3", "ensembles.kind is missing"),
+        ("[[ensembles]]\nkind = 'other'", "choose one of deep, variational"),
+        ("[data]\nname = 'mnist'", "data.name is 'mnist': choose one of digits"),
+        ("[data]\nname = 'n-mnist'", "data.folder is missing: give the folder with the files of n-mnist"),
+        ("[data]\nviews = 'two'", "data.views is 'two': a whole number is needed"),
+        ("[data]\nviews = true", "data.views is True"),
+        ("[network]\narchitecture = 'other'", "network.architecture is 'other'"),
+        ("[network]\nhidden = 3", "network.hidden is 3: a list of whole numbers is needed"),
+        ("[network]\nhidden = [1.5]", "network.hidden is [1.5]: a list of whole numbers is needed"),
+        ("[network]\nlearned = 1", "network.learned is 1: true or false is needed"),
+        ("[network]\nwidth = 0", "network.width is 0: at least 1"),
+        ("[[ensembles]]\nkind = 'deep'\nfresh = true", "only a variational one can draw new members"),
+        ("[decide]\ntarget = 2.0", "strictly between 0 and 1"),
+        ("[decide]\ncheckpoints = [3, 2]", "checkpoints must increase"),
+        ("[decide]\nrealisations = 0", "decide.realisations is 0: at least 1"),
+        ("data = 3", "data is 3: a table"),
+        ("ensembles = []", "ensembles is empty"),
+        ("name = '../x'", "a name that can be a folder"),
+        ("name =", "cannot be read as TOML"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, match: str, tmp_path: Path) -> None:
+    with pytest.raises(ag.InputError) as caught:
+        read(tmp_path, text)
+    assert match in str(caught.value)
+
+
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ag.InputError, match="there is no file"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_the_slopes_of_a_configuration_are_those_of_the_networks() -> None:
+    pytest.importorskip("torch", reason="networks need PyTorch")
+    from agreestop.networks.surrogates import SLOPES
+
+    assert set(SURROGATES) == set(SLOPES)

@@ -1,0 +1,164 @@
+"""The steps of a run: products are made, used again while nothing changed, and made anew when something did."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
+
+import agreestop as ag
+from agreestop.decide.score_files import load_spikes
+from agreestop.engines.dense import run_fresh
+from agreestop.engines.energy import running_energy
+from agreestop.ensembles.files import load_members, load_posterior, save_members
+from agreestop.events.data import EventData, EventSplits
+from agreestop.networks.architectures import QUICK
+from agreestop.networks.neurons import Neuron
+from agreestop.pipeline import steps
+from agreestop.pipeline.config import DecideSettings, EnsembleSettings, NetworkSettings, RunConfig
+from agreestop.pipeline.steps import EnsembleFiles, build_network, check_classes, load_energy, score_ensemble, train_ensemble
+
+
+def few(name: str, n: int, seed: int) -> EventData:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(3, size=n)
+    rates = np.full((n, 4, 4), 0.05)
+    rates[np.arange(n), labels] = 0.6
+    events = rng.random((n, 12, 2, 4, 4)) < rates[:, None, None]
+    return EventData(name, True, events, labels, ("a", "b", "c"))
+
+
+DATA = EventSplits(few("training", 60, 0), few("tuning", 20, 1), few("pool", 30, 2))
+
+
+@pytest.mark.parametrize("kind", ["deep", "variational"])
+def test_products_are_made_once_and_anew_when_settings_change(kind: str, tmp_path: Path) -> None:
+    ensemble = EnsembleSettings(kind, members=2, epochs=2, batch_size=20)
+    config = RunConfig(network=NetworkSettings(hidden=(8,)), ensembles=(ensemble,), decide=DecideSettings(n_calibration=10))
+    files = EnsembleFiles(tmp_path / kind)
+    told: list[str] = []
+
+    def tell(what: str, share: float) -> None:
+        told.append(what)
+
+    score_ensemble(config, ensemble, DATA, files, tell)
+    assert sum("epoch" in what for what in told) == 2
+    first = [path.read_bytes() for path in (files.members, files.pool)]
+    told.clear()
+    score_ensemble(config, ensemble, DATA, files, tell)
+    assert told == []
+    files.pool.unlink()
+    score_ensemble(config, ensemble, DATA, files, tell)
+    assert not any("epoch" in what for what in told)
+    assert [path.read_bytes() for path in (files.members,)] == first[:1]
+    other = replace(ensemble, epochs=3)
+    told.clear()
+    score_ensemble(replace(config, ensembles=(other,)), other, DATA, files, tell)
+    assert sum("epoch" in what for what in told) == 3
+
+
+def test_scores_are_spikes_at_every_step_and_carry_their_energy(tmp_path: Path) -> None:
+    ensemble = EnsembleSettings("deep", members=2, epochs=1)
+    files = EnsembleFiles(tmp_path)
+    config = RunConfig(network=NetworkSettings(hidden=(8,)), decide=DecideSettings(n_calibration=10))
+    score_ensemble(config, ensemble, DATA, files, lambda what, share: None)
+    assert (len(ag.load_scores(files.calibration)), len(ag.load_scores(files.test))) == (10, 20)
+    scores: Any = ag.load_scores(files.pool)
+    assert scores.log_confidence.shape == (30, 12, 2, 3)
+    assert scores.classes == ("a", "b", "c")
+    np.testing.assert_array_equal(scores.labels, DATA.pool.labels)
+    spent = running_energy(load_energy(files))
+    assert spent.shape == (30, 12, 2)
+    assert (np.diff(spent, axis=1) >= 0).all() and (spent[:, -1] > spent[:, 0]).all()
+
+
+def test_a_product_whose_run_was_killed_before_its_key_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings A, then B killed as its members were just written, then A again: A's members, not B's."""
+    first = EnsembleSettings("deep", members=1, epochs=1)
+    second = replace(first, seed=1)
+    config = RunConfig(network=NetworkSettings(hidden=(8,)), decide=DecideSettings(n_calibration=10))
+    files = EnsembleFiles(tmp_path)
+    made = train_ensemble(config, first, DATA, files, lambda what, share: None)
+
+    def killed(path: Path, network: Any) -> None:
+        save_members(path, network)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(steps, "save_members", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_ensemble(config, second, DATA, files, lambda what, share: None)
+    monkeypatch.undo()
+    again = train_ensemble(config, first, DATA, files, lambda what, share: None)
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in made.state_dict().items())
+
+
+def nothing(what: str, share: float) -> None:
+    pass
+
+
+def test_fresh_members_are_drawn_for_every_input_and_follow_from_its_place(tmp_path: Path) -> None:
+    """The same input twice gets other members; what a row gets does not depend on how many rows there are."""
+    ensemble = EnsembleSettings("variational", members=2, epochs=1, fresh=True, prior_variance=1.0, initial_deviation=3.0)
+    config = RunConfig(network=NetworkSettings(hidden=(8,)), ensembles=(ensemble,), decide=DecideSettings(n_calibration=10))
+    files = EnsembleFiles(tmp_path)
+    score_ensemble(config, ensemble, DATA, files, nothing)
+    posterior = load_posterior(files.posterior)
+    same = np.repeat(DATA.pool.inputs[:1], 6, axis=0)
+    spikes = run_fresh(posterior, same, (0, 1)).spikes
+    assert len(np.unique(spikes.reshape(6, -1), axis=0)) > 1
+    np.testing.assert_array_equal(run_fresh(posterior, same[:2], (0, 1)).spikes, spikes[:2])
+    kept = load_spikes(files.pool).spikes
+    np.testing.assert_array_equal(run_fresh(posterior, DATA.pool.inputs, (ensemble.seed, 1)).spikes, kept)
+
+
+@pytest.mark.parametrize("settings", [NetworkSettings("convolutional", (8,), (4,)), NetworkSettings("resnet18", width=2, learned=False)])
+def test_every_architecture_runs_from_a_configuration(settings: NetworkSettings, tmp_path: Path) -> None:
+    ensemble = EnsembleSettings("deep", members=2, epochs=1)
+    config = RunConfig(network=settings, ensembles=(ensemble,), decide=DecideSettings(n_calibration=10))
+    score_ensemble(config, ensemble, DATA, EnsembleFiles(tmp_path), nothing)
+    members = load_members(EnsembleFiles(tmp_path).members)
+    assert members.config == build_network(settings, DATA.training, 2)
+    assert not members.config.real_input
+
+
+def test_times_left_out_are_the_architectures_own() -> None:
+    assert build_network(NetworkSettings(learned=False, threshold=0.5), DATA.training, 1).neuron == Neuron(threshold=0.5)
+    deep = build_network(NetworkSettings("resnet18", learned=True), DATA.training, 1)
+    assert deep.neuron == replace(QUICK, learned=True)
+
+
+def test_a_class_that_training_never_shows_is_named() -> None:
+    training = replace(DATA.training, labels=np.minimum(DATA.training.labels, 1))
+    with pytest.raises(ag.InputError, match="tuning holds the classes c, which training never shows"):
+        check_classes(replace(DATA, training=training))
+
+
+def test_a_full_disk_is_said_and_training_goes_on_from_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensemble = EnsembleSettings("deep", members=1, epochs=3)
+    config = RunConfig(network=NetworkSettings(hidden=(8,)))
+    undisturbed = train_ensemble(config, ensemble, DATA, EnsembleFiles(tmp_path / "whole"), nothing)
+    sync, calls = os.fsync, []
+
+    def full(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(handle)
+
+    files = EnsembleFiles(tmp_path / "full")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ag.InputError, match="No space left on device; free some space"):
+        train_ensemble(config, ensemble, DATA, files, nothing)
+    assert not list(files.folder.glob("*.part"))
+    monkeypatch.undo()
+    told: list[str] = []
+    after = train_ensemble(config, ensemble, DATA, files, lambda what, share: told.append(what))
+    assert len(told) == 2  # the first epoch was kept
+    assert all(torch.equal(value, after.state_dict()[name]) for name, value in undisturbed.state_dict().items())
