@@ -1,9 +1,12 @@
-"""The public names are these and no others, and importing them loads numpy and nothing heavier."""
+"""The public names are these and no others. Importing them loads numpy and nothing heavier; the other packages load on first use."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
+
+import pytest
 
 import agreestop as ag
 
@@ -65,6 +68,7 @@ NAMES = {
     "CalibrationWarning",
 }
 
+PACKAGES = ("engines", "ensembles", "events", "networks")
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "typer", "rich", "pandas", "jax")
 
 
@@ -84,7 +88,42 @@ def test_a_star_import_brings_the_public_names() -> None:
     assert set(found) - {"__builtins__"} == NAMES
 
 
+def printed(code: str) -> str:
+    """What the code prints in a new interpreter."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
 def test_importing_loads_nothing_heavy() -> None:
-    code = f"import sys, agreestop; print(*(name for name in {HEAVY!r} if name in sys.modules))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.split() == []
+    heavy = (*HEAVY, *(f"agreestop.{name}" for name in PACKAGES))
+    code = f"import sys, agreestop; dir(agreestop); print(*(name for name in {heavy!r} if name in sys.modules))"
+    assert printed(code).split() == []
+
+
+def test_packages_are_attributes_but_no_public_names() -> None:
+    assert set(PACKAGES) <= set(dir(ag))
+    assert not set(PACKAGES) & set(ag.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        ag.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_loads_on_first_use(name: str) -> None:
+    pytest.importorskip("torch", reason="networks need PyTorch")
+    assert printed(f"import agreestop as ag; print(ag.{name}.__name__)").strip() == f"agreestop.{name}"
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_public_name_of_a_package_exists_and_is_documented(name: str) -> None:
+    pytest.importorskip("torch", reason="networks need PyTorch")
+    package = import_module(f"agreestop.{name}")
+    assert package.__doc__
+    for public in getattr(package, "__all__", ()):
+        assert getattr(package, public).__doc__, f"agreestop.{name}.{public}"
+
+
+def test_a_missing_dependency_is_named_with_the_extra_that_installs_it() -> None:
+    code = (
+        "import sys, agreestop as ag\nsys.modules['torch'] = None\n"
+        "try:\n    ag.ensembles.DeepEnsemble\nexcept ImportError as error:\n    print(error)"
+    )
+    assert printed(code).strip() == "agreestop.ensembles needs torch, which is not installed: pip install 'agreestop[networks]'."

@@ -1,4 +1,11 @@
-"""agreestop: decide when an ensemble watching a stream has seen enough, and be right as often as promised."""
+"""agreestop: decide when an ensemble watching a stream has seen enough, and be right as often as promised.
+
+`import agreestop` loads the decision layer, which needs numpy alone. The packages `agreestop.events`, `agreestop.networks`,
+`agreestop.engines` and `agreestop.ensembles` load on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from agreestop.common.errors import InputError
 from agreestop.decide.agree_stop import AgreeStop
@@ -19,6 +26,12 @@ from agreestop.decide.simulated import simulate_scores, simulate_spikes
 from agreestop.decide.spikecp import SpikeCP
 from agreestop.decide.splits import Splits, repeat_splits
 from agreestop.decide.tuning import Trial, Tuned, tune
+
+if TYPE_CHECKING:
+    from agreestop import engines as engines
+    from agreestop import ensembles as ensembles
+    from agreestop import events as events
+    from agreestop import networks as networks
 
 __all__ = [
     "DCSNN",
@@ -67,3 +80,24 @@ __all__ = [
     "simulate_spikes",
     "tune",
 ]
+
+_LAZY = ("engines", "ensembles", "events", "networks")
+_EXTRAS = {"torch": "networks", "safetensors": "networks", "numba": "engines"}
+"""Packages that may be missing, each with the extra of agreestop that installs it."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load a package of the spiking half on first use."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'agreestop' has no attribute {name!r}")
+    try:
+        return import_module(f"agreestop.{name}")
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRAS:
+            raise
+        extra = _EXTRAS[error.name]
+        raise ImportError(f"agreestop.{name} needs {error.name}, which is not installed: pip install 'agreestop[{extra}]'.") from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
