@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from agreestop.networks._kernels.cuda_graph import recorded
+from agreestop.networks._kernels.cuda_graph import capture_cuda_graph
 from agreestop.networks.neurons import SRM, Neuron
 
 from .protocol import Contender, Where, measure
@@ -44,7 +44,7 @@ def bench_kernel(plan: Plan) -> list[BenchRecord]:
             for _ in range(RUNS):
                 work()
 
-        return recorded(run) if plan.device == "cuda" else run
+        return capture_cuda_graph(run) if plan.device == "cuda" else run
 
     def back() -> object:
         return backward(arrived, None, currents, None, bits, checkpoints, constants, neuron.surrogate, LONGEST_SEGMENT, False, False)

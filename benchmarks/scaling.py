@@ -54,7 +54,7 @@ def bench_scaling(ready: Ready) -> Iterator[list[BenchRecord]]:
     def contender(work: str, size: float, engine: Engine, inputs: Booleans) -> Contender:
         return ours(work, f"{engine.name} engine", lambda: run_to_end(engine, inputs, batch), 1.0, size=size)
 
-    fewer = {count: engine_for(plan, network.some(slice(count)), DENSITY) for count in plan.sizes}
+    fewer = {count: engine_for(plan, network.select_members(slice(count)), DENSITY) for count in plan.sizes}
     fitting = {density: engine_for(plan, network, density) for density in plan.densities}
     groups = (
         (BERNOULLI, [contender("scaling-T", steps, engine, plan.bernoulli(batch, steps)) for steps in plan.lengths]),

@@ -35,7 +35,7 @@ from agreestop.decide.score_files import Scores
 from agreestop.decide.splits import repeat_splits
 from agreestop.decide.tuned_rows import TunedRows
 from agreestop.events.data import EventData
-from agreestop.networks._kernels.numba_runtime import alone
+from agreestop.networks._kernels.numba_runtime import single_threaded
 from agreestop.pipeline.measure import Protocol, Tell, figures_of, first_members
 from agreestop.report.records import Record
 
@@ -74,7 +74,7 @@ def train_policy(
     policy = StepPolicy((x.shape[1], x.shape[2], x.shape[3]), times, look, torch.Generator().manual_seed(seed))
     inputs, earned = torch.from_numpy(x), torch.from_numpy(rewards(known, times, beta)).float()
     policy.standardise(inputs)
-    with alone():  # operators as small as these are over before a second thread has begun
+    with single_threaded():  # operators as small as these are over before a second thread has begun
         _climb(policy, inputs, earned, seed, epochs)
     return policy
 

@@ -16,7 +16,7 @@ from agreestop.ensembles.deep import DeepEnsemble
 from agreestop.ensembles.images import ImageTraining, augmented, join, settle, train_images
 from agreestop.networks.architectures import QUICK, ResNet18, SpikingLayer, SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d
-from agreestop.networks.neurons import SRM, settled_rates
+from agreestop.networks.neurons import SRM, steady_rates
 from agreestop.networks.posteriors import Posterior
 
 CONFIG = ResNet18((3, 8, 8), 3, 1, width=3, timed=4)
@@ -117,13 +117,13 @@ def test_members_are_joined() -> None:
     spikes, _ = together(x, steps=5)
     for place, member in enumerate(members):
         torch.testing.assert_close(spikes[:, place : place + 1], member(x, steps=5)[0])
-        torch.testing.assert_close(together.some(slice(place, place + 1))(x, steps=5)[0], member(x, steps=5)[0])
+        torch.testing.assert_close(together.select_members(slice(place, place + 1))(x, steps=5)[0], member(x, steps=5)[0])
 
 
 def test_rates_are_those_at_which_spikes_settle() -> None:
     layer = SRM(1, QUICK)
     currents = torch.linspace(0, 1.2, 61).view(1, 1, 61)
-    rates = settled_rates(currents, layer.parameters_for(currents))
+    rates = steady_rates(currents, layer.parameters_for(currents))
     spikes, _ = layer(currents.expand(4000, -1, -1))
     settled = spikes[1000:].mean(0)
     assert float((settled - rates[0]).abs().max()) < 0.2  # spikes lock to whole fractions of a step

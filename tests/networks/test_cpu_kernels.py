@@ -330,21 +330,21 @@ def test_all_items_are_done_once_and_an_error_in_a_thread_is_heard() -> None:
         def work(thread: int, first: int, last: int, done: Tensor = done) -> None:
             done[first:last] += 1
 
-        compiled.in_parallel(work, items, count)
+        compiled.parallel_for(work, items, count)
         assert bool((done == 1).all())
 
     def fail(thread: int, first: int, last: int) -> None:
         raise ValueError("heard")
 
     with pytest.raises(ValueError, match="heard"):
-        compiled.in_parallel(fail, 10, 2)
+        compiled.parallel_for(fail, 10, 2)
 
 
 def test_alone_leaves_the_threads_to_the_loops() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with pytest.raises(ValueError, match="left"), compiled.alone(), compiled.alone():
+        with pytest.raises(ValueError, match="left"), compiled.single_threaded(), compiled.single_threaded():
             assert torch.get_num_threads() == 1 and compiled.threads_for(1000, 10) == 2 and compiled.threads_for(5, 10) == 1
             raise ValueError("left")
         assert torch.get_num_threads() == 2 == compiled.threads_for(1000, 10)
@@ -371,9 +371,9 @@ def _double(x: int) -> int:
 
 
 def test_without_numba_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compiled.available()
+    assert compiled.numba_available()
     monkeypatch.setitem(sys.modules, "numba", None)
-    assert not compiled.available.__wrapped__()
+    assert not compiled.numba_available.__wrapped__()
 
 
 def test_large_arrays_are_ordinary_tensors() -> None:
@@ -384,8 +384,8 @@ def test_large_arrays_are_ordinary_tensors() -> None:
 
 
 def test_memory_is_lent_again_once_nobody_holds_it() -> None:
-    memory, shape = compiled.Memory(), (3, 1 << 20)
-    with compiled.reusing(memory):
+    memory, shape = compiled.MemoryPool(), (3, 1 << 20)
+    with compiled.use_memory_pool(memory):
         first = compiled.empty(shape, (1, 3))
         assert first.shape == shape and first.stride() == (1, 3) and first.dtype == torch.float32
         second, small = compiled.empty(shape), compiled.empty((3, 5))
@@ -412,8 +412,8 @@ def test_memory_serves_training(monkeypatch: pytest.MonkeyPatch) -> None:
         spikes, _ = srm(currents, None, parameters)
         return torch.autograd.grad((spikes * torch.arange(40.0)).sum(), currents)[0]
 
-    expected, memory = gradient(), compiled.Memory()
-    with compiled.reusing(memory):
+    expected, memory = gradient(), compiled.MemoryPool()
+    with compiled.use_memory_pool(memory):
         found = [gradient() for _ in range(3)]
     assert all(torch.equal(one, expected) for one in found)
     assert len({one.data_ptr() for one in found}) == 3

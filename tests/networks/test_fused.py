@@ -244,7 +244,7 @@ def test_the_choice_of_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(lambda: srm(currents, None, wide, fused=True), r"one number or \(2, 1, 1\) is needed")
     if DEVICE == "cuda":
         srm(currents, None, wide)
-    monkeypatch.setattr(srm_module, "TRITON", False)
+    monkeypatch.setattr(srm_module, "TRITON_AVAILABLE", False)
     refused(lambda: srm(currents, None, parameters, fused=True), "Triton is not installed")
     if DEVICE == "cuda":
         with pytest.warns(UserWarning, match="install triton"):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, draw_weights, product_in_pieces
+from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, draw_weights, product_in_chunks
 from tests.networks.plain import generator, random_spikes, refused
 
 
@@ -29,10 +29,10 @@ def test_linear_is_a_product_for_each_member() -> None:
         torch.testing.assert_close(layer(own)[:, k], own[:, k] @ layer.weight[k])
 
 
-def test_a_product_in_pieces_is_the_product() -> None:
+def test_a_product_in_chunks_is_the_product() -> None:
     rows = torch.randn(3, 12, 5, generator=generator(1), dtype=torch.float64)
     weight = torch.randn(3, 5, 2, generator=generator(2), dtype=torch.float64).requires_grad_()
-    whole, parts = torch.bmm(rows, weight), product_in_pieces(rows, weight, 4)
+    whole, parts = torch.bmm(rows, weight), product_in_chunks(rows, weight, 4)
     torch.testing.assert_close(parts, whole)
     toward = torch.randn(whole.shape, generator=generator(3), dtype=torch.float64)
     torch.testing.assert_close(torch.autograd.grad(parts, weight, toward), torch.autograd.grad(whole, weight, toward))

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from agreestop.networks._kernels.mixed_product import SHIFT, can_run, in_parts, mixed_product
+from agreestop.networks._kernels.mixed_product import SHIFT, can_run, mixed_product, split_float16
 from agreestop.networks.layers import MemberConv2d, MemberLinear, draw_weights
 from tests.networks.plain import generator
 
@@ -36,12 +36,12 @@ def check_parts(values: torch.Tensor, parts: torch.Tensor, nearest: bool = True)
 
 def test_two_parts_hold_all_but_the_last_bit() -> None:
     values = some(1, 4000)
-    check_parts(values, in_parts(values))
+    check_parts(values, split_float16(values))
     assert torch.equal(
-        joined(in_parts(torch.tensor([[0.0, 1.0, -1.0, 2**-24, 65504]]))), torch.tensor([[0.0, 1, -1, 2**-24, 65504]]).double()
+        joined(split_float16(torch.tensor([[0.0, 1.0, -1.0, 2**-24, 65504]]))), torch.tensor([[0.0, 1, -1, 2**-24, 65504]]).double()
     )
-    scaled = in_parts(values * 2**-40, torch.tensor(2.0**40))
-    assert torch.equal(joined(scaled), joined(in_parts(values)))
+    scaled = split_float16(values * 2**-40, torch.tensor(2.0**40))
+    assert torch.equal(joined(scaled), joined(split_float16(values)))
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")

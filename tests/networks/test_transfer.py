@@ -17,7 +17,7 @@ def test_rows_are_gathered(monkeypatch: pytest.MonkeyPatch, shared: bool) -> Non
     monkeypatch.setattr(transfer, "cores", lambda: 8)
     source, rows = np.random.default_rng(0).random((20, 3)) < 0.5, np.random.default_rng(1).integers(20, size=7)
     out = np.zeros((7, 3), dtype=bool)
-    transfer.gather(source, rows, out)
+    transfer.copy_rows(source, rows, out)
     np.testing.assert_array_equal(out, source[rows])
 
 
@@ -25,4 +25,4 @@ def test_rows_are_gathered(monkeypatch: pytest.MonkeyPatch, shared: bool) -> Non
 def test_arrays_are_sent(shape: tuple[int, ...]) -> None:
     values = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     assert torch.equal(transfer.upload(values, DEVICE).cpu(), values)
-    assert torch.equal(transfer.Sender(torch.device(DEVICE)).send(values).received().cpu(), values)
+    assert torch.equal(transfer.AsyncUpload(torch.device(DEVICE)).send(values).wait().cpu(), values)

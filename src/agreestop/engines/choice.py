@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from agreestop.common.errors import InputError
 from agreestop.decide.calibrated import CalibratedRule
+from agreestop.networks._kernels.triton_runtime import TRITON_AVAILABLE
 from agreestop.networks.architectures import ResNet18, SpikingNetwork
-from agreestop.networks.neurons import TRITON
 from agreestop.networks.posteriors import Posterior
 
 from .dense import Dense, FreshMembers
@@ -50,7 +50,7 @@ def choose_engine(network: SpikingNetwork | Posterior, name: str = "auto", densi
         return Dense(network)
     if not torch.cuda.is_available():
         raise InputError(f"engine is {name!r}, but PyTorch finds no GPU: choose dense or event-driven, or auto.")
-    return Fused(network, bf16=name == "fused-bfloat16") if TRITON else Dense(network, "cuda")
+    return Fused(network, bf16=name == "fused-bfloat16") if TRITON_AVAILABLE else Dense(network, "cuda")
 
 
 def _fitting(network: SpikingNetwork, density: float) -> str:

@@ -126,7 +126,7 @@ def screen_of(calibrated: CalibratedRule) -> Screen | None:
 def can_screen_here() -> bool:
     """Whether the loop can be compiled."""
     from agreestop.networks._kernels.numba_runtime import (
-        available,  # imported here since it brings PyTorch, which names of engines need not
+        numba_available,  # imported here since it brings PyTorch, which names of engines need not
     )
 
-    return available()
+    return numba_available()

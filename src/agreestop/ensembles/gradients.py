@@ -8,8 +8,8 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor, nn
 
-from agreestop.networks._kernels.cuda_graph import recorded
-from agreestop.networks._kernels.upload import Sender, upload
+from agreestop.networks._kernels.cuda_graph import capture_cuda_graph
+from agreestop.networks._kernels.upload import AsyncUpload, upload
 
 WORTH_RECORDING = 3
 """Calls alike before a recording is made."""
@@ -74,7 +74,7 @@ class _Recording:
         noise: torch.Generator,
     ) -> None:
         self._given, self._parameters = [value.clone() for value in tensors], parameters
-        self._sender = Sender(tensors[0].device)
+        self._uploads = AsyncUpload(tensors[0].device)
         self._figures: Tensor | None = None
 
         def work() -> None:
@@ -82,13 +82,13 @@ class _Recording:
                 parameter.grad = None
             self._figures = compute(*self._given)
 
-        self._replay = recorded(work, noise, buffers)
+        self._replay = capture_cuda_graph(work, noise, buffers)
         self._gradients = [parameter.grad for parameter in parameters]
 
     def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
         for place, value in zip(self._given, tensors, strict=True):
             large = not value.is_cuda and value.nbytes > SMALL
-            place.copy_(self._sender.send(value).received() if large else value, non_blocking=True)
+            place.copy_(self._uploads.send(value).wait() if large else value, non_blocking=True)
         self._replay()
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from agreestop.common.arrays import Integers
 from agreestop.common.errors import InputError
-from agreestop.networks._kernels.numba_runtime import Memory, alone, available, reusing
-from agreestop.networks._kernels.upload import as_numbers, upload
+from agreestop.networks._kernels.numba_runtime import MemoryPool, numba_available, single_threaded, use_memory_pool
+from agreestop.networks._kernels.upload import as_floats, upload
 from agreestop.networks.architectures import Architecture, FullyConnected, SpikingNetwork
 
 from .files import Checkpoint, load_checkpoint, save_checkpoint
@@ -139,8 +139,8 @@ class Trainer:
         self._model, self._settings, self._n = model, settings, n
         self._gradients = Gradients(self._losses, model, self.noise)
         self._readouts: dict[int, Tensor] = {}
-        loops = self.device.type == "cpu" and isinstance(model.config, FullyConnected) and available()
-        self._memory = Memory() if loops else None
+        loops = self.device.type == "cpu" and isinstance(model.config, FullyConnected) and numba_available()
+        self._memory = MemoryPool() if loops else None
 
     def step(self, inputs: NDArray[Any] | Tensor, labels: Integers, progress: float) -> Tensor:
         """One step on inputs (batch, T, ...); the loss and accuracy of a member on them, and the penalty, left on the device."""
@@ -161,7 +161,7 @@ class Trainer:
         if self._memory is None:
             yield
             return
-        with alone(), reusing(self._memory):
+        with single_threaded(), use_memory_pool(self._memory):
             yield
 
     def _readouts_of(self, steps: int) -> Tensor:
@@ -175,7 +175,7 @@ class Trainer:
     def _losses(self, inputs: Tensor, truth: Tensor, weight: Tensor) -> Tensor:
         """Compute gradients of the loss of all members, with `weight` times the penalty."""
         settings = self._settings
-        x = as_numbers(inputs.transpose(0, 1).contiguous())
+        x = as_floats(inputs.transpose(0, 1).contiguous())
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=settings.bf16, cache_enabled=False):
             spikes = self._model.read_out(x, self.noise)
         counts = spikes.float().cumsum(0)

@@ -261,7 +261,7 @@ class SpikingNetwork(nn.Module):
         self.layers = nn.ModuleList(config.layers())
         draw_weights(self, generator, deviation)
 
-    def some(self, members: slice) -> SpikingNetwork:
+    def select_members(self, members: slice) -> SpikingNetwork:
         """Some of the members, with copies of their weights and statistics."""
         state = {name: value[members].clone() for name, value in self.state_dict().items()}
         count = len(range(*members.indices(self.config.members)))

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from agreestop.common.errors import InputError
 
 from ._kernels import mixed_product
-from ._kernels.numba_runtime import available
+from ._kernels.numba_runtime import numba_available
 
 PIECE = 1024
 """Rows of a piece, about: more of them wait for one another."""
@@ -30,7 +30,7 @@ def check_members(x: Tensor, shared: bool, members: int) -> None:
         )
 
 
-def product_in_pieces(rows: Tensor, weight: Tensor, pieces: int) -> Tensor:
+def product_in_chunks(rows: Tensor, weight: Tensor, pieces: int) -> Tensor:
     """(K, N, in) times (K, in, out), with N in pieces: the gradient of the weights, a sum over N, is then work for a whole GPU."""
     repeated = weight[:, None].expand(-1, pieces, -1, -1).flatten(0, 1)
     return torch.bmm(rows.reshape(len(repeated), -1, rows.shape[2]), repeated).view(len(rows), rows.shape[1], -1)
@@ -60,7 +60,7 @@ class MemberLinear(nn.Module):
                 f"the input has shape {tuple(x.shape)}: (T, batch, {self.inputs}) or (T, K, batch, {self.inputs}) is needed by this layer."
             )
         check_members(x, x.ndim == 3, self.members)
-        if x.device.type == "cpu" and x.dtype == torch.float32 and available():
+        if x.device.type == "cpu" and x.dtype == torch.float32 and numba_available():
             from ._kernels import cpu_sparse  # imported here since it compiles its loops
 
             if cpu_sparse.can_run(x, self.weight) and (sparse := cpu_sparse.sparse_product(x, self.weight)) is not None:
@@ -70,7 +70,7 @@ class MemberLinear(nn.Module):
         if mixed_product.can_run(x, self.weight):
             y = mixed_product.mixed_product(rows, self.weight)
         else:
-            y = self._product(mixed_product.as_wide_as(rows, self.weight))
+            y = self._product(mixed_product.match_precision(rows, self.weight))
         return y.view(self.members, steps, batch, self.outputs).transpose(0, 1)
 
     def _product(self, rows: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class MemberLinear(nn.Module):
             count = rows.shape[1]
             pieces = math.gcd(count, max(1, count // PIECE))
             if pieces > 1 and self.outputs * pieces <= self.inputs:
-                return product_in_pieces(rows, self.weight, pieces)
+                return product_in_chunks(rows, self.weight, pieces)
         return torch.bmm(rows.expand(self.members, -1, -1), self.weight)
 
     def reached(self, x: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class MemberConv2d(nn.Module):
                 "is needed by this layer."
             )
         check_members(x, x.ndim == 5, self.members)
-        x = mixed_product.as_wide_as(x, self.weight)
+        x = mixed_product.match_precision(x, self.weight)
         planes = x.flatten(0, 1) if x.ndim == 5 else channels_first(x)
         groups = 1 if x.ndim == 5 else self.members
         y = F.conv2d(planes, self.weight.flatten(0, 1), stride=self.stride, padding=self.size // 2, groups=groups)

@@ -19,7 +19,6 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.util import find_spec
 from itertools import repeat
 from typing import Any, NamedTuple, final
 
@@ -30,7 +29,8 @@ from torch.autograd.function import once_differentiable
 
 from agreestop.common.errors import InputError
 
-from ._kernels.numba_runtime import available
+from ._kernels.numba_runtime import numba_available
+from ._kernels.triton_runtime import TRITON_AVAILABLE
 from .surrogates import Surrogate
 
 
@@ -72,9 +72,6 @@ class SRMParameters:
         return SRMParameters(a, b, r, threshold, self.scale, self.surrogate)
 
 
-TRITON = find_spec("triton") is not None
-
-
 def srm(
     currents: Tensor, state: SRMState | None, parameters: SRMParameters, fused: bool | None = None, narrow: bool = False
 ) -> tuple[Tensor, SRMState]:
@@ -101,7 +98,7 @@ def srm(
         found = _in_one_kernel(currents, state, constants, dtype, parameters.surrogate, fused is not None, narrow)
         if found is not None:
             return found
-    if fused is None and currents.device.type == "cpu" and dtype == torch.float32 and available():
+    if fused is None and currents.device.type == "cpu" and dtype == torch.float32 and numba_available():
         from ._kernels import cpu_srm  # imported here since it compiles its loops
 
         if cpu_srm.can_run(currents, state, constants):
@@ -125,7 +122,7 @@ def _in_one_kernel(
     narrow: bool,
 ) -> tuple[Tensor, SRMState] | None:
     """What the fused operator gives, or None where it cannot be used and was not demanded."""
-    if not TRITON:
+    if not TRITON_AVAILABLE:
         if demanded:
             raise InputError("fused is True, but Triton is not installed: install triton, or give fused=None.")
         warnings.warn("Triton is not installed, so spiking layers run step by step on the GPU: install triton to fuse them.", stacklevel=3)
@@ -287,7 +284,7 @@ class SRM(nn.Module):
         super().__init__()
         self.scale, self.surrogate = neuron.scale, neuron.surrogate
         self.fused: bool | None = None
-        self.narrow = self.rates = False
+        self.float16_spikes = self.rates = False
         self._kept: tuple[list[Tensor], list[int], SRMParameters] | None = None
         for name in CONSTANTS:
             value = torch.full((members,), math.log(getattr(neuron, name)))
@@ -322,11 +319,11 @@ class SRM(nn.Module):
         parameters = self.parameters_for(currents)
         if self.rates:
             step = torch.zeros_like(currents[0], dtype=torch.float32)
-            return settled_rates(currents, parameters), SRMState(step, step, step)
-        return srm(currents, state, parameters, self.fused, self.narrow)
+            return steady_rates(currents, parameters), SRMState(step, step, step)
+        return srm(currents, state, parameters, self.fused, self.float16_spikes)
 
 
-def settled_rates(currents: Tensor, parameters: SRMParameters) -> Tensor:
+def steady_rates(currents: Tensor, parameters: SRMParameters) -> Tensor:
     """The rates at which neurons settle on currents that stay."""
     r, threshold = parameters.refractory_decay, parameters.threshold
     start, slope = (-(1 - r) / r).to(currents.dtype), (parameters.scale * (1 - r) / (threshold * r)).to(currents.dtype)

@@ -25,8 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from agreestop.common.arrays import Booleans, Integers
-from agreestop.networks._kernels.cuda_graph import recorded
-from agreestop.networks._kernels.upload import as_numbers, gather
+from agreestop.networks._kernels.cuda_graph import capture_cuda_graph
+from agreestop.networks._kernels.upload import as_floats, copy_rows
 from agreestop.networks.architectures import SpikingNetwork, State
 from agreestop.networks.neurons import SRMState
 
@@ -256,7 +256,7 @@ class _Places:
         self._beginning = torch.zeros(width, dtype=torch.int32, pin_memory=on_gpu)
         self.frames, self.begins = self._given.numpy(), self._beginning.numpy()
         self._frames, self._begins = self._given.to(device), self._beginning.to(device)
-        self._numbers = as_numbers(self._frames.transpose(0, 1)).contiguous()
+        self._numbers = as_floats(self._frames.transpose(0, 1)).contiguous()
         layers = network(torch.zeros((1, width, *shape), device=device))[1].layers
         self._memory = [torch.stack(layer) for layer in layers]
         self._state = State(tuple(SRMState(*memory) for memory in self._memory), 0)
@@ -278,7 +278,7 @@ class _Places:
         """A segment, recorded, which moves the state: at its first segment every place must begin."""
         self._stream.wait_stream(torch.cuda.current_stream(self._frames.device))
         with torch.cuda.stream(self._stream):
-            return recorded(self._segment)
+            return capture_cuda_graph(self._segment)
 
     def start(self, behind: _Places | None = None) -> None:
         """A segment, begun once what `behind` was given, if anything, is done."""
@@ -321,7 +321,7 @@ class _Group:
 
     def start(self, frames: NDArray[Any], rows: Integers, begins: Integers, behind: _Group | None) -> None:
         """The next steps, with these rows of the frames; places begin where told. They begin once those of `behind` are done."""
-        gather(frames, rows, self._places.frames.reshape(len(rows), -1))
+        copy_rows(frames, rows, self._places.frames.reshape(len(rows), -1))
         self._places.begins[:] = begins
         self._places.start(None if behind is None else behind._places)
 

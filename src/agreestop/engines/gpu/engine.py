@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from agreestop.common.arrays import Booleans, Integers
 from agreestop.common.errors import InputError
-from agreestop.networks._kernels.upload import as_numbers, upload
+from agreestop.networks._kernels.upload import as_floats, upload
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork, State
 from agreestop.networks.neurons import SRM
 
@@ -48,10 +48,10 @@ class Fused:
         self._dense = isinstance(network.config, FullyConnected)
         for module in self._network.modules():
             if isinstance(module, SRM):
-                module.narrow = self._dense
+                module.float16_spikes = self._dense
         self._flow = flow.Flow(self._network, self._device) if self._dense and not bf16 else None
         places = range(0 if self._dense else self.members)
-        self._alone = [self._network.some(slice(place, place + 1)) for place in places]
+        self._alone = [self._network.select_members(slice(place, place + 1)) for place in places]
 
     def chunk_of(self, rows: int) -> int:
         """Steps that are worth computing together: more as inputs stop, since a few take hardly longer for many steps than for few."""
@@ -111,10 +111,10 @@ class FusedPass:
 
     def _frames(self, length: int) -> torch.Tensor:
         if self._image is not None:
-            return as_numbers(self._image).transpose(0, 1)
+            return as_floats(self._image).transpose(0, 1)
         window = self._waiting[:, self._time : self._time + length]
         some = window if len(window) == self.rows else window[torch.from_numpy(self._active)]
-        return as_numbers(upload(some, self._device)).transpose(0, 1)
+        return as_floats(upload(some, self._device)).transpose(0, 1)
 
     def keep(self, rows: Booleans) -> None:
         """Go on with these of the rows."""

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .numba_runtime import compiled, empty, in_parallel, inlined, instruction, threads_for
+from .numba_runtime import compiled, empty, inlined, instruction, parallel_for, threads_for
 
 WIDE, NARROW = 64, 16
 """Columns of a task: four wide registers hide the wait for an addition; one is enough for a read-out of a few classes."""
@@ -218,12 +218,12 @@ class Active:
         lists, rows, width = x.shape
         flat, threads = x.detach().reshape(-1).numpy(), _threads(x.numel())
         starts = np.zeros(lists * rows + 1, dtype=np.int64)
-        in_parallel(lambda _, first, last: _count(first, last, flat, width, starts[1:]), lists * rows, threads)
+        parallel_for(lambda _, first, last: _count(first, last, flat, width, starts[1:]), lists * rows, threads)
         np.cumsum(starts, out=starts)
         if starts[-1] > most * x.numel():
             return None
         indices, values = np.empty(starts[-1], dtype=np.uint32), np.empty(starts[-1], dtype=np.float32)
-        in_parallel(lambda _, first, last: _list(first, last, flat, width, starts, indices, values), lists * rows, threads)
+        parallel_for(lambda _, first, last: _list(first, last, flat, width, starts, indices, values), lists * rows, threads)
         return Active(lists, rows, width, starts, indices, values)
 
     @staticmethod
@@ -239,7 +239,7 @@ class Active:
         starts[-1] = len(self.indices)
         turned = Active(self.lists, self.width, self.rows, starts, np.empty_like(self.indices), np.empty_like(self.values))
         shared = self.rows, self.width, *self._arrays, *turned._arrays, room
-        in_parallel(lambda _, first, last: _turn(first, last, *shared), self.lists, _threads(len(self.indices)))
+        parallel_for(lambda _, first, last: _turn(first, last, *shared), self.lists, _threads(len(self.indices)))
         return turned
 
     def add_up(self, source: Tensor, target: Tensor) -> None:
@@ -252,7 +252,7 @@ class Active:
         sizes, memory = (sources, self.rows, columns, across), (source.detach().view(-1).numpy(), target.view(-1).numpy())
         scratch = [torch.zeros((sources + 1) * lanes).numpy() for _ in range(threads)]  # lanes past the last column are added up too
         shared = sizes, lanes, blocks, *memory, self.lists < members, *self._arrays
-        in_parallel(lambda thread, first, last: _gather(first, last, *shared, scratch[thread]), members * across * blocks, threads)
+        parallel_for(lambda thread, first, last: _gather(first, last, *shared, scratch[thread]), members * across * blocks, threads)
 
     @property
     def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]:

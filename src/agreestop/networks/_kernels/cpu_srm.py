@@ -37,7 +37,7 @@ from torch.autograd.function import once_differentiable
 
 from ..neurons import Constants, SRMState
 from ..surrogates import Surrogate
-from .numba_runtime import compiled, empty, in_parallel, inlined, instruction, threads_for
+from .numba_runtime import compiled, empty, inlined, instruction, parallel_for, threads_for
 
 LANES = 128
 """Neurons of a tile: eight cache lines of each step."""
@@ -406,7 +406,7 @@ class _FusedSRM(torch.autograd.Function):
         scratch = np.empty((frame.threads, SCRATCH), dtype=np.float32)
         arguments = (*frame.steps(currents), *frame.steps(spikes), *frame.state(before), *frame.state(after))
         shared = frame.sizes, _table(constants, frame), *arguments
-        in_parallel(lambda thread, first, last: _forward(first, last, *shared, scratch[thread]), math.prod(frame.grid), frame.threads)
+        parallel_for(lambda thread, first, last: _forward(first, last, *shared, scratch[thread]), math.prod(frame.grid), frame.threads)
         return spikes, *after
 
     @staticmethod
@@ -426,7 +426,7 @@ class _FusedSRM(torch.autograd.Function):
         given = *frame.steps(currents), *frame.state(before), *frame.steps(gradients[0]), *frame.state(to_after)
         made = *frame.steps(to_currents), *frame.state(to_before), sums
         shared = frame.sizes, _table(constants, frame), *_slope(ctx.surrogate), *given, *made
-        in_parallel(
+        parallel_for(
             lambda thread, first, last: _backward(first, last, *shared, scratch[thread], slopes[thread], states[thread]), tiles, threads
         )
         to_constants: list[Tensor | None] = [None] * 5

@@ -12,7 +12,7 @@ from torch import Tensor
 WARM_UPS = 3  # libraries choose algorithms and reserve memory in their first calls
 
 
-def recorded(work: Callable[[], None], noise: torch.Generator | None = None, kept: Sequence[Tensor] = ()) -> Callable[[], None]:
+def capture_cuda_graph(work: Callable[[], None], noise: torch.Generator | None = None, kept: Sequence[Tensor] = ()) -> Callable[[], None]:
     """What does the same as `work` when called: `work` is called a few times, its kernels are recorded, and then they alone are replayed.
 
     It must read and write memory at fixed places, and ask the host for nothing. noise: the generator it draws from, if any. kept: what it

@@ -14,7 +14,6 @@ are multiplied in float32, and in training their currents are infinite or not a 
 from __future__ import annotations
 
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -22,11 +21,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from .triton_runtime import TRITON_AVAILABLE
+
 SHIFT = 11
 """Bits of float16: the second part is larger than it counts by a factor of 2^11."""
 TOP, LARGEST = 15, 100
 """Gradients are scaled to stay below 2^15, which float16 holds, by 2^100 at most, which float32 holds."""
-TRITON = find_spec("triton") is not None
 
 
 def can_run(x: Tensor, weight: Tensor) -> bool:
@@ -38,7 +38,7 @@ def _mixed(x: Tensor, weight: Tensor) -> bool:
     return x.dtype == torch.float16 and weight.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type)
 
 
-def as_wide_as(x: Tensor, weight: Tensor) -> Tensor:
+def match_precision(x: Tensor, weight: Tensor) -> Tensor:
     """x in float32 where it came as float16 to weights in float32, and autocast does not narrow those."""
     return x.float() if _mixed(x, weight) else x
 
@@ -65,9 +65,9 @@ def mixed_product(x: Tensor, weight: Tensor) -> Tensor:
     return _product(x, parts) if shared else _product_side_by_side(x, parts)
 
 
-def in_parts(values: Tensor, scale: Tensor | None = None) -> Tensor:
+def split_float16(values: Tensor, scale: Tensor | None = None) -> Tensor:
     """Two parts (K, 2, ...) in float16 of values (K, ...) in float32, times a scale."""
-    if values.is_cuda and TRITON and values.is_contiguous():
+    if values.is_cuda and TRITON_AVAILABLE and values.is_contiguous():
         from .split_kernel import split  # imported here since Triton takes a while
 
         return split(values, scale)
@@ -96,7 +96,7 @@ def _kept_parts(weight: Tensor, shared: bool) -> Tensor | None:
     """Parts of weights that nothing trains, taken apart once, below each other or side by side; None where float16 does not hold them."""
     kept = _KEPT.get(weight)  # type: ignore[no-untyped-call]
     if kept is None or kept[:2] != (weight._version, shared):
-        parts = in_parts(weight)
+        parts = split_float16(weight)
         if not bool(parts.isfinite().all()):
             kept = (weight._version, shared, None)
         else:
@@ -112,7 +112,7 @@ class _MixedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        parts = in_parts(weight)  # anew each time: a recorded step must see what training made of the weights
+        parts = split_float16(weight)  # anew each time: a recorded step must see what training made of the weights
         return _product(x, parts.flatten(1, 2))
 
     @staticmethod
@@ -123,5 +123,5 @@ class _MixedProduct(torch.autograd.Function):
         _, exponent = torch.frexp(torch.linalg.vector_norm(to_y, torch.inf))
         scale = torch.exp2((TOP - exponent).clamp(max=LARGEST))
         turned = _spread(x, 1).transpose(1, 2).expand(len(weight), -1, -1)
-        to_weight = torch.bmm(turned, in_parts(to_y, scale).flatten(1, 2), out_dtype=torch.float32)
+        to_weight = torch.bmm(turned, split_float16(to_y, scale).flatten(1, 2), out_dtype=torch.float32)
         return None, to_weight.div_(scale)

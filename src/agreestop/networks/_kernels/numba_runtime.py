@@ -27,12 +27,12 @@ PARTS = 4  # of a thread, so that one that others hold up does not hold up all
 HUGE_PAGE, HUGE = 1 << 21, 1 << 22
 """Bytes of a huge page, and of an array that is worth some: the C library gives large ones back to the system and asks for them anew."""
 
-_memory: ContextVar[Memory | None] = ContextVar("memory that `reusing` lends", default=None)
-_left: ContextVar[int | None] = ContextVar("threads that `alone` left to the loops", default=None)
+_memory: ContextVar[MemoryPool | None] = ContextVar("memory that `use_memory_pool` lends", default=None)
+_left: ContextVar[int | None] = ContextVar("threads that `single_threaded` left to the loops", default=None)
 
 
 @cache
-def available() -> bool:
+def numba_available() -> bool:
     """Whether loops can be compiled here."""
     try:
         import numba
@@ -70,12 +70,12 @@ def instruction(function: Callable[..., Any]) -> Any:
 
 
 def threads_for(work: int, worth_a_thread: int) -> int:
-    """How many threads the work is worth, of those that PyTorch may use, or could before `alone`."""
+    """How many threads the work is worth, of those that PyTorch may use, or could before `single_threaded`."""
     return min(_left.get() or torch.get_num_threads(), 1 + work // worth_a_thread)
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def single_threaded() -> Iterator[None]:
     """Within it PyTorch's operators take one thread, and the loops as many as PyTorch had; for work that is done in loops for the most.
 
     PyTorch's threads wait by spinning for milliseconds after each of its operators, on cores that the loops could use; and an operator
@@ -91,7 +91,7 @@ def alone() -> Iterator[None]:
         _left.reset(token)
 
 
-def in_parallel(work: Callable[[int, int, int], None], items: int, threads: int, parts: int = PARTS) -> None:
+def parallel_for(work: Callable[[int, int, int], None], items: int, threads: int, parts: int = PARTS) -> None:
     """Call work(thread, first, last) until all items are done, in `threads` threads of which this is one, with so many parts for each.
 
     Which thread takes which items is left to chance, so work must not let a result depend on it.
@@ -122,14 +122,14 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 
 def empty(shape: Sequence[int], strides: Sequence[int] | None = None) -> Tensor:
-    """An empty, dense float32 tensor; a large one in the memory of `reusing`, or in some of its own."""
+    """An empty, dense float32 tensor; a large one in the memory of `use_memory_pool`, or in some of its own."""
     if 4 * math.prod(shape) >= HUGE:
-        return (_memory.get() or Memory()).lend(shape, strides)
+        return (_memory.get() or MemoryPool()).lend(shape, strides)
     return torch.empty(shape) if strides is None else torch.empty_strided(shape, strides)
 
 
 @final
-class Memory:
+class MemoryPool:
     """Blocks of memory for large tensors. One that nobody holds any more is lent again, and all are given back with this.
 
     They lie on huge pages, where the system has some: to be given small ones takes as long as the work that fills them.
@@ -155,7 +155,7 @@ class Memory:
 
 
 @contextmanager
-def reusing(memory: Memory) -> Iterator[None]:
+def use_memory_pool(memory: MemoryPool) -> Iterator[None]:
     """Within it the loops fill tensors in this memory."""
     token = _memory.set(memory)
     try:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from agreestop.common.cores import cores
 
-from .numba_runtime import in_parallel
+from .numba_runtime import parallel_for
 
 
 def upload(array: Tensor | NDArray[Any], device: torch.device | str) -> Tensor:
@@ -27,13 +27,13 @@ COPIERS, PARTS, WORTH_SHARING = 2, 2, 1 << 20
 """Threads that copy together at most, the parts of each, and the bytes that are worth it: one core does not copy at the speed of memory."""
 
 
-def gather(source: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+def copy_rows(source: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
     """Copy these rows of `source`."""
 
     def copy(_: int, first: int, last: int) -> None:
         source.take(rows[first:last], axis=0, out=out[first:last], mode="clip")
 
-    in_parallel(copy, len(rows), _copiers(out.nbytes), PARTS)
+    parallel_for(copy, len(rows), _copiers(out.nbytes), PARTS)
 
 
 def _locked(source: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def _locked(source: Tensor) -> Tensor:
     def copy(_: int, first: int, last: int) -> None:
         np.copyto(out[first:last], given[first:last])
 
-    in_parallel(copy, len(out), _copiers(out.nbytes), PARTS)
+    parallel_for(copy, len(out), _copiers(out.nbytes), PARTS)
     return locked
 
 
@@ -57,13 +57,13 @@ def _copiers(count: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Sent:
+class PendingUpload:
     """An array on its way."""
 
     there: Tensor
     event: Any
 
-    def received(self) -> Tensor:
+    def wait(self) -> Tensor:
         """The array, which whatever is computed from now on waits for."""
         if self.event is not None:
             current = torch.cuda.current_stream(self.there.device)
@@ -73,24 +73,24 @@ class Sent:
 
 
 @final
-class Sender:
+class AsyncUpload:
     """Sends arrays to a device while that computes; what it sends is there once it is `received`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def send(self, source: Tensor) -> Sent:
+    def send(self, source: Tensor) -> PendingUpload:
         """On its way from now on."""
         if self._stream is None:
-            return Sent(source.to(self._device), None)
+            return PendingUpload(source.to(self._device), None)
         locked = _locked(source)
         with torch.cuda.stream(self._stream):
             there = locked.to(self._device, non_blocking=True)
-            return Sent(there, self._stream.record_event())
+            return PendingUpload(there, self._stream.record_event())
 
 
-def as_numbers(inputs: Tensor) -> Tensor:
+def as_floats(inputs: Tensor) -> Tensor:
     """Booleans as float16 on a GPU, which holds them exactly and multiplies fastest; all else as float32."""
     return inputs.to(torch.float16 if inputs.is_cuda and inputs.dtype == torch.bool else torch.float32)
 
@@ -99,4 +99,4 @@ def time_first(inputs: NDArray[Any], device: str) -> Tensor:
     """(n, T, ...) as numbers (T, n, ...) on the device."""
     if torch.device(device).type == "cpu":
         return torch.as_tensor(np.ascontiguousarray(np.moveaxis(inputs, 1, 0))).float()
-    return as_numbers(upload(inputs, device).transpose(0, 1))
+    return as_floats(upload(inputs, device).transpose(0, 1))
