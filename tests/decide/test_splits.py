@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import agreestop as ag
+from agreestop.decide.calibrated import gather_evidence
+from agreestop.decide.splits import divisions, realisations
 from tests.decide.strategies import make_sample
 
 RULE = ag.SpikeCP(0.8, (1, 2, 3), 1, pooling=ag.MergeConfidence(), calibration="stop-aware")
@@ -82,3 +84,21 @@ def test_too_few_calibration_rows_are_said_once() -> None:
 def test_repeat_splits_refuses(call: Callable[[], object], match: str) -> None:
     with pytest.raises(ag.InputError, match=match):
         call()
+
+
+def test_realisations_name_their_rows_and_what_was_decided() -> None:
+    """One calibrated by hand on the same rows decides the same, and the figures are means over its test rows."""
+    log_confidence, labels = make_sample(90)
+    evidence = gather_evidence(RULE, log_confidence, [0, 1, 2])
+    splits = ag.repeat_splits(RULE, log_confidence, labels, n_calibration=60, repeats=4, seed=5)
+    runs = list(realisations(RULE, evidence, labels, 4, 60, 4, 5))
+    assert len(runs) == 4
+    for index, (run, (calibration, test)) in enumerate(zip(runs, divisions(90, 60, 4, 5), strict=True)):
+        np.testing.assert_array_equal(run.calibration, calibration)
+        np.testing.assert_array_equal(run.test, test)
+        assert sorted([*calibration, *test]) == list(range(90))
+        decisions = RULE.calibrate(log_confidence[calibration], labels[calibration]).decide(log_confidence[test])
+        np.testing.assert_array_equal(run.stops, decisions.stop_index)
+        np.testing.assert_array_equal(run.sets, decisions.sets)
+        assert splits.coverages[index] == run.sets[np.arange(30), labels[test]].mean()
+        assert splits.set_sizes[index] == decisions.set_size.mean()

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from agreestop.common.arrays import Booleans, Integers
 from agreestop.common.errors import InputError
 from agreestop.common.files import atomic_writer
+from agreestop.common.npz import Arrays, read_list, read_npz, read_text
 
 from .checks import as_checkpoints, as_labels, as_log_confidence, columns_of
 from .confidence import log_confidence
@@ -112,16 +113,16 @@ def load_spikes(path: str | PathLike[str]) -> Spikes:
     content = _read(path)
     if "spikes" not in content:
         raise InputError(f"{path} holds {sorted(content)} but no 'spikes': give a file that save_spikes wrote.")
-    classes = tuple(str(name) for name in _list(path, content, "classes")) if "classes" in content else None
-    return Spikes(_unpack(path, content), content.get("labels"), classes, str(content.get("engine", "")))
+    classes = tuple(str(name) for name in read_list(path, content, "classes")) if "classes" in content else None
+    return Spikes(_unpack(path, content), content.get("labels"), classes, read_text(content, "engine"))
 
 
 def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None) -> Scores:
     """Read a score file, at all its times or at those named."""
     content = _read(path)
     labels = content.get("labels")
-    classes = tuple(str(name) for name in _list(path, content, "classes")) if "classes" in content else None
-    engine = str(content.get("engine", ""))
+    classes = tuple(str(name) for name in read_list(path, content, "classes")) if "classes" in content else None
+    engine = read_text(content, "engine")
     if "spikes" in content:
         spikes = _unpack(path, content)
         known = tuple(range(1, spikes.shape[1] + 1))
@@ -132,7 +133,7 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     for name in ("log_confidence", "times"):
         if name not in content:
             raise InputError(f"{path} holds {sorted(content)} but no {name!r}: a score file has log_confidence and times, or spikes.")
-    scores = Scores(content["log_confidence"], labels, tuple(_list(path, content, "times")), classes, engine)
+    scores = Scores(content["log_confidence"], labels, tuple(read_list(path, content, "times")), classes, engine)
     if times is None:
         return scores
     wanted = as_checkpoints(times)
@@ -140,25 +141,11 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     return replace(scores, log_confidence=scores.log_confidence[:, columns], times=wanted)
 
 
-def _read(path: str | PathLike[str]) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file."""
-    try:
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:  # noqa: PTH123
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}: check the path.") from None
-    except Exception:  # whatever zip, zlib and numpy make of bytes that are not theirs
-        raise InputError(f"{path} is not a whole score file: write one with save_scores, save_spikes or numpy.savez.") from None
+def _read(path: str | PathLike[str]) -> Arrays:
+    return read_npz(path, "score file", "write one with save_scores, save_spikes or numpy.savez")
 
 
-def _list(path: str | PathLike[str], content: dict[str, NDArray[Any]], name: str) -> list[Any]:
-    if content[name].ndim != 1:
-        raise InputError(f"{path} holds {name} of shape {content[name].shape}: a list, one axis, is needed.")
-    values: list[Any] = content[name].tolist()
-    return values
-
-
-def _unpack(path: str | PathLike[str], content: dict[str, NDArray[Any]]) -> Booleans:
+def _unpack(path: str | PathLike[str], content: Arrays) -> Booleans:
     sizes = content.get("spikes_shape", np.empty(0, dtype=np.int64))
     shape = tuple(sizes.ravel().tolist()) if sizes.dtype.kind in "iu" else ()
     bits = content["spikes"]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common.arrays import Floats, Integers
+from agreestop.common.arrays import Booleans, Floats, Integers
 from agreestop.common.errors import InputError
 
 from .calibrated import gather_evidence, refuse_tuned
@@ -75,22 +75,48 @@ def repeat_splits(
     return split_figures(rule, evidence, truth, classes, n_calibration, repeats, seed)
 
 
+@dataclass(frozen=True, eq=False)
+class Realisation:
+    """One random division of a pool: its calibration rows and test rows, and for each test row the stop index (b,) and the set (b, C)."""
+
+    calibration: Integers
+    test: Integers
+    stops: Integers
+    sets: Booleans
+
+
+def divisions(n: int, n_calibration: int, repeats: int, seed: int) -> Iterator[tuple[Integers, Integers]]:
+    """Random calibration rows and test rows out of n, `repeats` times. The seed alone decides; more repeats begin with the same ones."""
+    rng = np.random.default_rng(seed)
+    for _ in range(repeats):
+        order = rng.permutation(n)
+        yield order[:n_calibration], order[n_calibration:]
+
+
+def realisations(
+    rule: Rule, evidence: Floats, labels: Integers, classes: int, n_calibration: int, repeats: int, seed: int
+) -> Iterator[Realisation]:
+    """Fit the rule on the calibration rows of each division and decide on its test rows, from evidence (n, M, ...) of the whole pool.
+
+    This is the one loop over realisations: `repeat_splits`, `tune`, the report and the paper's figures all use it.
+    """
+    for calibration, test in divisions(len(labels), n_calibration, repeats, seed):
+        policy = rule.fit(evidence[calibration], labels[calibration], classes)
+        state = policy.start(len(test), classes, 0)
+        stops, sets = run_policy(policy, partial(_rows_at, evidence[test]), state, len(rule.checkpoints), classes)
+        yield Realisation(calibration, test, stops, sets)
+
+
 def _rows_at(evidence: Floats, index: int, active: Integers) -> Floats:
     return evidence[active, index]
 
 
 def split_figures(rule: Rule, evidence: Floats, labels: Integers, classes: int, n_calibration: int, repeats: int, seed: int) -> Splits:
-    """The figures of every realisation, from evidence (n, M, ...) that is at hand."""
+    """The figures of every realisation, from evidence (n, M, ...) of the whole pool."""
     clock = np.array(rule.checkpoints, dtype=np.float64) / float(rule.checkpoints[-1])
-    rng = np.random.default_rng(seed)
     coverages, latencies, set_sizes = np.empty(repeats), np.empty(repeats), np.empty(repeats)
-    for repeat in range(repeats):
-        order = rng.permutation(len(labels))
-        calibration, test = order[:n_calibration], order[n_calibration:]
-        policy = rule.fit(evidence[calibration], labels[calibration], classes)
-        state = policy.start(len(test), classes, 0)
-        stops, sets = run_policy(policy, partial(_rows_at, evidence[test]), state, len(clock), classes)
-        coverages[repeat] = sets[np.arange(len(test)), labels[test]].mean()
-        latencies[repeat] = clock[stops].mean()
-        set_sizes[repeat] = np.count_nonzero(sets, axis=1).mean()
+    for repeat, run in enumerate(realisations(rule, evidence, labels, classes, n_calibration, repeats, seed)):
+        coverages[repeat] = run.sets[np.arange(len(run.test)), labels[run.test]].mean()
+        latencies[repeat] = clock[run.stops].mean()
+        set_sizes[repeat] = np.count_nonzero(run.sets, axis=1).mean()
     return Splits(coverages, latencies, set_sizes)

@@ -17,31 +17,25 @@ from numpy.typing import NDArray
 
 from agreestop.common.arrays import Booleans
 from agreestop.common.errors import InputError
+from agreestop.common.splitmix import mix
 
 Marks = NDArray[np.uint64]
 
 
-def _mix(values: Marks) -> Marks:
-    """Bits spread over the whole word (the finaliser of splitmix64)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
 def _weights(count: int) -> Marks:
-    return _mix(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
+    return mix(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
 
 
 def mark_cells(log_confidence: NDArray[np.floating]) -> Marks:
     """One mark for each leading entry of an array (..., K, C), the same in float32 and float64."""
     flat = np.ascontiguousarray(log_confidence, dtype=np.float32).reshape(*log_confidence.shape[:-2], -1)
     bits = flat.view(np.uint32).astype(np.uint64)
-    return np.asarray((_mix(bits) * _weights(flat.shape[-1])).sum(axis=-1, dtype=np.uint64))
+    return np.asarray((mix(bits) * _weights(flat.shape[-1])).sum(axis=-1, dtype=np.uint64))
 
 
 def join_marks(marks: Marks) -> Marks:
     """(n, M) marks of cells to (n,) marks of rows."""
-    return np.asarray((_mix(marks) * _weights(marks.shape[-1])).sum(axis=-1, dtype=np.uint64))
+    return np.asarray((mix(marks) * _weights(marks.shape[-1])).sum(axis=-1, dtype=np.uint64))
 
 
 def mark_rows(log_confidence: NDArray[np.floating], columns: Sequence[int]) -> Marks:
