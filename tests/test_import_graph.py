@@ -63,7 +63,7 @@ def package_of(module: str) -> str:
 
 
 def wrong_edges(edges: dict[str, set[str]]) -> list[str]:
-    """Imports against the order of the packages. The top level (`agreestop` itself) may import from every package, and no package imports it."""
+    """Imports against the order of the packages. The top level may import from every package, and no package imports it."""
     wrong = []
     for name, targets in edges.items():
         for target in targets:
