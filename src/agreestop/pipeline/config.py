@@ -30,11 +30,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from agreestop.common.errors import InputError
 from agreestop.decide.checks import as_checkpoints, as_max_set_size
@@ -184,6 +184,14 @@ class RunConfig:
 
 def load_config(path: str | PathLike[str]) -> RunConfig:
     """Read a configuration. An unknown key is refused, with the known ones that look like it."""
+    return load_settings(RunConfig, path)
+
+
+Settings = TypeVar("Settings")
+
+
+def load_settings(kind: type[Settings], path: str | PathLike[str]) -> Settings:
+    """Read a TOML file into a dataclass of settings, which may hold other dataclasses. Unknown keys and wrong types are refused."""
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -192,54 +200,53 @@ def load_config(path: str | PathLike[str]) -> RunConfig:
         raise InputError(f"cannot read {path}: {error.strerror}; give a TOML file.") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path} cannot be read as TOML: {error}.") from None
-    return _build(RunConfig, content, "")
+    return _build(kind, content, "")
 
 
-Settings = TypeVar("Settings")
-
-
-def _build(kind: type[Settings], content: Mapping[str, Any], place: str) -> Settings:
+def _build(kind: type[Settings], content: Mapping[str, Any], prefix: str) -> Settings:
     known = {entry.name: entry for entry in fields(kind)}  # type: ignore[arg-type]
     types = get_type_hints(kind)
     for name in content:
         if name not in known:
             near = get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known)
-            raise InputError(f"the key {place}{name} is not known: did you mean {' or '.join(near)}?")
-    values = {name: _value(types[name], value, f"{place}{name}") for name, value in content.items()}
+            raise InputError(f"the key {prefix}{name} is not known: did you mean {' or '.join(near)}?")
+    values = {name: _value(types[name], value, f"{prefix}{name}") for name, value in content.items()}
     missing = [name for name, entry in known.items() if name not in values and entry.default is entry.default_factory is MISSING]
     if missing:
-        raise InputError(f"the key {place}{missing[0]} is missing: give it.")
+        raise InputError(f"the key {prefix}{missing[0]} is missing: give it.")
     return kind(**values)
 
 
-def _value(kind: Any, value: Any, place: str) -> Any:
-    if kind in (DataSettings, NetworkSettings, DecideSettings):
+def _value(kind: Any, value: Any, key: str) -> Any:
+    """The value of a key, as the type of its field wants it; an optional field is given or left out."""
+    if type(None) in get_args(kind):
+        (kind,) = (option for option in get_args(kind) if option is not type(None))
+    if is_dataclass(kind):
         if not isinstance(value, dict):
-            raise InputError(f"{place} is {value!r}: a table, [{place}], is needed.")
-        return _build(kind, value, f"{place}.")
-    if kind == tuple[EnsembleSettings, ...]:
-        if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-            raise InputError(f"{place} is {value!r}: tables, [[{place}]], are needed.")
-        return tuple(_build(EnsembleSettings, entry, f"{place}.") for entry in value)
-    for scalar, (wanted, words) in SCALARS.items():
-        if kind == scalar or kind == scalar | None:
-            # bool is an int in Python, but true is no number in a configuration
-            if not isinstance(value, wanted) or (isinstance(value, bool) and scalar is not bool):
-                raise InputError(f"{place} is {value!r}: {words} is needed.")
-            return value
-    return _numbers(float in get_args(kind), value, place)
+            raise InputError(f"{key} is {value!r}: a table, [{key}], is needed.")
+        return _build(cast(type[Any], kind), value, f"{key}.")
+    if get_origin(kind) is tuple:
+        (entry, _) = get_args(kind)
+        if is_dataclass(entry):
+            if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+                raise InputError(f"{key} is {value!r}: tables, [[{key}]], are needed.")
+            return tuple(_build(cast(type[Any], entry), one, f"{key}.") for one in value)
+        if not isinstance(value, list) or not all(_is(entry, one) for one in value):
+            raise InputError(f"{key} is {value!r}: a list of {SCALARS[entry][2]} is needed.")
+        return tuple(value)
+    if not _is(kind, value):
+        raise InputError(f"{key} is {value!r}: {SCALARS[kind][1]} is needed.")
+    return value
 
 
-SCALARS: dict[type, tuple[tuple[type, ...], str]] = {
-    str: ((str,), "a text"),
-    bool: ((bool,), "true or false"),
-    int: ((int,), "a whole number"),
-    float: ((int, float), "a number"),
+SCALARS: dict[type, tuple[tuple[type, ...], str, str]] = {
+    str: ((str,), "a text", "texts"),
+    bool: ((bool,), "true or false", "true and false"),
+    int: ((int,), "a whole number", "whole numbers"),
+    float: ((int, float), "a number", "numbers"),
 }
 
 
-def _numbers(fractions: bool, value: Any, place: str) -> tuple[float, ...]:
-    wanted = (int, float) if fractions else (int,)
-    if not isinstance(value, list) or not all(isinstance(one, wanted) and not isinstance(one, bool) for one in value):
-        raise InputError(f"{place} is {value!r}: a list of {'numbers' if fractions else 'whole numbers'} is needed.")
-    return tuple(value)
+def _is(scalar: type, value: Any) -> bool:
+    """Whether a value has that type; bool is an int in Python, but true is no number in a configuration."""
+    return isinstance(value, SCALARS[scalar][0]) and (scalar is bool or not isinstance(value, bool))
