@@ -1,0 +1,196 @@
+"""Events: the sparse and the dense form say the same, rows are rows, and equal inputs have equal hashes."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from agreestop.common.errors import InputError
+from agreestop.events import container
+from agreestop.events.container import Events, dense_rows, input_ids, input_shape
+from tests.decide.strategies import assert_one_sentence
+from tests.events import reference
+
+DTYPES = (np.bool_, np.uint8, np.int16, np.int64, np.float16, np.float32, np.float64)
+SHAPES = ((4, 6, 2, 3, 5), (5, 7, 12), (3, 4), (6, 1, 3, 4, 4), (0, 3, 2), (1, 1, 1), (7, 5, 1, 1))
+
+
+def some_inputs(shape: tuple[int, ...], dtype: Any = np.bool_, density: float = 0.3, seed: int = 0) -> NDArray[Any]:
+    rng = np.random.default_rng(seed)
+    values = np.ones(shape) if dtype == np.bool_ else rng.integers(1, 100, shape)
+    signs = np.where(rng.random(shape) < 0.5, -1, 1) if np.dtype(dtype).kind in "if" else 1
+    array: NDArray[Any] = np.where(rng.random(shape) < density, values * signs, 0).astype(dtype)
+    return array
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("block", [1, 50, container.BLOCK])
+def test_both_forms_say_the_same(
+    dtype: Any, shape: tuple[int, ...], density: float, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container, "BLOCK", block)
+    x = some_inputs(shape, dtype, density)
+    events = Events.from_dense(x)
+    dense = events.to_dense()
+    assert dense.dtype == events.dtype == x.dtype
+    assert dense.shape == events.shape == input_shape(events) == input_shape(x) == shape
+    np.testing.assert_array_equal(dense, x)
+    assert (events.values is None) == (dtype == np.bool_)
+    assert len(events) == len(x)
+    assert events.density == pytest.approx(np.count_nonzero(x) / max(1, x.size))
+    np.testing.assert_array_equal(input_ids(events), input_ids(x))
+
+
+@given(data=st.data(), form=st.sampled_from(("slice", "integers", "mask", "list", "one")))
+@settings(deadline=None, max_examples=100)
+def test_rows_are_those_of_the_dense_form(data: st.DataObject, form: str) -> None:
+    n = data.draw(st.integers(1, 9))
+    x = some_inputs((n, 3, 2, 4), data.draw(st.sampled_from(DTYPES)), data.draw(st.sampled_from((0.0, 0.2, 0.9))))
+    labels = np.arange(n) % 3
+    numbers = st.lists(st.integers(-n, n - 1), max_size=12)
+    bound = st.one_of(st.none(), st.integers(-12, 12))
+    index: Any
+    if form == "slice":
+        index = slice(data.draw(bound), data.draw(bound), data.draw(st.sampled_from((None, 1, 2, -1))))
+    elif form == "mask":
+        index = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    elif form == "one":
+        index = data.draw(st.integers(-n, n - 1))
+    else:
+        index = data.draw(numbers)
+        index = np.array(index, np.int64) if form == "integers" else index
+    events = Events.from_dense(x, labels, ("a", "b", "c"))
+    expected = x[[index] if form == "one" else index if form in ("slice", "mask") else np.array(index, np.int64)]
+    part = events.rows(index)
+    np.testing.assert_array_equal(part.to_dense(), expected)
+    for inputs in (events, x):
+        rows = dense_rows(inputs, index)
+        assert rows.dtype == x.dtype
+        np.testing.assert_array_equal(rows, expected)
+    assert part.labels is not None
+    np.testing.assert_array_equal(part.labels, labels[[index] if form == "one" else index] if len(part) else [])
+    assert part.classes == ("a", "b", "c")
+    np.testing.assert_array_equal(input_ids(part), input_ids(x)[[index] if form == "one" else index] if len(part) else [])
+
+
+def test_inputs_that_differ_have_different_hashes() -> None:
+    x = np.zeros((1, 4, 3), np.float32)
+    x[0, 1, 2] = 1
+    others = [x, np.zeros_like(x), np.concatenate((x, np.zeros((1, 1, 3), np.float32)), axis=1), x.reshape(1, 3, 4), x.reshape(1, 4, 3, 1)]
+    for step in range(4):
+        for cell in range(3):
+            for value in (0.5, 2, -1):
+                other = x.copy()
+                other[0, step, cell] = value
+                others.append(other)
+    hashes = [int(input_ids(other)[0]) for other in others]
+    assert len(set(hashes)) == len(hashes)
+    many = np.random.default_rng(0).random((3000, 4, 5)) < 0.5
+    assert len(np.unique(input_ids(many))) == len(np.unique(many.reshape(3000, -1), axis=0))
+
+
+def test_a_hash_is_about_the_input_alone() -> None:
+    x = some_inputs((20, 5, 7))
+    np.testing.assert_array_equal(input_ids(x[::-1]), input_ids(x)[::-1])
+    np.testing.assert_array_equal(input_ids(x.astype(np.uint8)), input_ids(x))
+    np.testing.assert_array_equal(input_ids(x.astype(">f8")), input_ids(x))
+
+
+def test_a_hash_is_that_of_plain_integers() -> None:
+    """Score files keep these hashes, so they must never change."""
+    x = np.array([[[1.5, 0.0], [0.0, -2.0]]])
+    form = 0
+    for side in (2, 2):
+        form = reference.mix((form + reference.GAMMA * (side + 1)) % reference.WORD)
+    total = 0
+    for position, bits in ((0, 0x3FF8000000000000), (3, 0xC000000000000000)):  # of 1.5 and -2 as float64
+        total += reference.mix(reference.mix((form + reference.GAMMA * (position + 1)) % reference.WORD) ^ bits)
+    assert input_ids(x).tolist() == [reference.mix((form + total) % reference.WORD)]
+    assert input_ids(np.array([[[True, False], [False, True]]])).tolist() == [16397775966040898585]
+
+
+def test_arrays_in_any_order_of_memory_are_read() -> None:
+    x = some_inputs((6, 5, 4, 3), np.float32)
+    for other in (np.asfortranarray(x), x[::-1][::-1], np.ascontiguousarray(x.T).T, x.tolist()):
+        np.testing.assert_array_equal(Events.from_dense(other).to_dense(), x)
+
+
+def test_memory_beside_the_result_is_small() -> None:
+    x = np.zeros((4000, 10, 2, 20, 20), np.bool_)  # 32 MB
+    x[:, ::5, 0, ::7, ::7] = True
+    tracemalloc.start()
+    events = Events.from_dense(x)
+    built = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    input_ids(events)
+    input_ids(x)
+    hashed = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert built < x.nbytes
+    assert hashed < x.nbytes
+
+
+def test_repr_tells_what_there_is() -> None:
+    assert repr(Events.from_dense(np.eye(4, dtype=bool)[None], [0])) == "Events(shape=(1, 4, 4), dtype=bool, density=0.25, labelled)"
+
+
+GOOD: dict[str, Any] = {"indices": np.array([0, 2, 1]), "pointers": np.array([0, 2, 2, 3, 3]), "values": None, "shape": (2, 2, 3)}
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "pointers fall": ({"pointers": np.array([0, 2, 1, 3, 3])}, "pointers must rise from 0 to 3"),
+    "pointers end early": ({"pointers": np.array([0, 2, 2, 2, 2])}, "pointers must rise from 0 to 3"),
+    "pointers begin late": ({"pointers": np.array([1, 2, 2, 3, 3])}, "pointers must rise from 0 to 3"),
+    "few pointers": ({"pointers": np.array([0, 3])}, r"pointers has 2 entries for 2 inputs of 2 steps: n T \+ 1 = 5 are needed"),
+    "real pointers": ({"pointers": np.zeros(5)}, "one axis of integers is needed"),
+    "index beyond": ({"indices": np.array([0, 3, 1])}, "indices holds 3, but a step of shape \\(3,\\) has 3 cells"),
+    "negative index": ({"indices": np.array([-1, 2, 1])}, "indices holds -1"),
+    "index twice": ({"indices": np.array([2, 2, 1])}, "indices must increase within each step"),
+    "values of others": ({"values": np.ones(2)}, "values are float64 of shape \\(2,\\) for 3 indices"),
+    "value nan": ({"values": np.array([1, np.nan, 1])}, "values holds nan"),
+    "value 0": ({"values": np.array([1, 0, 1])}, "values holds 0: leave out what is zero"),
+    "words": ({"values": np.array(["a", "b", "c"])}, "one real number for each index"),
+    "one axis": ({"shape": (2,)}, r"inputs has shape \(2,\): \(n, T, \.\.\.\) is needed"),
+    "no steps": ({"shape": (2, 0, 3)}, "at least one step"),
+    "labels": ({"labels": [0]}, "labels has 1 entries for 2 inputs"),
+    "unknown class": ({"labels": [0, 2], "classes": ("a", "b")}, "labels holds 2, but there are 2 classes"),
+}
+
+
+@pytest.mark.parametrize(("changes", "match"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_other_arrays_are_refused(changes: dict[str, Any], match: str) -> None:
+    Events(**GOOD)
+    with pytest.raises(InputError, match=match) as caught:
+        Events(**(GOOD | changes))
+    assert_one_sentence(str(caught.value))
+
+
+DENSE_MISTAKES: dict[str, tuple[Any, str]] = {
+    "nan": (np.full((1, 2, 3), np.nan), "inputs holds nan at"),
+    "complex": (np.ones((1, 2, 3), np.complex64), "inputs has dtype complex64: booleans or real numbers"),
+    "words": (np.array([["a"]]), "inputs has dtype <U1"),
+    "ragged": ([[1], [2, 3]], "inputs cannot be read as one array"),
+    "one axis": (np.ones(3), r"inputs has shape \(3,\)"),
+}
+
+
+@pytest.mark.parametrize(("x", "match"), DENSE_MISTAKES.values(), ids=DENSE_MISTAKES.keys())
+def test_other_dense_inputs_are_refused(x: Any, match: str) -> None:
+    with pytest.raises(InputError, match=match) as caught:
+        Events.from_dense(x)
+    assert_one_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize("index", [[3], [-4], [0.5], np.zeros(2, np.bool_), np.zeros((1, 1), np.int64)])
+def test_rows_that_are_not_there_are_refused(index: Any) -> None:
+    events = Events.from_dense(some_inputs((3, 2, 2)))
+    for call in (events.rows, lambda rows: dense_rows(events.to_dense(), rows)):
+        with pytest.raises(InputError, match="give") as caught:
+            call(index)
+        assert_one_sentence(str(caught.value))
