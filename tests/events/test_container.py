@@ -33,9 +33,7 @@ def some_inputs(shape: tuple[int, ...], dtype: Any = np.bool_, density: float = 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("block", [1, 50, container.BLOCK])
-def test_both_forms_say_the_same(
-    dtype: Any, shape: tuple[int, ...], density: float, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_forms_say_the_same(dtype: Any, shape: tuple[int, ...], density: float, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container, "BLOCK", block)
     x = some_inputs(shape, dtype, density)
     events = Events.from_dense(x)

@@ -67,9 +67,7 @@ def read_mapped(path: str | PathLike[str], what: str, how: str, mmap: bool = Tru
         with open(path, "rb") as stream, zipfile.ZipFile(stream) as archive:  # noqa: PTH123
             if "digest.npy" not in archive.namelist() and archive.testzip() is not None:
                 raise ValueError("wrong checksum")
-            arrays = {
-                info.filename.removesuffix(".npy"): _read_member(path, stream, archive, info, mmap) for info in archive.infolist()
-            }
+            arrays = {info.filename.removesuffix(".npy"): _read_member(path, stream, archive, info, mmap) for info in archive.infolist()}
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: check the path.") from None
     except Exception:  # zip, zlib and numpy raise errors of many types for foreign or damaged bytes

@@ -225,9 +225,7 @@ def _as_rows(index: RowIndex, n: int) -> Integers:
     if rows.ndim == 1 and rows.dtype == np.bool_ and len(rows) == n:
         return np.flatnonzero(rows)
     if rows.ndim != 1 or (rows.dtype.kind not in "iu" and rows.size):
-        raise InputError(
-            f"the rows are given as {rows.dtype} of shape {rows.shape}: give a slice, integers, or a mask of {n} booleans, one for each input."
-        )
+        raise InputError(f"the rows are given as {rows.dtype} of shape {rows.shape}: give a slice, integers, or a mask of {n} booleans.")
     rows = rows.astype(np.int64)
     if rows.size and (rows.min() < -n or rows.max() >= n):
         wrong = rows[(rows < -n) | (rows >= n)][0]
@@ -249,9 +247,13 @@ def _check_sparse(indices: NDArray[Any], pointers: NDArray[Any], values: NDArray
         given = f"indices are {indices.dtype} of shape {indices.shape} and pointers {pointers.dtype} of shape {pointers.shape}"
         raise InputError(f"{given}: one axis of integers is needed for both.")
     if len(pointers) != steps + 1:
-        raise InputError(f"pointers has {len(pointers)} entries for {shape[0]} inputs of {shape[1]} steps: n T + 1 = {steps + 1} are needed.")
+        raise InputError(
+            f"pointers has {len(pointers)} entries for {shape[0]} inputs of {shape[1]} steps: n T + 1 = {steps + 1} are needed."
+        )
     if pointers[0] != 0 or pointers[-1] != len(indices) or (pointers[1:] < pointers[:-1]).any():
-        raise InputError(f"pointers must rise from 0 to {len(indices)}, the number of indices, and never fall: check how they were written.")
+        raise InputError(
+            f"pointers must rise from 0 to {len(indices)}, the number of indices, and never fall: check how they were written."
+        )
     if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= cells):
         wrong = int(indices.max() if indices.min() >= 0 else indices.min())
         raise InputError(f"indices holds {wrong}, but a step of shape {shape[2:]} has {cells} cells: indices run from 0 to {cells - 1}.")
