@@ -22,9 +22,10 @@ from agreestop.decide.risks import TopMass
 from agreestop.decide.tuning import tune
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import Engine, run_to_end
-from agreestop.ensembles.deep import DeepEnsemble
 from agreestop.ensembles.files import load_members, save_members
-from agreestop.ensembles.training import Epoch, Training, train
+from agreestop.ensembles.streams import StreamTraining
+from agreestop.ensembles.trainable import TrainableMembers
+from agreestop.ensembles.training import Epoch, train
 from agreestop.events.data import EventSplits
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import Neuron
@@ -127,8 +128,8 @@ def trained_members(plan: Plan, data: EventSplits, folder: Path, tell: Tell) -> 
     path = folder / f"members-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.safetensors"
     if path.is_file():
         return load_members(path)
-    model = DeepEnsemble(architecture(plan), torch.Generator().manual_seed(plan.seed))
-    training = Training(plan.epochs, plan.training_batch, plan.learning_rate, plan.seed, device=plan.device)
+    model = TrainableMembers(architecture(plan), torch.Generator().manual_seed(plan.seed))
+    training = StreamTraining(plan.epochs, plan.training_batch, plan.learning_rate, plan.seed, device=plan.device)
 
     def report(epoch: int, figures: Epoch) -> None:
         tell(f"training members, epoch {epoch + 1} of {plan.epochs}: accuracy {figures.accuracy:.3f}", 0.0)

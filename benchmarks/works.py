@@ -11,8 +11,8 @@ import torch
 
 from agreestop.common.arrays import Booleans, Integers
 from agreestop.engines.early_stopping import LiveSession, decide_early
-from agreestop.ensembles.deep import DeepEnsemble
-from agreestop.ensembles.training import Trainer, Training
+from agreestop.ensembles.streams import StreamRecipe, StreamTraining
+from agreestop.ensembles.trainable import TrainableMembers
 
 from .peers import LEARNING_RATE, Form, Found, Peer, PeerEnsemble, Weights, forms_of, live_forms
 from .protocol import Contender, Trial, Where, fastest_form, measure
@@ -171,12 +171,12 @@ def bench_streams(ready: Ready, peers: Peers, name: str, inputs: Booleans) -> li
 def bench_training(ready: Ready, peers: Peers, name: str, inputs: Booleans, labels: Integers, batch: int) -> list[BenchRecord]:
     """Inputs a second that all members are trained on, in batches; inputs (batch · rounds, T, ...)."""
     plan = ready.plan
-    settings = Training(1, batch, LEARNING_RATE, plan.seed, device=plan.device)
+    settings = StreamTraining(1, batch, LEARNING_RATE, plan.seed, device=plan.device)
 
     def train_ours(learned: bool) -> Callable[[], object]:
-        model = DeepEnsemble(architecture(plan, learned), torch.Generator().manual_seed(plan.seed))
+        model = TrainableMembers(architecture(plan, learned), torch.Generator().manual_seed(plan.seed))
         model.network.load_state_dict(ready.network.state_dict())
-        trainer, starts = Trainer(model, settings, len(inputs)), range(0, len(inputs), batch)
+        trainer, starts = StreamRecipe(model, settings, len(inputs)), range(0, len(inputs), batch)
         return lambda: [trainer.step(inputs[at : at + batch], labels[at : at + batch], 0.5) for at in starts]
 
     def peer_run(ensemble: PeerEnsemble) -> Callable[[], object]:

@@ -35,10 +35,10 @@ from agreestop.decide.confidence import log_confidence
 from agreestop.decide.pooling import MODEL_AVERAGE
 from agreestop.decide.score_files import load_scores, save_spikes
 from agreestop.engines.early_stopping import BATCH, run_to_end
-from agreestop.ensembles.deep import DeepEnsemble
 from agreestop.ensembles.files import load_members, save_members
-from agreestop.ensembles.images import ImageTraining, join, settle, train_images
-from agreestop.ensembles.training import Epoch
+from agreestop.ensembles.images import ImageTraining, join, reestimate_batchnorm
+from agreestop.ensembles.trainable import TrainableMembers
+from agreestop.ensembles.training import Epoch, train
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.datasets.catalogue import find, load
 from agreestop.networks.architectures import ResNet18, SpikingNetwork
@@ -275,7 +275,7 @@ def _train_images(
     assert isinstance(network, ResNet18)
     network = replace(network, timed=min(TIMED, data.steps))
 
-    def learn(model: DeepEnsemble | Posterior, place: int, checkpoint: Path) -> None:
+    def learn(model: TrainableMembers | Posterior, place: int, checkpoint: Path) -> None:
         training = replace(recipe.images[ensemble.kind], device=device, seed=ensemble.seed + place)
         epochs = training.rate_epochs + training.epochs
 
@@ -283,16 +283,16 @@ def _train_images(
             what = f"{ensemble.kind} ensemble, network {place + 1}, epoch {epoch + 1}"
             tell(f"{what}: loss {figures.loss:.3f}, accuracy {figures.accuracy:.3f}", (epoch + 1) / epochs)
 
-        train_images(model, data.inputs, data.labels, training, checkpoint, report)
+        train(model, data.inputs, data.labels, training, checkpoint, report)
         batches, size = recipe.settling
-        settle(model, data.inputs, network.timed, training.seed, size, batches, training.bf16)
+        reestimate_batchnorm(model, data.inputs, network.timed, training.seed, size, batches, training.bf16)
 
     if ensemble.kind == "deep":
         alone = []
         for place in range(ensemble.members):
             path = files.folder / f"member-{place}.safetensors"
             if not path.is_file():
-                member = DeepEnsemble(network, torch.Generator().manual_seed(ensemble.seed + place))
+                member = TrainableMembers(network, torch.Generator().manual_seed(ensemble.seed + place))
                 learn(member, place, path.with_suffix(".training"))
                 save_members(path, member.network.cpu().eval())
             alone.append(load_members(path))

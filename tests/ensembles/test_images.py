@@ -12,8 +12,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="networks need PyTorch")
 
 import agreestop as ag
-from agreestop.ensembles.deep import DeepEnsemble
-from agreestop.ensembles.images import ImageTraining, augmented, join, settle, train_images
+from agreestop.ensembles.images import ImageTraining, augmented, join, reestimate_batchnorm
+from agreestop.ensembles.trainable import TrainableMembers
+from agreestop.ensembles.training import train
 from agreestop.networks.architectures import QUICK, ResNet18, SpikingLayer, SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d
 from agreestop.networks.neurons import SRM, steady_rates
@@ -33,18 +34,18 @@ def pictures(n: int, seed: int = 0) -> tuple[Any, Any]:
     return images.astype(np.uint8), labels
 
 
-def deep(seed: int = 0) -> DeepEnsemble:
-    return DeepEnsemble(CONFIG, torch.Generator().manual_seed(seed))
+def deep(seed: int = 0) -> TrainableMembers:
+    return TrainableMembers(CONFIG, torch.Generator().manual_seed(seed))
 
 
 def test_it_learns_and_the_network_runs_longer_than_it_was_trained() -> None:
     images, labels = pictures(192)
-    model = DeepEnsemble(replace(CONFIG, width=12), torch.Generator().manual_seed(2))
-    told: list[int] = []
+    model = TrainableMembers(replace(CONFIG, width=12), torch.Generator().manual_seed(2))
+    epochs: list[int] = []
     settings = ImageTraining(rate_epochs=10, rate_learning_rate=0.03, epochs=5, learning_rate=0.02, batch_size=24, horizons=(2,))
-    history = train_images(model, images, labels, settings, tell=lambda epoch, figures: told.append(epoch))
-    assert told == list(range(15)) and history[9].accuracy > 0.8 and history[-1].accuracy > 0.8
-    settle(model, images, 4, batches=3, batch_size=48)
+    history = train(model, images, labels, settings, on_epoch=lambda epoch, figures: epochs.append(epoch))
+    assert epochs == list(range(15)) and history[9].accuracy > 0.8 and history[-1].accuracy > 0.8
+    reestimate_batchnorm(model, images, 4, batches=3, batch_size=48)
     new, truth = pictures(90, 1)
     with torch.no_grad():
         spikes, _ = model.network.eval()(torch.from_numpy(new).transpose(0, 1).float(), steps=12)
@@ -55,16 +56,16 @@ def test_it_learns_and_the_network_runs_longer_than_it_was_trained() -> None:
 def test_a_killed_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     images, labels = pictures(40)
     whole, halted = deep(), deep()
-    expected = train_images(whole, images, labels, SETTINGS)
+    expected = train(whole, images, labels, SETTINGS)
 
     def kill(epoch: int, figures: object) -> None:
         if epoch == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_images(halted, images, labels, SETTINGS, tmp_path / "run", kill)
+        train(halted, images, labels, SETTINGS, tmp_path / "run", kill)
     resumed = deep(seed=5)
-    assert train_images(resumed, images, labels, SETTINGS, tmp_path / "run") == expected
+    assert train(resumed, images, labels, SETTINGS, tmp_path / "run") == expected
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(resumed.state_dict()[name], value, rtol=0, atol=0)
 
@@ -72,9 +73,9 @@ def test_a_killed_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
 def test_a_posterior_learns_too() -> None:
     images, labels = pictures(48)
     posterior = Posterior(CONFIG, torch.Generator().manual_seed(0), initial_deviation=0.1)
-    history = train_images(posterior, images, labels, replace(SETTINGS, kl_weight=1e-4))
+    history = train(posterior, images, labels, replace(SETTINGS, kl_weight=1e-4))
     assert history[-1].divergence > 0 and np.isfinite(history[-1].loss)
-    settle(posterior, images, 4, batches=2, batch_size=24)
+    reestimate_batchnorm(posterior, images, 4, batches=2, batch_size=24)
     members = posterior.eval().with_members(3).members(torch.Generator().manual_seed(1))
     assert members.config.members == 3
 
@@ -96,10 +97,10 @@ def test_images_are_flipped_and_shifted() -> None:
 def test_settling_gives_the_statistics_of_the_images(timed: int) -> None:
     """Those of the first normalisation can be computed by hand: one batch of all images, of which each step sees the same."""
     images, _ = pictures(20)
-    model = DeepEnsemble(replace(CONFIG, timed=timed), torch.Generator().manual_seed(0))
+    model = TrainableMembers(replace(CONFIG, timed=timed), torch.Generator().manual_seed(0))
     stem = model.network.layers[0]
     assert isinstance(stem, SpikingLayer) and stem.norm is not None
-    settle(model, images, 3, batch_size=20, batches=1)
+    reestimate_batchnorm(model, images, 3, batch_size=20, batches=1)
     with torch.no_grad():
         currents = stem.synapses(torch.from_numpy(images).transpose(0, 1).float())
     mean = stem.norm.running_mean[:, 0] if timed else stem.norm.running_mean
@@ -133,11 +134,11 @@ def test_rates_are_those_at_which_spikes_settle() -> None:
 
 def test_bad_input_is_refused() -> None:
     images, labels = pictures(20)
-    with pytest.raises(ag.InputError, match=r"\(n, 1, channels, H, W\) with n labels is needed"):
-        train_images(deep(), images[:, 0], labels, SETTINGS)
+    with pytest.raises(ag.InputError, match=r"\(n, 1, channels, H, W\) with at least two images is needed"):
+        train(deep(), images[:, 0], labels, SETTINGS)
     with pytest.raises(ag.InputError, match="give a positive number"):
         ImageTraining(learning_rate=0)
-    with pytest.raises(ag.InputError, match="give at least one epoch"):
+    with pytest.raises(ag.InputError, match="horizons of at least one step"):
         ImageTraining(horizons=())
     assert isinstance(deep().network, SpikingNetwork)
 
@@ -147,13 +148,13 @@ def test_what_comes_after_a_burn_in_is_learned_in_every_other_batch_of_the_last_
     assert [[settings.skipped(epoch, batch) for batch in range(3)] for epoch in range(4)] == [[0] * 3] * 3 + [[0, 3, 0]]
     images, labels = pictures(40)
     without, with_burn_in = deep(), deep()
-    train_images(without, images, labels, SETTINGS)
-    train_images(with_burn_in, images, labels, settings)
+    train(without, images, labels, SETTINGS)
+    train(with_burn_in, images, labels, settings)
     before, after = (next(model.parameters()) for model in (without, with_burn_in))
     assert bool(torch.isfinite(after).all()) and not torch.equal(before, after)
 
 
-@pytest.mark.parametrize("kind", [DeepEnsemble, Posterior])
+@pytest.mark.parametrize("kind", [TrainableMembers, Posterior])
 def test_a_burn_in_changes_no_spike_and_has_no_gradient(kind: Any) -> None:
     model = kind(CONFIG, torch.Generator().manual_seed(0)).eval()
     for name, value in model.named_parameters():

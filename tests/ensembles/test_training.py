@@ -18,14 +18,15 @@ torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 import agreestop as ag
 from agreestop.engines.dense import run_dense
 from agreestop.engines.energy import PICOJOULE_ACCUMULATE, running_energy
-from agreestop.ensembles.deep import DeepEnsemble
 from agreestop.ensembles.files import load_members, save_members
-from agreestop.ensembles.training import Epoch, Training, train
+from agreestop.ensembles.streams import StreamTraining
+from agreestop.ensembles.trainable import TrainableMembers
+from agreestop.ensembles.training import Epoch, train
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected
 from agreestop.networks.posteriors import Posterior
 
 CONFIG = FullyConnected((1, 3, 3), 3, members=2, hidden=(12,))
-KINDS: dict[str, Any] = {"deep": DeepEnsemble, "variational": Posterior}
+KINDS: dict[str, Any] = {"deep": TrainableMembers, "variational": Posterior}
 
 
 def toy(n: int = 90, seed: int = 0) -> tuple[Any, Any]:
@@ -48,7 +49,7 @@ def same_state(first: Any, second: Any) -> bool:
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_learns(kind: str) -> None:
     model = make(kind)
-    history = train(model, *toy(), Training(epochs=12, batch_size=30, learning_rate=2e-2, kl_weight=0.1))
+    history = train(model, *toy(), StreamTraining(epochs=12, batch_size=30, learning_rate=2e-2, kl_weight=0.1))
     inputs, labels = toy(60, seed=1)
     run = run_dense(model.members(torch.Generator().manual_seed(1)), inputs)
     counts = run.spikes.sum(axis=1)
@@ -59,10 +60,10 @@ def test_training_learns(kind: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are recorded on a GPU alone")
 @pytest.mark.parametrize("kind", KINDS)
 def test_recorded_steps_are_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Training(epochs=6, batch_size=30, learning_rate=1e-2, device="cuda")
+    settings = StreamTraining(epochs=6, batch_size=30, learning_rate=1e-2, device="cuda")
     recorded, plain = make(kind), make(kind)
     train(recorded, *toy(), settings)
-    monkeypatch.setattr("agreestop.ensembles.gradients.WORTH_RECORDING", 10**9)
+    monkeypatch.setattr("agreestop.ensembles.gradients.CALLS_BEFORE_CAPTURE", 10**9)
     train(plain, *toy(), settings)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(recorded.state_dict()[name], value, rtol=1e-4, atol=1e-5)
@@ -72,14 +73,14 @@ def test_members_of_a_deep_ensemble_do_not_touch_each_other() -> None:
     """The first of two members trained together is the one that is trained alone."""
     together, alone = make("deep"), make("deep", FullyConnected((1, 3, 3), 3, members=1, hidden=(12,)))
     for model in (together, alone):
-        train(model, *toy(), Training(epochs=2, batch_size=30))
+        train(model, *toy(), StreamTraining(epochs=2, batch_size=30))
     for name, value in alone.network.named_parameters():
         torch.testing.assert_close(together.network.get_parameter(name)[:1], value, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(kind: str, tmp_path: Path) -> None:
-    settings = Training(epochs=4, batch_size=30)
+    settings = StreamTraining(epochs=4, batch_size=30)
     unbroken, broken, taken_up = make(kind), make(kind), make(kind)
     whole = train(unbroken, *toy(), settings)
 
@@ -89,9 +90,9 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(kind: str, tmp_pat
 
     with pytest.raises(KeyboardInterrupt):
         train(broken, *toy(), settings, tmp_path / "run.safetensors", stop)
-    told: list[int] = []
-    history = train(taken_up, *toy(), settings, tmp_path / "run.safetensors", lambda epoch, figures: told.append(epoch))
-    assert told == [2, 3]
+    epochs: list[int] = []
+    history = train(taken_up, *toy(), settings, tmp_path / "run.safetensors", lambda epoch, figures: epochs.append(epoch))
+    assert epochs == [2, 3]
     assert history == whole
     assert same_state(unbroken, taken_up)
 
@@ -100,8 +101,8 @@ KILLED = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from tests.ensembles.test_training import Training, make, toy, train
-train(make("deep"), *toy(), Training(epochs=400, batch_size=30), Path({path!r}), lambda epoch, figures: print(epoch, flush=True))
+from tests.ensembles.test_training import StreamTraining, make, toy, train
+train(make("deep"), *toy(), StreamTraining(epochs=400, batch_size=30), Path({path!r}), lambda epoch, figures: print(epoch, flush=True))
 """
 
 
@@ -118,7 +119,7 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_numbers(tmp_path: Path) -
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     done = 6
-    settings = Training(epochs=400, batch_size=30)
+    settings = StreamTraining(epochs=400, batch_size=30)
     unbroken: list[Epoch] = []
 
     class Enough(Exception):
@@ -150,18 +151,21 @@ def test_divergence_is_named() -> None:
         model.network.layers[0].synapses.weight.fill_(float("nan"))
     model.penalty = lambda: torch.tensor(float("nan"))
     with pytest.raises(ag.InputError, match=r"training diverged in epoch 1 \(loss nan\): lower learning_rate"):
-        train(model, *toy(), Training(epochs=1))
+        train(model, *toy(), StreamTraining(epochs=1))
 
 
 def test_checkpoints_of_other_settings_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
-    train(make("deep"), *toy(), Training(epochs=1), path)
+    train(make("deep"), *toy(), StreamTraining(epochs=1), path)
     with pytest.raises(ag.InputError, match="another architecture or number of members"):
-        train(make("deep", FullyConnected((1, 3, 3), 3, members=2, hidden=(7,))), *toy(), Training(epochs=2), path)
+        train(make("deep", FullyConnected((1, 3, 3), 3, members=2, hidden=(7,))), *toy(), StreamTraining(epochs=1), path)
+    for other, seed in ((StreamTraining(epochs=2), 0), (StreamTraining(epochs=1), 1)):
+        with pytest.raises(ag.InputError, match="made with other training settings or labels"):
+            train(make("deep"), *toy(seed=seed), other, path)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(ag.InputError, match="is damaged"):
-        train(make("deep"), *toy(), Training(epochs=2), path)
+        train(make("deep"), *toy(), StreamTraining(epochs=1), path)
 
 
 @pytest.mark.parametrize("config", [CONFIG, Convolutional((1, 4, 4), 3, members=2, channels=(4,), hidden=(5,))])
@@ -174,7 +178,7 @@ def test_members_are_kept_in_a_file(config: Architecture, tmp_path: Path) -> Non
     with pytest.raises(ag.InputError, match="there is no file"):
         load_members(tmp_path / "none")
     train_file = tmp_path / "run.safetensors"
-    train(make("deep"), *toy(), Training(epochs=1), train_file)
+    train(make("deep"), *toy(), StreamTraining(epochs=1), train_file)
     with pytest.raises(ag.InputError, match="holds 'checkpoint', but 'members' is needed"):
         load_members(train_file)
 
@@ -194,7 +198,7 @@ def test_energy_adds_up_what_was_done() -> None:
     [
         ({"epochs": 0}, "epochs is 0"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0"),
-        ({"warm_up": 2.0}, "warm_up a share"),
+        ({"warm_up": 2.0}, "a share of the epochs"),
         ({"device": "cuda"}, "PyTorch finds no GPU"),
     ],
 )
@@ -202,16 +206,16 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], match: st
     if settings.get("device") == "cuda" and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     with pytest.raises(ag.InputError, match=match):
-        Training(**settings)
+        StreamTraining(**settings)
 
 
 def test_as_many_labels_as_inputs_are_needed() -> None:
     inputs, labels = toy()
     with pytest.raises(ag.InputError, match="90 inputs and 89 labels"):
-        train(make("deep"), inputs, labels[:-1], Training(epochs=1))
+        train(make("deep"), inputs, labels[:-1], StreamTraining(epochs=1))
 
 
 def test_a_label_outside_the_classes_is_refused() -> None:
     inputs, labels = toy()
     with pytest.raises(ag.InputError, match="with 3 classes, 0 to 2 are needed"):
-        train(make("deep"), inputs, labels + 1, Training(epochs=1))
+        train(make("deep"), inputs, labels + 1, StreamTraining(epochs=1))

@@ -1,5 +1,5 @@
 """Ensembles of K spiking networks: deep ensembles and variational posteriors, their training and their files."""
 
-from .deep import DeepEnsemble
+from .trainable import TrainableMembers
 
-__all__ = ["DeepEnsemble"]
+__all__ = ["TrainableMembers"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -47,19 +47,28 @@ def _read(path: str | PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A training run after some epochs: parameters and buffers, Adam's moments, and the history."""
+    """A training run after some epochs: parameters and buffers, the state of the optimiser, and the history.
+
+    key is a hash of the training settings and labels; files of 0.1 have none.
+    """
 
     model: dict[str, Tensor]
     moments: dict[str, Tensor]
     history: list[dict[str, float]]
+    key: str = ""
 
     @classmethod
-    def of(cls, model: Any, optimiser: torch.optim.Optimizer, history: list[Any]) -> Checkpoint:
-        moments = {f"{place}/{name}": value for place, entry in optimiser.state_dict()["state"].items() for name, value in entry.items()}
-        return cls(dict(model.state_dict()), moments, [asdict(epoch) for epoch in history])
+    def of(cls, model: Any, optimiser: torch.optim.Optimizer, history: list[dict[str, float]], key: str = "") -> Checkpoint:
+        """The present state of a model and its optimiser."""
+        moments = {f"{index}/{name}": value for index, entry in optimiser.state_dict()["state"].items() for name, value in entry.items()}
+        return cls(dict(model.state_dict()), moments, history, key)
 
-    def restore(self, model: Any, optimiser: torch.optim.Optimizer) -> list[dict[str, float]]:
-        """Put everything back; returns the history."""
+    def restore(self, model: Any, optimiser: torch.optim.Optimizer, key: str = "") -> list[dict[str, float]]:
+        """Load the state into a model and its optimiser, and return the history. A checkpoint with another key is refused."""
+        if self.key and key and self.key != key:
+            raise InputError(
+                "the checkpoint was made with other training settings or labels: remove it, or train with those that it was made with."
+            )
         known = {name: tuple(value.shape) for name, value in model.state_dict().items()}
         found = {name: tuple(value.shape) for name, value in self.model.items()}
         if known != found:
@@ -70,17 +79,17 @@ class Checkpoint:
         content = optimiser.state_dict()
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in self.moments.items():
-            place, entry = name.split("/")
-            state.setdefault(int(place), {})[entry] = value
+            index, entry = name.split("/")
+            state.setdefault(int(index), {})[entry] = value
         optimiser.load_state_dict({**content, "state": state})
         return self.history
 
 
 def save_checkpoint(path: str | PathLike[str], checkpoint: Checkpoint) -> None:
-    """Keep a training run."""
+    """Save a training run."""
     tensors = {f"model/{name}": value for name, value in checkpoint.model.items()}
     tensors |= {f"moments/{name}": value for name, value in checkpoint.moments.items()}
-    _write(path, tensors, {"kind": "checkpoint", "history": checkpoint.history})
+    _write(path, tensors, {"kind": "checkpoint", "history": checkpoint.history, "key": checkpoint.key})
 
 
 def load_checkpoint(path: str | PathLike[str]) -> Checkpoint:
@@ -90,7 +99,7 @@ def load_checkpoint(path: str | PathLike[str]) -> Checkpoint:
     for name, value in tensors.items():
         part, _, rest = name.partition("/")
         parts[part][rest] = value
-    return Checkpoint(parts["model"], parts["moments"], header["history"])
+    return Checkpoint(parts["model"], parts["moments"], header["history"], header.get("key", ""))
 
 
 def save_members(path: str | PathLike[str], network: SpikingNetwork) -> None:

@@ -1,4 +1,4 @@
-"""Losses and their gradients, recorded on a GPU: a training step is hundreds of short kernels, and starting them takes the longest."""
+"""Losses and their gradients. A training step is hundreds of short kernels: on a GPU it is captured as a CUDA graph and replayed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from agreestop.networks._kernels.cuda_graph import capture_cuda_graph
 from agreestop.networks._kernels.upload import AsyncUpload, upload
 
-WORTH_RECORDING = 3
-"""Calls alike before a recording is made."""
+CALLS_BEFORE_CAPTURE = 3
+"""Calls with the same shapes before a CUDA graph is captured."""
 SMALL = 1 << 16
-"""Bytes up to which the driver keeps a copy by itself, without waiting for the device."""
+"""Up to this many bytes the driver copies by itself, without waiting for the device."""
 KEPT = 2
-"""Recordings kept at most: each holds on to the memory of a step."""
+"""CUDA graphs kept at most: each one holds the memory of a whole step."""
 
 
 class Model(Protocol):
-    """What has parameters and buffers."""
+    """Anything with parameters and buffers."""
 
     def parameters(self) -> Iterator[nn.Parameter]: ...
     def buffers(self) -> Iterator[Tensor]: ...
@@ -28,43 +28,45 @@ class Model(Protocol):
 
 @final
 class Gradients:
-    """Calls `compute(*tensors, **settings)`, which computes the parameters' gradients from nothing and returns figures.
+    """Calls `compute(*tensors, **settings)`, which computes the gradients of the parameters and returns figures.
 
-    On a GPU the kernels of tensors of the same shapes, and of the same settings, are recorded once and then replayed. `noise` is the
-    generator that `compute` draws from; it may move the buffers of `model`. The last two kinds of calls are kept.
+    On a GPU one CUDA graph is captured for each combination of tensor shapes and settings, and replayed from then on; the last two are
+    kept. `compute` may draw from the generator `noise`, and may change the buffers of `model`.
     """
 
     def __init__(self, compute: Callable[..., Tensor], model: Model, noise: torch.Generator) -> None:
         self._compute, self._model, self._noise = compute, model, noise
         self._parameters = [value for value in model.parameters() if value.requires_grad]
-        self._seen: dict[Hashable, int] = {}
-        self._recorded: dict[Hashable, _Recording] = {}
+        self._calls: dict[Hashable, int] = {}
+        self._graphs: dict[Hashable, _StepGraph] = {}
 
     def __call__(self, *tensors: Tensor, **settings: Any) -> Tensor:
-        """The figures; gradients lie in the parameters."""
+        """The figures; the gradients are in the parameters."""
         device = self._parameters[0].device
         if device.type != "cuda":
-            return self._anew(*tensors, **settings)
+            return self._run(*tensors, **settings)
         key = (*((value.shape, value.dtype) for value in tensors), *sorted(settings.items()))
-        if key not in self._recorded:
-            self._seen[key] = self._seen.get(key, 0) + 1
-            there = [value if value.is_cuda else upload(value, device) for value in tensors]
-            if self._seen[key] <= WORTH_RECORDING:
-                return self._anew(*there, **settings)
-            while len(self._recorded) >= KEPT:
-                self._recorded.pop(next(iter(self._recorded)))
-            self._recorded[key] = _Recording(
-                lambda *given: self._compute(*given, **settings), there, self._parameters, list(self._model.buffers()), self._noise
+        if key not in self._graphs:
+            self._calls[key] = self._calls.get(key, 0) + 1
+            uploaded = [value if value.is_cuda else upload(value, device) for value in tensors]
+            if self._calls[key] <= CALLS_BEFORE_CAPTURE:
+                return self._run(*uploaded, **settings)
+            while len(self._graphs) >= KEPT:
+                self._graphs.pop(next(iter(self._graphs)))
+            self._graphs[key] = _StepGraph(
+                lambda *given: self._compute(*given, **settings), uploaded, self._parameters, list(self._model.buffers()), self._noise
             )
-        return self._recorded[key](tensors)
+        return self._graphs[key](tensors)
 
-    def _anew(self, *tensors: Tensor, **settings: Any) -> Tensor:
+    def _run(self, *tensors: Tensor, **settings: Any) -> Tensor:
         for parameter in self._parameters:
             parameter.grad = None
         return self._compute(*tensors, **settings)
 
 
-class _Recording:
+class _StepGraph:
+    """One step as a CUDA graph, with the memory that it reads from and writes to."""
+
     def __init__(
         self,
         compute: Callable[..., Tensor],
@@ -73,22 +75,22 @@ class _Recording:
         buffers: Sequence[Tensor],
         noise: torch.Generator,
     ) -> None:
-        self._given, self._parameters = [value.clone() for value in tensors], parameters
+        self._inputs, self._parameters = [value.clone() for value in tensors], parameters
         self._uploads = AsyncUpload(tensors[0].device)
         self._figures: Tensor | None = None
 
         def work() -> None:
             for parameter in parameters:
                 parameter.grad = None
-            self._figures = compute(*self._given)
+            self._figures = compute(*self._inputs)
 
         self._replay = capture_cuda_graph(work, noise, buffers)
         self._gradients = [parameter.grad for parameter in parameters]
 
     def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
-        for place, value in zip(self._given, tensors, strict=True):
+        for target, value in zip(self._inputs, tensors, strict=True):
             large = not value.is_cuda and value.nbytes > SMALL
-            place.copy_(self._uploads.send(value).wait() if large else value, non_blocking=True)
+            target.copy_(self._uploads.send(value).wait() if large else value, non_blocking=True)
         self._replay()
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient

@@ -1,80 +1,34 @@
-"""Training, for deep ensembles and posteriors alike: one short loop, which a killed run takes up again.
+"""The training loop, one for all ensembles. A recipe says what one step does; the loop does the rest.
 
-    loss = Σ_k mean over inputs and read-out times of the log-loss of the spike counts  +  kl_weight · penalty / N
+    for each epoch: shuffle the examples, seed the noise, take a step for each batch, save a checkpoint
 
-Adam with a cosine schedule. The order of the examples and all noise of an epoch follow from (seed, epoch) alone, so a run that was
-killed goes on from its last whole epoch and ends with the same numbers as one that was not.
+The order of the examples and all noise of an epoch follow from (seed, epoch) alone. A run that was killed therefore continues after
+its last complete epoch and ends with the same numbers as an uninterrupted run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from agreestop.common.arrays import Integers
 from agreestop.common.errors import InputError
-from agreestop.networks._kernels.numba_runtime import MemoryPool, numba_available, single_threaded, use_memory_pool
-from agreestop.networks._kernels.upload import as_floats, upload
-from agreestop.networks.architectures import Architecture, FullyConnected, SpikingNetwork
+from agreestop.networks._kernels.upload import upload
 
 from .files import Checkpoint, load_checkpoint, save_checkpoint
-from .gradients import Gradients
+from .trainable import Trainable
 
-SHARE_FOR_INPUTS = 0.25
-"""Of a GPU's free memory that training inputs may take."""
-
-
-class Trainable(Protocol):
-    """A deep ensemble or a posterior."""
-
-    config: Architecture
-
-    def read_out(self, x: Tensor, generator: torch.Generator) -> Tensor: ...
-    def penalty(self) -> Tensor | None: ...
-    def members(self, generator: torch.Generator) -> SpikingNetwork: ...
-    def parameters(self) -> Any: ...
-    def buffers(self) -> Any: ...
-    def state_dict(self) -> Any: ...
-    def load_state_dict(self, state: Any) -> Any: ...
-    def to(self, device: Any) -> Any: ...
-
-
-@dataclass(frozen=True)
-class Training:
-    """How to train. kl_weight 1 is the true ELBO; warm_up is the share of epochs in which it grows from 0 to that.
-
-    readouts: at how many times, evenly spread up to the last, the counts are compared with the label.
-    """
-
-    epochs: int = 15
-    batch_size: int = 64
-    learning_rate: float = 2e-3
-    seed: int = 0
-    readouts: int = 8
-    kl_weight: float = 1.0
-    warm_up: float = 1.0
-    device: str = "cpu"
-    bf16: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "readouts"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)!r}: an integer of at least 1 is needed.")
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError(f"learning_rate is {self.learning_rate!r}: give a positive number.")
-        if not 0 <= self.kl_weight < math.inf or not 0 <= self.warm_up <= 1:
-            raise InputError("kl_weight must be at least 0 and warm_up a share from 0 to 1.")
-        if self.device.startswith("cuda") and not torch.cuda.is_available():
-            raise InputError(f"device is {self.device!r}, but PyTorch finds no GPU: give device='cpu', or install PyTorch with CUDA.")
+GPU_SHARE_FOR_INPUTS = 0.25
+"""The share of a GPU's free memory that training inputs may take."""
 
 
 @dataclass(frozen=True)
@@ -86,114 +40,110 @@ class Epoch:
     divergence: float
 
 
-Tell = Callable[[int, Epoch], None]
+OnEpoch = Callable[[int, Epoch], None]
+"""Called with the index and the results of each epoch as it ends."""
+
+
+class Recipe(Protocol):
+    """How a model is trained: its optimiser, and the step that moves it."""
+
+    optimiser: torch.optim.Optimizer
+    noise: torch.Generator
+
+    def step(self, inputs: NDArray[Any] | Tensor, labels: Integers, time: float, batch: int) -> Tensor:
+        """Take one step on a batch of inputs (b, T, ...), `time` epochs after the start; `batch` counts within the epoch.
+
+        Returns loss, accuracy and penalty as a tensor on the device, so that the host need not wait for them.
+        """
+        ...
+
+
+class TrainingSettings(Protocol):
+    """Settings from which a recipe is made."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def total_epochs(self) -> int: ...
+    def batches(self, n: int) -> int:
+        """Batches in an epoch over n examples."""
+        ...
+
+    def recipe(self, model: Any, inputs: NDArray[Any]) -> Recipe:
+        """The recipe for a model, which is moved to the device, and for inputs (n, T, ...)."""
+        ...
 
 
 def train(
-    model: Trainable, inputs: NDArray[Any], labels: Integers, settings: Training, checkpoint: Path | None = None, tell: Tell | None = None
+    model: Trainable,
+    inputs: NDArray[Any],
+    labels: Integers,
+    settings: TrainingSettings,
+    checkpoint: Path | None = None,
+    on_epoch: OnEpoch | None = None,
 ) -> list[Epoch]:
-    """Train on inputs (n, T, ...) with labels (n,), in place; with `checkpoint` every epoch is kept there and a killed run goes on.
+    """Train on inputs (n, T, ...) with labels (n,), in place. Returns the results of every epoch.
 
-    `tell` hears of each epoch as it ends.
+    With `checkpoint` every epoch is saved there, and a run that finds the file continues after the last saved epoch.
     """
-    if len(inputs) != len(labels) or not len(inputs):
-        raise InputError(f"there are {len(inputs)} inputs and {len(labels)} labels: give as many, at least one.")
-    classes = model.config.classes
+    n, classes = len(inputs), model.config.classes
+    if n != len(labels) or not n:
+        raise InputError(f"there are {n} inputs and {len(labels)} labels: give as many, at least one.")
     if labels.min() < 0 or labels.max() >= classes:
         raise InputError(f"labels run from {labels.min()} to {labels.max()}: with {classes} classes, 0 to {classes - 1} are needed.")
-    trainer = Trainer(model, settings, len(inputs))
+    model.train()
+    recipe = settings.recipe(model, inputs)
+    key = _fingerprint(settings, inputs, labels)
     history: list[Epoch] = []
     if checkpoint is not None and checkpoint.exists():
-        history = [Epoch(**entry) for entry in load_checkpoint(checkpoint).restore(model, trainer.optimiser)]
-    batches, source = math.ceil(len(inputs) / settings.batch_size), _held(inputs, trainer.device)
-    for epoch in range(len(history), settings.epochs):
-        order = np.random.default_rng([settings.seed, epoch]).permutation(len(inputs))
-        trainer.noise.manual_seed(int(np.random.default_rng([settings.seed, epoch, 1]).integers(2**62)))
-        totals = torch.zeros(3, device=trainer.device)
+        history = [Epoch(**entry) for entry in load_checkpoint(checkpoint).restore(model, recipe.optimiser, key)]
+    device = recipe.noise.device
+    source, batches = _on_gpu_if_it_fits(inputs, device), settings.batches(n)
+    seen = min(n, batches * settings.batch_size)
+    for epoch in range(len(history), settings.total_epochs):
+        order = np.random.default_rng([settings.seed, epoch]).permutation(n)
+        recipe.noise.manual_seed(int(np.random.default_rng([settings.seed, epoch, 1]).integers(2**62)))
+        totals = torch.zeros(3, device=device)
         for batch in range(batches):
             rows = order[batch * settings.batch_size : (batch + 1) * settings.batch_size]
-            totals += trainer.step(source[rows], labels[rows], (epoch + batch / batches) / settings.epochs) * len(rows) / len(inputs)
-        figures = Epoch(*totals.tolist())
-        if not math.isfinite(figures.loss):
+            totals += recipe.step(source[rows], labels[rows], epoch + batch / batches, batch) * len(rows) / seen
+        history.append(Epoch(*totals.tolist()))
+        if not math.isfinite(history[-1].loss):
             raise InputError(
-                f"training diverged in epoch {epoch + 1} (loss {figures.loss}): lower learning_rate, or start from smaller weights."
+                f"training diverged in epoch {epoch + 1} (loss {history[-1].loss}): lower learning_rate, or start from smaller weights."
             )
-        history.append(figures)
         if checkpoint is not None:
-            save_checkpoint(checkpoint, Checkpoint.of(model, trainer.optimiser, history))
-        if tell is not None:
-            tell(epoch, history[-1])
+            save_checkpoint(checkpoint, Checkpoint.of(model, recipe.optimiser, [asdict(entry) for entry in history], key))
+        if on_epoch is not None:
+            on_epoch(epoch, history[-1])
     return history
 
 
-@final
-class Trainer:
-    """A model, its optimiser, and the step that moves them; `n` examples are trained on in all."""
-
-    def __init__(self, model: Trainable, settings: Training, n: int) -> None:
-        self.device = torch.device(settings.device)
-        model.to(self.device)
-        parameters = [value for value in model.parameters() if value.requires_grad]
-        self.optimiser = torch.optim.Adam(parameters, lr=settings.learning_rate, fused=True)
-        self.noise = torch.Generator(self.device)
-        self._model, self._settings, self._n = model, settings, n
-        self._gradients = Gradients(self._losses, model, self.noise)
-        self._readouts: dict[int, Tensor] = {}
-        loops = self.device.type == "cpu" and isinstance(model.config, FullyConnected) and numba_available()
-        self._memory = MemoryPool() if loops else None
-
-    def step(self, inputs: NDArray[Any] | Tensor, labels: Integers, progress: float) -> Tensor:
-        """One step on inputs (batch, T, ...); the loss and accuracy of a member on them, and the penalty, left on the device."""
-        settings = self._settings
-        for group in self.optimiser.param_groups:
-            group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
-        grown = min(1.0, progress / settings.warm_up) if settings.warm_up else 1.0
-        given = torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs
-        with self._in_loops():
-            weight = torch.tensor(self._model.config.members * settings.kl_weight * grown)
-            figures = self._gradients(given, torch.from_numpy(labels), weight)
-            self.optimiser.step()
-        return figures
-
-    @contextmanager
-    def _in_loops(self) -> Iterator[None]:
-        """A fully connected network on the CPU is compiled loops for the most: they get the threads, and memory that stays."""
-        if self._memory is None:
-            yield
-            return
-        with single_threaded(), use_memory_pool(self._memory):
-            yield
-
-    def _readouts_of(self, steps: int) -> Tensor:
-        """The steps, counted from 0, after which the loss is read, on the device."""
-        if steps not in self._readouts:
-            count = min(self._settings.readouts, steps)
-            times = np.linspace(steps / self._settings.readouts, steps, count).round().astype(np.int64)
-            self._readouts[steps] = torch.from_numpy(times.clip(min=1) - 1).to(self.device)
-        return self._readouts[steps]
-
-    def _losses(self, inputs: Tensor, truth: Tensor, weight: Tensor) -> Tensor:
-        """Compute gradients of the loss of all members, with `weight` times the penalty."""
-        settings = self._settings
-        x = as_floats(inputs.transpose(0, 1).contiguous())
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=settings.bf16, cache_enabled=False):
-            spikes = self._model.read_out(x, self.noise)
-        counts = spikes.float().cumsum(0)
-        steps, members = counts.shape[:2]
-        places = self._readouts_of(steps)
-        chosen = counts.index_select(0, places)
-        losses = nn.functional.cross_entropy(chosen.flatten(0, 2), truth.repeat(len(places) * members), reduction="sum")
-        loss = losses / (len(places) * len(truth))
-        penalty = self._model.penalty()
-        if penalty is not None:
-            loss = loss + weight * penalty / self._n
-        loss.backward()  # type: ignore[no-untyped-call]
-        right = (counts[-1].argmax(-1) == truth).float().mean()
-        return torch.stack([loss.detach() / members, right, torch.zeros_like(right) if penalty is None else penalty.detach()])
+def check_training_settings(settings: Any, counts: tuple[str, ...]) -> None:
+    """Refuse settings that every recipe refuses; `counts` names those that must be integers of at least 1."""
+    for name in counts:
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{name} is {value!r}: an integer of at least 1 is needed.")
+    if not 0 < settings.learning_rate < math.inf:
+        raise InputError(f"learning_rate is {settings.learning_rate!r}: give a positive number.")
+    if not 0 <= settings.kl_weight < math.inf:
+        raise InputError(f"kl_weight is {settings.kl_weight!r}: give a number of at least 0.")
+    if settings.device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"device is {settings.device!r}, but PyTorch finds no GPU: give device='cpu', or install PyTorch with CUDA.")
 
 
-def _held(inputs: NDArray[Any], device: torch.device) -> NDArray[Any] | Tensor:
-    """All inputs on a GPU that has room for them, so that each batch is found there; else as they are."""
-    if device.type != "cuda" or inputs.nbytes > SHARE_FOR_INPUTS * torch.cuda.mem_get_info(device)[0]:
+def _fingerprint(settings: Any, inputs: NDArray[Any], labels: Integers) -> str:
+    """A hash of all that decides the numbers of a run, but for its model and the values of its inputs. A run may change its device."""
+    values = {name: value for name, value in asdict(settings).items() if name != "device"}
+    text = repr((type(settings).__name__, sorted(values.items()), tuple(inputs.shape)))
+    return hashlib.sha256(text.encode() + np.ascontiguousarray(labels, np.int64).tobytes()).hexdigest()
+
+
+def _on_gpu_if_it_fits(inputs: NDArray[Any], device: torch.device) -> NDArray[Any] | Tensor:
+    """The inputs, on the GPU where all of them fit, so that batches need no upload."""
+    if device.type != "cuda" or inputs.nbytes > GPU_SHARE_FOR_INPUTS * torch.cuda.mem_get_info(device)[0]:
         return inputs
     return upload(inputs, device)

@@ -29,9 +29,10 @@ from agreestop.decide.score_files import load_spikes, save_spikes
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.dense import FreshMembers, Operations, run_dense, run_fresh
 from agreestop.engines.early_stopping import Engine, run_to_end
-from agreestop.ensembles.deep import DeepEnsemble
 from agreestop.ensembles.files import load_members, load_posterior, save_members, save_posterior
-from agreestop.ensembles.training import Epoch, Training, train
+from agreestop.ensembles.streams import StreamTraining
+from agreestop.ensembles.trainable import TrainableMembers
+from agreestop.ensembles.training import Epoch, train
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.datasets.catalogue import load
 from agreestop.events.files import save_events
@@ -134,14 +135,14 @@ def train_ensemble(config: RunConfig, ensemble: EnsembleSettings, data: EventSpl
     generator = torch.Generator().manual_seed(ensemble.seed)
     network = build_network(config.network, data.training, ensemble.members)
     names = ("epochs", "batch_size", "learning_rate", "seed", "readouts", "kl_weight", "warm_up", "device", "bf16")
-    training = Training(**{name: getattr(ensemble, name) for name in names})
+    training = StreamTraining(**{name: getattr(ensemble, name) for name in names})
 
     def report(epoch: int, figures: Epoch) -> None:
         what = f"{ensemble.kind} ensemble, epoch {epoch + 1}: loss {figures.loss:.3f}, accuracy {figures.accuracy:.3f}"
         tell(what, (epoch + 1) / training.epochs)
 
     if ensemble.kind == "deep":
-        model: DeepEnsemble | Posterior = DeepEnsemble(network, generator)
+        model: TrainableMembers | Posterior = TrainableMembers(network, generator)
     else:
         # One draw a step is enough to learn the posterior; K are drawn when it is learned.
         deviation = ensemble.initial_deviation
