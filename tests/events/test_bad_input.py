@@ -73,7 +73,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "period": (lambda: circular_path(2, 5, period=0.5), "period is 0.5: give one number of at least 1"),
     "slow start": (lambda: circular_path(2, 5, slow_start=math.nan), "slow_start is nan: give one number"),
     "one saccade": (lambda: saccade_path(2, 5, saccades=1), "saccades is 1: give an integer of at least 2"),
-    "four axes": (lambda: data(inputs=INPUTS[0]), r"inputs has shape \(6, 2, 4, 4\): \(n, T, channels, H, W\) is needed"),
+    "one axis": (lambda: data(inputs=INPUTS[0, 0, 0, 0]), r"inputs has shape \(4,\): \(n, T, \.\.\.\) is needed"),
     "steps of an image": (lambda: data(held=80), r"inputs of 6 steps are held for 80: give an image one step"),
     "wide counts": (lambda: data(inputs=INPUTS.astype(int)), "inputs has dtype int64: booleans, uint8 or float32 are needed"),
     "fewer labels": (lambda: data(labels=[0, 1]), "labels has 2 entries for 3 inputs: give one label for each input"),
@@ -90,5 +90,5 @@ def test_a_mistake_is_refused_in_one_sentence(call: Callable[[], object], match:
 
 def test_event_data_knows_its_measures() -> None:
     some = EventData("some", False, INPUTS, np.array([0, 1, 1], dtype=np.uint8), ("a", "b"))
-    assert (len(some), some.steps, some.size) == (3, 6, (4, 4))
+    assert (len(some), some.steps, some.shape) == (3, 6, (2, 4, 4))
     assert some.labels.dtype == np.int64

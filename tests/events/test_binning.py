@@ -132,7 +132,7 @@ def test_no_events_make_empty_steps() -> None:
 def test_binned_recordings_are_event_data() -> None:
     for binary in (True, False):
         inputs = np.stack([bin_events(some_events(40, seed=seed), 6, binary=binary) for seed in range(3)])
-        assert EventData("some", True, inputs, np.array([0, 1, 1]), ("a", "b")).size == (7, 9)
+        assert EventData("some", True, inputs, np.array([0, 1, 1]), ("a", "b")).shape == (2, 7, 9)
 
 
 EVENTS = some_events(10)

@@ -35,7 +35,7 @@ def test_the_parts_have_their_sizes_and_say_what_they_are(digits: EventSplits) -
     assert [len(part) for part in parts(digits)] == [900, 300, 597]
     for part in parts(digits):
         assert part.inputs.shape[1:] == (80, 2, 16, 16)
-        assert (part.steps, part.size) == (80, (16, 16))
+        assert (part.steps, part.shape) == (80, (2, 16, 16))
         assert part.simulated
         assert "images and labels are real" in part.description
         assert "events are simulated" in part.description

@@ -128,7 +128,7 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
         known = tuple(range(1, spikes.shape[1] + 1))
         wanted = known if times is None else as_checkpoints(times)
         return Scores(_counts_at(spikes, columns_of(wanted, len(known), known, "spikes")), labels, wanted, classes, engine)
-    if "inputs_shape" in content:
+    if "inputs" in content or "indices" in content:
         raise InputError(f"{path} holds inputs, not scores: give the members that are to watch them too (--members).")
     for name in ("log_confidence", "times"):
         if name not in content:

@@ -58,7 +58,7 @@ class Events:
         object.__setattr__(self, "indices", indices)
         object.__setattr__(self, "pointers", pointers.astype(np.int64, copy=False))
         object.__setattr__(self, "shape", shape)
-        labels, classes = _as_labels_and_classes(self.labels, self.classes, shape[0])
+        labels, classes = as_labels_and_classes(self.labels, self.classes, shape[0])
         object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "classes", classes)
 
@@ -233,7 +233,7 @@ def _as_rows(index: RowIndex, n: int) -> Integers:
     return np.where(rows < 0, rows + n, rows)
 
 
-def _as_labels_and_classes(
+def as_labels_and_classes(
     labels: ArrayLike | None, classes: Sequence[str] | None, n: int
 ) -> tuple[Integers | None, tuple[str, ...] | None]:
     names = None if classes is None else tuple(str(name) for name in classes)

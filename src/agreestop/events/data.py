@@ -1,28 +1,30 @@
-"""Labelled event streams: what every data set, recorded or simulated, is handed on as."""
+"""Labelled event streams: every data set, recorded or simulated, is handed on in this form."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agreestop.common.arrays import Integers
 from agreestop.common.errors import InputError
 from agreestop.decide.checks import as_labels
 
-NUMBERS = (np.uint8, np.float32)
+from .container import Events, RowIndex, as_inputs
+
+NUMBERS = (np.bool_, np.uint8, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class EventData:
-    """Inputs of T steps on a sensor of H × W pixels, each with its label.
+    """Inputs of T steps, each with its label: one part of a data set.
 
-    name         what the data set is called in records and figures
+    name         the name of the data set in records and figures
     simulated    True where a simulator made the events, False where a sensor recorded them
-    inputs       (n, T, channels, H, W): bool where a step is the pixels that fired, numbers of at least 0 where it counts events or holds
-                 intensities; ON before OFF where there are two channels
+    inputs       (n, T, ...), an array or `Events`: bool where a cell fires or not, numbers where a step counts events or holds
+                 intensities. An event camera has (n, T, 2, H, W), ON before OFF; a sensor of channels has (n, T, channels)
     labels       (n,) int64, from 0 to C-1
     classes      the names of the C classes
     description  where inputs and labels come from, in a sentence
@@ -31,41 +33,45 @@ class EventData:
 
     name: str
     simulated: bool
-    inputs: NDArray[Any]
+    inputs: Any  # an array or `Events`: most callers know which
     labels: Integers
     classes: tuple[str, ...]
     description: str = ""
     held: int | None = None
 
     def __post_init__(self) -> None:
-        inputs = np.asarray(self.inputs)
-        shape = inputs.shape
-        if len(shape) != 5 or 0 in shape[1:]:
-            raise InputError(f"inputs has shape {shape}: (n, T, channels, H, W) is needed, with the ON events before the OFF events.")
-        if inputs.dtype != np.bool_ and inputs.dtype not in NUMBERS:
+        inputs = as_inputs(self.inputs)
+        if inputs.dtype not in NUMBERS:
             raise InputError(f"inputs has dtype {inputs.dtype}: booleans, uint8 or float32 are needed.")
-        if self.held is not None and (shape[1] != 1 or self.held < 1):
-            raise InputError(f"inputs of {shape[1]} steps are held for {self.held}: give an image one step, held for at least one.")
+        if self.held is not None and (inputs.shape[1] != 1 or self.held < 1):
+            raise InputError(f"inputs of {inputs.shape[1]} steps are held for {self.held}: give an image one step, held for at least one.")
         object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "labels", as_labels(self.labels, len(inputs), len(self.classes)))
 
     def __len__(self) -> int:
         return len(self.inputs)
 
+    def rows(self, index: RowIndex) -> EventData:
+        """Some of the inputs: a slice, integers or a mask."""
+        inputs = self.inputs.rows(index) if isinstance(self.inputs, Events) else self.inputs[index]
+        return replace(self, inputs=inputs, labels=self.labels[index])
+
     @property
     def density(self) -> float:
-        """The share of inputs that are active in a step."""
-        return float(np.count_nonzero(self.inputs) / self.inputs.size)
+        """The share of cells that are not zero, over all inputs and steps."""
+        if isinstance(self.inputs, Events):
+            return self.inputs.density
+        return float(np.count_nonzero(self.inputs) / max(1, self.inputs.size))
 
     @property
     def steps(self) -> int:
         """T, the number of steps of each input."""
-        return self.held or self.inputs.shape[1]
+        return self.held or int(self.inputs.shape[1])
 
     @property
-    def size(self) -> tuple[int, int]:
-        """(H, W), the sensor's height and width in pixels."""
-        return self.inputs.shape[3], self.inputs.shape[4]
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one step: (2, H, W) of an event camera."""
+        return tuple(self.inputs.shape[2:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,3 +81,9 @@ class EventSplits:
     training: EventData
     tuning: EventData
     pool: EventData
+
+    def __iter__(self) -> Iterator[EventData]:
+        return iter((self.training, self.tuning, self.pool))
+
+
+PARTS = tuple(part.name for part in fields(EventSplits))

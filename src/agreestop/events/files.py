@@ -1,52 +1,128 @@
-"""Files of event streams: a `.npz` of inputs (booleans as packed bits), labels and names, in which nothing is executed or unpickled."""
+"""Files of events: one `.npz`, sparse or dense, that any program can write and that can be memory-mapped.
+
+    sparse    shape (n, T, ...) int64, indices (nnz,), pointers (n T + 1,) int64, and values (nnz,) where the events are not all 1:
+              the fields of `Events`
+    dense     inputs (n, T, ...): booleans or real numbers. `numpy.savez(path, inputs=x, labels=y)` writes such a file
+    both      labels (n,) integers from 0 to C-1, and classes (C,), the names of the classes
+    words     name, description (texts), simulated (a truth value: whether a simulator made the events) and held (for images of one
+              step: how many steps each image is shown)
+    digest    SHA-256 of all other arrays; see `agreestop.common.mapped_npz`
+
+Labels, classes, words and digest may be missing. `Events.save` and `save_events` write no compression and begin every array at a
+multiple of 64 bytes, so that `load` can map the file. A compressed file, as numpy.savez_compressed writes it, is read into memory.
+The files of version 0.1 (inputs as packed bits, with inputs_shape) are still read. Nothing is unpickled or executed.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from os import PathLike
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agreestop.common.errors import InputError
-from agreestop.common.files import atomic_writer
+from agreestop.common.mapped_npz import read_mapped, write_mapped
+from agreestop.common.npz import Arrays, read_text
 
+from .container import Events, Inputs, as_inputs, as_labels_and_classes
 from .data import EventData
+
+HOW = "write one with Events.save, or with numpy.savez(path, inputs=x, labels=y)"
+
+
+def load(path: str | PathLike[str], *, mmap: bool = True) -> Events:
+    """The events of a file, with `labels` and `classes` where the file has them.
+
+    With mmap=True the arrays of a file that is sparse and not compressed stay on disk and are read, page by page, when they are used;
+    the file must stay as it is meanwhile. A dense file is converted.
+    """
+    stored = read_stored(path, mmap)
+    if isinstance(stored.inputs, Events):
+        return stored.inputs
+    return Events.from_dense(stored.inputs, stored.labels, stored.classes)
 
 
 def save_events(path: str | PathLike[str], data: EventData) -> None:
-    """Write event streams, whole or not at all."""
-    with atomic_writer(path) as stream:
-        np.savez_compressed(
-            stream,
-            allow_pickle=False,
-            inputs=np.packbits(data.inputs.ravel()) if data.inputs.dtype == np.bool_ else data.inputs,
-            inputs_shape=np.array(data.inputs.shape),
-            labels=data.labels,
-            classes=np.array(data.classes),
-            name=np.array(data.name),
-            simulated=np.array(data.simulated),
-            description=np.array(data.description),
-            held=np.array(data.held or 0),
-        )
+    """Write a part of a data set, sparse or dense, whichever is smaller; whole or not at all."""
+    words = {"name": data.name, "description": data.description, "simulated": data.simulated, "held": data.held or 0}
+    arrays = _input_arrays(data.inputs) | {"labels": data.labels, "classes": np.array(data.classes, np.str_)}
+    write_mapped(path, arrays | {name: np.array(word) for name, word in words.items()})
 
 
 def load_events(path: str | PathLike[str]) -> EventData:
-    """Read event streams that `save_events` wrote."""
+    """A part of a data set, which must have labels, with its inputs as a dense array."""
+    stored = read_stored(path, mmap=False)
+    inputs = stored.inputs.to_dense() if isinstance(stored.inputs, Events) else stored.inputs
+    return stored.data(path, inputs, stored.name or str(path))
+
+
+@dataclass(frozen=True, eq=False)
+class StoredEvents:
+    """What a file holds: inputs, sparse or dense as in the file, and what is known about them."""
+
+    inputs: Inputs
+    labels: NDArray[np.int64] | None
+    classes: tuple[str, ...] | None
+    name: str
+    description: str
+    simulated: bool
+    held: int | None
+
+    def data(self, path: str | PathLike[str], inputs: Inputs, name: str) -> EventData:
+        """The inputs as a labelled part of a data set; classes without names get their numbers."""
+        if self.labels is None:
+            raise InputError(f"{path} has no labels: add an array 'labels' with the class of each input, an integer from 0.")
+        classes = self.classes or tuple(str(label) for label in range(int(self.labels.max(initial=-1)) + 1))
+        return EventData(name, self.simulated, inputs, self.labels, classes, self.description, self.held)
+
+
+def read_stored(path: str | PathLike[str], mmap: bool = True) -> StoredEvents:
+    """The content of a file, checked."""
+    arrays = read_mapped(path, "file of events", HOW, mmap)
+    if "log_confidence" in arrays or "spikes" in arrays:
+        raise InputError(f"{path} holds scores, not inputs: give the inputs themselves, or leave the members out.")
     try:
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:  # noqa: PTH123
-            content = {name: file[name] for name in file.files}
-        if "log_confidence" in content or "spikes" in content:
-            raise InputError(f"{path} holds scores, not inputs: give the inputs themselves, or leave the members out.")
-        shape = tuple(int(size) for size in content["inputs_shape"])
-        inputs = content["inputs"]
-        if inputs.ndim == 1:
-            inputs = np.unpackbits(inputs, count=int(np.prod(shape))).view(np.bool_).reshape(shape)
-        classes = tuple(str(name) for name in content["classes"])
-        held = int(content.get("held", 0)) or None
-        words = str(content["name"]), bool(content["simulated"]), str(content["description"])
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}: check the path.") from None
-    except InputError:
-        raise
-    except Exception:  # whatever zip, zlib and numpy make of bytes that are not theirs
-        raise InputError(f"{path} is not a whole file of event streams: write one with save_events or `agreestop score`.") from None
-    return EventData(words[0], words[1], inputs, content["labels"], classes, words[2], held)
+        labels, classes = arrays.get("labels"), arrays["classes"].tolist() if "classes" in arrays else None
+        if "indices" in arrays:
+            inputs: Inputs = _sparse_inputs(arrays, labels, classes)
+        else:
+            inputs = _dense_inputs(arrays)
+        labels, names = as_labels_and_classes(labels, classes, len(inputs))
+        held = int(arrays.get("held", np.array(0))) or None
+        return StoredEvents(
+            inputs, labels, names, read_text(arrays, "name"), read_text(arrays, "description"), bool(arrays.get("simulated", False)), held
+        )
+    except InputError as error:
+        raise InputError(f"{path} cannot be used: {error}") from None
+    except (TypeError, ValueError):
+        raise InputError(f"{path} is not a whole file of events: {HOW}.") from None
+
+
+def _sparse_inputs(arrays: Arrays, labels: NDArray[Any] | None, classes: list[Any] | None) -> Events:
+    if missing := {"shape", "pointers"} - arrays.keys():
+        raise InputError(f"indices are there, but not {' and '.join(sorted(missing))}: write it with Events.save.")
+    names = None if classes is None else tuple(classes)
+    return Events(arrays["indices"], arrays["pointers"], arrays.get("values"), tuple(arrays["shape"].tolist()), labels, names)
+
+
+def _dense_inputs(arrays: Arrays) -> NDArray[Any]:
+    if "inputs" not in arrays:
+        raise InputError(f"it holds {', '.join(sorted(arrays)) or 'nothing'} but no 'inputs' and no 'indices'; {HOW}.")
+    inputs = arrays["inputs"]
+    if "inputs_shape" in arrays and inputs.ndim == 1:  # packed bits, as version 0.1 wrote booleans
+        shape = tuple(arrays["inputs_shape"].tolist())
+        inputs = np.unpackbits(inputs)[: math.prod(shape)].view(np.bool_).reshape(shape)
+    dense = as_inputs(inputs)
+    assert isinstance(dense, np.ndarray)
+    return dense
+
+
+def _input_arrays(inputs: Inputs) -> Arrays:
+    if isinstance(inputs, Events):
+        return inputs.arrays()
+    events = Events.from_dense(inputs)
+    arrays = events.arrays()
+    return arrays if sum(array.nbytes for array in arrays.values()) < inputs.nbytes else {"inputs": inputs}

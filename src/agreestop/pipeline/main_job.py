@@ -49,7 +49,7 @@ def run_config(config: RunConfig, folder: Path, command: str, tell: Tell) -> Rep
     save_test_inputs(folder / "test-inputs.npz", data, decide.n_calibration)
     header = {"data": data.pool.description, "simulated": data.pool.simulated, "n_calibration": decide.n_calibration}
     save_records(folder / "metrics.json", records, name=config.name, realisations=decide.realisations, **header)
-    height, width = data.pool.size
+    *_, height, width = data.pool.shape
     parts = f"{len(data.training)} inputs for training, {len(data.tuning)} for tuning, {len(data.pool)} in the pool"
     shape = f"{data.pool.steps} steps, {height} × {width} pixels, ON and OFF events, {len(data.pool.classes)} classes"
     return Report(
