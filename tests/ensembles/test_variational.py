@@ -31,7 +31,7 @@ def test_the_divergence_is_that_of_gaussians() -> None:
         kl_divergence(Normal(mean, model.log_deviation[name.replace(".", "/")].exp()), Normal(0.0, math.sqrt(PRIOR_VARIANCE))).sum()
         for name, mean in model.mean.named_parameters()
     )
-    torch.testing.assert_close(model.divergence(), expected)
+    torch.testing.assert_close(model.penalty(), expected)
 
 
 def test_draws_have_the_mean_and_deviation_of_the_posterior() -> None:
@@ -67,7 +67,7 @@ def test_one_draw_serves_the_whole_sequence() -> None:
 def test_gradients_reach_means_and_deviations() -> None:
     model = posterior()
     x = torch.ones((8, 4, 1, 4, 4))
-    total: Any = model.read_out(x, torch.Generator().manual_seed(0)).sum() + model.divergence()
+    total: Any = model.read_out(x, torch.Generator().manual_seed(0)).sum() + model.penalty()
     total.backward()
     trained = [value for value in model.parameters() if value.requires_grad]
     assert len(trained) == 4

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from agreestop.common.errors import InputError
-from agreestop.networks.neurons import SRMParameters, SRMState
-from agreestop.networks.surrogates import spike
+from agreestop.networks.srm_types import SRMParameters, SRMState
+from agreestop.networks.surrogates import Surrogate
 from tests.decide.strategies import assert_one_sentence
 
 
@@ -34,6 +35,19 @@ def gradients(loss: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return torch.autograd.grad(loss, list(leaves))
 
 
+class _Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, surrogate: Surrogate) -> Tensor:
+        ctx.save_for_backward(v)
+        ctx.surrogate = surrogate
+        return (v >= 0).to(v.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (v,) = ctx.saved_tensors
+        return gradients[0] * ctx.surrogate.slope(v), None
+
+
 def plain_loop(currents: Tensor, state: SRMState, p: SRMParameters) -> tuple[Tensor, SRMState]:
     """The recursion in plain operations, differentiated by autograd."""
     a, b, r = p.membrane_decay, p.synapse_decay, p.refractory_decay
@@ -43,7 +57,7 @@ def plain_loop(currents: Tensor, state: SRMState, p: SRMParameters) -> tuple[Ten
     for x in currents.unbind(0):
         i = b * i + x
         m = a * m + i
-        z = spike(gain * m - p.threshold * r * h - p.threshold, p.surrogate)
+        z = _Spike.apply(gain * m - p.threshold * r * h - p.threshold, p.surrogate)  # type: ignore[no-untyped-call]
         h = r * h + z
         spikes.append(z)
     return torch.stack(spikes), SRMState(i, m, h)

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from agreestop.networks.architectures import (
-    ARCHITECTURES,
     Architecture,
+    BuiltIn,
     Convolutional,
     FullyConnected,
     ResNet18,
     SpikingLayer,
     SpikingNetwork,
     State,
-    architecture,
 )
-from agreestop.networks.neurons import Neuron
+from agreestop.networks.layers import MemberLinear
+from agreestop.networks.neurons import SRM, Neuron
+from agreestop.networks.posteriors import Posterior
 from tests.networks.plain import generator, gradients, random_spikes, refused
 
 EAGER = Neuron(membrane_time=1.0, synapse_time=0.5, threshold=0.1)
-CONFIGS: dict[str, Architecture] = {
+CONFIGS: dict[str, BuiltIn] = {
     "fully-connected": FullyConnected((2, 8, 8), 3, members=2, hidden=(12,), neuron=EAGER),
     "convolutional": Convolutional((2, 8, 8), 3, members=2, channels=(4, 5), hidden=(7,), neuron=EAGER, real_input=False),
     "resnet18": ResNet18((2, 8, 8), 3, members=2, width=3, neuron=EAGER, real_input=False),
@@ -139,7 +141,7 @@ def test_an_image_held_still_is_that_image_repeated(config: Architecture, traini
 
 
 @every_architecture
-def test_gradients_reach_every_weight(config: Architecture) -> None:
+def test_gradients_reach_every_weight(config: BuiltIn) -> None:
     network = SpikingNetwork(replace(config, neuron=replace(config.neuron, learned=True)), generator())
     spikes, _ = network(frames())
     (spikes * torch.randn(spikes.shape, generator=generator(1))).sum().backward()
@@ -261,9 +263,47 @@ def test_the_sizes_of_the_paper() -> None:
     assert sum(value.numel() for layer in deep.layers() for value in layer.parameters()) == 11_173_962 - 10  # no bias in the head
 
 
-def test_bad_names_settings_and_shapes_are_refused() -> None:
-    assert {name: architecture(name) for name in ARCHITECTURES} == ARCHITECTURES
-    refused(lambda: architecture("vgg"), "architecture is 'vgg': choose one of fully-connected, convolutional, resnet18")
+@pytest.mark.parametrize("shape", [(), (12,), (3, 4), (2, 3, 4, 5)])
+def test_a_fully_connected_network_takes_any_number_of_axes(shape: tuple[int, ...]) -> None:
+    network = SpikingNetwork(FullyConnected(shape, 3, members=2, hidden=(7,), neuron=EAGER), generator())
+    x = random_spikes(6, 4, *shape)
+    spikes, state = network(x)
+    assert spikes.shape == (6, 2, 4, 3) and spikes.any()
+    assert (network.members, network.classes, network.input_shape, network.output) == (2, 3, shape, "spikes")
+    assert_same(network(x[:, [2, 0]])[0], spikes[:, :, [2, 0]])
+    assert_same(flat(network.rows(state, torch.tensor([2, 0]))), [value[:, [2, 0]] for value in flat(state)])
+    refused(lambda: network(x[..., None]), r"\(T, 2, batch")
+
+
+def test_settings_take_integers_of_numpy_and_lists() -> None:
+    given = FullyConnected([2, 3], np.int64(4), members=np.int32(2), hidden=[5])  # type: ignore[arg-type]
+    assert given == FullyConnected((2, 3), 4, members=2, hidden=(5,)) and type(given.classes) is int
+
+
+@dataclass(frozen=True)
+class OneLayer:
+    """An architecture that the package does not know."""
+
+    input_shape: tuple[int, ...]
+    classes: int
+    members: int = 1
+    real_input: bool = False
+
+    def layers(self) -> list[SpikingLayer]:
+        return [SpikingLayer(MemberLinear(self.members, self.input_shape[0], self.classes), None, SRM(self.members, EAGER))]
+
+
+def test_an_own_architecture_is_any_dataclass_with_layers() -> None:
+    network = SpikingNetwork(OneLayer((12,), 3, members=3), generator())
+    spikes, _, activity = network(random_spikes(6, 4, 12), activity=True)
+    assert spikes.shape == (6, 3, 4, 3) and activity.layers == ("read-out",)
+    assert_same(network.select_members(slice(1, 3))(random_spikes(6, 4, 12))[0], spikes[:, 1:])
+    posterior = Posterior(OneLayer((12,), 3, members=2), generator())
+    assert posterior.read_out(random_spikes(6, 4, 12), generator()).shape == (6, 2, 4, 3)
+    assert (posterior.member_count, posterior.classes, posterior.input_shape, posterior.output) == (2, 3, (12,), "spikes")
+
+
+def test_bad_settings_and_shapes_are_refused() -> None:
     refused(lambda: FullyConnected((5,), 0), "classes is 0: integers of at least 1 are needed")
     refused(lambda: FullyConnected((5,), 2, hidden=(3, -1)), "hidden is")
     refused(lambda: Convolutional((2, 8, 8), 3), "height and width of at least 32")

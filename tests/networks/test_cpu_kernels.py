@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from agreestop.networks._kernels import numba_runtime as compiled
-from agreestop.networks.neurons import SRM, Constants, Neuron, SRMParameters, SRMState, srm
+from agreestop.networks.neurons import SRM, Neuron, srm
+from agreestop.networks.srm_types import Constants, SRMParameters, SRMState
 from agreestop.networks.surrogates import SLOPES, Surrogate
 from tests.networks.plain import generator, plain_loop, random_spikes
 

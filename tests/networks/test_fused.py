@@ -17,7 +17,8 @@ from torch import Tensor
 
 import agreestop.networks.neurons as srm_module
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
-from agreestop.networks.neurons import SRM, Neuron, SRMParameters, SRMState, srm
+from agreestop.networks.neurons import SRM, Neuron, srm
+from agreestop.networks.srm_types import SRMParameters, SRMState
 from agreestop.networks.surrogates import SLOPES, Surrogate
 from tests.networks.plain import generator, gradients, plain_loop, refused
 
@@ -116,7 +117,7 @@ def test_narrow_spikes_are_the_spikes(layout: str) -> None:
     currents = currents_of(19, 2, 3, 5, order=LAYOUTS[layout])
     _, parameters = constants(2, 4)
     wide, after = srm(currents, None, parameters, fused=True)
-    narrow, also_after = srm(currents, None, parameters, fused=True, narrow=True)
+    narrow, also_after = srm(currents, None, parameters, fused=True, float16_spikes=True)
     assert narrow.dtype == torch.float16 and narrow.stride() == wide.stride()
     assert torch.equal(narrow.float(), wide) and wide.any()
     assert all(torch.equal(one, other) for one, other in zip(after, also_after, strict=True))

@@ -49,9 +49,9 @@ def test_the_kernel_splits_without_loss() -> None:
     from agreestop.networks._kernels.split_kernel import split
 
     values = some(3, 7, 101)  # the interpreter rounds towards zero, a GPU to the nearest
-    check_parts(values, split(values.to(DEVICE)), nearest=DEVICE == "cuda")
-    scaled = split((values * 2**-40).to(DEVICE), torch.tensor(2.0**40, device=DEVICE))
-    assert torch.equal(joined(scaled), joined(split(values.to(DEVICE))))
+    check_parts(values, split(values.to(DEVICE), 2.0**SHIFT), nearest=DEVICE == "cuda")
+    scaled = split((values * 2**-40).to(DEVICE), 2.0**SHIFT, torch.tensor(2.0**40, device=DEVICE))
+    assert torch.equal(joined(scaled), joined(split(values.to(DEVICE), 2.0**SHIFT)))
 
 
 def test_layers_take_spikes_in_float16() -> None:

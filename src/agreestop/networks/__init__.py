@@ -1,1 +1,20 @@
-"""Spiking networks in torch: the SRM neuron, surrogate gradients, layers with a member axis, and three architectures."""
+"""Spiking networks in torch: SRM neurons, three architectures with K members in one module, and members that are modules of the user."""
+
+from .architectures import Architecture, Convolutional, FullyConnected, ResNet18, SpikingNetwork
+from .modules import ModuleMembers
+from .neurons import Neuron
+from .posteriors import ModulePosterior, Posterior
+from .surrogates import Surrogate
+
+__all__ = [
+    "Architecture",
+    "Convolutional",
+    "FullyConnected",
+    "ModuleMembers",
+    "ModulePosterior",
+    "Neuron",
+    "Posterior",
+    "ResNet18",
+    "SpikingNetwork",
+    "Surrogate",
+]

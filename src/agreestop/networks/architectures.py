@@ -1,10 +1,10 @@
-"""The three spiking networks of the paper, K members in one module.
+"""Spiking networks with K members in one module: the settings of three architectures, and the network that is built from them.
 
     fully-connected   input - hidden SRM - read-out SRM                                               (MNIST-DVS)
     convolutional     [convolution - batch norm - SRM - max-pool] × stages - hidden SRM - read-out SRM    (DVS128 Gesture; Fang et al. 2021)
     resnet18          3×3 stem - 4 stages of 2 basic blocks, SRM for ReLU - average - read-out SRM    (CIFAR-10)
 
-Time comes first, and no network remembers anything: state goes in and comes out.
+Time is the first axis. A network stores no state between calls: state goes in and comes out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal, NamedTuple, cast, final, overload
+from numbers import Integral
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, final, overload
 
 import torch
 from torch import Tensor, nn
@@ -22,37 +23,69 @@ from torch.nn import functional as F
 from agreestop.common.errors import InputError
 
 from .layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, channels_first, count_nonzero, draw_weights, members_first
-from .neurons import SRM, Neuron, SRMState
+from .neurons import SRM, Neuron
+from .srm_types import SRMState
 
 
 class State(NamedTuple):
-    """What a network remembers between time steps: the state of each of its layers, and how many steps it has seen."""
+    """State of a network between time steps: the state of each layer, and the number of steps so far."""
 
     layers: tuple[SRMState, ...]
     time: int
 
-    def rows(self, chosen: Tensor) -> State:
-        """The state of some of the inputs."""
-        return State(tuple(SRMState(*(part.index_select(1, chosen) for part in layer)) for layer in self.layers), self.time)
+    def rows(self, index: Tensor) -> State:
+        """The state of some inputs of the batch; index holds their positions."""
+        return State(tuple(SRMState(*(part.index_select(1, index) for part in layer)) for layer in self.layers), self.time)
 
 
 QUICK = Neuron(membrane_time=2.0, synapse_time=0.5, refractory_time=2.0)
-"""For deep networks: each layer answers within a step or two, since slow kernels add up over the layers."""
+"""Neurons for deep networks. Each layer responds within a step or two, because the delays of the layers add up."""
 
 
-def _check_counts(**counts: int | Sequence[int]) -> None:
-    for name, given in counts.items():
-        for value in given if isinstance(given, Sequence) else (given,):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {given!r}: integers of at least 1 are needed.")
+class Architecture(Protocol):
+    """Settings of a spiking network. A frozen dataclass with these fields and a `layers` method is an architecture.
+
+    input_shape: the shape of one input at one time step. classes: the number of read-out neurons. members: the number of members K.
+    real_input: True if the input has values other than 0 and 1; its operations then count as multiplications.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def classes(self) -> int: ...
+
+    @property
+    def members(self) -> int: ...
+
+    @property
+    def real_input(self) -> bool: ...
+
+    def layers(self) -> list[SpikingLayer]:
+        """New layers of K members, from the input to the read-out. If the first is fully connected, it receives the flattened input."""
+        ...
+
+
+def _check_counts(settings: object, *names: str) -> None:
+    """Store the fields as Python integers, or as tuples of them, and refuse everything below 1."""
+    for name in names:
+        given = getattr(settings, name)
+        values = tuple(given) if isinstance(given, Sequence) else (given,)
+        if any(isinstance(value, bool) or not isinstance(value, Integral) or value < 1 for value in values):
+            raise InputError(f"{name} is {given!r}: integers of at least 1 are needed.")
+        counts = tuple(int(value) for value in values)
+        object.__setattr__(settings, name, counts if isinstance(given, Sequence) else counts[0])
 
 
 @final
 @dataclass(frozen=True)
 class FullyConnected:
-    """Hidden layers of SRM neurons, one of 1000 by default, on the flattened input.
+    """Hidden layers of SRM neurons on the flattened input; the default is one layer of 1000.
 
-    real_input says that the input is not made of zeros and ones alone, so that its operations count as multiplications.
+    input_shape is the shape of one input at one time step and has any number of axes, e.g. (12,) for twelve sensors.
+    real_input=True: the input has values other than 0 and 1, so its operations count as multiplications.
     """
 
     input_shape: tuple[int, ...]
@@ -63,17 +96,20 @@ class FullyConnected:
     real_input: bool = False
 
     def __post_init__(self) -> None:
-        _check_counts(input_shape=self.input_shape, classes=self.classes, members=self.members, hidden=self.hidden)
+        _check_counts(self, "input_shape", "classes", "members", "hidden")
 
     def layers(self) -> list[SpikingLayer]:
-        """The layers, in order."""
+        """New layers, from the input to the read-out."""
         return _dense(self.members, (math.prod(self.input_shape), *self.hidden, self.classes), self.neuron)
 
 
 @final
 @dataclass(frozen=True)
 class Convolutional:
-    """A stage for each entry of `channels`: 3×3 convolution, batch norm, SRM, 2×2 max-pool; then fully connected layers."""
+    """Convolutional stages, then fully connected layers. input_shape is (channels, height, width).
+
+    Each entry of `channels` is a stage: 3×3 convolution, batch norm, SRM, 2×2 max-pool.
+    """
 
     input_shape: tuple[int, int, int]
     classes: int
@@ -84,11 +120,11 @@ class Convolutional:
     real_input: bool = True
 
     def __post_init__(self) -> None:
-        _check_counts(input_shape=self.input_shape, classes=self.classes, members=self.members, channels=self.channels, hidden=self.hidden)
+        _check_counts(self, "input_shape", "classes", "members", "channels", "hidden")
         _check_image(self.input_shape, 2 ** len(self.channels))
 
     def layers(self) -> list[SpikingLayer]:
-        """The layers, in order."""
+        """New layers, from the input to the read-out."""
         K, neuron = self.members, self.neuron
         sizes = (self.input_shape[0], *self.channels)
         stages = [_conv(K, sizes[i], sizes[i + 1], neuron, max_pool=i > 0) for i in range(len(self.channels))]
@@ -99,10 +135,10 @@ class Convolutional:
 @final
 @dataclass(frozen=True)
 class ResNet18:
-    """A 3×3 stem, four stages of two basic blocks with width, 2, 4 and 8 times as many channels, and an averaging head.
+    """ResNet-18 with SRM neurons instead of ReLU. input_shape is (channels, height, width).
 
-    The shortcut joins the current before the second neuron of a block, where ReLU would stand. timed: how many steps have statistics of
-    their own in each batch normalisation; 0 for none.
+    A 3×3 stem, four stages of two basic blocks with 1, 2, 4 and 8 times `width` channels, and an averaging read-out. The shortcut is added
+    to the current of the second neuron of a block. timed: the number of first steps with separate statistics in each batch norm; 0: none.
     """
 
     input_shape: tuple[int, int, int]
@@ -114,13 +150,13 @@ class ResNet18:
     timed: int = 0
 
     def __post_init__(self) -> None:
-        _check_counts(input_shape=self.input_shape, classes=self.classes, members=self.members, width=self.width)
+        _check_counts(self, "input_shape", "classes", "members", "width")
         if isinstance(self.timed, bool) or not isinstance(self.timed, int) or self.timed < 0:
-            raise InputError(f"timed is {self.timed!r}: give the number of steps with statistics of their own, 0 for none.")
+            raise InputError(f"timed is {self.timed!r}: give the number of steps with separate batch-norm statistics, 0 for none.")
         _check_image(self.input_shape, 1)
 
     def layers(self) -> list[SpikingLayer]:
-        """The layers, in order."""
+        """New layers, from the input to the read-out."""
         K, neuron, timed = self.members, self.neuron, self.timed
         layers, channels = [_conv(K, self.input_shape[0], self.width, neuron, timed=timed)], self.width
         for outputs, stride in ((self.width * 2**stage, 1 + (stage > 0 and block == 0)) for stage in range(4) for block in range(2)):
@@ -132,19 +168,13 @@ class ResNet18:
         return [*layers, SpikingLayer(MemberLinear(K, channels, self.classes), None, SRM(K, neuron), average=True)]
 
 
-Architecture = FullyConnected | Convolutional | ResNet18
-ARCHITECTURES: dict[str, type[Architecture]] = {
+BuiltIn = FullyConnected | Convolutional | ResNet18
+ARCHITECTURES: dict[str, type[BuiltIn]] = {
     "fully-connected": FullyConnected,
     "convolutional": Convolutional,
     "resnet18": ResNet18,
 }
-
-
-def architecture(name: str) -> type[Architecture]:
-    """The settings class of that name, one of ARCHITECTURES."""
-    if name not in ARCHITECTURES:
-        raise InputError(f"architecture is {name!r}: choose one of {', '.join(ARCHITECTURES)}.")
-    return ARCHITECTURES[name]
+"""The architectures that files and configurations can name."""
 
 
 def _check_image(shape: tuple[int, ...], least: int) -> None:
@@ -155,11 +185,11 @@ def _check_image(shape: tuple[int, ...], least: int) -> None:
 @final
 @dataclass(frozen=True)
 class Activity:
-    """What a call did, for an estimate of energy: whole numbers (layers, T, K, batch), named along the first axis.
+    """Operations of one call, for an estimate of energy: integers (layers, T, K, batch). `layers` names the first axis.
 
-    spikes: emitted by the layer's neurons. accumulates: additions of a weight, one for each synapse that a spike reaches.
-    multiplies: multiply-accumulates, one for each synapse that a non-zero real-valued input reaches. Batch norm is taken as folded
-    into the weights and the average before a read-out too. An image held for `steps` is weighed once a call, at the first step.
+    spikes: spikes of the layer's neurons. accumulates: additions of a weight, one for each synapse that a spike reaches.
+    multiplies: multiply-accumulates, one for each synapse that a non-zero real-valued input reaches. Batch norm, and the average before a
+    read-out, are assumed to be folded into the weights. An image held for `steps` counts once per call, at the first step.
     """
 
     layers: tuple[str, ...]
@@ -170,9 +200,9 @@ class Activity:
 
 @final
 class SpikingLayer(nn.Module):
-    """Pool, weigh, normalise, add the shortcut, spike: one layer of SRM neurons and the synapses into it.
+    """One layer of SRM neurons and its synapses: pool, multiply by weights, normalise, add the shortcut, spike.
 
-    A shortcut takes the input of the layer before this one, so that the two make a residual block.
+    The shortcut receives the input of the previous layer, so the two layers form a residual block.
     """
 
     def __init__(
@@ -193,8 +223,9 @@ class SpikingLayer(nn.Module):
         return members_first(F.max_pool2d(channels_first(x), 2), len(x), x.shape[1]) if self.max_pool else x
 
     def currents(self, x: Tensor, earlier: Tensor, time: int = 0) -> Tensor:
-        """What flows into the neurons, (T, K, batch, ...), from the spikes of the layer before, and from what that layer received where
-        there is a shortcut; `time` steps came before.
+        """Currents (T, K, batch, ...) into the neurons, from the spikes of the previous layer.
+
+        earlier: the input of the previous layer, used by the shortcut. time: the number of steps before this call.
         """
         received = self.receive(x)
         if self.average:
@@ -209,14 +240,14 @@ class SpikingLayer(nn.Module):
         return currents if self.shortcut is None else currents + earlier
 
     def forward(self, x: Tensor, earlier: Tensor, state: SRMState | None, steps: int | None, time: int = 0) -> tuple[Tensor, SRMState]:
-        """Spikes (T, K, batch, ...) and the state after them; an image is held for `steps`."""
+        """Spikes (T, K, batch, ...) and the state after them. With `steps`, one image is held for that many steps."""
         currents = self.currents(x, earlier, 0 if steps else time)
         if steps is not None:
             currents = currents.expand(steps, *(-1,) * (currents.ndim - 1))
         return cast(tuple[Tensor, SRMState], self.neurons(currents, state))
 
     def operations(self, x: Tensor, earlier: Tensor) -> Tensor:
-        """Synapses that a non-zero input reaches, (T, K, batch), or (T, 1, batch) for an input shared by the members."""
+        """Synapses that non-zero inputs reach: (T, K, batch), or (T, 1, batch) for an input that the members share."""
         total = self.synapses.reached(self.receive(x))
         if isinstance(self.shortcut, nn.Sequential):
             return total + cast(MemberConv2d, self.shortcut[0]).reached(earlier)
@@ -243,17 +274,20 @@ def _conv(
 
 def _dense(members: int, sizes: tuple[int, ...], neuron: Neuron, max_pool: bool = False) -> list[SpikingLayer]:
     return [
-        SpikingLayer(MemberLinear(members, inputs, outputs), None, SRM(members, neuron), max_pool=max_pool and place == 0)
-        for place, (inputs, outputs) in enumerate(pairwise(sizes))
+        SpikingLayer(MemberLinear(members, inputs, outputs), None, SRM(members, neuron), max_pool=max_pool and index == 0)
+        for index, (inputs, outputs) in enumerate(pairwise(sizes))
     ]
 
 
 @final
 class SpikingNetwork(nn.Module):
-    """K members of one architecture, with weights drawn from the generator: PyTorch's default, or N(0, deviation²).
+    """K members of one architecture: input (T, batch, *input_shape) to read-out spikes (T, K, batch, classes).
 
-    Every parameter and buffer has the member axis first. Other weights are supplied with `torch.func.functional_call`.
+    Initial weights are drawn from the generator: PyTorch's default distribution, or N(0, deviation²). The first axis of every parameter
+    and buffer is the member. Use `torch.func.functional_call` to run the network with other weights.
     """
+
+    output: Literal["spikes"] = "spikes"
 
     def __init__(self, config: Architecture, generator: torch.Generator, deviation: float | None = None) -> None:
         super().__init__()
@@ -261,10 +295,29 @@ class SpikingNetwork(nn.Module):
         self.layers = nn.ModuleList(config.layers())
         draw_weights(self, generator, deviation)
 
+    @property
+    def members(self) -> int:
+        """The number of members K."""
+        return self.config.members
+
+    @property
+    def classes(self) -> int:
+        """The number of classes C."""
+        return self.config.classes
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input at one time step."""
+        return self.config.input_shape
+
+    def rows(self, state: State, index: Tensor) -> State:
+        """The state of some inputs of the batch; index holds their positions."""
+        return state.rows(index)
+
     def select_members(self, members: slice) -> SpikingNetwork:
-        """Some of the members, with copies of their weights and statistics."""
+        """A network of some of the members, with copies of their weights and statistics."""
         state = {name: value[members].clone() for name, value in self.state_dict().items()}
-        count = len(range(*members.indices(self.config.members)))
+        count = len(range(*members.indices(self.members)))
         fewer = SpikingNetwork(replace(self.config, members=count), torch.Generator().manual_seed(0))
         fewer.load_state_dict(state)
         return fewer.to(next(self.parameters()).device).train(self.training)
@@ -282,33 +335,35 @@ class SpikingNetwork(nn.Module):
     def forward(
         self, x: Tensor, state: State | None = None, steps: int | None = None, activity: bool = False
     ) -> tuple[Tensor, State] | tuple[Tensor, State, Activity]:
-        """Input (T, batch, *input_shape), or (T, K, batch, *input_shape), to read-out spikes (T, K, batch, classes) and the state after.
+        """Input (T, batch, *input_shape) or (T, K, batch, *input_shape) to read-out spikes (T, K, batch, classes) and the state after them.
 
-        An image held still is given once, as (1, batch, ...), with the number of `steps`: its first layer is then computed once.
-        activity=True adds what every layer did.
+        A still image is given once, as (1, batch, ...), with the number of `steps` for which it is held. Its first layer is then computed
+        once. activity=True also returns the operations of every layer.
         """
         self._check(x, state, steps)
         layers = list(cast(Iterable[SpikingLayer], self.layers))
-        if isinstance(self.config, FullyConnected):
-            x = x.flatten(-len(self.config.input_shape))
-        earlier, after, done = x, [], []
+        if isinstance(layers[0].synapses, MemberLinear):
+            x = x.reshape(*x.shape[: x.ndim - len(self.input_shape)], -1)
+        earlier, after, counts = x, [], []
         befores, time = (state.layers, state.time) if state else ((None,) * len(layers), 0)
-        for place, (layer, before) in enumerate(zip(layers, befores, strict=True)):
-            spikes, left = layer(x, earlier, before, None if place else steps, time)
+        for index, (layer, before) in enumerate(zip(layers, befores, strict=True)):
+            spikes, layer_after = layer(x, earlier, before, None if index else steps, time)
             if activity:
-                done.append(self._account(layer, place, x, earlier, spikes))
+                counts.append(self._count_operations(layer, index, x, earlier, spikes))
             earlier, x = x, spikes
-            after.append(left)
-        left_behind = State(tuple(after), time + len(x))
+            after.append(layer_after)
+        state_after = State(tuple(after), time + len(x))
         if not activity:
-            return x, left_behind
-        totals = (torch.stack(counts) for counts in zip(*done, strict=True))
-        return x, left_behind, Activity(tuple(self._names()), *totals)
+            return x, state_after
+        names = *(f"layer {index + 1}" for index in range(len(layers) - 1)), "read-out"
+        return x, state_after, Activity(names, *(torch.stack(kind) for kind in zip(*counts, strict=True)))
 
-    def _account(self, layer: SpikingLayer, place: int, x: Tensor, earlier: Tensor, spikes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _count_operations(
+        self, layer: SpikingLayer, index: int, x: Tensor, earlier: Tensor, spikes: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Spikes, accumulates and multiplies of one layer, each (T, K, batch)."""
         emitted = count_nonzero(spikes)
-        if place:
+        if index:
             operations = layer.operations(x, earlier)
             return emitted, operations, torch.zeros_like(operations)
         operations = torch.zeros_like(emitted)
@@ -321,13 +376,10 @@ class SpikingNetwork(nn.Module):
             )
         return emitted, operations, torch.zeros_like(operations)
 
-    def _names(self) -> list[str]:
-        return [f"layer {place + 1}" for place in range(len(self.layers) - 1)] + ["read-out"]
-
     def _check(self, x: Tensor, state: State | None, steps: int | None) -> None:
-        shape, K = self.config.input_shape, self.config.members
-        axes = x.ndim - len(shape)
-        wanted = f"(T, batch, {', '.join(map(str, shape))}) or (T, {K}, batch, {', '.join(map(str, shape))})"
+        shape, K = self.input_shape, self.members
+        axes, sizes = x.ndim - len(shape), "".join(f", {size}" for size in shape)
+        wanted = f"(T, batch{sizes}) or (T, {K}, batch{sizes})"
         if axes not in (2, 3) or tuple(x.shape[axes:]) != tuple(shape) or (axes == 3 and x.shape[1] != K) or not x.is_floating_point():
             raise InputError(f"x has shape {tuple(x.shape)} and type {x.dtype}: floating-point numbers {wanted} are needed.")
         if not x.numel():

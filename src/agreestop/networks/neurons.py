@@ -18,9 +18,8 @@ import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import repeat
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -31,56 +30,23 @@ from agreestop.common.errors import InputError
 
 from ._kernels.numba_runtime import numba_available
 from ._kernels.triton_runtime import TRITON_AVAILABLE
+from .srm_types import Constants, SRMParameters, SRMState, empty_like
 from .surrogates import Surrogate
 
 
-class SRMState(NamedTuple):
-    """What a layer remembers between time steps, each of the shape of one step of its currents: i_t, m_t and h_t."""
-
-    synapse: Tensor
-    membrane: Tensor
-    refractory: Tensor
-
-
-Constants = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-"""a, b, r, θ and c."""
-
-
-@dataclass(frozen=True)
-class SRMParameters:
-    """a, b, r in (0, 1) and θ > 0, tensors that broadcast against one step of the currents; the sum of the kernel; the slope."""
-
-    membrane_decay: Tensor
-    synapse_decay: Tensor
-    refractory_decay: Tensor
-    threshold: Tensor
-    scale: float = 1.0
-    surrogate: Surrogate = field(default_factory=Surrogate)
-
-    @cached_property
-    def constants(self) -> Constants:
-        """a, b, r, θ and c."""
-        a, b = self.membrane_decay, self.synapse_decay
-        return a, b, self.refractory_decay, self.threshold, self.scale * (1 - a) * (1 - b)
-
-    def to(self, dtype: torch.dtype) -> SRMParameters:
-        """The same in another type."""
-        values = (self.membrane_decay, self.synapse_decay, self.refractory_decay, self.threshold)
-        if all(value.dtype == dtype for value in values):
-            return self
-        a, b, r, threshold = (value.to(dtype) for value in values)
-        return SRMParameters(a, b, r, threshold, self.scale, self.surrogate)
-
-
 def srm(
-    currents: Tensor, state: SRMState | None, parameters: SRMParameters, fused: bool | None = None, narrow: bool = False
+    currents: Tensor, state: SRMState | None, parameters: SRMParameters, fused: bool | None = None, float16_spikes: bool = False
 ) -> tuple[Tensor, SRMState]:
-    """Currents (T, ...) and the state before them, None at the start, to spikes (T, ...) of the same type and the state after them.
+    """Run a layer: currents (T, ...) and the state before them (None at the start) give spikes (T, ...) and the state after them.
 
-    The state is kept in the wider of the types of currents and parameters. Differentiable once, in currents, state, decays and threshold.
-    fused: in one kernel (`fused.py`); None: on a GPU where Triton is installed and on a CPU where numba is (`cpu_srm.py`), for a float32
-    state and constants that are one number or one a member, shaped (K, 1, ..., 1); False: step by step. narrow: spikes in float16 where a
-    GPU computes them in one kernel and nothing is trained.
+    Spikes have the dtype of the currents. The state has the wider of the dtypes of currents and parameters. The result can be
+    differentiated once, in currents, state, decays and threshold.
+
+    fused chooses the implementation. True: one Triton kernel (`gpu_srm.py`). False: step by step in PyTorch. None: the Triton kernel on a
+    GPU and the numba loop (`cpu_srm.py`) on a CPU, if they are installed, the state is float32 and each constant is one number or one
+    number per member, with shape (K, 1, ..., 1).
+
+    float16_spikes returns float16 spikes. It has an effect only in the Triton kernel, and only when nothing is trained.
     """
     if currents.ndim < 2 or not len(currents) or not currents.is_floating_point():
         raise InputError(
@@ -95,11 +61,11 @@ def srm(
             "give the state that the same inputs left, or None to start."
         )
     if fused or (fused is None and currents.is_cuda):
-        found = _in_one_kernel(currents, state, constants, dtype, parameters.surrogate, fused is not None, narrow)
+        found = _run_triton(currents, state, constants, dtype, parameters.surrogate, fused is not None, float16_spikes)
         if found is not None:
             return found
     if fused is None and currents.device.type == "cpu" and dtype == torch.float32 and numba_available():
-        from ._kernels import cpu_srm  # imported here since it compiles its loops
+        from ._kernels import cpu_srm  # the import compiles the loops
 
         if cpu_srm.can_run(currents, state, constants):
             return cpu_srm.fused_srm(currents, state, constants, parameters.surrogate)
@@ -112,28 +78,28 @@ def srm(
     return _advance(currents, state, *constants, None)
 
 
-def _in_one_kernel(
+def _run_triton(
     currents: Tensor,
     state: SRMState | None,
     constants: Constants,
     dtype: torch.dtype,
     surrogate: Surrogate,
-    demanded: bool,
-    narrow: bool,
+    required: bool,
+    float16_spikes: bool,
 ) -> tuple[Tensor, SRMState] | None:
-    """What the fused operator gives, or None where it cannot be used and was not demanded."""
+    """Run the Triton kernel. Return None if it cannot run here and is not required."""
     if not TRITON_AVAILABLE:
-        if demanded:
+        if required:
             raise InputError("fused is True, but Triton is not installed: install triton, or give fused=None.")
         warnings.warn("Triton is not installed, so spiking layers run step by step on the GPU: install triton to fuse them.", stacklevel=3)
         return None
-    from ._kernels.gpu_srm import objection, srm_fused  # imported here since Triton takes a while and a CPU needs none of it
+    from ._kernels.gpu_srm import objection, srm_fused  # importing Triton is slow, and a CPU does not need it
 
     reason = objection(currents, dtype, constants)
     if reason is None:
-        spikes, after = srm_fused(currents, state, constants, surrogate, narrow)
+        spikes, after = srm_fused(currents, state, constants, surrogate, float16_spikes)
         return spikes, SRMState(*after)
-    if demanded:
+    if required:
         raise InputError(f"fused is True, but {reason}: change that, or give fused=None.")
     return None
 
@@ -141,9 +107,9 @@ def _in_one_kernel(
 def _advance(
     currents: Tensor, state: SRMState, a: Tensor, b: Tensor, r: Tensor, threshold: Tensor, gain: Tensor, potentials: Tensor | None
 ) -> tuple[Tensor, SRMState]:
-    """The recursion, in place on a copy of the state; fills `potentials` with every u_t where one is given."""
+    """Run the recursion in place on a copy of the state. Write every u_t into `potentials`, if given."""
     synapse, membrane, refractory = (value.clone() for value in state)
-    spikes, reset = _empty_like(currents), threshold * r
+    spikes, reset = empty_like(currents), threshold * r
     kept: Iterable[Tensor] = repeat(torch.empty_like(membrane)) if potentials is None else potentials.unbind(0)
     for x, z, u in zip(currents.unbind(0), spikes.unbind(0), kept, strict=False):
         torch.addcmul(x, synapse, b, out=synapse)
@@ -154,22 +120,13 @@ def _advance(
     return spikes, SRMState(synapse, membrane, refractory)
 
 
-def _empty_like(currents: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """An empty tensor with the memory order of `currents`, also where one step was expanded over time."""
-    if currents.stride(0):
-        return torch.empty_like(currents, dtype=dtype)
-    order = sorted(range(1, currents.ndim), key=currents.stride, reverse=True)
-    dense = torch.empty([len(currents), *(currents.shape[axis] for axis in order)], dtype=dtype or currents.dtype, device=currents.device)
-    return dense.permute(0, *(1 + order.index(axis) for axis in range(1, currents.ndim)))
-
-
 class _SRM(torch.autograd.Function):
-    """One node of the graph for the whole sequence. Keeps u_t alone; with learned constants x_t and z_t as well."""
+    """One autograd node for the whole sequence. It saves only u_t, and also x_t and z_t if constants are learned."""
 
     @staticmethod
     def forward(ctx: Any, surrogate: Surrogate, currents: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         state, (a, b, r, threshold, gain) = SRMState(*rest[:3]), rest[3:]
-        potentials = _empty_like(currents, state.membrane.dtype)
+        potentials = empty_like(currents, state.membrane.dtype)
         spikes, after = _advance(currents, state, a, b, r, threshold, gain, potentials)
         ctx.surrogate, ctx.learned = surrogate, any(ctx.needs_input_grad[5:])
         ctx.save_for_backward(potentials, *rest[3:], *((currents, spikes, *state) if ctx.learned else ()))
@@ -180,7 +137,7 @@ class _SRM(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         potentials, a, b, r, threshold, gain, *forward = ctx.saved_tensors
         to_spikes, to_synapse, to_membrane, to_refractory = gradients[0], *(value.clone() for value in gradients[1:])
-        to_currents = _empty_like(potentials)
+        to_currents = empty_like(potentials)
         kept: list[tuple[Tensor, Tensor, Tensor]] = []
         for z, u, x in zip(*(reversed(value.unbind(0)) for value in (to_spikes, potentials, to_currents)), strict=True):
             to_u = ctx.surrogate.slope(u - threshold).mul_(to_refractory + z)
@@ -208,7 +165,7 @@ def _gradient_of_constants(
     b: Tensor,
     r: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Sums over time of gradient times state, for a, b, r, θ and c; the states are run again rather than kept."""
+    """Sums over time of gradient times state, for a, b, r, θ and c. The states are computed again, not stored."""
     currents, spikes, synapse, membrane, refractory = forward
     for_a, for_b, for_r, for_u, for_reset, for_gain = (torch.zeros_like(membrane) for _ in range(6))
     for x, z, to_synapse, (to_u, to_membrane, to_refractory) in zip(
@@ -233,11 +190,11 @@ CONSTANTS = ("membrane_time", "synapse_time", "refractory_time", "threshold")
 @final
 @dataclass(frozen=True)
 class Neuron:
-    """Settings of a layer of SRM neurons: τ_m, τ_s, τ_r in time steps, the threshold θ, and the slope of its spikes.
+    """Settings of a layer of SRM neurons: τ_m, τ_s, τ_r in time steps, the threshold θ, and the surrogate gradient.
 
-    normalise "peak": the kernel is one at its highest, so that one spike lifts the membrane by its weight; "sum": it sums to one, so
-    that a constant current is what the membrane settles at. learned=True trains the times and the threshold, one of each per
-    member and layer; the kernel's sum stays as it was. τ_s = τ_m gives the alpha kernel.
+    normalise="peak" scales the kernel to a maximum of one: one spike then raises the potential by its weight. normalise="sum" scales it to
+    a sum of one: the potential then converges to a constant current. learned=True trains the times and the threshold, one of each
+    per member and layer; the sum of the kernel does not change. τ_s = τ_m gives the alpha kernel.
     """
 
     membrane_time: float = 8.0
@@ -261,7 +218,7 @@ class Neuron:
         """The sum of the kernel."""
         if self.normalise == "sum":
             return 1.0
-        lags = np.arange(math.ceil(max(self.membrane_time, self.synapse_time)) + 1)  # the peak lies between the two times
+        lags = np.arange(math.ceil(max(self.membrane_time, self.synapse_time)) + 1)  # the peak lies between the two time constants
         a, b = math.exp(-1 / self.membrane_time), math.exp(-1 / self.synapse_time)
         kernel = np.convolve(a**lags, b**lags)[: len(lags)]
         return float(1 / ((1 - a) * (1 - b) * kernel.max()))
@@ -271,13 +228,13 @@ class Neuron:
 class SRM(nn.Module):
     """A layer of SRM neurons of K members: currents (T, K, batch, ...) and state to spikes and state, as `srm`.
 
-    The times and the threshold are kept as logarithms (K,), so whatever training makes of them they stay positive, and decays in (0, 1).
-    `fused` and `narrow` are those of `srm`, and may be set. `rates` may be set too: neurons then answer with the rate ρ in [0, 1] at which
-    they would spike if the current stayed, where the potential just reaches the threshold,
+    The times and the threshold are stored as logarithms (K,), so training keeps them positive and keeps the decays in (0, 1).
+    The attributes `fused` and `float16_spikes` are arguments of `srm` and may be set. `rates = True` replaces spikes by rates: the output
+    is the rate ρ in [0, 1] at which a neuron spikes under a constant current, at which the potential just reaches the threshold:
 
         scale · x - θ r ρ / (1 - r) = θ
 
-    and remember nothing. It is a quick way to train a deep network before its spikes are trained.
+    Rates have no state. They are a fast way to pre-train a deep network before its spikes are trained.
     """
 
     def __init__(self, members: int, neuron: Neuron) -> None:
@@ -285,7 +242,7 @@ class SRM(nn.Module):
         self.scale, self.surrogate = neuron.scale, neuron.surrogate
         self.fused: bool | None = None
         self.float16_spikes = self.rates = False
-        self._kept: tuple[list[Tensor], list[int], SRMParameters] | None = None
+        self._cached: tuple[list[Tensor], list[int], SRMParameters] | None = None
         for name in CONSTANTS:
             value = torch.full((members,), math.log(getattr(neuron, name)))
             if neuron.learned:
@@ -294,17 +251,18 @@ class SRM(nn.Module):
                 self.register_buffer(f"log_{name}", value)
 
     def parameters_for(self, currents: Tensor) -> SRMParameters:
-        """The constants, shaped to broadcast against a step of the currents, in float32 at least.
+        """The constants in float32 or wider, with a shape that broadcasts against a step of the currents.
 
-        They are kept while nothing trains them and nothing changes.
+        They are cached as long as they are not trained and do not change.
         """
         logs = [getattr(self, f"log_{name}") for name in CONSTANTS]
         if (torch.is_grad_enabled() or self.training) and any(value.requires_grad for value in logs):
             return self._parameters_for(currents)
         versions = [torch.is_inference_mode_enabled(), currents.ndim, *(value._version for value in logs)]
-        if self._kept is None or self._kept[1] != versions or any(old is not new for old, new in zip(self._kept[0], logs, strict=True)):
-            self._kept = (logs, versions, self._parameters_for(currents))
-        return self._kept[2]
+        cached = self._cached
+        if cached is None or cached[1] != versions or any(old is not new for old, new in zip(cached[0], logs, strict=True)):
+            self._cached = cached = (logs, versions, self._parameters_for(currents))
+        return cached[2]
 
     def _parameters_for(self, currents: Tensor) -> SRMParameters:
         def shaped(name: str) -> Tensor:
@@ -324,7 +282,7 @@ class SRM(nn.Module):
 
 
 def steady_rates(currents: Tensor, parameters: SRMParameters) -> Tensor:
-    """The rates at which neurons settle on currents that stay."""
+    """The rates ρ of neurons under constant currents, with the shape of the currents."""
     r, threshold = parameters.refractory_decay, parameters.threshold
     start, slope = (-(1 - r) / r).to(currents.dtype), (parameters.scale * (1 - r) / (threshold * r)).to(currents.dtype)
     return nn.functional.hardtanh(torch.addcmul(start, currents, slope), 0.0, 1.0)

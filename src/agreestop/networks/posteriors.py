@@ -1,17 +1,19 @@
-"""Variational inference: a Gaussian over every synaptic weight, from which members are drawn.
+"""Variational inference: a Gaussian over every weight, from which members are drawn.
 
     q(θ) = N(μ, ζ²),  prior N(0, σ²),  σ² = 0.03
     ELBO loss = E_q[log-loss] + KL(q ‖ prior)/N,     KL = Σ ½ [ (ζ² + μ²)/σ² - 1 - log(ζ²/σ²) ]
 
-Weights are drawn by reparameterisation, θ = μ + ζ·ε, **once for each pass over a whole sequence**: weights redrawn at every step would be
-another model. Batch normalisation and learned time constants, where an architecture has them, are point estimates.
+Weights are drawn by reparameterisation, θ = μ + ζ·ε, **once for each pass over a whole sequence**. Weights drawn at every step would be
+another model. Parameters that are not weights, such as those of batch norm and learned time constants, are point estimates.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -20,13 +22,14 @@ from torch.func import functional_call
 
 from agreestop.common.errors import InputError
 
-from .architectures import Architecture, SpikingNetwork, State
+from .architectures import Architecture, SpikingNetwork
+from .modules import ModuleMembers, Output, check_output, count_classes, run_steps
 
 PRIOR_VARIANCE = 0.03
 
 
-def read_out(network: Callable[..., tuple[Tensor, State]], x: Tensor, steps: int | None, burn_in: int) -> Tensor:
-    """Read-out spikes of a network; those of the first `burn_in` steps of an image, which is held for `steps`, have no gradient."""
+def read_out(network: Callable[..., tuple[Tensor, Any]], x: Tensor, steps: int | None, burn_in: int) -> Tensor:
+    """Outputs (T, K, batch, C) of a network. For an image held for `steps`, the first `burn_in` steps have no gradient."""
     if not burn_in or steps is None:
         return network(x, None, steps)[0]
     with torch.no_grad():
@@ -34,12 +37,51 @@ def read_out(network: Callable[..., tuple[Tensor, State]], x: Tensor, steps: int
     return torch.cat([first, network(x, state, steps - burn_in)[0]])
 
 
+Weights = Sequence[tuple[str, nn.Parameter]]
+"""Names and means μ of the weights that are drawn."""
+
+
+def _key(name: str) -> str:
+    return name.replace(".", "/")  # a ParameterDict allows no dots
+
+
+def _initial_log_deviations(weights: Weights, prior_variance: float, share: float) -> nn.ParameterDict:
+    """log ζ of every weight: a share of the standard deviation of its tensor, or of the prior's if its tensor is constant."""
+    for name, value in (("prior_variance", prior_variance), ("initial_deviation", share)):
+        if not 0 < value < math.inf:
+            raise InputError(f"{name} is {value!r}: give a positive, finite number.")
+    deviations = {name: float(mean.detach().std(correction=min(1, mean.numel() - 1))) for name, mean in weights}
+    return nn.ParameterDict(
+        {
+            _key(name): nn.Parameter(torch.full_like(mean, math.log(share * (deviations[name] or math.sqrt(prior_variance)))))
+            for name, mean in weights
+        }
+    )
+
+
+def _draw(mean: Tensor, log_deviation: Tensor, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    noise = torch.randn(tuple(shape), generator=generator, device=mean.device, dtype=mean.dtype)
+    return mean + log_deviation.exp() * noise
+
+
+def _divergence(weights: Weights, log_deviations: nn.ParameterDict, prior_variance: float) -> Tensor:
+    """KL(q ‖ prior) in nats."""
+    total = torch.zeros((), device=weights[0][1].device)
+    for name, mean in weights:
+        log_deviation = log_deviations[_key(name)]
+        ratio = ((2 * log_deviation).exp() + mean**2) / prior_variance
+        total = total + 0.5 * (ratio - 1 - 2 * log_deviation + math.log(prior_variance)).sum()
+    return total
+
+
 @final
 class Posterior(nn.Module):
-    """μ and log ζ of every synaptic weight of one network; `config.members` is how many members are drawn together.
+    """μ and log ζ of every synaptic weight of a spiking network. `config.members` members are drawn together.
 
-    initial_deviation is ζ at the start, as a share of the deviation of the initial weights of the same layer.
+    initial_deviation is the initial ζ, as a share of the standard deviation of the initial weights of the same layer.
     """
+
+    output: Output = "spikes"
 
     def __init__(
         self,
@@ -50,53 +92,50 @@ class Posterior(nn.Module):
         initial_deviation: float = 0.3,
     ) -> None:
         super().__init__()
-        for name, value in (("prior_variance", prior_variance), ("initial_deviation", initial_deviation)):
-            if not 0 < value < math.inf:
-                raise InputError(f"{name} is {value!r}: give a positive, finite number.")
         self.config, self.prior_variance = config, prior_variance
         self.mean = SpikingNetwork(replace(config, members=1), generator, deviation)
-        self.log_deviation = nn.ParameterDict(
-            {
-                _key(name): nn.Parameter(torch.full_like(value, math.log(initial_deviation * float(value.detach().std()))))
-                for name, value in self._weights()
-            }
-        )
-        self.frame = SpikingNetwork(config, torch.Generator().manual_seed(0))  # lends its shape; its weights are never used
+        self.log_deviation = _initial_log_deviations(self._weights(), prior_variance, initial_deviation)
+        self.frame = SpikingNetwork(config, torch.Generator().manual_seed(0))  # runs with drawn weights; its own are never used
         for parameter in self.frame.parameters():
             parameter.requires_grad_(False)
 
-    def _weights(self) -> list[tuple[str, nn.Parameter]]:
+    @property
+    def member_count(self) -> int:
+        """The number of members K that are drawn together."""
+        return self.config.members
+
+    @property
+    def classes(self) -> int:
+        """The number of classes C."""
+        return self.config.classes
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input at one time step."""
+        return self.config.input_shape
+
+    def _weights(self) -> Weights:
         return [(name, value) for name, value in self.mean.named_parameters() if name.endswith("synapses.weight") or ".shortcut.0." in name]
 
     def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Parameters of K members, the member axis first: weights θ = μ + ζ·ε, point estimates repeated."""
+        """Parameters of K members, with the member as first axis: weights θ = μ + ζ·ε, and copies of the point estimates."""
         members = self.config.members
         drawn = {name: value.expand(members, *value.shape[1:]) for name, value in self.mean.named_parameters()}
         for name, mean in self._weights():
-            noise = torch.randn((members, *mean.shape[1:]), generator=generator, device=mean.device, dtype=mean.dtype)
-            drawn[name] = mean + self.log_deviation[_key(name)].exp() * noise
+            drawn[name] = _draw(mean, self.log_deviation[_key(name)], (members, *mean.shape[1:]), generator)
         return drawn
 
     def read_out(self, x: Tensor, generator: torch.Generator, steps: int | None = None, burn_in: int = 0) -> Tensor:
-        """Read-out spikes (T, K, batch, C) of K fresh members, each one draw for the whole sequence.
+        """Read-out spikes (T, K, batch, C) of K newly drawn members. Each member is one draw for the whole sequence.
 
-        steps: for how many an image is held. burn_in: of these, how many come first, without gradient.
+        steps: the number of steps for which an image is held. burn_in: the number of first steps without gradient.
         """
         weights = self.draw(generator)
         return read_out(lambda *given: functional_call(self.frame, weights, given), x, steps, burn_in)
 
-    def divergence(self) -> Tensor:
-        """KL(q ‖ prior) in nats."""
-        total = torch.zeros((), device=next(self.mean.parameters()).device)
-        for name, mean in self._weights():
-            log_deviation = self.log_deviation[_key(name)]
-            ratio = ((2 * log_deviation).exp() + mean**2) / self.prior_variance
-            total = total + 0.5 * (ratio - 1 - 2 * log_deviation + math.log(self.prior_variance)).sum()
-        return total
-
-    def penalty(self) -> Tensor | None:
-        """What the ELBO adds to the log-loss, before it is divided by the number of training examples."""
-        return self.divergence()
+    def penalty(self) -> Tensor:
+        """KL(q ‖ prior) in nats. The ELBO adds it to the log-loss, divided by the number of training examples."""
+        return _divergence(self._weights(), self.log_deviation, self.prior_variance)
 
     def with_members(self, members: int) -> Posterior:
         """The same posterior, from which another number of members is drawn together."""
@@ -109,7 +148,7 @@ class Posterior(nn.Module):
         return other.train(self.training)
 
     def members(self, generator: torch.Generator) -> SpikingNetwork:
-        """K members drawn once, as a network of their own."""
+        """K members drawn once, as a network."""
         network = SpikingNetwork(self.config, torch.Generator().manual_seed(0))
         state: dict[str, Any] = {name: value.detach() for name, value in self.draw(generator).items()}
         for name, value in self.frame.named_buffers():
@@ -118,5 +157,86 @@ class Posterior(nn.Module):
         return network.train(self.training)
 
 
-def _key(name: str) -> str:
-    return name.replace(".", "/")
+@final
+class ModulePosterior(nn.Module):
+    """μ and log ζ of the weights of a module of the user, `(x_t, state) -> (output, state)` as in `ModuleMembers`.
+
+    Parameters with two axes or more are weights. All others are point estimates. The module holds μ; it is trained in place.
+    member_count: the number of members K that are drawn together. output and input_shape: as in `ModuleMembers`.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        member_count: int,
+        output: str = "logits",
+        input_shape: Sequence[int] | None = None,
+        prior_variance: float = PRIOR_VARIANCE,
+        initial_deviation: float = 0.3,
+    ) -> None:
+        super().__init__()
+        if isinstance(member_count, bool) or not isinstance(member_count, int) or member_count < 1:
+            raise InputError(f"member_count is {member_count!r}: an integer of at least 1 is needed.")
+        self.mean, self.member_count, self.prior_variance = module, member_count, prior_variance
+        self.output: Output = check_output(output)
+        self.input_shape: tuple[int, ...] | None = None if input_shape is None else tuple(input_shape)
+        self._classes: int | None = None
+        if not self._weights():
+            raise InputError(
+                f"the module {type(module).__name__} has no trainable parameter with two axes or more, so there are no weights to draw: "
+                "use a deep ensemble for it."
+            )
+        self.log_deviation = _initial_log_deviations(self._weights(), prior_variance, initial_deviation)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes C, from a run on one input of zeros if no input has been seen yet."""
+        if self._classes is None:
+            self._classes = count_classes([self.mean], self.output, self.input_shape)
+        return self._classes
+
+    def _weights(self) -> Weights:
+        return [(name, value) for name, value in self.mean.named_parameters() if value.ndim >= 2 and value.requires_grad]
+
+    def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Parameters of K members, with the member as first axis: weights θ = μ + ζ·ε, and copies of the point estimates."""
+        drawn = {name: value.expand(self.member_count, *value.shape) for name, value in self.mean.named_parameters()}
+        for name, mean in self._weights():
+            drawn[name] = _draw(mean, self.log_deviation[_key(name)], drawn[name].shape, generator)
+        return drawn
+
+    def read_out(self, x: Tensor, generator: torch.Generator, steps: int | None = None, burn_in: int = 0) -> Tensor:
+        """Outputs (T, K, batch, C) of K newly drawn members. Each member is one draw for the whole sequence.
+
+        steps: the number of steps for which an image is held. burn_in: the number of first steps without gradient.
+        """
+        members = [
+            partial(self._step, {name: value[index] for name, value in drawn.items()})
+            for drawn in (self.draw(generator),)
+            for index in range(self.member_count)
+        ]
+        outputs = read_out(lambda x, state, steps: run_steps(members, x, state, steps, self.output), x, steps, burn_in)
+        self.input_shape, self._classes = tuple(x.shape[2:]), outputs.shape[-1]
+        return outputs
+
+    def _step(self, parameters: dict[str, Tensor], x: Tensor, state: Any) -> Any:
+        return functional_call(self.mean, parameters, (x, state))
+
+    def penalty(self) -> Tensor:
+        """KL(q ‖ prior) in nats. The ELBO adds it to the log-loss, divided by the number of training examples."""
+        return _divergence(self._weights(), self.log_deviation, self.prior_variance)
+
+    def with_members(self, members: int) -> ModulePosterior:
+        """The same posterior, from which another number of members is drawn together."""
+        other = deepcopy(self)
+        other.member_count = members
+        return other
+
+    def members(self, generator: torch.Generator) -> ModuleMembers:
+        """K members drawn once, as a network."""
+        drawn, modules = self.draw(generator), [deepcopy(self.mean) for _ in range(self.member_count)]
+        with torch.no_grad():
+            for index, module in enumerate(modules):
+                for name, parameter in module.named_parameters():
+                    parameter.copy_(drawn[name][index])
+        return ModuleMembers(modules, self.output, self.input_shape).train(self.training)

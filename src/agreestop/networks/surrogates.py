@@ -1,10 +1,10 @@
-"""Spikes and the slopes that stand in for their derivative.
+"""Surrogate gradients: slopes g that replace the derivative of a spike.
 
-    forward   z = 1 where v ≥ 0, else 0          (v is the membrane less the threshold)
+    forward   z = 1 where v ≥ 0, else 0          (v is the potential minus the threshold)
     backward  dz/dv := g(v)
 
-All but SuperSpike are the derivative of a smooth step from 0 to 1, so they integrate to one; SuperSpike is one at its peak.
-The default gains give every slope a peak of one, which keeps the gradient through the refractory path from growing.
+Every slope except SuperSpike is the derivative of a smooth step from 0 to 1, so it integrates to one. SuperSpike has a peak of one.
+The default gains give every slope a peak of one, so the gradient through the refractory path does not grow.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
-import torch
 from torch import Tensor
 
 from agreestop.common.errors import InputError
@@ -58,7 +57,7 @@ SLOPES: dict[str, tuple[Callable[[Tensor, float], Tensor], float]] = {
 @final
 @dataclass(frozen=True)
 class Surrogate:
-    """A slope g by name, one of SLOPES, and its gain k; None takes the default gain of that slope."""
+    """A surrogate gradient: the name of a slope g, one of SLOPES, and its gain k. gain=None takes the default gain of the slope."""
 
     name: str = "arctan"
     gain: float | None = None
@@ -76,20 +75,15 @@ class Surrogate:
         assert self.gain is not None
         return SLOPES[self.name][0](v, self.gain)
 
-
-def spike(v: Tensor, surrogate: Surrogate) -> Tensor:
-    """One where v ≥ 0 and zero elsewhere, of the shape of v; its gradient is the surrogate's slope."""
-    return _Spike.apply(v, surrogate)  # type: ignore[no-untyped-call]
-
-
-class _Spike(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, v: Tensor, surrogate: Surrogate) -> Tensor:
-        ctx.save_for_backward(v)
-        ctx.surrogate = surrogate
-        return (v >= 0).to(v.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (v,) = ctx.saved_tensors
-        return gradients[0] * ctx.surrogate.slope(v), None
+    @property
+    def factors(self) -> tuple[float, float]:
+        """The factor of v and the factor of the result in g(v), for the kernels."""
+        k = self.gain
+        assert k is not None
+        return {
+            "arctan": (0.5 * math.pi * k, 0.5 * k),
+            "fast-sigmoid": (k, 0.5 * k),
+            "sigmoid": (k, k),
+            "triangle": (k, k),
+            "superspike": (k, 1.0),
+        }[self.name]

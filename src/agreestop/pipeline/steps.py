@@ -36,7 +36,7 @@ from agreestop.ensembles.training import Epoch, train
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.datasets.catalogue import load
 from agreestop.events.files import save_events
-from agreestop.networks.architectures import QUICK, Architecture, Convolutional, FullyConnected, ResNet18, SpikingNetwork
+from agreestop.networks.architectures import QUICK, BuiltIn, Convolutional, FullyConnected, ResNet18, SpikingNetwork
 from agreestop.networks.neurons import Neuron
 from agreestop.networks.posteriors import Posterior
 from agreestop.networks.surrogates import Surrogate
@@ -107,7 +107,7 @@ def check_classes(data: EventSplits) -> None:
             raise InputError(f"{part.name} holds the classes {names}, which training never shows: train on them, or leave them out.")
 
 
-def build_network(settings: NetworkSettings, data: EventData, members: int) -> Architecture:
+def build_network(settings: NetworkSettings, data: EventData, members: int) -> BuiltIn:
     """The architecture that the settings name, for these inputs."""
     times = {name: getattr(settings, name) for name in ("membrane_time", "synapse_time", "refractory_time", "threshold")}
     given: dict[str, Any] = {name: value for name, value in times.items() if value is not None}

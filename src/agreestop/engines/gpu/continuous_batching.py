@@ -28,7 +28,7 @@ from agreestop.common.arrays import Booleans, Integers
 from agreestop.networks._kernels.cuda_graph import capture_cuda_graph
 from agreestop.networks._kernels.upload import as_floats, copy_rows
 from agreestop.networks.architectures import SpikingNetwork, State
-from agreestop.networks.neurons import SRMState
+from agreestop.networks.srm_types import SRMState
 
 from ..early_stopping import Outcomes
 from ..inputs import as_places

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..neurons import Constants, SRMState
+from ..srm_types import Constants, SRMState
 from ..surrogates import Surrogate
 from .numba_runtime import compiled, empty, inlined, instruction, parallel_for, threads_for
 
@@ -46,6 +46,8 @@ INCOMING, SYNAPSE, MEMBRANE, REFRACTORY, POTENTIAL, OUTGOING, SUMS = (row * LANE
 SCRATCH = SUMS + 5 * LANES
 AHEAD = 4
 """Steps by which a row is asked for before it is used."""
+SLOPES = {"arctan": 0, "fast-sigmoid": 1, "superspike": 1, "triangle": 2, "sigmoid": 3}
+"""The formula of `_slopes` for each surrogate."""
 LEAST_STEPS = 4
 """For which it pays to leave PyTorch."""
 WORTH_A_THREAD = 1 << 17
@@ -425,7 +427,7 @@ class _FusedSRM(torch.autograd.Function):
         sums = np.empty((tiles if learned else 0, 5))
         given = *frame.steps(currents), *frame.state(before), *frame.steps(gradients[0]), *frame.state(to_after)
         made = *frame.steps(to_currents), *frame.state(to_before), sums
-        shared = frame.sizes, _table(constants, frame), *_slope(ctx.surrogate), *given, *made
+        shared = frame.sizes, _table(constants, frame), SLOPES[ctx.surrogate.name], *ctx.surrogate.factors, *given, *made
         parallel_for(
             lambda thread, first, last: _backward(first, last, *shared, scratch[thread], slopes[thread], states[thread]), tiles, threads
         )
@@ -443,16 +445,3 @@ class _FusedSRM(torch.autograd.Function):
 def _table(constants: Constants, frame: _Frame) -> NDArray[np.float32]:
     """The constants of each member, a row each."""
     return torch.stack([value.detach().reshape(-1).expand(frame.sizes[1]) for value in constants], dim=1).numpy()
-
-
-def _slope(surrogate: Surrogate) -> tuple[int, float, float]:
-    """Which slope g(v), what multiplies v in it, and what multiplies the result."""
-    k = surrogate.gain
-    assert k is not None
-    return {
-        "arctan": (0, 0.5 * math.pi * k, 0.5 * k),
-        "fast-sigmoid": (1, k, 0.5 * k),
-        "superspike": (1, k, 1.0),
-        "triangle": (2, k, k),
-        "sigmoid": (3, k, k),
-    }[surrogate.name]

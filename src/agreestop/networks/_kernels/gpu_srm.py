@@ -37,7 +37,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..neurons import Constants, _empty_like
+from ..srm_types import Constants, empty_like
 from ..surrogates import Surrogate
 from .gpu_srm_kernels import backward_kernel, forward_kernel
 
@@ -152,25 +152,25 @@ def _by_member(constants: Iterable[Tensor]) -> bool:
     return any(value.numel() > 1 for value in constants)
 
 
-def _outputs(currents: Tensor, layout: _Layout, longest: int, narrow: bool = False) -> tuple[Tensor, State, Tensor, Tensor]:
+def _outputs(currents: Tensor, layout: _Layout, longest: int, float16_spikes: bool = False) -> tuple[Tensor, State, Tensor, Tensor]:
     """Spikes, state after, bits and checkpoints, all to be filled; longest 0: nothing is kept."""
     after = (layout.empty(currents, torch.float32), layout.empty(currents, torch.float32), layout.empty(currents, torch.float32))
     count = _segments(len(currents), longest)[0] if longest else 0
     size = math.prod(layout.sizes)
     bits = torch.empty((count, size), dtype=torch.int16, device=currents.device)
     checkpoints = torch.empty((max(count - 1, 0), 3, size), dtype=torch.float32, device=currents.device)
-    return _empty_like(currents, torch.float16 if narrow else None), after, bits, checkpoints
+    return empty_like(currents, torch.float16 if float16_spikes else None), after, bits, checkpoints
 
 
 def forward(
-    currents: Tensor, before: State | None, constants: Constants, longest: int, tile: Tile | None = None, narrow: bool = False
+    currents: Tensor, before: State | None, constants: Constants, longest: int, tile: Tile | None = None, float16_spikes: bool = False
 ) -> tuple[Tensor, State, Tensor, Tensor]:
     """Spikes, state after, and for the backward pass bits and checkpoints, with segments of at most `longest` steps; 0 keeps nothing.
 
-    narrow: spikes in float16.
+    float16_spikes: the dtype of the spikes is float16.
     """
     layout = _Layout.of(currents, _by_member(constants))
-    spikes, after, bits, checkpoints = _outputs(currents, layout, longest, narrow)
+    spikes, after, bits, checkpoints = _outputs(currents, layout, longest, float16_spikes)
     strides, filled = layout.strides(currents), spikes
     if strides is None:
         dense = layout.empty(currents, currents.dtype, len(currents)).copy_(currents)
@@ -222,7 +222,7 @@ def backward(
 ) -> tuple[Tensor, State | None, Tensor | None]:
     """Gradients in the currents, in the state before them, and in the constants (5, members), the last two where wanted."""
     layout = _Layout.of(currents, _by_member(constants))
-    to_currents, to_before = _empty_like(currents), None
+    to_currents, to_before = empty_like(currents), None
     if for_state:
         to_before = (layout.empty(currents, torch.float32), layout.empty(currents, torch.float32), layout.empty(currents, torch.float32))
     filled = to_currents
@@ -235,7 +235,7 @@ def backward(
     tile = tile or _fitted(BACKWARD, layout.sizes)
     grid, (count, length) = _Grid.of(layout.sizes, tile), _segments(len(currents), longest)
     sums = torch.empty((grid.programs, 5), dtype=torch.float32, device=currents.device) if for_constants else None
-    inside, outside = _slope_factors(surrogate)
+    inside, outside = surrogate.factors
     with _on(currents):
         backward_kernel[(grid.programs,)](
             to_spikes,
@@ -268,19 +268,6 @@ def backward(
     if filled is not to_currents:
         to_currents.copy_(filled)
     return to_currents, to_before, None if sums is None else sums.view(layout.sizes[1], -1, 5).sum(1).t()
-
-
-def _slope_factors(surrogate: Surrogate) -> tuple[float, float]:
-    """What multiplies v, and what multiplies the result, in each slope g(v)."""
-    k = surrogate.gain
-    assert k is not None
-    return {
-        "arctan": (0.5 * math.pi * k, 0.5 * k),
-        "fast-sigmoid": (k, 0.5 * k),
-        "sigmoid": (k, k),
-        "triangle": (k, k),
-        "superspike": (k, 1.0),
-    }[surrogate.name]
 
 
 _STATE = "Tensor? synapse, Tensor? membrane, Tensor? refractory"
@@ -371,7 +358,7 @@ def _(*given: Any) -> list[Tensor]:
     layout = _Layout.of(currents, _by_member(constants))
     to_state = [layout.empty(currents, torch.float32) for _ in range(3)] if for_state else []
     to_constants = [currents.new_empty((layout.sizes[1], 5), dtype=torch.float32).t()] if for_constants else []
-    return [_empty_like(currents), *to_state, *to_constants]
+    return [empty_like(currents), *to_state, *to_constants]
 
 
 def _state(*values: Tensor | None) -> State | None:
@@ -432,7 +419,7 @@ def objection(currents: Tensor, dtype: torch.dtype, constants: Constants) -> str
 
 
 def srm_fused(
-    currents: Tensor, before: State | None, constants: Constants, surrogate: Surrogate, narrow: bool = False
+    currents: Tensor, before: State | None, constants: Constants, surrogate: Surrogate, float16_spikes: bool = False
 ) -> tuple[Tensor, State]:
     """Spikes and the state after them, as `srm`; before None: from rest."""
     given = (currents, *(before or ()), *constants)
@@ -441,7 +428,7 @@ def srm_fused(
         longest = LONGEST_SEGMENT_LEARNED if any(value.requires_grad for value in constants) else LONGEST_SEGMENT
     elif not torch.compiler.is_compiling():
         # without the operator's registration, which takes longer than the kernel
-        return forward(currents, before, constants, 0, narrow=narrow)[:2]
+        return forward(currents, before, constants, 0, float16_spikes=float16_spikes)[:2]
     spikes, synapse, membrane, refractory, _, _ = _operator(
         currents, *(before or (None,) * 3), *constants, surrogate.name, surrogate.gain, longest
     )

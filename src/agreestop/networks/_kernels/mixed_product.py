@@ -70,7 +70,7 @@ def split_float16(values: Tensor, scale: Tensor | None = None) -> Tensor:
     if values.is_cuda and TRITON_AVAILABLE and values.is_contiguous():
         from .split_kernel import split  # imported here since Triton takes a while
 
-        return split(values, scale)
+        return split(values, 2.0**SHIFT, scale)
     values = values if scale is None else values * scale
     first = values.half()
     return torch.stack([first, ((values - first.float()) * 2.0**SHIFT).half()], 1)

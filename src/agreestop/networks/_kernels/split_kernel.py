@@ -7,8 +7,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .mixed_product import SHIFT
-
 BLOCK = 1024
 
 
@@ -26,12 +24,12 @@ def _split_kernel(values: tl.tensor, scale: tl.tensor, parts: tl.tensor, count: 
     tl.store(target + count, ((value - first.to(tl.float32)) * factor).to(tl.float16), mask=there)
 
 
-def split(values: Tensor, scale: Tensor | None = None) -> Tensor:
+def split(values: Tensor, factor: float, scale: Tensor | None = None) -> Tensor:
     """Parts (K, 2, ...) of contiguous values (K, ...), times a scale."""
     members, count = len(values), values[0].numel()
     parts = torch.empty((members, 2, *values.shape[1:]), dtype=torch.float16, device=values.device)
     with torch.cuda.device(values.device) if values.is_cuda else torch.no_grad():
         _split_kernel[(triton.cdiv(count, BLOCK), members)](
-            values, scale, parts, count, 2.0**SHIFT, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
+            values, scale, parts, count, factor, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
         )
     return parts

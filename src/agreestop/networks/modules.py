@@ -1,0 +1,168 @@
+"""Members that are modules of the user: K torch modules with one contract.
+
+    output, state = module(x_t, state)        x_t (batch, ...),  output (batch, classes),  state None before the first step
+
+The output at each step is logits, or spikes (0 or 1). The module stores nothing between calls. Its state is any nesting of tuples, lists,
+dictionaries and dataclasses. The first axis of every tensor in it is the batch, so an input that has stopped can be dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Literal, NamedTuple, cast, final, get_args
+
+import torch
+from torch import Tensor, nn
+
+from agreestop.common.errors import InputError
+
+Output = Literal["spikes", "logits"]
+Step = Callable[[Tensor, Any], Any]
+"""(x_t, state) -> (output, state)."""
+
+
+class ModuleState(NamedTuple):
+    """State of K modules between time steps, and the number of inputs in the batch."""
+
+    members: tuple[Any, ...]
+    batch: int
+
+    def rows(self, index: Tensor) -> ModuleState:
+        """The state of some inputs of the batch; index holds their positions."""
+        return ModuleState(tuple(_select_rows(state, index, self.batch) for state in self.members), len(index))
+
+
+def _select_rows(value: Any, index: Tensor, batch: int) -> Any:
+    if isinstance(value, Tensor):
+        if not value.ndim or len(value) != batch:
+            raise InputError(
+                f"a tensor in the state has shape {tuple(value.shape)} for {batch} inputs: make the batch its first axis, "
+                "and keep what all inputs share as a Python number or as a buffer of the module."
+            )
+        return value.index_select(0, index)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, dict):
+        return {key: _select_rows(part, index, batch) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        parts = [_select_rows(part, index, batch) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{part.name: _select_rows(getattr(value, part.name), index, batch) for part in fields(value)})
+    raise InputError(
+        f"the state holds a {type(value).__name__}, whose rows cannot be selected: use tensors, numbers, None, tuples, lists, "
+        "dictionaries and dataclasses."
+    )
+
+
+def check_output(output: str) -> Output:
+    """Refuse everything except the two kinds of output."""
+    if output not in get_args(Output):
+        raise InputError(f'output is {output!r}: choose "logits" or "spikes".')
+    return cast(Output, output)
+
+
+def run_steps(
+    members: Sequence[Step], x: Tensor, state: ModuleState | None, steps: int | None, output: Output
+) -> tuple[Tensor, ModuleState]:
+    """Run each member over x (T, batch, ...), or `steps` times over one held image: outputs (T, K, batch, C) and the state after them."""
+    if x.ndim < 2 or not x.numel():
+        raise InputError(f"x has shape {tuple(x.shape)}: (T, batch, ...) with at least one time step and one input is needed.")
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1 or len(x) != 1):
+        raise InputError(f"steps is {steps!r} with {len(x)} time steps in x: give x one time step, and steps of at least 1.")
+    batch = x.shape[1]
+    if state is not None and (state.batch != batch or len(state.members) != len(members)):
+        raise InputError(
+            f"state is for {state.batch} inputs and {len(state.members)} members, and x has {batch} inputs for {len(members)} members: "
+            "give the state that the same call returned."
+        )
+    frames = x.unbind(0) if steps is None else (x[0],) * steps
+    outputs, after = [], []
+    for index, member in enumerate(members):
+        current, found = None if state is None else state.members[index], []
+        for frame in frames:
+            value, current = _checked(member(frame, current), index, batch)
+            found.append(value)
+        outputs.append(torch.stack(found))
+        after.append(current)
+    classes = [value.shape[-1] for value in outputs]
+    if len(set(classes)) > 1:
+        raise InputError(f"the members give {', '.join(map(str, classes))} classes: each module must give the same number.")
+    together = torch.stack(outputs, 1)
+    if output == "spikes" and not bool(((together == 0) | (together == 1)).all()):
+        raise InputError('output is "spikes", but the modules give values other than 0 and 1: give output="logits".')
+    return together if together.is_floating_point() else together.float(), ModuleState(tuple(after), batch)
+
+
+def _checked(returned: Any, member: int, batch: int) -> tuple[Tensor, Any]:
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise InputError(f"module {member} returned a {type(returned).__name__}: it must return the pair (output, state).")
+    value, state = returned
+    if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != batch:
+        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise InputError(f"the output of module {member} is {what}: a tensor (batch, classes) is needed, here ({batch}, classes).")
+    return value, state
+
+
+def count_classes(modules: Sequence[nn.Module], output: Output, input_shape: Sequence[int] | None) -> int:
+    """The number of classes in the outputs for one input of zeros. Neither the modules nor torch's random numbers change."""
+    if input_shape is None:
+        raise InputError("the number of classes is not known yet: give input_shape, or call the network once.")
+    training = {part: part.training for module in modules for part in module.modules()}
+    device = next((value.device for module in modules for value in module.parameters()), torch.device("cpu"))
+    try:
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            steps = [module.eval() for module in modules]
+            return run_steps(steps, torch.zeros((1, 1, *input_shape), device=device), None, None, output)[0].shape[-1]
+    finally:
+        for part, mode in training.items():
+            part.training = mode
+
+
+@final
+class ModuleMembers(nn.Module):
+    """K modules of the user as one network: input (T, batch, ...) to outputs (T, K, batch, classes).
+
+    modules: one for each member, with `(x_t, state) -> (output, state)`. output: "logits" or "spikes". input_shape: the shape of one input
+    at one time step; the first call sets it if it is None.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], output: str = "logits", input_shape: Sequence[int] | None = None) -> None:
+        super().__init__()
+        if not len(modules) or not all(isinstance(module, nn.Module) for module in modules):
+            raise InputError("modules is not a list of torch modules: give one torch.nn.Module for each member, at least one.")
+        if len({id(module) for module in modules}) < len(modules):
+            raise InputError("modules holds the same module more than once: give each member a module of its own.")
+        self.output: Output = check_output(output)
+        self.each = nn.ModuleList(modules)
+        self.input_shape: tuple[int, ...] | None = None if input_shape is None else tuple(input_shape)
+        self._classes: int | None = None
+
+    @property
+    def members(self) -> int:
+        """The number of members K."""
+        return len(self.each)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes C, from a run on one input of zeros if no input has been seen yet."""
+        if self._classes is None:
+            self._classes = count_classes(list(self.each), self.output, self.input_shape)
+        return self._classes
+
+    def forward(self, x: Tensor, state: ModuleState | None = None, steps: int | None = None) -> tuple[Tensor, ModuleState]:
+        """Input (T, batch, *input_shape) to outputs (T, K, batch, classes) and the state after them.
+
+        A still image is given once, as (1, batch, ...), with the number of `steps` for which it is held.
+        """
+        if self.input_shape is not None and tuple(x.shape[2:]) != self.input_shape:
+            sizes = "".join(f", {size}" for size in self.input_shape)
+            raise InputError(f"x has shape {tuple(x.shape)}: (T, batch{sizes}) is needed.")
+        outputs, after = run_steps(list(self.each), x, state, steps, self.output)
+        self.input_shape, self._classes = tuple(x.shape[2:]), outputs.shape[-1]
+        return outputs, after
+
+    def rows(self, state: ModuleState, index: Tensor) -> ModuleState:
+        """The state of some inputs of the batch; index holds their positions."""
+        return state.rows(index)
