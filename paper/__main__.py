@@ -1,13 +1,8 @@
 """`python -m paper`."""
 
-from __future__ import annotations
+from agreestop.cli.app import run_app
 
-from agreestop.cli.app import interruptible, new_app, run_app
-
-from .cli import reproduce
-
-app = new_app("")
-app.command()(interruptible(reproduce))
+from .cli import app
 
 if __name__ == "__main__":
     run_app(app)

@@ -11,10 +11,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from agreestop.cli.app import interruptible, new_app
 from agreestop.cli.console import needing_networks, out, progress_bar, say, telling_warnings
 from agreestop.common.cores import cores
 from agreestop.common.errors import InputError
-from agreestop.pipeline.measure import Tell
 from agreestop.report.verdict import Z
 
 from .figures import NAMES, find_figures
@@ -25,21 +25,24 @@ FULL, SMALL = Path("results"), Path("runs/small")
 
 
 def reproduce(
-    figure: Annotated[str, typer.Argument(help=f"{', '.join(NAMES)} or all.", show_default=False)],
-    scores: Annotated[Path | None, typer.Option(help="Folder of score files. [default: results/scores]")] = None,
+    figure: Annotated[str, typer.Argument(metavar="FIGURE", help=f"{', '.join(NAMES)} or all.", show_default=False)],
+    from_scores: Annotated[bool, typer.Option("--from-scores", help="Train nothing: use the score files as they are.")] = False,
+    scale: Annotated[
+        str | None, typer.Option(help="Train first, where score files are missing: small (minutes, into runs/small) or full (a GPU).")
+    ] = None,
+    scores: Annotated[Path | None, typer.Option(help="Folder of the score files. [default: results/scores]")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder for the figures. [default: results]")] = None,
-    from_scores: Annotated[bool, typer.Option("--from-scores", help="Train nothing: the score files must be there.")] = False,
-    scale: Annotated[str | None, typer.Option(help="Make missing score files: small (minutes; goes to runs/small) or full.")] = None,
     data: Annotated[Path | None, typer.Option(help="With --scale: folder with the files of the data sets.")] = None,
     device: Annotated[str, typer.Option(help="With --scale: cpu or cuda.")] = "cpu",
 ) -> None:
-    """Measure every rule on the score files of a figure; numbers.json, figure.png and figure.svg go to a folder of its name.
+    """Measure every rule of a figure, and draw it.
 
-    What was measured before is used again, and a run that was stopped goes on.
+    Writes numbers.json, figure.png and figure.svg into a folder of the figure's name. What was measured before is used again, so a run
+    that was stopped continues. The recipes of the score files are in paper/recipes.
     """
     wanted = find_figures(figure)
     if from_scores and scale is not None:
-        raise InputError("--from-scores trains nothing and --scale does: leave one of the two out.")
+        raise InputError("--from-scores trains nothing, but --scale trains: leave one of the two out.")
     try:
         from .drawing import draw_numbers
     except ImportError as error:
@@ -47,33 +50,40 @@ def reproduce(
     root = SMALL if scale == "small" else FULL
     scores, output = scores or root / "scores", output or root
     command = shlex.join(["python", "-m", "paper", *sys.argv[1:]])
-    missing = []
+    failures = []
     for one in wanted:
         try:
-            with telling_warnings(), progress_bar(one.name) as tell:
-                if scale is not None:
-                    _make(one.name, scale, device, data, tell, scores, command)
-                numbers = run_figure(one, scores, output, command, tell, workers=cores())
+            numbers = _measure(one.name, scores, output, command, scale, device, data)
         except InputError as error:
             if len(wanted) == 1:
                 raise
-            missing.append(str(error))
+            failures.append(str(error))
             continue
         _show(numbers, output / one.name, draw_numbers)
-    if missing:
-        raise InputError(" ".join(missing))
+    if failures:
+        raise InputError(" ".join(failures))
 
 
-def _make(figure: str, scale: str, device: str, data: Path | None, tell: Tell, scores: Path, command: str) -> None:
-    with needing_networks():
-        from .make_scores import make_scores
-    make_scores(figure, scale, device, data, tell, scores, command)
+app = new_app("")
+app.command()(interruptible(reproduce))
+
+
+def _measure(name: str, scores: Path, output: Path, command: str, scale: str | None, device: str, data: Path | None) -> FigureNumbers:
+    """Make the score files that are missing, where --scale was given, and measure one figure."""
+    (figure,) = find_figures(name)
+    if scale is not None:
+        with needing_networks():
+            from .make_scores import make_scores
+        with progress_bar(f"scores of {name}") as progress:
+            make_scores(name, scale, device, data, progress, scores, command)
+    with telling_warnings(), progress_bar(name) as progress:
+        return run_figure(figure, scores, output, command, lambda what, share: progress(f"{name}, {what}", share), workers=cores())
 
 
 def _show(numbers: FigureNumbers, folder: Path, draw: Callable[[FigureNumbers, Path], Sequence[Path]]) -> None:
-    """A table for each ensemble, what was left out, and the files."""
-    for place in dict.fromkeys((record.data, record.ensemble) for record in numbers.records):
-        out.print(_table(numbers.figure, [one for one in numbers.records if one.default and (one.data, one.ensemble) == place]))
+    """Print a table for each ensemble, what was left out, and the files."""
+    for column in dict.fromkeys((record.data, record.ensemble) for record in numbers.records):
+        out.print(_table(numbers.figure, [one for one in numbers.records if one.default and (one.data, one.ensemble) == column]))
     for sentence in numbers.header["notes"]:
         say(f"Note: {sentence}")
     for path in (folder / "numbers.json", *draw(numbers, folder)):

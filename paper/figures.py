@@ -1,10 +1,10 @@
-"""The figures as plain data: what is measured on which data, against what, and how every rule enters.
+"""The figures as plain data: which rules are measured on which data, and what is swept along the x-axis.
 
 The paper's protocol: T steps, four checkpoints at the quarters of T (20, 40, 60, 80) or every step, at most three classes, n = 50
-calibration examples drawn from the pool, 50 realisations, K = 6 members, target 0.9, r = 1 for confidence merging and 45 for p-variable
-merging, unless a figure sweeps it.
+calibration examples drawn from the pool, 50 realisations, K = 6 members, target 0.9, r = 1 for confidence merging and r = 45 for p-variable
+merging. A figure may sweep one of these.
 
-    fig2  p_targ    mnist-dvs-sim          fig5  K    gesture-sim       fig7  the default setting    n-mnist, braille        (ours)
+    fig2  target    mnist-dvs-sim          fig5  K    gesture-sim       fig7  the default setting    n-mnist, braille        (ours)
     fig3  K         mnist-dvs-sim          fig6  K    cifar10           fig8  n                      mnist-dvs-sim, cifar10  (ours)
     fig4  r         mnist-dvs-sim
 
@@ -16,26 +16,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from agreestop.common.errors import InputError
-from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.confidence_rules import DCSNN, SEENN
-from agreestop.decide.pooling import MergeConfidence, MergePValues, MergeRanks
-from agreestop.decide.spikecp import SpikeCP
+from agreestop.decide.build import AnyRule, build_rule
 
 ENSEMBLES = ("deep", "variational")
-LOOKS = 4
+QUARTERS = 4
 MAX_SET_SIZE = 3
 FEW, EVERY = "few", "every"
 PAPER, OURS, BASELINE = "paper", "ours", "baseline"
 SEENN2 = "seenn2"
-Rule: TypeAlias = SpikeCP | AgreeStop | DCSNN | SEENN
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a rule promises and has: target, members, calibration examples."""
+    """What a rule promises and what it is given: target, members and calibration examples."""
 
     target: float = 0.9
     K: int = 6
@@ -43,16 +38,16 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Contender:
-    """A rule as it enters a figure.
+class FigureRule:
+    """A rule in a figure.
 
-    rule         its stable name
-    label        in words
-    family       PAPER, OURS or BASELINE
-    checkpoints  FEW or EVERY
-    r            the exponent of its pooling, where it is not for tuning to choose
-    tuned        whether its score or risk is chosen on the tuning split
-    alone        whether it has one member, whatever K is
+    rule           its stable name
+    label          its name in words
+    family         PAPER, OURS or BASELINE
+    checkpoints    FEW or EVERY
+    r              the exponent of its pooling; None where tuning chooses it
+    tuned          whether its score or risk is chosen on the tuning split
+    single_member  whether it has one member for every K
     """
 
     rule: str
@@ -61,71 +56,72 @@ class Contender:
     checkpoints: str = FEW
     r: float | None = None
     tuned: bool = False
-    alone: bool = False
+    single_member: bool = False
 
-    def build(self, target: float, steps: int) -> Rule:
-        """The rule for inputs of so many steps, before any tuning."""
-        looks, size, average = checkpoints(self.checkpoints, steps), MAX_SET_SIZE, MergeConfidence(r=1)
-        r = 1.0 if self.r is None else self.r
+    def build(self, target: float, steps: int) -> AnyRule:
+        """The rule for inputs of `steps` steps, before tuning."""
+        times = checkpoints(self.checkpoints, steps)
         match self.rule:
-            case "spikecp":
-                return SpikeCP(target, looks, size)
-            case "confidence-merging":
-                return SpikeCP(target, looks, size, MergeConfidence(r))
-            case "p-variable-merging":
-                return SpikeCP(target, looks, size, MergePValues(r, table=True))
-            case "rank-pooling":
-                return SpikeCP(target, looks, size, MergeRanks(r))
+            case "spikecp" | "confidence-merging" | "p-variable-merging" | "rank-pooling":
+                pooling = POOLINGS[self.rule].format(1.0 if self.r is None else self.r)
+                return build_rule("spikecp", target, times, MAX_SET_SIZE, pooling=pooling)
             case "simultaneous" | "stop-aware":
-                return SpikeCP(target, looks, size, average, self.rule)
-            case "agreestop":
-                return AgreeStop(target, looks, size)
-            case "dcsnn":
-                return DCSNN(target, looks, size)
-            case "seenn1":
-                return SEENN(target, looks, size)  # the confidence is taken at its word: the threshold is the target
+                return build_rule("spikecp", target, times, MAX_SET_SIZE, calibration=self.rule)
+            case "agreestop" | "dcsnn":
+                return build_rule(self.rule, target, times, MAX_SET_SIZE)
+            case "seenn1":  # it trusts the confidence: its threshold is the target
+                return build_rule("seenn", None, times, MAX_SET_SIZE, threshold=target)
             case name:
-                raise InputError(f"there is no rule {name!r} to build for a figure: it is measured elsewhere.")
+                raise InputError(f"the rule {name!r} cannot be built from scores: it is measured where the scores are made.")
+
+
+POOLINGS = {
+    "spikecp": "none",
+    "confidence-merging": "confidence:{}",
+    "p-variable-merging": "p-values:{}:table",
+    "rank-pooling": "ranks:{}",
+}
 
 
 def checkpoints(which: str, steps: int) -> tuple[int, ...]:
-    """The quarters of so many steps, or all of them."""
+    """The quarters of the steps, or every step."""
     if which == EVERY:
         return tuple(range(1, steps + 1))
-    if steps % LOOKS:
-        raise InputError(f"the score files have {steps} steps: a multiple of {LOOKS} is needed, with a checkpoint at each quarter.")
-    return tuple(range(steps // LOOKS, steps + 1, steps // LOOKS))
+    if steps % QUARTERS:
+        raise InputError(f"the score files have {steps} steps: a multiple of {QUARTERS} is needed, with a checkpoint at each quarter.")
+    return tuple(range(steps // QUARTERS, steps + 1, steps // QUARTERS))
 
 
-def _both(rule: str, label: str) -> tuple[Contender, Contender]:
+def _both(rule: str, label: str) -> tuple[FigureRule, FigureRule]:
     """One of our rules at the paper's checkpoints, and at every step."""
-    return Contender(rule, label, OURS, FEW, tuned=True), Contender(rule, f"{label}, every step", OURS, EVERY, tuned=True)
+    return FigureRule(rule, label, OURS, FEW, tuned=True), FigureRule(rule, f"{label}, every step", OURS, EVERY, tuned=True)
 
 
 PAPERS = (
-    Contender("spikecp", "SpikeCP, one member", PAPER, alone=True),
-    Contender("confidence-merging", "confidence merging (CM)", PAPER, r=1.0),
-    Contender("p-variable-merging", "p-variable merging (PM)", PAPER, r=45.0),
+    FigureRule("spikecp", "SpikeCP, one member", PAPER, single_member=True),
+    FigureRule("confidence-merging", "confidence merging (CM)", PAPER, r=1.0),
+    FigureRule("p-variable-merging", "p-variable merging (PM)", PAPER, r=45.0),
 )
 RULES = (
     *PAPERS,
-    Contender("rank-pooling", "rank pooling", OURS, r=1.0),
+    FigureRule("rank-pooling", "rank pooling", OURS, r=1.0),
     *_both("simultaneous", "simultaneous"),
     *_both("stop-aware", "stop-aware"),
     *_both("agreestop", "AgreeStop"),
 )
 BASELINES = (
-    Contender("dcsnn", "DC-SNN", BASELINE, EVERY),
-    Contender("seenn1", "SEENN-I", BASELINE, EVERY),
-    Contender(SEENN2, "SEENN-II", BASELINE, FEW),
+    FigureRule("dcsnn", "DC-SNN", BASELINE, EVERY),
+    FigureRule("seenn1", "SEENN-I", BASELINE, EVERY),
+    FigureRule(SEENN2, "SEENN-II", BASELINE, FEW),
 )
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: a name, what it shows, on which data, against what (a key of SWEPT in `figure_records`) and where.
+    """A figure: its name, what it shows, and on which data.
 
-    pool  at most so many inputs of the pool take part; None for all of them
+    swept   what varies along the x-axis, a key of SWEPT in `records`; values are where
+    pool    the largest number of pool inputs that are used; None for all of them
     """
 
     name: str
@@ -133,7 +129,7 @@ class Figure:
     data: tuple[str, ...]
     swept: str
     values: tuple[float, ...] = ()
-    contenders: tuple[Contender, ...] = RULES
+    rules: tuple[FigureRule, ...] = RULES
     ensembles: tuple[str, ...] = ENSEMBLES
     pool: int | None = None
 
@@ -156,7 +152,7 @@ NAMES = tuple(figure.name for figure in FIGURES)
 
 
 def find_figures(name: str) -> tuple[Figure, ...]:
-    """The figure of that name, or all of them."""
+    """The figure of that name, or all figures."""
     if name == "all":
         return FIGURES
     found = tuple(figure for figure in FIGURES if figure.name == name)
@@ -167,38 +163,37 @@ def find_figures(name: str) -> tuple[Figure, ...]:
 
 @dataclass(frozen=True)
 class Point:
-    """One rule at one place of the x-axis; x is None for a rule that does not depend on what is swept."""
+    """One rule at one point of the x-axis; x is None for a rule that does not depend on what is swept."""
 
-    contender: Contender
+    rule: FigureRule
     setting: Setting
     x: float | None
     default: bool
 
 
 def points_of(figure: Figure, members: int, pool: int) -> list[Point]:
-    """All points of a figure that an ensemble of so many members and a pool of so many inputs can give.
+    """All points of a figure that are possible with an ensemble of `members` and a pool of `pool` inputs.
 
-    The default K is 6, or all members where there are fewer. Half of the pool at least is left to test on.
+    The default K is 6, or all members where there are fewer. At least half of the pool is left to test on.
     """
     usual = Setting(K=min(Setting.K, members))
     if usual.n > pool // 2:
         raise InputError(f"the pool has {pool} inputs: at least {2 * usual.n} are needed, {usual.n} of them for calibration.")
-    return [point for contender in figure.contenders for point in _points(figure, contender, usual, members, pool)]
+    return [point for rule in figure.rules for point in _points(figure, rule, usual, members, pool)]
 
 
-def _points(figure: Figure, contender: Contender, usual: Setting, members: int, pool: int) -> Sequence[Point]:
-    if contender.alone:
+def _points(figure: Figure, rule: FigureRule, usual: Setting, members: int, pool: int) -> Sequence[Point]:
+    if rule.single_member:
         usual = replace(usual, K=1)
-    still = Point(contender, usual, None, True)
     match figure.swept:
         case "target":
             settings = [(replace(usual, target=value), value) for value in figure.values]
         case "n":
             settings = [(replace(usual, n=int(value)), value) for value in figure.values if value <= pool // 2]
-        case "K" if not contender.alone:
+        case "K" if not rule.single_member:
             settings = [(replace(usual, K=int(value)), value) for value in figure.values if value <= members]
-        case "r" if contender.r is not None:
-            return [Point(replace(contender, r=float(value)), usual, float(value), value == contender.r) for value in figure.values]
+        case "r" if rule.r is not None:
+            return [Point(replace(rule, r=float(value)), usual, float(value), value == rule.r) for value in figure.values]
         case _:
-            return [still]
-    return [Point(contender, setting, float(value), setting == usual) for setting, value in settings]
+            return [Point(rule, usual, None, True)]
+    return [Point(rule, setting, float(value), setting == usual) for setting, value in settings]

@@ -1,7 +1,8 @@
 """What a rule reaches on score files at several settings, over random divisions of the pool.
 
-What the rule reads off the inputs is the same for all targets and numbers of examples. It is computed once, one step after another, from
-spike counts of a byte each, so that no array holds the log-confidences of all steps; a realisation then costs a fit and a verdict.
+The evidence that a rule reads off the inputs is the same for all targets and numbers of calibration examples. It is computed once, one
+step after another, from spike counts of one byte each. So no array holds the log-confidences of all steps, and a realisation only has to
+fit the rule and apply it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import agreestop.decide
+import agreestop
 from agreestop.common.arrays import Floats, Integers
 from agreestop.common.errors import InputError
+from agreestop.decide.build import AnyRule
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.confidence_rules import DCSNN, SEENN
 from agreestop.decide.rule import shortage
@@ -27,34 +29,30 @@ from agreestop.decide.splits import split_figures
 from agreestop.decide.tuned_rows import join_marks, mark_cells
 from agreestop.decide.tuning import tune
 
-from .figures import Contender, Rule, Setting, checkpoints
+from .figures import FigureRule, Setting, checkpoints
 from .sources import Source
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How often the pool is divided, with which seed, and how many rows of the tuning split are tuned on: the first ones."""
+class MeasureSettings:
+    """How often the pool is divided, with which seed, and how many rows of the tuning split are used, the first ones."""
 
     realisations: int = 50
     tuning_rows: int = 1000
     seed: int = 0
 
 
-EFFORT = Effort()
-MEASURED = ("coverage", "coverage_se", "latency", "latency_se", "set_size")
-
-
 @dataclass(frozen=True)
-class Part:
-    """A rule and a number of members, at several targets and numbers of examples: what is read off the inputs is the same for all."""
+class MeasureTask:
+    """A rule with K members at several targets and numbers of examples, for which it reads the same evidence off the inputs."""
 
-    contender: Contender
+    rule: FigureRule
     members: int
     settings: tuple[Setting, ...]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RuleOutcome:
     """What a rule reached at one setting, over the realisations; see `FigureRecord`."""
 
     coverage: float
@@ -66,55 +64,61 @@ class Outcome:
     shape: str | None = None
 
 
+MEASURED = ("coverage", "coverage_se", "latency", "latency_se", "set_size")
+
+
 @dataclass(frozen=True, eq=False)
-class Counts:
+class SpikeCounts:
     """Spikes so far, (T, n, K, C), and labels (n,)."""
 
     counts: NDArray[Any]
     labels: Integers
 
     @classmethod
-    def of(cls, spikes: Spikes, rows: int | None = None) -> Counts:
-        """Of the first `rows` inputs, or all of them."""
+    def of(cls, spikes: Spikes, rows: int | None = None) -> SpikeCounts:
+        """The counts of the first `rows` inputs, or of all."""
         assert spikes.labels is not None
-        some = np.moveaxis(spikes.spikes[:rows], 1, 0)
-        return cls(np.cumsum(some, axis=0, dtype=np.uint8 if len(some) < 256 else np.uint16), spikes.labels[:rows])
+        chosen = np.moveaxis(spikes.spikes[:rows], 1, 0)
+        return cls(np.cumsum(chosen, axis=0, dtype=np.uint8 if len(chosen) < 256 else np.uint16), spikes.labels[:rows])
 
     @property
     def steps(self) -> int:
         return len(self.counts)
 
     def at(self, step: int, members: int) -> Floats:
-        """Log-confidences (n, K, C) of the first members after so many steps."""
+        """Log-confidences (n, K, C) of the first members after that step, which counts from 1."""
         return log_confidence(self.counts[step - 1, :, :members])
 
 
 @dataclass(frozen=True, eq=False)
-class Ready:
-    """Spike counts of one ensemble, ready to be measured on."""
+class RuleMeasurer:
+    """Measures rules on the spike counts of one ensemble."""
 
-    tuning: Counts
-    pool: Counts
-    effort: Effort
+    tuning: SpikeCounts
+    pool: SpikeCounts
+    settings: MeasureSettings
 
     @classmethod
-    def of(cls, source: Source, pool: int, effort: Effort) -> Ready:
-        return cls(Counts.of(source.tuning, effort.tuning_rows), Counts.of(source.pool, pool), effort)
+    def of(cls, source: Source, pool: int, settings: MeasureSettings) -> RuleMeasurer:
+        return cls(SpikeCounts.of(source.tuning, settings.tuning_rows), SpikeCounts.of(source.pool, pool), settings)
 
-    def measure(self, part: Part) -> Sequence[Outcome]:
-        """The outcomes of a part. Its rule is tuned once, for the default target and as many examples, where the tuning rows allow it."""
-        contender, members, usual = part.contender, part.members, Setting()
-        rule, shape = contender.build(usual.target, self.pool.steps), None
-        if contender.tuned:
-            rule, shape = self._tune(rule, checkpoints(contender.checkpoints, self.pool.steps), members, usual.n)
+    def measure(self, task: MeasureTask) -> Sequence[RuleOutcome]:
+        """What the rule reaches at each setting of the task.
+
+        A tuned rule is tuned once, for the default target and the default n, or for half of the tuning rows where these are fewer.
+        """
+        members, usual = task.members, Setting()
+        rule, shape = task.rule.build(usual.target, self.pool.steps), None
+        if task.rule.tuned:
+            rule, shape = self._tune(rule, checkpoints(task.rule.checkpoints, self.pool.steps), members, usual.n)
         evidence = self._read(rule, members)
         classes, labels = self.pool.counts.shape[3], self.pool.labels
-        outcomes = []
-        for setting in part.settings:
+        found = []
+        for setting in task.settings:
             aimed = replace(rule, threshold=setting.target) if isinstance(rule, SEENN) else replace(rule, target=setting.target)
-            splits = split_figures(aimed, evidence, labels, classes, setting.n, self.effort.realisations, self.effort.seed)
+            splits = split_figures(aimed, evidence, labels, classes, setting.n, self.settings.realisations, self.settings.seed)
             coverage, latency = splits.coverage, splits.normalized_latency
-            outcome = Outcome(
+            measured = RuleOutcome(
                 coverage=float(coverage),
                 coverage_se=coverage.se,
                 latency=float(latency),
@@ -123,30 +127,31 @@ class Ready:
                 vacuous=bool(shortage(aimed, labels[: setting.n], members, classes)),
                 shape=shape,
             )
-            outcomes.append(outcome)
-        return outcomes
+            found.append(measured)
+        return found
 
-    def _tune(self, rule: Rule, looks: Sequence[int], members: int, n: int) -> tuple[Rule, str]:
+    def _tune(self, rule: AnyRule, times: Sequence[int], members: int, n: int) -> tuple[AnyRule, str]:
         assert not isinstance(rule, (DCSNN, SEENN))
-        scores = np.stack([self.tuning.at(step, members) for step in looks], axis=1)
-        tuned = tune(rule, scores, self.tuning.labels, looks, min(n, len(scores) // 2), seed=self.effort.seed)
+        scores = np.stack([self.tuning.at(step, members) for step in times], axis=1)
+        tuned = tune(rule, scores, self.tuning.labels, times, min(n, len(scores) // 2), seed=self.settings.seed)
         return tuned.rule, tuned.trials[0].name
 
-    def _read(self, rule: Rule, members: int) -> Floats:
-        """What the rule reads off every input of the pool, (n, M, ...), one step after another; rows it was tuned on are refused."""
-        parts, marks = [], []
+    def _read(self, rule: AnyRule, members: int) -> Floats:
+        """The evidence (n, M, ...) that the rule reads off the pool. Rows that it was tuned on are refused."""
+        evidence, marks = [], []
         for index, step in enumerate(rule.checkpoints):
             scores = self.pool.at(int(step), members)
-            parts.append(rule.evidence(index, scores))
+            evidence.append(rule.evidence(index, scores))
             if rule.tuned is not None:
                 marks.append(mark_cells(scores))
         if rule.tuned is not None and (reuse := rule.tuned.reuse(join_marks(np.stack(marks, axis=1)))):
             raise InputError(f"pool: {reuse}")
-        return np.stack(parts, axis=1)
+        return np.stack(evidence, axis=1)
 
 
 @cache
 def code_fingerprint() -> str:
-    """Of what decides and of this module: numbers that older code made are not passed off as those of newer code."""
-    paths = [*sorted(Path(agreestop.decide.__path__[0]).glob("*.py")), Path(__file__)]
+    """A hash of this module and of the packages `decide` and `common`, so that numbers of older code are not used again."""
+    package = Path(agreestop.__path__[0])
+    paths = [*sorted(path for name in ("common", "decide") for path in (package / name).rglob("*.py")), Path(__file__)]
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()

@@ -13,7 +13,7 @@ from agreestop.common.errors import InputError
 from agreestop.common.files import atomic_writer
 
 SWEPT = {"target": "target p", "K": "members K", "r": "exponent r", "n": "calibration examples n", "": ""}
-"""What a figure is drawn against, in words; "" where one setting is compared."""
+"""What varies along the x-axis, in words; "" for a figure of one setting."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class FigureRecord:
     """Means over realisations and their standard errors; latency is the mean stopping time over T.
 
     label        the rule in words
-    family       "paper", "ours", or "baseline" for what promises nothing
+    family       "paper", "ours", or "baseline" for rules without a guarantee
     rule         its stable name, such as "stop-aware"
-    r            the exponent of its pooling, where the figure fixes one; infinite ones are "inf" and "-inf" in files
+    r            the exponent of its pooling, where the figure fixes it; in files, infinity is "inf" or "-inf"
     checkpoints  "few", four of them, or "every" step
-    K, target, n members, promised coverage, calibration examples
+    K, target, n members, promised coverage and calibration examples
     x            the value of what is swept; None for a rule that does not depend on it
     default      whether this is the setting that all figures share
-    vacuous      with so few examples the rule can never exclude a class: it answers all of them at T
+    vacuous      there are too few examples for the rule to ever exclude a class: it answers all of them at T
     shape        what tuning chose, where the rule was tuned
     """
 
@@ -56,12 +56,12 @@ class FigureRecord:
 
 
 def as_plain(record: FigureRecord) -> dict[str, Any]:
-    """A record as JSON has it, which knows no infinity."""
+    """A record for JSON, which has no infinity."""
     return {name: str(value) if isinstance(value, float) and math.isinf(value) else value for name, value in asdict(record).items()}
 
 
 def from_plain(content: Mapping[str, Any]) -> FigureRecord:
-    """The record that `as_plain` wrote; raises TypeError or KeyError where fields are missing."""
+    """The record that `as_plain` wrote; raises TypeError or KeyError if fields are missing."""
     values = {entry.name: content[entry.name] for entry in fields(FigureRecord)}
     for name in ("r", "x"):
         if isinstance(values[name], str):
@@ -71,11 +71,11 @@ def from_plain(content: Mapping[str, Any]) -> FigureRecord:
 
 @dataclass(frozen=True, eq=False)
 class FigureNumbers:
-    """What lies in a `numbers.json`.
+    """The content of a `numbers.json`.
 
     figure, title  such as "fig3", and what it shows in words
     swept          a key of SWEPT
-    header         how the numbers came about: command, protocol, sources, notes, versions
+    header         how the numbers were made: command, protocol, sources, notes, versions
     """
 
     figure: str
@@ -100,7 +100,7 @@ def load_numbers(path: Path) -> FigureNumbers:
         records = tuple(from_plain(entry) for entry in content.pop("records"))
         known = {name: content.pop(name) for name in ("figure", "title", "swept")}
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}: run `agreestop reproduce` first.") from None
+        raise InputError(f"there is no file {path}: run `python -m paper` first.") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} is not a whole file of `agreestop reproduce` ({error}): run it again.") from None
+        raise InputError(f"{path} is not a whole file of `python -m paper` ({error}): run it again.") from None
     return FigureNumbers(**known, header=content, records=records)

@@ -1,9 +1,9 @@
-"""The paper's figures from score files (`sources`): every rule of a figure on every ensemble, over random divisions of the pool.
+"""One figure from score files (`sources`): every rule of the figure on every ensemble, over random divisions of the pool.
 
     <output>/<figure>/numbers.json, figure.png, figure.svg
-    <output>/.parts/<fingerprint>.json    a rule on an ensemble at one setting: a run that was stopped goes on from these
+    <output>/.parts/<key>.json    what one rule reached on one ensemble at one setting; a run that was stopped continues from these
 
-The fingerprint is of the two score files, the rule, the setting, the protocol and the code that decides.
+The key is a hash of the two score files, the rule, the setting, the protocol and the code that decides.
 """
 
 from __future__ import annotations
@@ -20,45 +20,51 @@ from typing import Any
 
 from agreestop.common.errors import InputError
 from agreestop.common.files import atomic_writer, make_folder
+from agreestop.common.progress import ProgressCallback, Stages
 from agreestop.pipeline.gather import versions
-from agreestop.pipeline.measure import Tell
 
-from .figures import EVERY, MAX_SET_SIZE, SEENN2, Contender, Figure, Point, Setting, points_of
-from .outcomes import EFFORT, MEASURED, Effort, Outcome, Part, Ready, code_fingerprint
+from .figures import EVERY, MAX_SET_SIZE, SEENN2, Figure, FigureRule, Point, Setting, points_of
+from .outcomes import MEASURED, MeasureSettings, MeasureTask, RuleMeasurer, RuleOutcome, code_fingerprint
 from .records import FigureNumbers, FigureRecord, save_numbers
-from .sources import SEENN2_FILE, Source, check_there, load_source, read_json
+from .sources import POOL, SEENN2_FILE, Source, check_present, load_source, read_json
 
 PARTS = ".parts"
+PROTOCOL = MeasureSettings()
 
 
 def run_figure(
-    figure: Figure, scores: Path, output: Path, command: str, tell: Tell, workers: int = 1, effort: Effort = EFFORT
+    figure: Figure,
+    scores: Path,
+    output: Path,
+    command: str,
+    progress: ProgressCallback,
+    workers: int = 1,
+    settings: MeasureSettings = PROTOCOL,
 ) -> FigureNumbers:
     """Measure every rule of the figure and write `numbers.json`; what was measured before is used again.
 
-    workers: processes that share the work; a script that asks for several must start under `if __name__ == "__main__":`.
+    workers: processes that share the work. A script that asks for several must start under `if __name__ == "__main__":`.
     """
-    check_there(figure, scores)
+    check_present(figure, scores)
     make_folder(output / figure.name)
     make_folder(output / PARTS)
-    places = [(data, ensemble) for data in figure.data for ensemble in figure.ensembles]
+    folders = {(data, ensemble): scores / data / ensemble for data in figure.data for ensemble in figure.ensembles}
+    stages = Stages(progress, [(folder / POOL).stat().st_size for folder in folders.values()])
     records: list[FigureRecord] = []
     sources: list[dict[str, Any]] = []
     notes: list[str] = []
-    for place, (data, ensemble) in enumerate(places):
-        source = load_source(scores / data / ensemble, data, ensemble)
+    for (data, ensemble), folder in folders.items():
+        report = stages.begin(f"{data}, {ensemble}")
+        report("reading scores", 0.0)
+        source = load_source(folder, data, ensemble)
         sources.append(source.describe())
-
-        def share(what: str, done: float, first: int = place, name: str = f"{data}, {ensemble}") -> None:
-            tell(f"{name}: {what}" if what else name, (first + done) / len(places))
-
         pool = min(len(source.pool.spikes), figure.pool or len(source.pool.spikes))
         points = points_of(figure, source.members, pool)
-        found = _from_file(source, points, notes) | _measured(source, pool, points, output / PARTS, effort, workers, share)
-        records += [_record(source, point, found[point], effort) for point in points if point in found]
+        found = _from_file(source, points, notes) | _measured(source, pool, points, output / PARTS, settings, workers, report)
+        records += [_record(source, point, found[point], settings) for point in points if point in found]
     header = {
         "command": command,
-        "protocol": {**asdict(effort), "max_set_size": MAX_SET_SIZE, **asdict(Setting()), "largest_pool": figure.pool},
+        "protocol": {**asdict(settings), "max_set_size": MAX_SET_SIZE, **asdict(Setting()), "largest_pool": figure.pool},
         "sources": sources,
         "notes": notes,
         "versions": dict(versions("agreestop", "numpy", "scikit-learn")),
@@ -68,87 +74,102 @@ def run_figure(
     return numbers
 
 
-def _record(source: Source, point: Point, outcome: Outcome, effort: Effort) -> FigureRecord:
-    contender, setting = point.contender, point.setting
+def _record(source: Source, point: Point, outcome: RuleOutcome, settings: MeasureSettings) -> FigureRecord:
+    rule, setting = point.rule, point.setting
     return FigureRecord(
         data=source.data,
         simulated=source.simulated,
         ensemble=source.ensemble,
-        label=contender.label,
-        family=contender.family,
-        rule=contender.rule,
-        r=contender.r,
-        checkpoints=contender.checkpoints,
+        label=rule.label,
+        family=rule.family,
+        rule=rule.rule,
+        r=rule.r,
+        checkpoints=rule.checkpoints,
         K=setting.K,
         target=setting.target,
         n=setting.n,
         x=point.x,
         default=point.default,
-        realisations=effort.realisations,
+        realisations=settings.realisations,
         **asdict(outcome),
     )
 
 
-def _from_file(source: Source, points: Sequence[Point], notes: list[str]) -> dict[Point, Outcome]:
-    """What `seenn2.json` says of SEENN-II, where it is there; else a note."""
-    wanted = [point for point in points if point.contender.rule == SEENN2]
+def _from_file(source: Source, points: Sequence[Point], notes: list[str]) -> dict[Point, RuleOutcome]:
+    """SEENN-II from `seenn2.json`; without this file, a note says that it is left out."""
+    wanted = [point for point in points if point.rule.rule == SEENN2]
     path = source.folder / SEENN2_FILE
     if not wanted:
         return {}
     if not path.is_file():
         notes.append(f"SEENN-II is left out for {source.data}, {source.ensemble}: it reads the inputs themselves, and there is no {path}.")
         return {}
-    known: dict[Setting, Outcome] = {}
+    known: dict[Setting, RuleOutcome] = {}
     try:
         for entry in read_json(path, list):
             coverage, coverage_se, latency, latency_se, set_size = (float(entry[name]) for name in MEASURED)
             setting = Setting(float(entry["target"]), int(entry["K"]), int(entry["n"]))
-            known[setting] = Outcome(coverage, coverage_se, latency, latency_se, set_size)
+            known[setting] = RuleOutcome(coverage, coverage_se, latency, latency_se, set_size)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} is no list of SEENN-II's records ({error}): make it again.") from None
     return {point: known[point.setting] for point in wanted if point.setting in known}
 
 
 def _measured(
-    source: Source, pool: int, points: Sequence[Point], folder: Path, effort: Effort, workers: int, tell: Tell
-) -> dict[Point, Outcome]:
-    """Outcomes of all points, from the files that are there and, where they are not, measured and kept."""
-    groups: dict[tuple[Contender, int], list[Point]] = {}
-    found: dict[Point, Outcome] = {}
-    files = {point: folder / f"{_key(source, pool, point, effort)}.json" for point in points if point.contender.rule != SEENN2}
+    source: Source,
+    pool: int,
+    points: Sequence[Point],
+    folder: Path,
+    settings: MeasureSettings,
+    workers: int,
+    progress: ProgressCallback,
+) -> dict[Point, RuleOutcome]:
+    """The outcomes of all points: read from files, or measured and written to files."""
+    groups: dict[tuple[FigureRule, int], list[Point]] = {}
+    found: dict[Point, RuleOutcome] = {}
+    files = {point: folder / f"{_key(source, pool, point, settings)}.json" for point in points if point.rule.rule != SEENN2}
     for point, path in files.items():
-        if (outcome := _load_part(path)) is not None:
+        if (outcome := _load_outcome(path)) is not None:
             found[point] = outcome
         else:
-            groups.setdefault((point.contender, point.setting.K), []).append(point)
-    # what is tuned at every step takes longest, and is not left for one process to do alone at the end
-    order = sorted(groups, key=lambda group: (not group[0].tuned, group[0].checkpoints != EVERY))
-    parts = [Part(contender, members, tuple(point.setting for point in groups[contender, members])) for contender, members in order]
-    tell("", 0.0)
-    for done, (part, outcomes) in enumerate(_measure_parts(source, pool, parts, effort, workers)):
-        for point, outcome in zip(groups[part.contender, part.members], outcomes, strict=True):
-            _save_part(files[point], outcome)
+            groups.setdefault((point.rule, point.setting.K), []).append(point)
+    # The slowest tasks come first, so that no process is left with one at the end.
+    order = sorted(groups, key=lambda group: -_cost(group[0]))
+    tasks = [MeasureTask(rule, members, tuple(point.setting for point in groups[rule, members])) for rule, members in order]
+    total, done = sum(_cost(task.rule) for task in tasks), 0.0
+    progress(f"{len(tasks)} measurements to do", 0.0)
+    for task, outcomes in _run_tasks(source, pool, tasks, settings, workers):
+        for point, outcome in zip(groups[task.rule, task.members], outcomes, strict=True):
+            _save_outcome(files[point], outcome)
             found[point] = outcome
-        tell(f"{part.contender.label}, K = {part.members}", (done + 1) / len(parts))
+        done += _cost(task.rule)
+        progress(f"{task.rule.label}, K = {task.members}", done / total)
     return found
 
 
-def _measure_parts(
-    source: Source, pool: int, parts: Sequence[Part], effort: Effort, workers: int
-) -> Iterator[tuple[Part, Sequence[Outcome]]]:
-    """Each part with its outcomes, as they come; `workers` processes share the work, which leaves the numbers as they are."""
-    if min(workers, len(parts)) <= 1:
-        ready = Ready.of(source, pool, effort) if parts else None
-        for part in parts:
-            assert ready is not None
-            yield part, ready.measure(part)
+def _cost(rule: FigureRule) -> float:
+    """How long a rule takes to measure, roughly, in any unit: for the order of the tasks and for the estimate of the time left."""
+    return (10.0 if rule.checkpoints == EVERY else 1.0) * (3.0 if rule.tuned else 1.0)
+
+
+def _run_tasks(
+    source: Source, pool: int, tasks: Sequence[MeasureTask], settings: MeasureSettings, workers: int
+) -> Iterator[tuple[MeasureTask, Sequence[RuleOutcome]]]:
+    """Each task with its outcomes, as they are finished. The number of processes does not change the numbers."""
+    if not tasks:
         return
-    # fresh processes: a fork of one that runs threads, as scikit-learn does, can hang
+    if min(workers, len(tasks)) == 1:
+        measurer = RuleMeasurer.of(source, pool, settings)
+        for task in tasks:
+            yield task, measurer.measure(task)
+        return
+    # New processes are started: a fork of a process with threads, such as scikit-learn's, can hang.
     context = multiprocessing.get_context("spawn")
-    place = (source.folder, source.data, source.ensemble)
-    executor = ProcessPoolExecutor(min(workers, len(parts)), context, _begin_worker, (*place, pool, effort))
+    executor = ProcessPoolExecutor(
+        min(workers, len(tasks)), context, _begin_worker, (source.folder, source.data, source.ensemble, pool, settings)
+    )
     try:
-        waiting = {executor.submit(_measure_in_worker, part): part for part in parts}
+        waiting = {executor.submit(_measure_in_worker, task): task for task in tasks}
         for future in as_completed(waiting):
             yield waiting[future], future.result()
     except BaseException:
@@ -159,34 +180,34 @@ def _measure_parts(
     executor.shutdown()
 
 
-_in_worker: list[Ready] = []
-"""What a worker process measures on; empty in any other."""
+_in_worker: list[RuleMeasurer] = []
+"""The measurer of a worker process; empty in any other process."""
 
 
-def _begin_worker(folder: Path, data: str, ensemble: str, pool: int, effort: Effort) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for the workers ends them
-    _in_worker.append(Ready.of(load_source(folder, data, ensemble), pool, effort))
+def _begin_worker(folder: Path, data: str, ensemble: str, pool: int, settings: MeasureSettings) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends the workers
+    _in_worker.append(RuleMeasurer.of(load_source(folder, data, ensemble), pool, settings))
 
 
-def _measure_in_worker(part: Part) -> Sequence[Outcome]:
-    return _in_worker[0].measure(part)
+def _measure_in_worker(task: MeasureTask) -> Sequence[RuleOutcome]:
+    return _in_worker[0].measure(task)
 
 
-def _key(source: Source, pool: int, point: Point, effort: Effort) -> str:
-    rule = point.contender.build(point.setting.target, source.steps)
-    asked = (repr(rule), point.contender.tuned, asdict(point.setting), asdict(effort))
+def _key(source: Source, pool: int, point: Point, settings: MeasureSettings) -> str:
+    rule = point.rule.build(point.setting.target, source.steps)
+    asked = (repr(rule), point.rule.tuned, asdict(point.setting), asdict(settings))
     used = (source.fingerprint, pool, asked, code_fingerprint(), versions("numpy", "scikit-learn"))
     return hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()
 
 
-def _load_part(path: Path) -> Outcome | None:
-    """What was measured before; None where nothing was, or somebody damaged it."""
+def _load_outcome(path: Path) -> RuleOutcome | None:
+    """What was measured before; None if nothing was, or if the file is damaged."""
     try:
-        return Outcome(**json.loads(path.read_text(encoding="utf-8")))
+        return RuleOutcome(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def _save_part(path: Path, outcome: Outcome) -> None:
+def _save_outcome(path: Path, outcome: RuleOutcome) -> None:
     with atomic_writer(path) as stream:
         stream.write(json.dumps(asdict(outcome)).encode() + b"\n")

@@ -4,13 +4,14 @@
     objective                maximise the mean over tuning inputs of Σ_m π_m r_m
 
 Li, Geller, Kim and Panda (NeurIPS 2023) sample the time from π and follow the REINFORCE gradient r·∇log π of this objective. Here the
-ensemble is trained and stays as it is, so the rewards of all M times are known and the gradient is that of the expectation itself: the
-same objective and, on average, the same gradient, without the variance of the samples. They count t in steps, of which they have few; with
-80 steps 2^-t is next to 0 at all but the first, so time is counted in quarters of T. An answer is the I most probable classes by averaged
-confidence, and right if it holds the label.
+ensemble is already trained and does not change, so the rewards of all M times are known. The gradient is that of the expectation itself:
+the same objective and, on average, the same gradient, without the variance of samples. They count t in steps and have few steps. With 80
+steps, 2^-t is nearly 0 at all but the first ones, so time is counted here in quarters of T. An answer is the I most probable classes by
+averaged confidence. It is right if it holds the label.
 
-Policies of several β are trained on the tuning split. In each realisation the calibration rows choose among them: the least mean time
-of those whose answers hold the label on at least a share p of the rows, else the most accurate. The share on other inputs may be lower.
+Policies of several β are trained on the tuning split. In each realisation the calibration rows choose one of them: the one with the least
+mean time among those whose answers hold the label on at least a share p of the rows, or else the most accurate one. The share on other
+inputs may be lower.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from agreestop.common.arrays import Booleans, Floats, Integers, as_floats, as_seed, check_finite
 from agreestop.common.errors import InputError
+from agreestop.common.progress import ProgressCallback
 from agreestop.decide.checks import as_checkpoints, as_max_set_size, columns_of
 from agreestop.decide.levels import Target, as_target
 from agreestop.decide.policies import ConfidenceThreshold, Verdict
@@ -36,9 +38,9 @@ from agreestop.decide.splits import repeat_splits
 from agreestop.decide.tuned_rows import TunedRows
 from agreestop.events.data import EventData
 from agreestop.networks._kernels.numba_runtime import single_threaded
-from agreestop.pipeline.measure import Protocol, Tell, figures_of, first_members
-from agreestop.report.records import Record
 
+from .figures import Setting
+from .outcomes import MeasureSettings, RuleOutcome
 from .step_policy import StepPolicy, summarise
 
 BETAS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -55,12 +57,12 @@ def rewards(right: Booleans, times: Sequence[float], beta: float) -> Floats:
 
 
 def train_policy(
-    summaries: ArrayLike, right: ArrayLike, times: Sequence[float], look: int, beta: float, seed: int = 0, epochs: int = EPOCHS
+    summaries: ArrayLike, right: ArrayLike, times: Sequence[float], steps_read: int, beta: float, seed: int = 0, epochs: int = EPOCHS
 ) -> StepPolicy:
-    """A policy that earns much on summaries (n, channels, H, W) of the first `look` steps, where right (n, M) says which answers are right.
+    """Train a policy on summaries (n, channels, H, W) of the first `steps_read` steps; right (n, M) says which answers are right.
 
-    beta is the penalty of a wrong answer: the larger, the later and the more often right. Adam with a cosine schedule on the exact
-    policy gradient; weights and the order of the inputs follow from the seed alone.
+    beta is the penalty of a wrong answer: with a larger one the policy answers later and is right more often. The optimiser is Adam with
+    a cosine schedule on the exact policy gradient. Weights and the order of the inputs depend only on the seed.
     """
     x, known = _as_summaries(summaries), np.asarray(right)
     if known.shape != (len(x), len(as_checkpoints(times))) or known.dtype != np.bool_:
@@ -71,16 +73,16 @@ def train_policy(
     as_seed(seed)
     if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
         raise InputError(f"epochs is {epochs!r}: an integer of at least 1 is needed.")
-    policy = StepPolicy((x.shape[1], x.shape[2], x.shape[3]), times, look, torch.Generator().manual_seed(seed))
+    policy = StepPolicy((x.shape[1], x.shape[2], x.shape[3]), times, steps_read, torch.Generator().manual_seed(seed))
     inputs, earned = torch.from_numpy(x), torch.from_numpy(rewards(known, times, beta)).float()
     policy.standardise(inputs)
-    with single_threaded():  # operators as small as these are over before a second thread has begun
+    with single_threaded():  # these operators are too small to gain from a second thread
         _climb(policy, inputs, earned, seed, epochs)
     return policy
 
 
 def _climb(policy: StepPolicy, inputs: Tensor, earned: Tensor, seed: int, epochs: int) -> None:
-    """Raise the expected reward, where each time earns `earned` (n, M)."""
+    """Raise the expected reward by gradient ascent; earned (n, M) is the reward of each time."""
     optimiser = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
     for epoch in range(epochs):
         order = np.random.default_rng([seed, epoch]).permutation(len(inputs))
@@ -108,7 +110,7 @@ def _check_beta(beta: float) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Seenn2:
-    """Policies over the same candidate times, one for each β, trained on the `tuned` rows for answers of `max_set_size` classes."""
+    """Policies over the same candidate times, one for each β, for answers of `max_set_size` classes; `tuned`: their training rows."""
 
     times: tuple[float, ...]
     max_set_size: int
@@ -117,7 +119,7 @@ class Seenn2:
     tuned: TunedRows
 
     def rule(self, target: Target, pool: EventData) -> PickedTimes:
-        """The rule for the rows of this pool, in their order: give it to `repeat_splits` with the scores of the same inputs."""
+        """The rule for the rows of this pool, in their order. Give it to `repeat_splits` with the scores of the same inputs."""
         picks = np.stack([policy.pick(pool.inputs) for policy in self.policies], axis=1)
         picked = picks[:, None, :] == np.arange(len(self.times))[None, :, None]
         return PickedTimes(target, self.times, self.max_set_size, picked, self.tuned)
@@ -134,7 +136,7 @@ def train_seenn2(
 ) -> Seenn2:
     """Train a policy for each β on the tuning inputs and the ensemble's scores (n, T, K, C) of them.
 
-    A policy reads a stream up to the first of the candidate times, and of an image held still the image.
+    A policy reads a stream up to the first candidate time. It reads an image that is held still as a whole.
     """
     known, size = as_checkpoints(times), as_max_set_size(max_set_size)
     if not len(betas):
@@ -145,9 +147,9 @@ def train_seenn2(
     columns = columns_of(known, len(scores.times), scores.times)
     chosen = scores.log_confidence[:, columns]
     right = _holds(MODEL_AVERAGE.pool(chosen), data.labels, size)
-    look = 1 if data.held is not None else math.floor(known[0])
-    summaries = summarise(data.inputs, look)
-    policies = tuple(train_policy(summaries, right, known, look, beta, seed, epochs) for beta in betas)
+    steps_read = 1 if data.held is not None else math.floor(known[0])
+    summaries = summarise(data.inputs, steps_read)
+    policies = tuple(train_policy(summaries, right, known, steps_read, beta, seed, epochs) for beta in betas)
     return Seenn2(known, size, tuple(betas), policies, TunedRows.of(chosen).cut(range(len(known)), len(known)))
 
 
@@ -162,9 +164,9 @@ def _check_match(data: EventData, scores: Scores, what: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class PickedTimes:
-    """SEENN-II on one pool: `picked` (n, M, B) says which time each of B policies picks for each row; calibration chooses a policy.
+    """SEENN-II on one pool: `picked` (n, M, B) says which time each of B policies picks for each row. Calibration chooses a policy.
 
-    The rows it reads are those of the pool, all and in order, since what a policy reads is not in the log-confidences. No guarantee.
+    It needs all rows of the pool, in order, since the policies read the inputs and not the log-confidences. It has no guarantee.
     """
 
     target: Target
@@ -201,7 +203,7 @@ class PickedTimes:
         return "no guarantee: the policy met the target on the calibration data, or came as near as it could."
 
     def examples_needed(self, K: int = 1) -> int:
-        """One example is enough to choose a policy; no number of them makes it a guarantee."""
+        """One example is enough to choose a policy. No number of examples gives a guarantee."""
         return 1
 
 
@@ -222,7 +224,7 @@ class PickedPolicy:
 
 
 def _answers(confidence: Floats, max_set_size: int) -> Booleans:
-    """The top I classes of pooled log-confidences (b, C), as every rule without a guarantee answers."""
+    """The top I classes of pooled log-confidences (b, C), the answer of every rule without a guarantee."""
     return ConfidenceThreshold(-math.inf, max_set_size).judge(0, True, confidence, np.empty((len(confidence), 0))).sets
 
 
@@ -234,49 +236,39 @@ def _holds(confidence: Floats, labels: Integers, max_set_size: int) -> Booleans:
 
 
 def measure_seenn2(
-    ensemble: str,
     tuning_data: EventData,
     tuning: Scores,
     pool_data: EventData,
     pool: Scores,
-    protocol: Protocol,
-    tell: Tell,
-    times: Sequence[float] | None = None,
+    settings: Sequence[Setting],
+    max_set_size: int,
+    protocol: MeasureSettings,
+    progress: ProgressCallback,
     betas: Sequence[float] = BETAS,
     epochs: int = EPOCHS,
-) -> tuple[Record, ...]:
-    """Records of SEENN-II at the settings and on the realisations of `measure_stream`, to be drawn with its records.
+) -> dict[Setting, RuleOutcome]:
+    """What SEENN-II reaches at each setting, on the same realisations as the other rules.
 
-    times: the candidates, `protocol.few` unless given. A stream is read up to the first of them, so nothing stops before it. Policies
-    are trained once for each number of members. Latency is over the last candidate.
+    The candidate times are those of the scores. Policies are trained once for each number of members. They read a stream up to the first
+    candidate time, so nothing stops before it. Latency is over the last candidate time.
     """
     _check_match(pool_data, pool, "pool")
-    candidates = as_checkpoints(protocol.few if times is None else times)
-    largest, main = max(protocol.sizes), protocol.targets[0]
-    settings = [(largest, protocol.targets), *((size, (main,)) for size in protocol.sizes if size != largest)]
-    records = []
-    for index, (members, targets) in enumerate(settings):
-        tell(f"{ensemble}: SEENN-II, K = {members}", index / len(settings))
-        trained = train_seenn2(tuning_data, first_members(tuning, members), candidates, protocol.max_set_size, betas, protocol.seed, epochs)
-        rule = trained.rule(main, pool_data)
-        records += [
-            _measure(ensemble, replace(rule, target=target), target, first_members(pool, members), pool_data.labels, protocol)
-            for target in targets
-        ]
-    return tuple(records)
+    found: dict[Setting, RuleOutcome] = {}
+    sizes = dict.fromkeys(setting.K for setting in settings)
+    for index, members in enumerate(sizes):
+        progress(f"SEENN-II, K = {members}", index / len(sizes))
+        trained = train_seenn2(tuning_data, _first_members(tuning, members), tuning.times, max_set_size, betas, protocol.seed, epochs)
+        rule, scores = trained.rule(settings[0].target, pool_data), _first_members(pool, members)
+        for setting in settings:
+            if members == setting.K:
+                aimed = replace(rule, target=setting.target)
+                splits = repeat_splits(
+                    *(aimed, scores.log_confidence, pool_data.labels, setting.n, protocol.realisations, protocol.seed, scores.times)
+                )
+                coverage, latency = splits.coverage, splits.normalized_latency
+                found[setting] = RuleOutcome(float(coverage), coverage.se, float(latency), latency.se, float(splits.set_size))
+    return found
 
 
-def _measure(ensemble: str, rule: PickedTimes, target: float, pool: Scores, labels: Integers, protocol: Protocol) -> Record:
-    splits = repeat_splits(rule, pool.log_confidence, labels, protocol.n_calibration, protocol.repeats, protocol.seed, pool.times)
-    return Record(
-        ensemble=ensemble,
-        label="SEENN-II",
-        rule="seenn2",
-        pooling=None,
-        r=None,
-        calibration=None,
-        K=pool.log_confidence.shape[2],
-        target=target,
-        checkpoints=tuple(rule.checkpoints),
-        **figures_of(splits),
-    )
+def _first_members(scores: Scores, members: int) -> Scores:
+    return replace(scores, log_confidence=scores.log_confidence[:, :, :members])

@@ -1,9 +1,9 @@
 """Score files of the figures, read and checked.
 
 <scores>/<data>/<ensemble>/tuning.npz, pool.npz    read-out spikes at every step, with labels (`save_spikes`)
-<scores>/<data>/<ensemble>/about.json              how they came about, in free form; `description`, `device` and `simulated` are read
-<scores>/<data>/<ensemble>/seenn2.json             SEENN-II, which reads the inputs themselves: a list of records with K, target, n,
-                                                   coverage, coverage_se, latency, latency_se and set_size, where it was measured
+<scores>/<data>/<ensemble>/about.json              how they were made; `description`, `device` and `simulated` are read
+<scores>/<data>/<ensemble>/seenn2.json             SEENN-II, where it was measured: a list of records with K, target, n, coverage,
+                                                   coverage_se, latency, latency_se and set_size
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Source:
         return int(self.pool.spikes.shape[1])
 
     def describe(self) -> dict[str, Any]:
-        """What the numbers were made from."""
+        """How the numbers of a figure name this source."""
         return {
             "data": self.data,
             "ensemble": self.ensemble,
@@ -63,24 +63,19 @@ class Source:
         }
 
 
-def score_files(figure: Figure, scores: Path) -> list[Path]:
-    """The score files that a figure needs."""
+def check_present(figure: Figure, scores: Path) -> None:
+    """Refuse a figure whose score files are missing, and name these files."""
     folders = [scores / data / ensemble for data in figure.data for ensemble in figure.ensembles]
-    return [folder / name for folder in folders for name in (TUNING, POOL)]
-
-
-def check_there(figure: Figure, scores: Path) -> None:
-    """Refuse a figure whose score files are not there, and name those that are missing."""
-    missing = [str(path) for path in score_files(figure, scores) if not path.is_file()]
+    missing = [str(folder / name) for folder in folders for name in (TUNING, POOL) if not (folder / name).is_file()]
     if missing:
         raise InputError(
-            f"{figure.name} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not there: run in the "
-            "repository's folder, which has them, or give --scores; the full run makes them (--scale full), a small one others."
+            f"{figure.name} needs {', '.join(missing)}, which {'does' if len(missing) == 1 else 'do'} not exist: run in the "
+            "repository's folder, which has them, give --scores, or make them with --scale full or --scale small."
         )
 
 
 def load_source(folder: Path, data: str, ensemble: str) -> Source:
-    """Read and check the score files of one ensemble, which lie in `folder`."""
+    """Read and check the score files of one ensemble, which are in `folder`."""
     tuning, pool = load_spikes(folder / TUNING), load_spikes(folder / POOL)
     for name, part in ((TUNING, tuning), (POOL, pool)):
         if part.labels is None:

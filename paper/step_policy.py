@@ -1,11 +1,11 @@
-"""SEENN-II's policy network: it reads the beginning of an input once and picks at which of M candidate times the ensemble answers.
+"""SEENN-II's policy network: it reads the beginning of an input once and picks one of M candidate times, at which the ensemble answers.
 
-    x = Σ_{t ≤ look} input_t,   z = network((x - mean) / deviation),   π = softmax(z),   picked = argmax_m z_m, the earliest on ties
+    x = Σ_{t ≤ steps_read} input_t,   z = network((x - mean) / deviation),   π = softmax(z),   picked = argmax_m z_m (the earliest on ties)
 
 Li, Geller, Kim and Panda, "SEENN: Towards Temporal Spiking Early Exit Neural Networks", NeurIPS 2023. There a policy reads an image, which
-is whole from the first step. An event stream is not: a policy that read all of it would know the future that it decides not to wait for.
-So this one sees the events of the first `look` steps alone, summed for each channel and pixel, and no candidate time comes before `look`.
-An image that is held still has one step in its array, and `look` is 1. Nothing is promised about what is picked.
+is complete at the first step. An event stream is not: a policy that read all of it would know the future that it decides not to wait for.
+So this policy reads only the first `steps_read` steps, summed for each channel and pixel, and no candidate time is earlier. An image that
+is held still has one step in its array, and `steps_read` is 1. There is no guarantee on the picked times.
 """
 
 from __future__ import annotations
@@ -30,41 +30,39 @@ SMALLEST_IMAGE = 8
 BATCH = 256
 
 
-def summarise(inputs: NDArray[Any], look: int) -> NDArray[np.float32]:
-    """What a policy reads of inputs (n, steps, channels, H, W): the sum of the first `look` steps, (n, channels, H, W)."""
-    _check_look(look)
-    if inputs.ndim != 5 or inputs.shape[1] < look:
-        raise InputError(f"inputs has shape {inputs.shape}: (n, steps, channels, H, W) with the {look} steps that are looked at is needed.")
-    return inputs[:, :look].sum(axis=1, dtype=np.float32)
+def summarise(inputs: NDArray[Any], steps_read: int) -> NDArray[np.float32]:
+    """What a policy reads from inputs (n, steps, channels, H, W): the sum of the first `steps_read` steps, (n, channels, H, W)."""
+    _check_steps_read(steps_read)
+    if inputs.ndim != 5 or inputs.shape[1] < steps_read:
+        raise InputError(f"inputs has shape {inputs.shape}: (n, steps, channels, H, W) with at least {steps_read} steps is needed.")
+    return inputs[:, :steps_read].sum(axis=1, dtype=np.float32)
 
 
-def _check_look(look: int) -> None:
-    if isinstance(look, bool) or not isinstance(look, (int, np.integer)) or look < 1:
-        raise InputError(f"look is {look!r}: give how many steps the policy reads, an integer of at least 1.")
+def _check_steps_read(steps_read: int) -> None:
+    if isinstance(steps_read, bool) or not isinstance(steps_read, (int, np.integer)) or steps_read < 1:
+        raise InputError(f"steps_read is {steps_read!r}: give the number of steps that the policy reads, an integer of at least 1.")
 
 
 @final
 class StepPolicy(nn.Module):
-    """Logits over M candidate times, from summaries (n, channels, H, W) of the first `look` steps.
+    """Logits over M candidate times, from summaries (n, channels, H, W) of the first `steps_read` steps.
 
-    Images of at least 8 × 8 pass three strided 3×3 convolutions, an average over the pixels and a linear layer; smaller ones one hidden
-    layer. Weights are drawn from the generator as U(-1/sqrt(fan_in), 1/sqrt(fan_in)); the last layer starts at 0, where every time is as
-    likely as any other. `standardise` sets mean and deviation, which are 0 and 1 until then.
+    Images of at least 8 × 8 pixels pass three strided 3×3 convolutions, an average over the pixels and a linear layer. Smaller ones pass
+    one hidden layer and a linear layer. Weights are drawn from the generator as U(-1/sqrt(fan_in), 1/sqrt(fan_in)). The last layer starts
+    at 0, so all times are equally likely at first. `standardise` sets mean and deviation, which are 0 and 1 before.
     """
 
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, shape: tuple[int, int, int], times: Sequence[float], look: int, generator: torch.Generator) -> None:
+    def __init__(self, shape: tuple[int, int, int], times: Sequence[float], steps_read: int, generator: torch.Generator) -> None:
         super().__init__()
         if len(shape) != 3 or min(shape) < 1:
             raise InputError(f"shape is {shape!r}: (channels, H, W), none of them 0, is needed.")
-        _check_look(look)
-        self.shape, self.times, self.look = tuple(shape), as_checkpoints(times), int(look)
-        if self.times[0] < look:
-            raise InputError(
-                f"times begins at {self.times[0]}, before the {look} steps that are looked at are over: begin later or look less."
-            )
+        _check_steps_read(steps_read)
+        self.shape, self.times, self.steps_read = tuple(shape), as_checkpoints(times), int(steps_read)
+        if self.times[0] < steps_read:
+            raise InputError(f"times begins at {self.times[0]}, but the policy reads {steps_read} steps: begin later, or read fewer steps.")
         self.register_buffer("mean", torch.zeros(shape[0], 1, 1))
         self.register_buffer("deviation", torch.ones(shape[0], 1, 1))
         self.layers = _layers(self.shape, len(self.times), generator)
@@ -84,8 +82,8 @@ class StepPolicy(nn.Module):
 
     @torch.no_grad()
     def pick(self, inputs: NDArray[Any]) -> Integers:
-        """The place among `times` of the time picked for each of the inputs (n, steps, channels, H, W); reads no step after `look`."""
-        batches = [summarise(inputs[start : start + BATCH], self.look) for start in range(0, max(1, len(inputs)), BATCH)]
+        """The index (n,) of the picked time for inputs (n, steps, channels, H, W). Later steps than `steps_read` are not read."""
+        batches = [summarise(inputs[start : start + BATCH], self.steps_read) for start in range(0, max(1, len(inputs)), BATCH)]
         return np.concatenate([self(torch.from_numpy(batch)).numpy().argmax(axis=1) for batch in batches]).astype(np.int64)
 
     def _check(self, summaries: Tensor) -> None:
@@ -95,7 +93,7 @@ class StepPolicy(nn.Module):
 
 
 def _layers(shape: tuple[int, ...], times: int, generator: torch.Generator) -> nn.Sequential:
-    """Made without numbers first: PyTorch would draw them from its global generator."""
+    """The layers are made without values first, since PyTorch would draw them from its global generator."""
     parts: list[nn.Module] = []
     if min(shape[1:]) >= SMALLEST_IMAGE:
         last = CHANNELS[-1]

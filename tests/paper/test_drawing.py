@@ -22,11 +22,11 @@ def made_up(figure: Figure) -> FigureNumbers:
             data=data,
             simulated=data.endswith("-sim"),
             ensemble=ensemble,
-            label=point.contender.label,
-            family=point.contender.family,
-            rule=point.contender.rule,
-            r=point.contender.r,
-            checkpoints=point.contender.checkpoints,
+            label=point.rule.label,
+            family=point.rule.family,
+            rule=point.rule.rule,
+            r=point.rule.r,
+            checkpoints=point.rule.checkpoints,
             K=point.setting.K,
             target=point.setting.target,
             n=point.setting.n,
@@ -38,7 +38,7 @@ def made_up(figure: Figure) -> FigureNumbers:
             latency_se=0.01,
             set_size=2.0,
             realisations=50,
-            vacuous=point.contender.family == "paper" and point.setting.n < 39,
+            vacuous=point.rule.family == "paper" and point.setting.n < 39,
         )
         for data in figure.data
         for ensemble in figure.ensembles
@@ -57,8 +57,8 @@ def test_a_column_for_each_ensemble(figure: Figure) -> None:
     assert "50 realisations" in title
     if figure.swept:
         words = [text.get_text() for text in drawn.legends[0].get_texts()]
-        assert {contender.label for contender in figure.contenders} <= set(words)
-        assert ("no promise" in words) == any(contender.family == "baseline" for contender in figure.contenders)
+        assert {rule.label for rule in figure.rules} <= set(words)
+        assert ("no promise" in words) == any(rule.family == "baseline" for rule in figure.rules)
 
 
 def test_files_are_written(tmp_path: Path) -> None:
@@ -67,14 +67,14 @@ def test_files_are_written(tmp_path: Path) -> None:
 
 
 def test_every_rule_has_a_look_of_its_own() -> None:
-    rules = {contender.rule for figure in FIGURES for contender in figure.contenders}
+    rules = {rule.rule for figure in FIGURES for rule in figure.rules}
     assert rules == set(COLOURS) == set(MARKERS)
     assert len(set(COLOURS.values())) == len(set(MARKERS.values())) == len(rules)
 
 
 def test_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "numbers.json"
-    with pytest.raises(InputError, match="run `agreestop reproduce` first"):
+    with pytest.raises(InputError, match="run `python -m paper` first"):
         load_numbers(path)
     path.write_text('{"figure": "fig3", "title": "", "swept": "K", "records": [{"data": "x"}]}')
     with pytest.raises(InputError, match="is not a whole file"):

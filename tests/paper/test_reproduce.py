@@ -1,4 +1,4 @@
-"""The figures from tiny simulated scores: their numbers are those of the decision layer, and a run that was stopped goes on."""
+"""The figures from tiny simulated scores: their numbers are those of the decision layer, and a run that was stopped continues."""
 
 from __future__ import annotations
 
@@ -15,23 +15,20 @@ import pytest
 
 import agreestop as ag
 from agreestop.common.errors import InputError
+from agreestop.common.progress import no_progress
 from agreestop.decide.score_files import load_spikes
 from paper.figures import BASELINES, EXPONENTS, FIGURES, RULES, Figure, Setting, checkpoints, find_figures, points_of
-from paper.outcomes import Counts, Effort, Outcome, Part, Ready
+from paper.outcomes import MeasureSettings, MeasureTask, RuleMeasurer, RuleOutcome, SpikeCounts
 from paper.records import FigureNumbers, FigureRecord, load_numbers
 from paper.reproduce import run_figure
-from paper.sources import check_there
+from paper.sources import check_present
 from tests.decide.strategies import assert_one_sentence
 
 STEPS, MEMBERS, CLASSES = 16, 3, 5
-EFFORT = Effort(realisations=4)
+SETTINGS = MeasureSettings(realisations=4)
 FEW = (4, 8, 12, 16)
 AGAINST_K = Figure("fig3", "against K", ("mnist-dvs-sim",), "K", (1, 3, 9), RULES + BASELINES)
 AGAINST_N = Figure("fig8", "against n", ("braille",), "n", (20, 50, 1000), ensembles=("deep",))
-
-
-def nothing(what: str, share: float) -> None:
-    """Hears what is being done."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,11 +43,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def scores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scores")
     for seed, (data, ensemble) in enumerate((("mnist-dvs-sim", "deep"), ("mnist-dvs-sim", "variational"), ("braille", "deep"))):
-        place = folder / data / ensemble
-        place.mkdir(parents=True)
+        target = folder / data / ensemble
+        target.mkdir(parents=True)
         spikes, labels = ag.simulate_spikes(104 + 120, STEPS, MEMBERS, CLASSES, seed=seed, pace=3.0)
-        ag.save_spikes(place / "tuning.npz", spikes[:104], labels[:104])
-        ag.save_spikes(place / "pool.npz", spikes[104:], labels[104:])
+        ag.save_spikes(target / "tuning.npz", spikes[:104], labels[:104])
+        ag.save_spikes(target / "pool.npz", spikes[104:], labels[104:])
     about = {"description": "drawn from a generator", "device": "a GPU", "command": "the full run"}
     (folder / "mnist-dvs-sim" / "deep" / "about.json").write_text(json.dumps(about))
     return folder
@@ -62,18 +59,18 @@ def measured(scores: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("SEARCH_STEPS", 1), ("POWERS", (1.0,)), ("FINALISTS", 1), ("find_spec", lambda name: None)):
             patch.setattr(f"agreestop.decide.tuning.{name}", value)
-        yield output, run_figure(AGAINST_K, scores, output, "agreestop reproduce fig3", nothing, effort=EFFORT)
+        yield output, run_figure(AGAINST_K, scores, output, "python -m paper fig3", no_progress, settings=SETTINGS)
 
 
-def at(numbers: FigureNumbers, rule: str, K: int, looks: str = "few", ensemble: str = "deep") -> FigureRecord:
-    (found,) = (one for one in numbers.records if (one.rule, one.K, one.checkpoints, one.ensemble) == (rule, K, looks, ensemble))
+def at(numbers: FigureNumbers, rule: str, K: int, checkpoints: str = "few", ensemble: str = "deep") -> FigureRecord:
+    (found,) = (one for one in numbers.records if (one.rule, one.K, one.checkpoints, one.ensemble) == (rule, K, checkpoints, ensemble))
     return found
 
 
-def test_numbers_are_written_with_all_that_is_known(measured: tuple[Path, FigureNumbers]) -> None:
+def test_numbers_are_written_with_their_sources(measured: tuple[Path, FigureNumbers]) -> None:
     output, numbers = measured
     content = json.loads((output / "fig3" / "numbers.json").read_text())
-    assert content["command"] == "agreestop reproduce fig3" and content["protocol"]["realisations"] == 4
+    assert content["command"] == "python -m paper fig3" and content["protocol"]["realisations"] == 4
     assert content["protocol"]["target"] == 0.9 and content["protocol"]["n"] == 50 and content["protocol"]["tuning_rows"] == 1000
     first, second = content["sources"]
     assert (first["description"], first["device"], first["about"]["command"]) == ("drawn from a generator", "a GPU", "the full run")
@@ -93,8 +90,8 @@ def test_numbers_are_written_with_all_that_is_known(measured: tuple[Path, Figure
 
 def test_numbers_are_those_of_repeat_splits(measured: tuple[Path, FigureNumbers], scores: Path) -> None:
     _, numbers = measured
-    place = scores / "mnist-dvs-sim" / "deep"
-    tuning, pool = (ag.load_scores(place / f"{name}.npz") for name in ("tuning", "pool"))
+    folder = scores / "mnist-dvs-sim" / "deep"
+    tuning, pool = (ag.load_scores(folder / f"{name}.npz") for name in ("tuning", "pool"))
     every = range(1, STEPS + 1)
     tuned = ag.tune(ag.AgreeStop(0.9, every, 3), tuning.log_confidence, tuning.labels, tuning.times).rule  # type: ignore[arg-type]
     expected: list[tuple[Any, FigureRecord]] = [
@@ -114,63 +111,63 @@ def test_numbers_are_those_of_repeat_splits(measured: tuple[Path, FigureNumbers]
     assert single.latency == at(numbers, "confidence-merging", 1).latency == at(numbers, "p-variable-merging", 1).latency
 
 
-def test_a_run_that_was_stopped_goes_on(scores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figure = replace(AGAINST_K, values=(1, 2), contenders=tuple(one for one in RULES if not one.tuned), ensembles=("deep",))
-    told: list[str] = []
+def test_a_run_that_was_stopped_continues(scores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = replace(AGAINST_K, values=(1, 2), rules=tuple(one for one in RULES if not one.tuned), ensembles=("deep",))
+    reported: list[float] = []
 
     def stop(what: str, share: float) -> None:
-        told.append(what)
-        if len(told) == 4:
+        reported.append(share)
+        if share > 0 and len(reported) == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_figure(figure, scores, tmp_path, "", stop, effort=EFFORT)
+        run_figure(figure, scores, tmp_path, "", stop, settings=SETTINGS)
     assert not (tmp_path / "fig3" / "numbers.json").exists()
     assert len(list((tmp_path / ".parts").iterdir())) == 3
-    measure, asked = Ready.measure, list[Part]()
+    measure, asked = RuleMeasurer.measure, list[MeasureTask]()
 
-    def noted(ready: Ready, part: Part) -> Sequence[Outcome]:
-        asked.append(part)
-        return measure(ready, part)
+    def noted(measurer: RuleMeasurer, task: MeasureTask) -> Sequence[RuleOutcome]:
+        asked.append(task)
+        return measure(measurer, task)
 
-    monkeypatch.setattr(Ready, "measure", noted)
-    first = run_figure(figure, scores, tmp_path, "", nothing, effort=EFFORT)
+    monkeypatch.setattr(RuleMeasurer, "measure", noted)
+    first = run_figure(figure, scores, tmp_path, "", no_progress, settings=SETTINGS)
     assert len(asked) == 7 - 3
     asked.clear()
-    assert run_figure(figure, scores, tmp_path, "", nothing, effort=EFFORT).records == first.records
+    assert run_figure(figure, scores, tmp_path, "", no_progress, settings=SETTINGS).records == first.records
     assert not asked
     damaged = next((tmp_path / ".parts").iterdir())
     damaged.write_text("{}")
-    assert run_figure(figure, scores, tmp_path, "", nothing, effort=EFFORT).records == first.records
+    assert run_figure(figure, scores, tmp_path, "", no_progress, settings=SETTINGS).records == first.records
     assert len(asked) == 1
     asked.clear()
-    run_figure(figure, scores, tmp_path, "", nothing, effort=Effort(5))
+    run_figure(figure, scores, tmp_path, "", no_progress, settings=MeasureSettings(5))
     assert len(asked) == 7
 
 
-def test_other_scores_are_measured_anew(scores: Path, tmp_path: Path) -> None:
-    figure = replace(AGAINST_K, values=(2,), contenders=RULES[1:2], ensembles=("deep",))
-    place = tmp_path / "scores" / "mnist-dvs-sim" / "deep"
-    place.mkdir(parents=True)
+def test_other_scores_are_measured_again(scores: Path, tmp_path: Path) -> None:
+    figure = replace(AGAINST_K, values=(2,), rules=RULES[1:2], ensembles=("deep",))
+    folder = tmp_path / "scores" / "mnist-dvs-sim" / "deep"
+    folder.mkdir(parents=True)
     latencies = []
     for other in ("deep", "variational"):
         for name in ("tuning.npz", "pool.npz"):
-            (place / name).write_bytes((scores / "mnist-dvs-sim" / other / name).read_bytes())
-        latencies.append(run_figure(figure, tmp_path / "scores", tmp_path, "", nothing, effort=EFFORT).records[0].latency)
+            (folder / name).write_bytes((scores / "mnist-dvs-sim" / other / name).read_bytes())
+        latencies.append(run_figure(figure, tmp_path / "scores", tmp_path, "", no_progress, settings=SETTINGS).records[0].latency)
     assert latencies[0] != latencies[1]
 
 
 def test_processes_share_the_work_and_change_nothing(scores: Path, tmp_path: Path) -> None:
-    figure = replace(AGAINST_K, values=(1, 2), contenders=RULES[:4], ensembles=("deep",))
-    alone = run_figure(figure, scores, tmp_path / "alone", "", nothing, effort=EFFORT)
-    shared = run_figure(figure, scores, tmp_path / "shared", "", nothing, workers=2, effort=EFFORT)
-    assert alone.records == shared.records
+    figure = replace(AGAINST_K, values=(1, 2), rules=RULES[:4], ensembles=("deep",))
+    single = run_figure(figure, scores, tmp_path / "single", "", no_progress, settings=SETTINGS)
+    shared = run_figure(figure, scores, tmp_path / "shared", "", no_progress, workers=2, settings=SETTINGS)
+    assert single.records == shared.records
 
 
 def test_few_examples_are_called_vacuous(scores: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        numbers = run_figure(AGAINST_N, scores, tmp_path, "", nothing, effort=EFFORT)
+        numbers = run_figure(AGAINST_N, scores, tmp_path, "", no_progress, settings=SETTINGS)
     assert {record.n for record in numbers.records} == {20, 50}  # 1000 are more than half of the pool
     for record in numbers.records:
         assert record.vacuous == (record.n == 20 and (record.family == "paper" or record.rule == "rank-pooling")), record.label
@@ -179,10 +176,10 @@ def test_few_examples_are_called_vacuous(scores: Path, tmp_path: Path) -> None:
     assert not numbers.records[0].simulated
 
 
-def test_exponents_are_swept_to_infinity_and_back(scores: Path, tmp_path: Path) -> None:
+def test_exponents_may_be_infinite(scores: Path, tmp_path: Path) -> None:
     (figure,) = find_figures("fig4")
-    figure = replace(figure, values=(-math.inf, 0, 45, math.inf), contenders=RULES[:4], ensembles=("deep",))
-    numbers = run_figure(figure, scores, tmp_path, "", nothing, effort=EFFORT)
+    figure = replace(figure, values=(-math.inf, 0, 45, math.inf), rules=RULES[:4], ensembles=("deep",))
+    numbers = run_figure(figure, scores, tmp_path, "", no_progress, settings=SETTINGS)
     pm = [one for one in numbers.records if one.rule == "p-variable-merging"]
     assert [one.x for one in pm] == [-math.inf, 0, 45, math.inf] and [one.vacuous for one in pm] == [True, True, False, False]
     assert [one.default for one in pm] == [False, False, True, False]
@@ -193,42 +190,42 @@ def test_exponents_are_swept_to_infinity_and_back(scores: Path, tmp_path: Path) 
 
 
 def test_seenn2_comes_from_its_file(scores: Path, tmp_path: Path) -> None:
-    place = tmp_path / "scores" / "mnist-dvs-sim" / "deep"
-    place.mkdir(parents=True)
+    folder = tmp_path / "scores" / "mnist-dvs-sim" / "deep"
+    folder.mkdir(parents=True)
     for name in ("tuning.npz", "pool.npz"):
-        (place / name).write_bytes((scores / "mnist-dvs-sim" / "deep" / name).read_bytes())
+        (folder / name).write_bytes((scores / "mnist-dvs-sim" / "deep" / name).read_bytes())
     entry = {"K": 3, "target": 0.9, "n": 50, "coverage": 0.8, "coverage_se": 0.01, "latency": 0.4, "latency_se": 0.02, "set_size": 3}
-    (place / "seenn2.json").write_text(json.dumps([entry, {**entry, "K": 2}]))
-    figure = replace(AGAINST_K, contenders=BASELINES[2:], ensembles=("deep",))
-    numbers = run_figure(figure, tmp_path / "scores", tmp_path, "", nothing, effort=EFFORT)
+    (folder / "seenn2.json").write_text(json.dumps([entry, {**entry, "K": 2}]))
+    figure = replace(AGAINST_K, rules=BASELINES[2:], ensembles=("deep",))
+    numbers = run_figure(figure, tmp_path / "scores", tmp_path, "", no_progress, settings=SETTINGS)
     (record,) = numbers.records
     assert (record.rule, record.K, record.latency, record.family) == ("seenn2", 3, 0.4, "baseline") and not numbers.header["notes"]
-    (place / "seenn2.json").write_text('[{"K": 3}]')
+    (folder / "seenn2.json").write_text('[{"K": 3}]')
     with pytest.raises(InputError, match="is no list of SEENN-II's records"):
-        run_figure(figure, tmp_path / "scores", tmp_path, "", nothing, effort=EFFORT)
+        run_figure(figure, tmp_path / "scores", tmp_path, "", no_progress, settings=SETTINGS)
 
 
-def test_what_is_missing_is_named(scores: Path, tmp_path: Path) -> None:
+def test_missing_files_are_named(scores: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        check_there(find_figures("fig7")[0], scores)
+        check_present(find_figures("fig7")[0], scores)
     assert_one_sentence(str(caught.value))
-    assert str(scores / "n-mnist" / "deep" / "pool.npz") in str(caught.value) and "the full run makes them" in str(caught.value)
+    assert str(scores / "n-mnist" / "deep" / "pool.npz") in str(caught.value) and "make them with --scale full" in str(caught.value)
     with pytest.raises(InputError, match="there is no figure 'fig1'"):
         find_figures("fig1")
-    place = tmp_path / "mnist-dvs-sim" / "deep"
-    place.mkdir(parents=True)
+    folder = tmp_path / "mnist-dvs-sim" / "deep"
+    folder.mkdir(parents=True)
     spikes, labels = ag.simulate_spikes(120, STEPS, 2, CLASSES)
     figure = replace(AGAINST_K, ensembles=("deep",))
-    ag.save_spikes(place / "tuning.npz", spikes, labels)
-    ag.save_spikes(place / "pool.npz", spikes)
+    ag.save_spikes(folder / "tuning.npz", spikes, labels)
+    ag.save_spikes(folder / "pool.npz", spikes)
     with pytest.raises(InputError, match="holds no labels"):
-        run_figure(figure, tmp_path, tmp_path, "", nothing, effort=EFFORT)
-    ag.save_spikes(place / "pool.npz", spikes[:, :, :1], labels)
+        run_figure(figure, tmp_path, tmp_path, "", no_progress, settings=SETTINGS)
+    ag.save_spikes(folder / "pool.npz", spikes[:, :, :1], labels)
     with pytest.raises(InputError, match="score both with the same ensemble"):
-        run_figure(figure, tmp_path, tmp_path, "", nothing, effort=EFFORT)
-    ag.save_spikes(place / "pool.npz", spikes, labels)
+        run_figure(figure, tmp_path, tmp_path, "", no_progress, settings=SETTINGS)
+    ag.save_spikes(folder / "pool.npz", spikes, labels)
     with pytest.raises(InputError, match="pool: 120 of the 120 rows were used for tuning"):
-        run_figure(replace(figure, contenders=RULES[4:5]), tmp_path, tmp_path, "", nothing, effort=EFFORT)
+        run_figure(replace(figure, rules=RULES[4:5]), tmp_path, tmp_path, "", no_progress, settings=SETTINGS)
 
 
 def test_the_figures_are_those_of_the_paper() -> None:
@@ -237,8 +234,8 @@ def test_the_figures_are_those_of_the_paper() -> None:
         points = points_of(figure, 10, 2000)
         assert len(set(points)) == len(points)
         usual = [point for point in points if point.default]
-        assert {point.contender.label for point in usual} == {contender.label for contender in figure.contenders}
-        assert all(point.setting == Setting(K=1 if point.contender.alone else 6) for point in usual)
+        assert {point.rule.label for point in usual} == {rule.label for rule in figure.rules}
+        assert all(point.setting == Setting(K=1 if point.rule.single_member else 6) for point in usual)
         assert max(point.setting.n for point in points) <= 1000
     assert {point.setting.K for point in points_of(FIGURES[1], 4, 2000)} == {1, 2, 3, 4}
     assert len({point.x for point in points_of(FIGURES[2], 10, 2000)}) == len(EXPONENTS) + 1
@@ -255,6 +252,6 @@ def test_checkpoints_are_the_quarters() -> None:
 
 def test_counts_are_read_as_score_files_are(scores: Path) -> None:
     path = scores / "braille" / "deep" / "pool.npz"
-    counts = Counts.of(load_spikes(path), 50)
+    counts = SpikeCounts.of(load_spikes(path), 50)
     whole = ag.load_scores(path)
     np.testing.assert_array_equal(counts.at(7, 2), whole.log_confidence[:50, 6, :2])

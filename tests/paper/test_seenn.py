@@ -1,4 +1,4 @@
-"""SEENN-II on a toy whose first steps tell how long an input needs, and its choice among policies against a plain loop."""
+"""SEENN-II on a toy whose first steps show how long an input needs, and its choice of a policy against a plain loop."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ torch = pytest.importorskip("torch", reason="policies need PyTorch")
 import agreestop as ag
 from agreestop.common.arrays import Booleans, Floats, Integers
 from agreestop.common.errors import InputError
+from agreestop.common.progress import no_progress
 from agreestop.decide.score_files import Scores
 from agreestop.events.data import EventData
-from agreestop.pipeline.measure import Protocol
+from paper.figures import Setting
+from paper.outcomes import MeasureSettings
 from paper.seenn import PickedTimes, Seenn2, measure_seenn2, rewards, train_policy, train_seenn2
 from paper.step_policy import summarise
 from tests.decide.strategies import assert_one_sentence
 
 STEPS, CLASSES, MEMBERS = 8, 4, 2
 TIMES = (2, 4, 6, 8)
-PROTOCOL = Protocol(targets=(0.9, 0.6), sizes=(1, 2), few=TIMES, max_set_size=1, n_calibration=20, repeats=6)
+SETTINGS = (Setting(0.9, 2, 20), Setting(0.6, 2, 20), Setting(0.9, 1, 20))
+PROTOCOL = MeasureSettings(realisations=6)
 
 
 class Toy:
-    """Inputs that are easy, with many events, and right from step 1; or hard, with few, and right from step 5 on, before that wrong."""
+    """Easy inputs have many events and are answered right from step 1. Hard inputs have few and are answered wrong before step 5."""
 
     def __init__(self, n: int, seed: int, size: int = 8, held: bool = False) -> None:
         rng = np.random.default_rng([n, seed])
@@ -54,12 +57,12 @@ def trained(tuning: Toy = TUNING, betas: tuple[float, ...] = (1.0,), seed: int =
 def test_easy_inputs_are_answered_early_and_hard_ones_late(size: int, held: bool) -> None:
     tuning, pool = Toy(96, 0, size, held), Toy(80, 1, size, held)
     policy = trained(tuning).policies[0]
-    assert policy.look == (1 if held else 2)
-    places = policy.pick(pool.data.inputs)
-    accuracy, time = pool.right[np.arange(80), places].mean(), np.array(TIMES)[places].mean()
+    assert policy.steps_read == (1 if held else 2)
+    picked = policy.pick(pool.data.inputs)
+    accuracy, time = pool.right[np.arange(80), picked].mean(), np.array(TIMES)[picked].mean()
     assert accuracy >= 0.95
-    assert np.mean(places[pool.easy] == 0) >= 0.9 and np.mean(places[~pool.easy] == 2) >= 0.9
-    fixed = [later for place, later in enumerate(TIMES) if pool.right[:, place].mean() >= accuracy]
+    assert np.mean(picked[pool.easy] == 0) >= 0.9 and np.mean(picked[~pool.easy] == 2) >= 0.9
+    fixed = [later for index, later in enumerate(TIMES) if pool.right[:, index].mean() >= accuracy]
     assert time < 0.75 * min(fixed)
 
 
@@ -78,7 +81,7 @@ def test_the_same_seed_gives_the_same_policy() -> None:
 
 
 def test_a_higher_penalty_is_never_less_accurate() -> None:
-    """Hard inputs are right more and more often; how often exactly is known, so that no chance is left in what is compared."""
+    """Hard inputs are right more and more often. The probabilities are known, so nothing random is compared."""
     n, chances = 300, np.array([[0.95, 0.97, 0.98, 1.0], [0.4, 0.6, 0.8, 1.0]])
     rng = np.random.default_rng(0)
     kind = np.arange(n) % 2
@@ -86,9 +89,9 @@ def test_a_higher_penalty_is_never_less_accurate() -> None:
     right = rng.random((n, 4)) < chances[kind]
     reached, waited = [], []
     for beta in (0.0, 0.5, 2.0, 16.0):
-        places = train_policy(summaries, right, TIMES, 1, beta).pick(summaries[:, None])
-        reached.append(chances[kind, places].mean())
-        waited.append(np.array(TIMES)[places].mean())
+        picked = train_policy(summaries, right, TIMES, 1, beta).pick(summaries[:, None])
+        reached.append(chances[kind, picked].mean())
+        waited.append(np.array(TIMES)[picked].mean())
     assert reached == sorted(reached) and reached[-1] > 0.98 > 0.75 > reached[0]
     assert waited == sorted(waited) and waited[-1] > waited[0]
 
@@ -97,22 +100,24 @@ def picks(n: int, policies: int, seed: int) -> Integers:
     return np.random.default_rng(seed).integers(len(TIMES), size=(n, policies))
 
 
-def one_hot(places: Integers) -> Booleans:
-    return places[:, None, :] == np.arange(len(TIMES))[None, :, None]
+def one_hot(picked: Integers) -> Booleans:
+    return picked[:, None, :] == np.arange(len(TIMES))[None, :, None]
 
 
-def plainly(places: Integers, confidence: Floats, labels: Integers, target: float, n_calibration: int, repeats: int, seed: int) -> Any:
+def slow_reference(
+    picked: Integers, confidence: Floats, labels: Integers, target: float, n_calibration: int, repeats: int, seed: int
+) -> Any:
     """Coverages, latencies and set sizes (repeats, 3) of top-2 answers, input by input."""
     averaged, rng, found = np.exp(confidence).mean(axis=2), np.random.default_rng(seed), []
 
     def outcome(row: int, policy: int) -> tuple[bool, float]:
-        place = places[row, policy]
-        return labels[row] in np.argsort(-averaged[row, place])[:2], TIMES[place] / TIMES[-1]
+        index = picked[row, policy]
+        return labels[row] in np.argsort(-averaged[row, index])[:2], TIMES[index] / TIMES[-1]
 
     for _ in range(repeats):
         order = rng.permutation(len(labels))
         calibration, test = order[:n_calibration], order[n_calibration:]
-        figures = [np.mean([outcome(row, policy) for row in calibration], axis=0) for policy in range(places.shape[1])]
+        figures = [np.mean([outcome(row, policy) for row in calibration], axis=0) for policy in range(picked.shape[1])]
         enough = [policy for policy, (share, _) in enumerate(figures) if share >= target - 1e-9]
         best = max(share for share, _ in figures)
         among = enough or [policy for policy, (share, _) in enumerate(figures) if share == best]
@@ -127,26 +132,32 @@ def test_calibration_chooses_as_a_plain_loop_does_on_the_divisions_of_repeat_spl
     labels = rng.integers(CLASSES, size=60)
     logits = rng.normal(size=(60, len(TIMES), MEMBERS, CLASSES))
     logits[np.arange(60), :, :, labels] += np.array([0.0, 0.3, 0.6, 0.9])[:, None]
-    confidence, places = ag.log_confidence(logits), picks(60, 4, 1)
-    rule = PickedTimes(target, TIMES, 2, one_hot(places), None)
+    confidence, picked = ag.log_confidence(logits), picks(60, 4, 1)
+    rule = PickedTimes(target, TIMES, 2, one_hot(picked), None)
     splits = ag.repeat_splits(rule, confidence, labels, n_calibration=20, repeats=8, seed=3)
-    expected = plainly(places, confidence, labels, target, 20, 8, 3)
+    expected = slow_reference(picked, confidence, labels, target, 20, 8, 3)
     np.testing.assert_allclose(np.stack([splits.coverages, splits.latencies, splits.set_sizes], axis=1), expected)
 
 
-def test_records_stand_beside_those_of_the_other_rules() -> None:
-    told: list[str] = []
+def at_times(scores: Scores) -> Scores:
+    """The scores at the candidate times."""
+    return replace(scores, log_confidence=scores.log_confidence[:, [time - 1 for time in TIMES]], times=TIMES)
 
-    def tell(what: str, share: float) -> None:
-        told.append(what)
 
-    records = measure_seenn2("deep", TUNING.data, TUNING.scores, POOL.data, POOL.scores, PROTOCOL, tell, betas=(0.0, 2.0))
-    assert [(record.K, record.target) for record in records] == [(2, 0.9), (2, 0.6), (1, 0.9)]
-    assert told == ["deep: SEENN-II, K = 2", "deep: SEENN-II, K = 1"]
-    for record in records:
-        assert (record.label, record.rule, record.checkpoints, record.set_size) == ("SEENN-II", "seenn2", TIMES, 1)
-        assert record.coverage >= 0.95 and 0.4 < record.latency < 0.6  # half of them at 2 and half at 6 of 8 steps
-        assert record.coverage_se < 0.05 and 0 < record.latency_se < 0.05
+def test_every_setting_is_measured() -> None:
+    words: list[str] = []
+
+    def progress(what: str, share: float) -> None:
+        words.append(what)
+
+    tuning, pool = at_times(TUNING.scores), at_times(POOL.scores)
+    found = measure_seenn2(TUNING.data, tuning, POOL.data, pool, SETTINGS, 1, PROTOCOL, progress, betas=(0.0, 2.0))
+    assert tuple(found) == SETTINGS
+    assert words == ["SEENN-II, K = 2", "SEENN-II, K = 1"]
+    for outcome in found.values():
+        assert outcome.set_size == 1 and not outcome.vacuous
+        assert outcome.coverage >= 0.95 and 0.4 < outcome.latency < 0.6  # half of them at 2 and half at 6 of 8 steps
+        assert outcome.coverage_se < 0.05 and 0 < outcome.latency_se < 0.05
 
 
 def test_rows_that_policies_were_trained_on_are_refused_in_the_pool() -> None:
@@ -184,12 +195,12 @@ SWAPPED = replace(TUNING.scores, labels=np.roll(POOL.data.labels, 1).repeat(2)[:
             "scores of 80 rows and picked times of 5",
         ),
         (
-            lambda: measure_seenn2("deep", TUNING.data, TUNING.scores, POOL.data, SHORT, PROTOCOL, lambda what, share: None),
+            lambda: measure_seenn2(TUNING.data, TUNING.scores, POOL.data, SHORT, SETTINGS, 1, PROTOCOL, no_progress),
             "pool: there are 80 inputs and scores of 70",
         ),
     ],
 )
-def test_what_is_wrong_is_said(call: Any, match: str) -> None:
+def test_wrong_inputs_are_refused(call: Any, match: str) -> None:
     with pytest.raises(InputError, match=match) as caught:
         call()
     assert_one_sentence(str(caught.value))

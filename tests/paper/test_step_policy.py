@@ -1,4 +1,4 @@
-"""SEENN-II's policy network: what it reads, what it does not, and where it starts."""
+"""SEENN-II's policy network: what it reads, what it does not read, and its initial values."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def events(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).random(shape) < 0.3
 
 
-def policy_for(shape: tuple[int, int, int], look: int = 2, seed: int = 0) -> StepPolicy:
-    """A policy whose last layer is not at 0, so that it tells inputs apart."""
-    policy = StepPolicy(shape, TIMES, look, generator(seed))
+def policy_for(shape: tuple[int, int, int], steps_read: int = 2, seed: int = 0) -> StepPolicy:
+    """A policy whose last layer is not 0, so that its picks depend on the input."""
+    policy = StepPolicy(shape, TIMES, steps_read, generator(seed))
     with torch.no_grad():
         policy.layers[-1].weight.normal_(generator=generator(seed + 1))  # type: ignore[operator]
     return policy
 
 
 @every_shape
-def test_a_new_policy_finds_every_time_as_likely(shape: tuple[int, int, int]) -> None:
+def test_a_new_policy_gives_every_time_the_same_probability(shape: tuple[int, int, int]) -> None:
     logits = StepPolicy(shape, TIMES, 2, generator())(torch.rand(5, *shape, generator=generator()))
     assert torch.equal(logits, torch.zeros(5, 3))
 
@@ -71,14 +71,14 @@ def test_units_of_the_inputs_do_not_matter_once_standardised() -> None:
     torch.testing.assert_close(policy(255 * x), logits)
 
 
-def test_a_channel_that_never_changes_is_no_trouble() -> None:
+def test_a_constant_channel_gives_finite_logits() -> None:
     x = torch.zeros(4, 2, 8, 8)
     policy = policy_for((2, 8, 8))
     policy.standardise(x)
     assert bool(policy(x).isfinite().all())
 
 
-def test_many_inputs_are_picked_for_as_each_alone() -> None:
+def test_a_batch_is_picked_for_as_single_inputs_are() -> None:
     policy, inputs = policy_for((1, 2, 2)), events(600, 2, 1, 2, 2)
     np.testing.assert_array_equal(policy.pick(inputs), [policy.pick(one[None])[0] for one in inputs])
     assert policy.pick(inputs[:0]).shape == (0,)
@@ -90,14 +90,14 @@ def test_many_inputs_are_picked_for_as_each_alone() -> None:
         (lambda: StepPolicy((2, 8), TIMES, 2, generator()), r"shape is \(2, 8\)"),  # type: ignore[arg-type]
         (lambda: StepPolicy((2, 0, 8), TIMES, 2, generator()), "none of them 0"),
         (lambda: StepPolicy((2, 8, 8), (4, 2), 2, generator()), "checkpoints must increase"),
-        (lambda: StepPolicy((2, 8, 8), TIMES, 0, generator()), "look is 0"),
-        (lambda: StepPolicy((2, 8, 8), TIMES, 1.5, generator()), "look is 1.5"),  # type: ignore[arg-type]
-        (lambda: StepPolicy((2, 8, 8), TIMES, 3, generator()), "times begins at 2, before the 3 steps"),
+        (lambda: StepPolicy((2, 8, 8), TIMES, 0, generator()), "steps_read is 0"),
+        (lambda: StepPolicy((2, 8, 8), TIMES, 1.5, generator()), "steps_read is 1.5"),  # type: ignore[arg-type]
+        (lambda: StepPolicy((2, 8, 8), TIMES, 3, generator()), "times begins at 2, but the policy reads 3 steps"),
         (lambda: policy_for((2, 8, 8))(torch.zeros(1, 1, 8, 8)), r"shape \(1, 1, 8, 8\): \(n, 2, 8, 8\) is needed"),
-        (lambda: policy_for((2, 8, 8)).pick(events(3, 1, 2, 8, 8)), "the 2 steps that are looked at"),
+        (lambda: policy_for((2, 8, 8)).pick(events(3, 1, 2, 8, 8)), "with at least 2 steps"),
         (lambda: policy_for((2, 8, 8)).pick(events(3, 4, 8, 8)), r"\(n, steps, channels, H, W\)"),
         (lambda: policy_for((2, 8, 8)).pick(events(3, 4, 1, 8, 8)), r"\(n, 2, 8, 8\) is needed"),
     ],
 )
-def test_what_is_wrong_is_said(call: Any, match: str) -> None:
+def test_wrong_inputs_are_refused(call: Any, match: str) -> None:
     refused(call, match)
