@@ -13,7 +13,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from agreestop.cli.console import needing_networks, out, progress_bar, say, telling_warnings
+from agreestop.cli.console import needing_networks, out, printed_warnings, progress_bar, say
 from agreestop.common.errors import InputError
 
 from .records import OURS, BenchRecord, load_benchmark
@@ -47,7 +47,7 @@ def bench(
         output = output or benchmark.default_output(device, quick)
         resnet = benchmark.resnet_files(members, cifar10)
         command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
-        with telling_warnings(), progress_bar("bench") as tell:
+        with printed_warnings(), progress_bar("bench") as tell:
             plan = plan_for(device, quick, plain)
             result = benchmark.run_benchmark(plan, mnist, output, folder or benchmark.FOLDER, command, tell, say, resnet)
         header, records = result.header, result.records

@@ -12,10 +12,10 @@ import typer
 from rich.table import Table
 
 from agreestop.cli.app import interruptible, new_app
-from agreestop.cli.console import needing_networks, out, progress_bar, say, telling_warnings
+from agreestop.cli.console import needing_networks, out, printed_warnings, progress_bar, say
 from agreestop.common.cores import cores
 from agreestop.common.errors import InputError
-from agreestop.report.verdict import Z
+from agreestop.report.summary import Z
 
 from .figures import NAMES, find_figures
 from .records import FigureNumbers, FigureRecord
@@ -76,7 +76,7 @@ def _measure(name: str, scores: Path, output: Path, command: str, scale: str | N
             from .make_scores import make_scores
         with progress_bar(f"scores of {name}") as progress:
             make_scores(name, scale, device, data, progress, scores, command)
-    with telling_warnings(), progress_bar(name) as progress:
+    with printed_warnings(), progress_bar(name) as progress:
         return run_figure(figure, scores, output, command, lambda what, share: progress(f"{name}, {what}", share), workers=cores())
 
 

@@ -20,7 +20,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFor
 from matplotlib.transforms import ScaledTranslation
 
 from agreestop.report.figures import save_figure, tidy
-from agreestop.report.verdict import Z
+from agreestop.report.summary import Z
 
 from .records import SWEPT, FigureNumbers, FigureRecord
 

@@ -45,8 +45,10 @@ from agreestop.events.datasets.catalogue import find, load
 from agreestop.networks.architectures import ResNet18, SpikingNetwork
 from agreestop.networks.posteriors import Posterior
 from agreestop.pipeline.config import EnsembleSettings, RunConfig
-from agreestop.pipeline.gather import versions
-from agreestop.pipeline.steps import EnsembleFiles, build_network, engine_for, train_ensemble
+from agreestop.pipeline.files import EnsembleFiles
+from agreestop.pipeline.score import engine_for
+from agreestop.pipeline.train import build_network, train_ensemble
+from agreestop.report.contents import versions
 
 from .figures import ENSEMBLES, FEW, FIGURES, MAX_SET_SIZE, SEENN2, SIZES, TARGETS, Setting, checkpoints, find_figures
 from .outcomes import MEASURED, MeasureSettings

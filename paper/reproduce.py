@@ -21,7 +21,7 @@ from typing import Any
 from agreestop.common.errors import InputError
 from agreestop.common.files import atomic_writer, make_folder
 from agreestop.common.progress import ProgressCallback, Stages
-from agreestop.pipeline.gather import versions
+from agreestop.report.contents import versions
 
 from .figures import EVERY, MAX_SET_SIZE, SEENN2, Figure, FigureRule, Point, Setting, points_of
 from .outcomes import MEASURED, MeasureSettings, MeasureTask, RuleMeasurer, RuleOutcome, code_fingerprint

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import agreestop as ag
 from agreestop.cli import main
-from agreestop.cli.parse import parse_checkpoints, parse_pooling
+from agreestop.cli.parse import parse_checkpoints
+from agreestop.decide.build import parse_pooling
 
 NAMES = ("left", "right", "up")
 
@@ -169,26 +170,41 @@ def test_too_few_examples_are_told_in_a_sentence(
         (("calibrate", "{}/calibration.npz", "-o", "x", "--checkpoints", "20"), "the file has times 1 to 12"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--checkpoints", "6,3"), "checkpoints must increase"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--checkpoints", "often"), "give times such as"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--pooling", "mean"), "--pooling is 'mean'"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--pooling", "confidence:x"), "--pooling is 'confidence:x'"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--pooling", "mean"), "pooling is 'mean'"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--pooling", "confidence:x"), "pooling is 'confidence:x'"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--pooling", "p-values:1:odd"), "form is 'odd'"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--pooling", "vote", "--calibration", "stop-aware"), "has no guarantee"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "agreestop", "--pooling", "vote"), "agreestop pools confidences"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "seenn"), "give it with --threshold"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--threshold", "0.5"), "--threshold goes with --rule seenn"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "spikecp", "--fill"), "--fill goes with --rule agreestop"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "dcsnn", "--calibration", "stop-aware"), "goes with --rule spikecp"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "seenn", "--target", "0.9"), "has no --target"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "seenn"), "give a threshold, for example 0.9"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--threshold", "0.5"), "threshold belongs to the rule seenn, not to agreestop"),
+        (
+            ("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "spikecp", "--fill"),
+            "fill belongs to the rule agreestop",
+        ),
+        (
+            ("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "dcsnn", "--calibration", "stop-aware"),
+            "belongs to the rule spikecp",
+        ),
+        (
+            ("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "seenn", "--target", "0.9"),
+            "target belongs to",
+        ),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--tuning", "{}/calibration.npz"), "100 of the 100 rows were used for tuning"),
         (("evaluate", "{}/rule", "{}/calibration.npz"), "was calibrated on"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "dcsnn", "--delta", "0.1"), "takes no --pooling"),
+        (
+            ("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "dcsnn", "--delta", "0.1"),
+            "delta belongs to the rule spikecp or",
+        ),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--max-set-size", "0"), "max_set_size is 0"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "other"), "other"),
         (("decide", "{}/calibration.npz", "{}/test.npz"), "is not an agreestop rule file"),
         (("decide", "{}/rule", "{}/rule"), "is not a whole score file"),
         (("decide", "{}/rule", "{}/test.npz", "-o", "d.txt"), "give a name that ends in .csv, .json, .npz"),
         (("evaluate", "{}/rule", "{}/unlabelled.npz"), "has no labels"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "dcsnn", "--tuning", "{}/tuning.npz"), "--tuning belongs to the rule"),
         (("nonsense",), "nonsense"),
+        (("reproduce", "fig3", "--from-scores"), "`agreestop reproduce` is now `python -m paper`"),
+        (("bench", "--device", "cpu"), "`agreestop bench` is now `python -m benchmarks`"),
     ],
 )
 def test_mistakes_are_one_sentence(

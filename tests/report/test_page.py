@@ -20,16 +20,18 @@ pytest.importorskip("jinja2", reason="the report needs jinja2")
 pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
 import agreestop as ag
+from agreestop.common.progress import no_progress
 from agreestop.decide.score_files import Scores
-from agreestop.pipeline.gather import gather_section, in_words, measured, versions
-from agreestop.pipeline.measure import Protocol, measure_stream
-from agreestop.report.contents import Report, Section
-from agreestop.report.page import PAPER, Written, give_or_take, percent, render_page, verdict_in_words, write_report
-from agreestop.report.records import Record
-from agreestop.report.verdict import interval, promise_of, verdict_of
+from agreestop.pipeline.measure import measure_rules
+from agreestop.report.contents import Report, Section, in_words, versions
+from agreestop.report.page import PAPER, Written, give_or_take, percent, render_page, summary_in_words, write_report
+from agreestop.report.pictures import InputPictures
+from agreestop.report.records import MeasurementSettings, Record
+from agreestop.report.section import describe_ensemble
+from agreestop.report.summary import interval, promise_of, summarise
 
 STEPS, MEMBERS = 10, 2
-PROTOCOL = Protocol(targets=(0.8,), sizes=(1, MEMBERS), few=(5, 10), max_set_size=2, n_calibration=20, repeats=4)
+MEASURED = MeasurementSettings(targets=(0.8,), sizes=(1, MEMBERS), checkpoints=(5, 10), max_set_size=2, n_calibration=20, realisations=4)
 NASTY = "<script>alert('x')</script>"
 
 
@@ -48,14 +50,16 @@ def report() -> Iterator[Report]:
         tuning, pool = scores_of(60, 1), scores_of(90, 2)
         inputs = np.random.default_rng(0).random((len(pool), STEPS, 2, 4, 4)) < 0.1
         spent = np.cumsum(np.ones((len(pool), STEPS, MEMBERS)), axis=1)
-        measurement = measure_stream("deep", tuning, pool, PROTOCOL, lambda what, share: None, spent)
-        settings = in_words(PROTOCOL)
-        section = gather_section("deep", pool, measurement, PROTOCOL, lambda what, share: None, inputs, settings)
+        measurement = measure_rules("deep", tuning, pool, MEASURED, no_progress, spent)
+        results = pool, measurement.records, measurement.rules
+        section = describe_ensemble("deep", *results, MEASURED, no_progress, InputPictures(inputs), in_words(MEASURED))
         yield Report(
             name="small & <b>bold</b>",
             kind="simulated events",
             description=f"inputs of {NASTY}",
-            measured=measured(PROTOCOL, len(tuning), len(pool)),
+            measured=MEASURED,
+            n_tuning=len(tuning),
+            n_pool=len(pool),
             sections=[section],
             command="agreestop run 'a <b>.toml'",
             versions=versions("numpy", "a package that is not there"),
@@ -96,11 +100,11 @@ def text_of(page: str) -> str:
     return re.sub(r"[ \n]+", " ", " ".join(_Reader(page).text))
 
 
-def test_the_verdict_is_that_of_the_records(report: Report, page: str) -> None:
-    verdict = report.sections[0].verdict
-    headline, words = verdict.headline, text_of(page)
+def test_the_summary_is_that_of_the_records(report: Report, page: str) -> None:
+    summary = report.sections[0].summary
+    headline, words = summary.headline, text_of(page)
     assert headline.K == MEMBERS and headline.target == 0.8
-    for record in verdict.rules:
+    for record in summary.rules:
         coverage = interval(record.coverage, record.coverage_se)
         latency = interval(record.latency, record.latency_se)
         assert f"{percent(coverage)} {give_or_take(coverage)}" in words, record.label
@@ -108,10 +112,10 @@ def test_the_verdict_is_that_of_the_records(report: Report, page: str) -> None:
         assert f"{record.set_size:.2f}" in words
     assert headline.energy is not None and percent(1 - headline.energy) in words
     assert f"≥ {percent(0.8, 0)}" in words
-    assert verdict.paper is not None and verdict.alone is not None
-    assert verdict.paper.earlier == pytest.approx(1 - headline.latency / verdict.paper.other.latency)
-    assert verdict.alone.other.K == 1 and verdict.alone.other.label == headline.label
-    assert percent(abs(verdict.paper.earlier), 0) in words
+    assert summary.paper is not None and summary.one_member is not None
+    assert summary.paper.earlier == pytest.approx(1 - headline.latency / summary.paper.other.latency)
+    assert summary.one_member.other.K == 1 and summary.one_member.other.label == headline.label
+    assert percent(abs(summary.paper.earlier), 0) in words
     assert "picked after measuring" in words
     assert "DC-SNN promises nothing" in words and "none made" in words
     assert "simulated events" in words
@@ -120,7 +124,7 @@ def test_the_verdict_is_that_of_the_records(report: Report, page: str) -> None:
 def test_the_breakdown_of_the_headline_adds_up_to_what_was_measured(report: Report) -> None:
     """Coverage by time and by class adds up to the record's coverage, to the last digit but rounding."""
     section = report.sections[0]
-    headline, breakdown = section.verdict.headline, section.breakdown
+    headline, breakdown = section.summary.headline, section.breakdown
     assert breakdown.overall == pytest.approx(headline.coverage, abs=1e-12)
     assert breakdown.lowest <= headline.coverage <= breakdown.highest
     for shares in (breakdown.by_time, breakdown.by_class):
@@ -133,17 +137,17 @@ def test_the_breakdown_of_the_headline_adds_up_to_what_was_measured(report: Repo
 
 def test_examples_end_with_their_answers(report: Report) -> None:
     section = report.sections[0]
-    assert section.strip is not None
-    assert [example.why for example in section.strip.examples] == ["early", "ordinary", "late", "missed"]
-    stops = [example.stop_time for example in section.strip.examples[:3]]
+    assert section.examples is not None
+    assert [example.why for example in section.examples.shown] == ["early", "ordinary", "late", "missed"]
+    stops = [example.stop_time for example in section.examples.shown[:3]]
     assert stops == sorted(stops)
-    for example in section.strip.examples:
+    for example in section.examples.shown:
         times = [moment.time for moment in example.moments]
         assert times == sorted(set(times)) and len(times) <= 5
         assert example.moments[-1].together.kept[example.label] == example.hit == (example.why != "missed")
         assert all(len(moment.members) == MEMBERS for moment in example.moments)
-        seen = [int(moment.events.sum()) for moment in example.moments]
-        assert seen == sorted(seen) and seen[-1] <= example.all_events.sum()
+        seen = [int(moment.picture.sum()) for moment in example.moments]
+        assert seen == sorted(seen) and seen[-1] <= example.whole.sum()
 
 
 def test_whatever_it_is_handed_is_escaped(page: str) -> None:
@@ -172,18 +176,18 @@ def test_the_files_are_written(written: Written) -> None:
 
 def test_the_terminal_gets_two_lines_and_a_third_where_answers_say_little(report: Report) -> None:
     section = report.sections[0]
-    many = replace(section, classes=tuple(str(place) for place in range(40)))
+    many = replace(section, classes=tuple(str(label) for label in range(40)))
     few = replace(section, classes=("a", "b"))
-    lines = verdict_in_words(many)
+    lines = summary_in_words(many)
     assert len(lines) == 2 and max(len(line) for line in lines) <= 80
     assert "of at least 80 %" in lines[0]
-    assert verdict_in_words(few)[:2] == lines and "tell little apart" in verdict_in_words(few)[2]
+    assert summary_in_words(few)[:2] == lines and "tell little apart" in summary_in_words(few)[2]
 
 
 def test_a_report_without_inputs_and_energy_has_neither(report: Report) -> None:
     section = report.sections[0]
     bare = [replace(record, energy=None) for record in section.records]
-    other = replace(section, name="", records=tuple(bare), verdict=verdict_of(bare), strip=None, settings=())
+    other = replace(section, name="", records=tuple(bare), summary=summarise(bare), examples=None, settings=())
     words = text_of(render_page(replace(report, sections=[other])))
     assert "Watching it decide" not in words and "nergy" not in words
     assert "ensemble kept its promise" in words or "did not keep" in words
@@ -200,41 +204,41 @@ def test_the_earliest_of_ours_that_keeps_the_promise_is_the_headline() -> None:
     paper = record("paper", 0.95, 0.5, calibration="bonferroni")
     broken, within = record("broken", 0.85, 0.1), record("within", 0.89, 0.3, "agreestop", None)
     late, none = record("late", 0.95, 0.4), record("DC-SNN", 0.95, 0.05, "dcsnn", None)
-    verdict = verdict_of([none, paper, broken, within, late, record("within", 0.9, 0.4, "agreestop", None, K=1)])
-    assert verdict.headline is within and verdict.kept
-    assert [promise_of(rule) for rule in verdict.rules] == ["none made", "kept", "not kept", "within its interval", "kept"]
-    assert verdict.paper is not None and verdict.paper.other is paper and verdict.paper.earlier == pytest.approx(0.4)
-    assert verdict.alone is not None and verdict.alone.earlier == pytest.approx(0.25)
-    assert verdict.same_checkpoints is None
+    summary = summarise([none, paper, broken, within, late, record("within", 0.9, 0.4, "agreestop", None, K=1)])
+    assert summary.headline is within and summary.kept
+    assert [promise_of(rule) for rule in summary.rules] == ["none made", "kept", "not kept", "within its interval", "kept"]
+    assert summary.paper is not None and summary.paper.other is paper and summary.paper.earlier == pytest.approx(0.4)
+    assert summary.one_member is not None and summary.one_member.earlier == pytest.approx(0.25)
+    assert summary.same_checkpoints is None
 
 
 def test_a_broken_promise_is_said(report: Report) -> None:
-    verdict = verdict_of([record("broken", 0.7, 0.1), record("nearly", 0.85, 0.2)])
-    assert not verdict.kept and verdict.headline.label == "nearly"
-    assert verdict.paper is None and verdict.alone is None
-    section: Section = replace(report.sections[0], verdict=verdict)
+    summary = summarise([record("broken", 0.7, 0.1), record("nearly", 0.85, 0.2)])
+    assert not summary.kept and summary.headline.label == "nearly"
+    assert summary.paper is None and summary.one_member is None
+    section: Section = replace(report.sections[0], summary=summary)
     words = text_of(render_page(replace(report, sections=[section])))
     assert "did not keep its promise" in words and "None of our rules kept the promise" in words
-    assert "NOT kept" in verdict_in_words(section)[0]
+    assert "NOT kept" in summary_in_words(section)[0]
 
 
 def test_smaller_answers_that_come_as_early_are_named() -> None:
     small = replace(record("small", 0.95, 0.31), set_size=1.2)
-    assert verdict_of([record("first", 0.95, 0.3), small]).smaller is small
-    assert verdict_of([record("first", 0.95, 0.3), replace(small, latency=0.4)]).smaller is None
+    assert summarise([record("first", 0.95, 0.3), small]).smaller is small
+    assert summarise([record("first", 0.95, 0.3), replace(small, latency=0.4)]).smaller is None
 
 
 def test_one_realisation_has_no_interval() -> None:
     single = replace(record("one", 0.95, 0.3), coverage_se=float("nan"), latency_se=float("nan"))
     assert give_or_take(interval(single.coverage, single.coverage_se)) == ""
-    assert verdict_of([single]).kept
+    assert summarise([single]).kept
 
 
 def test_a_report_needs_records() -> None:
     with pytest.raises(ag.InputError, match="no records"):
-        verdict_of([])
+        summarise([])
     with pytest.raises(ag.InputError, match="stop-aware calibration or AgreeStop"):
-        verdict_of([record("paper", 0.95, 0.5, calibration="bonferroni")])
+        summarise([record("paper", 0.95, 0.5, calibration="bonferroni")])
 
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
@@ -265,10 +269,10 @@ def test_chromium_shows_it_and_fetches_nothing(report: Report, written: Written,
 
     dom = browse(written.page, tmp_path, "--dump-dom", f"--log-net-log={tmp_path / 'net.json'}")
     assert asked_for(tmp_path / "net.json") == []
-    headline = report.sections[0].verdict.headline
+    headline = report.sections[0].summary.headline
     assert percent(headline.coverage) in unescape(dom) and dom.rstrip().endswith("</html>")
-    strip = report.sections[0].strip
-    assert strip is not None and dom.count("<img") == sum(len(example.moments) + 1 for example in strip.examples)
+    examples = report.sections[0].examples
+    assert examples is not None and dom.count("<img") == sum(len(example.moments) + 1 for example in examples.shown)
     assert dom.count("<svg") == 5
     for width in (500, 1200):
         shot = tmp_path / f"{width}.png"

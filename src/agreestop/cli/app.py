@@ -59,10 +59,10 @@ app.command("evaluate", short_help="Rule file and labelled scores -> coverage, l
 def _moved(verb: str) -> Callable[[typer.Context], None]:
     command, target = MOVED[verb]
 
-    def tell(context: typer.Context) -> None:
+    def refuse(context: typer.Context) -> None:
         raise InputError(f"`agreestop {verb}` is now `{command}` in a checkout of the repository, or `{target}`: see `{command} --help`.")
 
-    return tell
+    return refuse
 
 
 for _verb in MOVED:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 
 from agreestop.common.errors import InputError
+from agreestop.common.progress import ProgressCallback
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import CalibrationWarning
 
 out = Console(highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False, soft_wrap=False)
 SECONDS_BETWEEN_LINES = 10.0
+LEAST_SECONDS, LEAST_SHARE = 2.0, 0.02  # before both, an estimate of the time left would be a guess
 
 
 def in_full(calibrated: CalibratedRule) -> str:
-    """What a rule promises, as a sentence; and that it can only answer all classes, where that is so."""
+    """The guarantee of a rule as a sentence, and a warning where the rule can only answer all classes."""
     words = calibrated.guarantee
     sentence = words[0].upper() + words[1:] if words.startswith("no guarantee") else f"Guarantee: {words}"
     return f"{sentence} (Vacuous: with so few examples it can only answer every class.)" if calibrated.shortage else sentence
@@ -34,9 +37,14 @@ def say(sentence: str) -> None:
     err.print(sentence, markup=False)
 
 
+def say_written(*paths: object) -> None:
+    for path in paths:
+        out.print(f"Wrote {path}", markup=False, soft_wrap=True)
+
+
 @contextmanager
-def telling_warnings() -> Iterator[None]:
-    """Calibration warnings as plain sentences."""
+def printed_warnings() -> Iterator[None]:
+    """Print calibration warnings as plain sentences, each once."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CalibrationWarning)
         yield
@@ -46,7 +54,7 @@ def telling_warnings() -> Iterator[None]:
 
 @contextmanager
 def needing_networks() -> Iterator[None]:
-    """Imports that need PyTorch: where it is missing, a sentence says what to install."""
+    """For imports that need PyTorch: where it is missing, a sentence says what to install."""
     try:
         yield
     except ImportError as error:
@@ -54,26 +62,42 @@ def needing_networks() -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[str, float], None]]:
-    """A bar for long work: call what it gives with what is being done and the share that is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn(), TextColumn("{task.fields[what]}"))
-    with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task(title, total=1.0, what="")
+def progress_bar(title: str) -> Iterator[ProgressCallback]:
+    """A bar in one line of the terminal, with the time left; in a log, a line every few seconds.
 
-        def tell(what: str, share: float) -> None:
-            bar.update(task, completed=min(share, 0.999), what=what)  # the clock of a bar that is full stops
+    Call what it gives with what is being done and the share that is done.
+    """
+    began = monotonic()
+    if not err.is_terminal:
+        yield _progress_in_lines(title, began)
+        return
+    words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
+    with Progress(BarColumn(bar_width=10), TextColumn("{task.fields[left]}"), words, console=err, transient=True, expand=True) as bar:
+        task = bar.add_task(title, total=1.0, left="")
 
-        yield tell if err.is_terminal else _tell_in_lines()
+        def progress(what: str, share: float) -> None:
+            bar.update(task, completed=share, description=what, left=time_left(monotonic() - began, share))
+
+        yield progress
 
 
-def _tell_in_lines() -> Callable[[str, float], None]:
+def time_left(seconds: float, share: float) -> str:
+    """The time left in words, after `seconds` in which this share of the work was done; empty while it cannot be estimated."""
+    if seconds < LEAST_SECONDS or share < LEAST_SHARE:
+        return ""
+    left = round(seconds * (1 - share) / share)
+    return f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left" if left >= 3600 else f"{left // 60}:{left % 60:02} left"
+
+
+def _progress_in_lines(title: str, began: float) -> ProgressCallback:
     """Progress for a log: a line now and then."""
-    told = -SECONDS_BETWEEN_LINES
+    last = -SECONDS_BETWEEN_LINES
 
-    def tell(what: str, share: float) -> None:
-        nonlocal told
-        if monotonic() - told >= SECONDS_BETWEEN_LINES:
-            told = monotonic()
-            say(what)
+    def progress(what: str, share: float) -> None:
+        nonlocal last
+        if monotonic() - last >= SECONDS_BETWEEN_LINES:
+            last = monotonic()
+            left = time_left(last - began, share)
+            say(f"{title}, {share:.0%}{f', {left}' if left else ''}: {what}")
 
-    return tell
+    return progress

@@ -1,13 +1,10 @@
-"""Words of the command line made into settings: checkpoints and poolings."""
+"""Checkpoints as they are written on the command line."""
 
 from __future__ import annotations
 
 import re
 
 from agreestop.common.errors import InputError
-from agreestop.decide.pooling import MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
-
-POOLINGS = "confidence:R, p-values:R, p-values:R:exchangeable, p-values:R:randomized, ranks:R, vote or none"
 
 
 def parse_checkpoints(text: str, available: tuple[float, ...]) -> tuple[float, ...]:
@@ -26,23 +23,3 @@ def parse_checkpoints(text: str, available: tuple[float, ...]) -> tuple[float, .
             raise InputError(f"--checkpoints asks for {part.strip()}, but the file has times {given}: choose among those.")
         chosen += inside
     return tuple(chosen)
-
-
-def parse_pooling(text: str) -> Pooling | None:
-    """'confidence:1', 'p-values:45', 'ranks:1', 'vote', 'none'."""
-    name, *settings = text.strip().split(":")
-    try:
-        if name == "none" and not settings:
-            return None
-        if name == "vote" and not settings:
-            return MajorityVote()
-        if name == "confidence" and len(settings) <= 1:
-            return MergeConfidence(*map(float, settings))
-        if name == "ranks" and len(settings) <= 1:
-            return MergeRanks(*map(float, settings))
-        if name == "p-values" and 1 <= len(settings) <= 2:
-            return MergePValues(float(settings[0]), form=settings[1] if len(settings) == 2 else "any")
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-    raise InputError(f"--pooling is {text!r}: give {POOLINGS}, where R is a number, inf or -inf.")

@@ -44,7 +44,7 @@ from agreestop.engines.early_stopping import ENGINES
 DATA = ("digits", "mnist-dvs-sim", "gesture-sim", "mnist-dvs", "dvs-gesture", "n-mnist")
 """Data sets of two polarities, which the report can show."""
 IN_FILES = ("mnist-dvs-sim", "mnist-dvs", "dvs-gesture", "n-mnist")
-SHOWN_AGAIN = ("digits", "mnist-dvs-sim")
+WITH_VIEWS = ("digits", "mnist-dvs-sim")
 NETWORKS = ("fully-connected", "convolutional", "resnet18")
 KINDS = ("deep", "variational")
 SURROGATES = ("arctan", "sigmoid", "triangle", "fast-sigmoid", "superspike")

@@ -1,14 +1,14 @@
-"""Every family of rules on one stream, with the paper's protocol: over targets, and over the number of members.
+"""Measure every family of rules on one ensemble's scores, as the paper does: over targets, and over the number of members.
 
-T = 80, four checkpoints 20/40/60/80 or every step, at most three classes, 50 calibration examples, many random realisations. Stop-aware and
-AgreeStop are tuned on rows held apart, once for each number of members.
+The rules look at a few checkpoints or at every step. Each number is a mean over many random divisions of the pool into calibration and
+test rows. Stop-aware calibration and AgreeStop are tuned on separate rows, once for each number of members.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -17,6 +17,7 @@ import numpy as np
 
 from agreestop.common.arrays import Floats
 from agreestop.common.files import atomic_writer
+from agreestop.common.progress import ProgressCallback
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.checks import CalibrationWarning
 from agreestop.decide.confidence_rules import DCSNN
@@ -25,34 +26,21 @@ from agreestop.decide.score_files import Scores
 from agreestop.decide.spikecp import SpikeCP
 from agreestop.decide.splits import Splits, repeat_splits
 from agreestop.decide.tuning import tune
-from agreestop.report.records import Record
+from agreestop.report.records import MeasurementSettings, Record
 
-Tell = Callable[[str, float], None]
-Rule: TypeAlias = SpikeCP | AgreeStop | DCSNN
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """What is promised and how it is measured. The first target is the one at which numbers of members are compared."""
-
-    targets: tuple[float, ...] = (0.9, 0.8, 0.85, 0.92)
-    sizes: tuple[int, ...] = (1, 2, 4, 6)
-    few: tuple[float, ...] = (20, 40, 60, 80)
-    max_set_size: int = 3
-    n_calibration: int = 50
-    repeats: int = 50
-    seed: int = 0
+MeasuredRule: TypeAlias = SpikeCP | AgreeStop | DCSNN
+ENERGY_REALISATIONS = 5
 
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
     label: str
-    rule: Rule
+    rule: MeasuredRule
     tuned: bool = False
 
 
-def _entries(target: float, protocol: Protocol, every: Sequence[float]) -> list[_Entry]:
-    average, few, size = MergeConfidence(r=1), protocol.few, protocol.max_set_size
+def _entries(target: float, settings: MeasurementSettings, every: Sequence[float]) -> list[_Entry]:
+    average, few, size = MergeConfidence(r=1), settings.checkpoints, settings.max_set_size
     return [
         _Entry("DC-SNN", DCSNN(target, every, size)),
         _Entry("confidence merging", SpikeCP(target, few, size, average)),
@@ -68,71 +56,77 @@ def _entries(target: float, protocol: Protocol, every: Sequence[float]) -> list[
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """Records of every rule, and the rules themselves, tuned where they are, at the main target and for all members, by their labels."""
+    """Records of every rule, and by its label each rule at the main target and for all members, after tuning."""
 
     records: tuple[Record, ...]
-    rules: dict[str, Rule]
+    rules: dict[str, MeasuredRule]
 
 
-def measure_stream(ensemble: str, tuning: Scores, pool: Scores, protocol: Protocol, tell: Tell, spent: Floats | None = None) -> Measurement:
-    """All rules on one ensemble's scores; `spent` (n, T, K) is the energy of the pool's inputs up to each step. Tell progress."""
-    largest, main = max(protocol.sizes), protocol.targets[0]
-    settings = [(target, largest) for target in protocol.targets] + [(main, size) for size in protocol.sizes if size != largest]
-    jobs = [(target, members, entry) for target, members in settings for entry in _entries(target, protocol, pool.times)]
-    tuned: dict[tuple[str, int], Rule] = {}
+def measure_rules(
+    ensemble: str, tuning: Scores, pool: Scores, settings: MeasurementSettings, progress: ProgressCallback, spent: Floats | None = None
+) -> Measurement:
+    """Measure all rules on one ensemble's scores; `spent` (n, T, K) is the energy that the pool's inputs take up to each step."""
+    largest, main = max(settings.sizes), settings.targets[0]
+    cases = [(target, largest) for target in settings.targets] + [(main, size) for size in settings.sizes if size != largest]
+    jobs = [(target, members, entry) for target, members in cases for entry in _entries(target, settings, pool.times)]
+    tuned: dict[tuple[str, int], MeasuredRule] = {}
     records, rules = [], {}
     for index, (target, members, entry) in enumerate(jobs):
-        tell(f"{ensemble}: {entry.label}, target {target:g}, K = {members}", index / len(jobs))
+        progress(f"{entry.label}, target {target:g}, K = {members}", index / len(jobs))
         rule = entry.rule
         if entry.tuned:
             if (entry.label, members) not in tuned:
-                tuned[entry.label, members] = _tune(replace(rule, target=main), first_members(tuning, members), protocol)
+                tuned[entry.label, members] = _tune(replace(rule, target=main), first_members(tuning, members), settings)
             rule = replace(tuned[entry.label, members], target=target)
-        record = _measure(ensemble, entry, rule, target, members, first_members(pool, members), protocol)
+        record = _measure(ensemble, entry, rule, target, members, first_members(pool, members), settings)
         if (target, members) == (main, largest):
             rules[entry.label] = rule
             if spent is not None:
-                record = replace(record, energy=_energy(rule, pool, spent.sum(axis=2), protocol))
+                record = replace(record, energy=_energy(rule, pool, spent.sum(axis=2), settings))
         records.append(record)
     return Measurement(tuple(records), rules)
 
 
-def _energy(rule: Rule, pool: Scores, spent: Floats, protocol: Protocol) -> float:
-    """The share of the energy to T that stopping leaves, over a few realisations."""
+def _energy(rule: MeasuredRule, pool: Scores, spent: Floats, settings: MeasurementSettings) -> float:
+    """The energy spent until the stop as a share of the energy to T, over a few realisations."""
     assert pool.labels is not None
     shares = []
-    for repeat in range(5):
-        order = np.random.default_rng([protocol.seed, repeat]).permutation(len(pool))
-        calibration, test = order[: protocol.n_calibration], order[protocol.n_calibration :]
+    for repeat in range(ENERGY_REALISATIONS):
+        order = np.random.default_rng([settings.seed, repeat]).permutation(len(pool))
+        calibration, test = order[: settings.n_calibration], order[settings.n_calibration :]
         calibrated = rule.calibrate(pool.log_confidence[calibration], pool.labels[calibration], pool.times)
         decisions = calibrated.decide(pool.log_confidence[test], pool.times)
-        place = np.searchsorted(pool.times, decisions.stop_time)
-        shares.append(spent[test, place].mean() / spent[test, -1].mean())
+        step = np.searchsorted(pool.times, decisions.stop_time)
+        shares.append(spent[test, step].mean() / spent[test, -1].mean())
     return float(np.mean(shares))
 
 
 def save_records(path: Path, records: Sequence[Record], **header: object) -> None:
-    """Write `metrics.json`: what was run, then the records."""
+    """Write `metrics.json`: the header, then the records."""
     content = {**header, "records": [asdict(record) for record in records]}
     with atomic_writer(path) as stream:
         stream.write(json.dumps(content, indent=1).encode() + b"\n")
 
 
 def first_members(scores: Scores, members: int) -> Scores:
-    """The scores of the first members alone."""
+    """The scores of the first members only."""
     return replace(scores, log_confidence=scores.log_confidence[:, :, :members])
 
 
-def _tune(rule: Rule, tuning: Scores, protocol: Protocol) -> SpikeCP | AgreeStop:
+def _tune(rule: MeasuredRule, tuning: Scores, settings: MeasurementSettings) -> SpikeCP | AgreeStop:
     assert tuning.labels is not None and not isinstance(rule, DCSNN)
-    return tune(rule, tuning.log_confidence, tuning.labels, tuning.times, protocol.n_calibration, seed=protocol.seed).rule
+    return tune(rule, tuning.log_confidence, tuning.labels, tuning.times, settings.n_calibration, seed=settings.seed).rule
 
 
-def _measure(ensemble: str, entry: _Entry, rule: Rule, target: float, members: int, pool: Scores, protocol: Protocol) -> Record:
+def _measure(
+    ensemble: str, entry: _Entry, rule: MeasuredRule, target: float, members: int, pool: Scores, settings: MeasurementSettings
+) -> Record:
     assert pool.labels is not None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CalibrationWarning)
-        splits = repeat_splits(rule, pool.log_confidence, pool.labels, protocol.n_calibration, protocol.repeats, protocol.seed, pool.times)
+        splits = repeat_splits(
+            rule, pool.log_confidence, pool.labels, settings.n_calibration, settings.realisations, settings.seed, pool.times
+        )
     for warning in caught:
         warnings.warn(f"{ensemble}: {entry.label}, target {target:g}, K = {members}: {warning.message}", CalibrationWarning, stacklevel=2)
     pooling = entry.rule.pooling if isinstance(entry.rule, SpikeCP) else None
@@ -151,7 +145,7 @@ def _measure(ensemble: str, entry: _Entry, rule: Rule, target: float, members: i
 
 
 def figures_of(splits: Splits) -> dict[str, float]:
-    """What a record says of many realisations: means, and the standard errors of two of them."""
+    """The figures of a record: means over the realisations, and the standard errors of coverage and latency."""
     return {
         "coverage": float(splits.coverage),
         "coverage_se": splits.coverage.se,

@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from agreestop.common.files import make_folder
+from agreestop.common.progress import ProgressCallback, Stages
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.score_files import Scores, save_spikes
 from agreestop.decide.simulated import simulate_spikes
-from agreestop.report.contents import Report
+from agreestop.report.contents import Report, versions
+from agreestop.report.records import MeasurementSettings
+from agreestop.report.section import describe_ensemble
 
-from .gather import gather_section, measured, versions
-from .measure import Protocol, Tell, measure_stream, save_records
+from .measure import measure_rules, save_records
 
 STEPS, N_TUNING, N_POOL = 80, 600, 2000
 SPLITS = {
@@ -23,26 +25,30 @@ SPLITS = {
 }
 
 
-def run_simulated(folder: Path, protocol: Protocol, command: str, tell: Tell) -> Report:
-    """Measure on simulated scores, as `command` asked; what is simulated is kept, so that the other verbs can be tried on it."""
+def run_simulated(folder: Path, measured: MeasurementSettings, command: str, progress: ProgressCallback) -> Report:
+    """Measure on simulated scores; `command` is the command line that asked for it. The scores are written too, for the other verbs."""
     make_folder(folder)
-    tell("simulating scores", 0.0)
-    spikes, labels = simulate_spikes(N_TUNING + N_POOL, STEPS, max(protocol.sizes), seed=protocol.seed)
+    stages = Stages(progress, (1.0, 12.0, 1.0))
+    stages.begin("simulated")("drawing scores", 0.0)
+    members = max(measured.sizes)
+    spikes, labels = simulate_spikes(N_TUNING + N_POOL, STEPS, members, seed=measured.seed)
     for name, rows in SPLITS.items():
         save_spikes(folder / f"{name}.npz", spikes[rows], labels[rows])
     scores = Scores(log_confidence(np.cumsum(spikes, axis=1, dtype=np.int32)), labels, tuple(range(1, STEPS + 1)))
     tuning, pool = scores.rows(slice(0, N_TUNING)), scores.rows(slice(N_TUNING, None))
-    measurement = measure_stream("simulated", tuning, pool, protocol, tell)
-    header = {"data": "simulated scores", "seed": protocol.seed, "repeats": protocol.repeats, "n_calibration": protocol.n_calibration}
+    measurement = measure_rules("simulated", tuning, pool, measured, stages.begin("simulated"))
+    header = {"data": "simulated scores", "seed": measured.seed, "repeats": measured.realisations, "n_calibration": measured.n_calibration}
     save_records(folder / "metrics.json", measurement.records, **header)
     return Report(
         name="simulated scores",
         kind="simulated scores",
-        description=f"scores drawn from a generator, {max(protocol.sizes)} simulated members that count spikes for {STEPS} steps; "
+        description=f"scores drawn from a generator, {members} simulated members that count spikes for {STEPS} steps; "
         "there are no inputs and no networks behind them",
-        measured=measured(protocol, N_TUNING, N_POOL),
-        sections=[gather_section("", pool, measurement, protocol, tell)],
+        measured=measured,
+        n_tuning=N_TUNING,
+        n_pool=N_POOL,
+        sections=[describe_ensemble("", pool, measurement.records, measurement.rules, measured, stages.begin("report"))],
         command=command,
         versions=versions("agreestop", "numpy"),
-        settings=(("seed", str(protocol.seed)),),
+        settings=(("seed", str(measured.seed)),),
     )

@@ -1,4 +1,4 @@
-"""Figures and event frames as parts of a page: SVG that takes the page's colours, and small PNG as data addresses."""
+"""Figures and pictures of inputs as parts of a page: SVG in the colours of the page, and small PNG as data addresses."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-from agreestop.common.arrays import Integers
+from agreestop.common.arrays import Floats
 
-# matplotlib writes these; the page gives them a value in light and one in dark.
+# matplotlib writes these colours; the page defines each for light and dark screens.
 PAGE_COLOURS = {
     "#000000": "currentColor",
     "#1a1a1a": "currentColor",
@@ -22,11 +22,11 @@ PAGE_COLOURS = {
     "#b0b0b0": "var(--muted-ink)",
     "#0072b2": "var(--line-blue)",
 }
-ON, OFF = (43, 143, 214), (224, 98, 38)
+FIRST, SECOND = (43, 143, 214), (224, 98, 38)  # ON and OFF events, or positive and negative values
 
 
 def inline_svg(figure: Figure, prefix: str, words: str) -> str:
-    """A figure as an SVG element: no metadata, letters as text, ids of its own, colours of the page; `words` say what it shows."""
+    """A figure as an SVG element without metadata, with letters as text, unique ids and the colours of the page; `words` describe it."""
     buffer = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -64,19 +64,24 @@ def _page_value(name: str, value: str, prefix: str) -> str:
 
 
 def on_page(colour: str) -> str:
-    """What the page makes of a colour."""
+    """The colour as the page writes it."""
     return PAGE_COLOURS.get(colour.lower(), colour)
 
 
-def event_frame(events: Integers, most: int) -> str:
-    """ON and OFF events (2, H, W) as a PNG data address, one pixel each: colour says which were more, strength how many of `most`."""
-    on, off = events[0].astype(np.float64), events[1].astype(np.float64)
-    total = on + off
-    share = np.divide(on, total, out=np.zeros_like(on), where=total > 0)[..., None]
-    strength = np.sqrt(np.minimum(total / max(most, 1), 1.0))
-    pixels = np.zeros((*on.shape, 4), dtype=np.uint8)
-    pixels[..., :3] = np.round(share * np.array(ON) + (1 - share) * np.array(OFF))
-    pixels[..., 3] = np.round(255 * strength)
+def input_picture(planes: Floats, most: float) -> str:
+    """A picture (planes, H, W) of an input as a PNG data address, one pixel for each cell.
+
+    Three planes are red, green and blue from 0 to 255. With one or two, the colour says which plane is larger at a cell, and the
+    opacity how large their sum is compared with `most`.
+    """
+    pixels = np.zeros((*planes.shape[1:], 4), dtype=np.uint8)
+    if len(planes) == 3:
+        pixels[..., :3], pixels[..., 3] = np.moveaxis(planes, 0, 2), 255
+    else:
+        first, total = planes[0], planes.sum(axis=0)
+        share = np.divide(first, total, out=np.zeros_like(first), where=total > 0)[..., None]
+        pixels[..., :3] = np.round(share * np.array(FIRST) + (1 - share) * np.array(SECOND))
+        pixels[..., 3] = np.round(255 * np.sqrt(np.minimum(total / (most or 1.0), 1.0)))
     buffer = io.BytesIO()
     imsave(buffer, pixels, format="png")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,13 +1,13 @@
-"""The report as one HTML file that loads nothing: style, figures and pictures are inside it.
+"""The report as one HTML file that contains its style, figures and pictures and loads nothing.
 
 write_report(report, folder)    folder/report.html, and the figures beside it as PNG and SVG
-verdict_in_words(section)       the same verdict in a line or two, for a terminal
+summary_in_words(section)       the summary in two or three lines, for a terminal
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +18,10 @@ from agreestop.common.files import atomic_writer
 from agreestop.decide.decisions import Estimate
 
 from .contents import Example, Report, Section
-from .figures import Panel, Style, breakdown_panels, coverage_and_latency_panels, draw_breakdown, draw_coverage_and_latency, styles_of
-from .inline import event_frame, inline_svg, on_page
-from .verdict import Verdict, interval, promise_of
+from .figures import Panel, breakdown_panels, coverage_and_latency_panels, draw_breakdown, draw_coverage_and_latency, styles_of
+from .inline import inline_svg, input_picture, on_page
+from .styles import RuleStyle
+from .summary import EnsembleSummary, interval, promise_of
 
 PAPER = "https://doi.org/10.3390/e26020126"
 SPACE = "\N{NO-BREAK SPACE}"
@@ -37,7 +38,7 @@ class Written:
 
 @dataclass(frozen=True)
 class _Picture:
-    """A panel as it stands in the page."""
+    """A panel as an element of the page."""
 
     heading: str
     svg: Markup
@@ -45,7 +46,7 @@ class _Picture:
 
 @dataclass(frozen=True)
 class _Bar:
-    """A mean stopping time as a bar of the verdict."""
+    """A mean stopping time as a bar of the summary."""
 
     name: str
     detail: str
@@ -56,20 +57,20 @@ class _Bar:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A section with what is drawn of it."""
+    """A section with its figures."""
 
     section: Section
     bars: Sequence[_Bar]
     reliability: Sequence[_Picture]
     breakdown: Sequence[_Picture]
-    styles: Sequence[Style]
+    styles: Mapping[str, RuleStyle]
 
 
 def write_report(report: Report, folder: Path) -> Written:
-    """Write `report.html` and its figures to a folder that is there."""
+    """Write `report.html` and its figures to an existing folder."""
     figures: list[Path] = []
     for section in report.sections:
-        headline, ending = section.verdict.headline, f"-{section.name}" if section.name else ""
+        headline, ending = section.summary.headline, f"-{section.name}" if section.name else ""
         title = ", ".join(dict.fromkeys((report.name, *([f"{section.name} ensemble"] if section.name else []), report.kind)))
         figures += draw_coverage_and_latency(section.records, folder, title, f"coverage-and-latency{ending}")
         by = f"coverage-by-time-and-class{ending}"
@@ -95,18 +96,18 @@ def render_page(report: Report) -> str:
         "stop_step": _stop_step,
         "says_little": says_little,
     }
-    parts = [_part(section, f"s{place}") for place, section in enumerate(report.sections)]
+    parts = [_part(section, f"s{index}") for index, section in enumerate(report.sections)]
     return environment.get_template("page.html.j2").render(report=report, parts=parts, paper=PAPER)
 
 
-def verdict_in_words(section: Section) -> list[str]:
-    """The verdict for a terminal, each line at most 80 columns wide."""
-    verdict, headline = section.verdict, section.verdict.headline
-    coverage, kept = interval(headline.coverage, headline.coverage_se), "kept" if verdict.kept else "NOT kept"
+def summary_in_words(section: Section) -> list[str]:
+    """The summary for a terminal, in lines of at most 80 columns."""
+    summary, headline = section.summary, section.summary.headline
+    coverage, kept = interval(headline.coverage, headline.coverage_se), "kept" if summary.kept else "NOT kept"
     first = f"{kept}, {percent(coverage)}{give_or_take(coverage)} of at least {percent(headline.target, 0)}, with {headline.label}"
-    second = f"  stops at {percent(verdict.share_of_horizon(headline))} of T"
-    if verdict.paper is not None:
-        second += f", {percent(verdict.paper.earlier, 0)} before the paper's best"
+    second = f"  stops at {percent(summary.share_of_horizon(headline))} of T"
+    if summary.paper is not None:
+        second += f", {percent(summary.paper.earlier, 0)} before the paper's best"
     if headline.energy is not None:
         second += f"; {percent(1 - headline.energy, 0)} of energy saved"
     lines = [f"{section.name or 'promise'}: {first}", second]
@@ -117,8 +118,8 @@ def verdict_in_words(section: Section) -> list[str]:
 
 
 def says_little(section: Section) -> bool:
-    """Whether an answer names more than half of the classes on average: a promise kept by saying nothing."""
-    return section.verdict.headline.set_size > len(section.classes) / 2
+    """Whether an answer names more than half of the classes on average; such a promise is easy to keep."""
+    return section.summary.headline.set_size > len(section.classes) / 2
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -142,24 +143,24 @@ def numeral(value: int) -> str:
 
 
 def _times(checkpoints: Sequence[float]) -> str:
-    """Checkpoints in words: how many, and where they are few, which."""
+    """Checkpoints in words: their number, and the times themselves where they are few."""
     if len(checkpoints) > 8:
         return f"{len(checkpoints)} checkpoints"
     return f"{len(checkpoints)} checkpoint{'s' * (len(checkpoints) > 1)}: {', '.join(f'{time:g}' for time in checkpoints)}"
 
 
-def _stop_step(verdict: Verdict) -> float:
-    return verdict.headline.latency * verdict.headline.checkpoints[-1]
+def _stop_step(summary: EnsembleSummary) -> float:
+    return summary.headline.latency * summary.headline.checkpoints[-1]
 
 
 def _part(section: Section, prefix: str) -> _Part:
     reliability = coverage_and_latency_panels(section.records)
-    breakdown = breakdown_panels(section.breakdown, section.verdict.headline.target)
+    breakdown = breakdown_panels(section.breakdown, section.summary.headline.target)
     return _Part(
         section=section,
-        bars=_bars(section.verdict),
-        reliability=[_picture(panel, f"{prefix}r{place}") for place, panel in enumerate(reliability)],
-        breakdown=[_picture(panel, f"{prefix}b{place}") for place, panel in enumerate(breakdown)],
+        bars=_bars(section.summary),
+        reliability=[_picture(panel, f"{prefix}r{index}") for index, panel in enumerate(reliability)],
+        breakdown=[_picture(panel, f"{prefix}b{index}") for index, panel in enumerate(breakdown)],
         styles=styles_of(section.records),
     )
 
@@ -168,18 +169,18 @@ def _picture(panel: Panel, prefix: str) -> _Picture:
     return _Picture(panel.heading, Markup(inline_svg(panel.figure, prefix, panel.words)))
 
 
-def _bars(verdict: Verdict) -> list[_Bar]:
-    """Who stops when, the earliest first."""
-    headline, share = verdict.headline, verdict.share_of_horizon
+def _bars(summary: EnsembleSummary) -> list[_Bar]:
+    """The mean stopping times, the earliest first."""
+    headline, share = summary.headline, summary.share_of_horizon
     bars = [_Bar("This rule", headline.label, share(headline), "headline")]
-    if verdict.alone is not None:
-        bars.append(_Bar("One member", "the same rule, the first member alone", share(verdict.alone.other), "ours", verdict.alone.earlier))
-    if verdict.same_checkpoints is not None:
-        same = verdict.same_checkpoints
+    if (one := summary.one_member) is not None:
+        bars.append(_Bar("One member", "the same rule, only the first member", share(one.other), "ours", one.earlier))
+    if summary.same_checkpoints is not None:
+        same = summary.same_checkpoints
         bars.append(_Bar("Ours, the paper's checkpoints", same.label, share(same), "ours"))
-    if verdict.paper is not None:
-        other = verdict.paper.other
-        bars.append(_Bar("The paper's best", f"{other.label}, {_times(other.checkpoints)}", share(other), "other", verdict.paper.earlier))
+    if summary.paper is not None:
+        other = summary.paper.other
+        bars.append(_Bar("The paper's best", f"{other.label}, {_times(other.checkpoints)}", share(other), "other", summary.paper.earlier))
     whole = share(headline)
     earlier = Estimate(1 - whole, 1 - whole.high, 1 - whole.low, whole.se)
     bars.append(_Bar("Running to T", "no early stop", Estimate(1.0, 1.0, 1.0, 0.0), "other", earlier))
@@ -187,14 +188,14 @@ def _bars(verdict: Verdict) -> list[_Bar]:
 
 
 def _frames(example: Example) -> list[str]:
-    """The example's events so far at each moment, all on the scale of the last; then all its events."""
-    most = int(example.moments[-1].events.sum(axis=0).max())
-    whole = event_frame(example.all_events, int(example.all_events.sum(axis=0).max()))
-    return [*(event_frame(moment.events, most) for moment in example.moments), whole]
+    """Pictures of the example at each moment, all on the scale of the last, and then of the whole input."""
+    most = float(example.moments[-1].picture.sum(axis=0).max())
+    whole = input_picture(example.whole, float(example.whole.sum(axis=0).max()))
+    return [*(input_picture(moment.picture, most) for moment in example.moments), whole]
 
 
 def _chips(classes: Sequence[str]) -> list[str]:
-    """What stands on the chip of each class: its name where all are short, else its number."""
+    """The text on the chip of each class: its name where all names are short, else its number."""
     if max(len(name) for name in classes) <= 2:
         return list(classes)
-    return [str(place + 1) for place in range(len(classes))]
+    return [str(label + 1) for label in range(len(classes))]

@@ -1,4 +1,4 @@
-"""The steps of a run: products are made, used again while nothing changed, and made anew when something did."""
+"""Training and scoring in a run: products are made, used again while their settings stay the same, and made again when they change."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag
+from agreestop.common.progress import ProgressCallback, no_progress
 from agreestop.decide.score_files import load_spikes
 from agreestop.engines.dense import run_fresh
 from agreestop.engines.energy import running_energy
@@ -21,9 +22,12 @@ from agreestop.ensembles.files import load_members, load_posterior, save_members
 from agreestop.events.data import EventData, EventSplits
 from agreestop.networks.architectures import QUICK
 from agreestop.networks.neurons import Neuron
-from agreestop.pipeline import steps
+from agreestop.pipeline import score, train
 from agreestop.pipeline.config import DecideSettings, EnsembleSettings, NetworkSettings, RunConfig
-from agreestop.pipeline.steps import EnsembleFiles, build_network, check_classes, load_energy, score_ensemble, train_ensemble
+from agreestop.pipeline.data import check_classes
+from agreestop.pipeline.files import EnsembleFiles
+from agreestop.pipeline.score import load_operations, scores_are_current
+from agreestop.pipeline.train import build_network, train_ensemble
 
 
 def few(name: str, n: int, seed: int) -> EventData:
@@ -38,77 +42,82 @@ def few(name: str, n: int, seed: int) -> EventData:
 DATA = EventSplits(few("training", 60, 0), few("tuning", 20, 1), few("pool", 30, 2))
 
 
+def score_ensemble(
+    config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles, progress: ProgressCallback = no_progress, data: EventSplits = DATA
+) -> None:
+    """Train and score, as a run does."""
+    if not scores_are_current(config, ensemble, files):
+        train_ensemble(config, ensemble, data, files, progress)
+    score.score_ensemble(config, ensemble, data, files, progress)
+
+
 @pytest.mark.parametrize("kind", ["deep", "variational"])
-def test_products_are_made_once_and_anew_when_settings_change(kind: str, tmp_path: Path) -> None:
+def test_products_are_made_once_and_again_when_settings_change(kind: str, tmp_path: Path) -> None:
     ensemble = EnsembleSettings(kind, members=2, epochs=2, batch_size=20)
     config = RunConfig(network=NetworkSettings(hidden=(8,)), ensembles=(ensemble,), decide=DecideSettings(n_calibration=10))
     files = EnsembleFiles(tmp_path / kind)
-    told: list[str] = []
+    reported: list[str] = []
 
-    def tell(what: str, share: float) -> None:
-        told.append(what)
+    def progress(what: str, share: float) -> None:
+        reported.append(what)
 
-    score_ensemble(config, ensemble, DATA, files, tell)
-    assert sum("epoch" in what for what in told) == 2
+    score_ensemble(config, ensemble, files, progress)
+    assert sum("epoch" in what for what in reported) == 2
     first = [path.read_bytes() for path in (files.members, files.pool)]
-    told.clear()
-    score_ensemble(config, ensemble, DATA, files, tell)
-    assert told == []
+    reported.clear()
+    score_ensemble(config, ensemble, files, progress)
+    assert reported == []
     files.pool.unlink()
-    score_ensemble(config, ensemble, DATA, files, tell)
-    assert not any("epoch" in what for what in told)
+    score_ensemble(config, ensemble, files, progress)
+    assert not any("epoch" in what for what in reported)
     assert [path.read_bytes() for path in (files.members,)] == first[:1]
     other = replace(ensemble, epochs=3)
-    told.clear()
-    score_ensemble(replace(config, ensembles=(other,)), other, DATA, files, tell)
-    assert sum("epoch" in what for what in told) == 3
+    reported.clear()
+    score_ensemble(replace(config, ensembles=(other,)), other, files, progress)
+    assert sum("epoch" in what for what in reported) == 3
 
 
 def test_scores_are_spikes_at_every_step_and_carry_their_energy(tmp_path: Path) -> None:
     ensemble = EnsembleSettings("deep", members=2, epochs=1)
     files = EnsembleFiles(tmp_path)
     config = RunConfig(network=NetworkSettings(hidden=(8,)), decide=DecideSettings(n_calibration=10))
-    score_ensemble(config, ensemble, DATA, files, lambda what, share: None)
+    score_ensemble(config, ensemble, files)
     assert (len(ag.load_scores(files.calibration)), len(ag.load_scores(files.test))) == (10, 20)
     scores: Any = ag.load_scores(files.pool)
     assert scores.log_confidence.shape == (30, 12, 2, 3)
     assert scores.classes == ("a", "b", "c")
     np.testing.assert_array_equal(scores.labels, DATA.pool.labels)
-    spent = running_energy(load_energy(files))
+    spent = running_energy(load_operations(files))
     assert spent.shape == (30, 12, 2)
     assert (np.diff(spent, axis=1) >= 0).all() and (spent[:, -1] > spent[:, 0]).all()
 
 
-def test_a_product_whose_run_was_killed_before_its_key_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_whose_run_was_killed_before_its_key_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings A, then B killed as its members were just written, then A again: A's members, not B's."""
     first = EnsembleSettings("deep", members=1, epochs=1)
     second = replace(first, seed=1)
     config = RunConfig(network=NetworkSettings(hidden=(8,)), decide=DecideSettings(n_calibration=10))
     files = EnsembleFiles(tmp_path)
-    made = train_ensemble(config, first, DATA, files, lambda what, share: None)
+    made = train_ensemble(config, first, DATA, files, no_progress)
 
     def killed(path: Path, network: Any) -> None:
         save_members(path, network)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(steps, "save_members", killed)
+    monkeypatch.setattr(train, "save_members", killed)
     with pytest.raises(KeyboardInterrupt):
-        train_ensemble(config, second, DATA, files, lambda what, share: None)
+        train_ensemble(config, second, DATA, files, no_progress)
     monkeypatch.undo()
-    again = train_ensemble(config, first, DATA, files, lambda what, share: None)
+    again = train_ensemble(config, first, DATA, files, no_progress)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in made.state_dict().items())
 
 
-def nothing(what: str, share: float) -> None:
-    pass
-
-
-def test_fresh_members_are_drawn_for_every_input_and_follow_from_its_place(tmp_path: Path) -> None:
-    """The same input twice gets other members; what a row gets does not depend on how many rows there are."""
+def test_fresh_members_are_drawn_for_every_input_and_follow_from_its_row(tmp_path: Path) -> None:
+    """The same input in two rows gets different members; the members of a row do not depend on the number of rows."""
     ensemble = EnsembleSettings("variational", members=2, epochs=1, fresh=True, prior_variance=1.0, initial_deviation=3.0)
     config = RunConfig(network=NetworkSettings(hidden=(8,)), ensembles=(ensemble,), decide=DecideSettings(n_calibration=10))
     files = EnsembleFiles(tmp_path)
-    score_ensemble(config, ensemble, DATA, files, nothing)
+    score_ensemble(config, ensemble, files)
     posterior = load_posterior(files.posterior)
     same = np.repeat(DATA.pool.inputs[:1], 6, axis=0)
     spikes = run_fresh(posterior, same, (0, 1)).spikes
@@ -122,7 +131,7 @@ def test_fresh_members_are_drawn_for_every_input_and_follow_from_its_place(tmp_p
 def test_every_architecture_runs_from_a_configuration(settings: NetworkSettings, tmp_path: Path) -> None:
     ensemble = EnsembleSettings("deep", members=2, epochs=1)
     config = RunConfig(network=settings, ensembles=(ensemble,), decide=DecideSettings(n_calibration=10))
-    score_ensemble(config, ensemble, DATA, EnsembleFiles(tmp_path), nothing)
+    score_ensemble(config, ensemble, EnsembleFiles(tmp_path))
     members = load_members(EnsembleFiles(tmp_path).members)
     assert members.config == build_network(settings, DATA.training, 2)
     assert not members.config.real_input
@@ -140,10 +149,10 @@ def test_a_class_that_training_never_shows_is_named() -> None:
         check_classes(replace(DATA, training=training))
 
 
-def test_a_full_disk_is_said_and_training_goes_on_from_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_gives_a_sentence_and_training_continues_from_the_last_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ensemble = EnsembleSettings("deep", members=1, epochs=3)
     config = RunConfig(network=NetworkSettings(hidden=(8,)))
-    undisturbed = train_ensemble(config, ensemble, DATA, EnsembleFiles(tmp_path / "whole"), nothing)
+    undisturbed = train_ensemble(config, ensemble, DATA, EnsembleFiles(tmp_path / "whole"), no_progress)
     sync, calls = os.fsync, []
 
     def full(handle: int) -> None:
@@ -155,10 +164,10 @@ def test_a_full_disk_is_said_and_training_goes_on_from_what_was_kept(tmp_path: P
     files = EnsembleFiles(tmp_path / "full")
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ag.InputError, match="No space left on device; free some space"):
-        train_ensemble(config, ensemble, DATA, files, nothing)
+        train_ensemble(config, ensemble, DATA, files, no_progress)
     assert not list(files.folder.glob("*.part"))
     monkeypatch.undo()
-    told: list[str] = []
-    after = train_ensemble(config, ensemble, DATA, files, lambda what, share: told.append(what))
-    assert len(told) == 2  # the first epoch was kept
+    reported: list[str] = []
+    after = train_ensemble(config, ensemble, DATA, files, lambda what, share: reported.append(what))
+    assert sum("epoch" in what for what in reported) == 2  # the first epoch was kept
     assert all(torch.equal(value, after.state_dict()[name]) for name, value in undisturbed.state_dict().items())

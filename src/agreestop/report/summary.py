@@ -1,7 +1,7 @@
-"""The verdict on one ensemble: what was promised, what was kept, and how much earlier it stopped than what.
+"""The summary of one ensemble: what was promised, whether it was kept, and how much earlier the headline rule stopped than others.
 
 The headline rule is the earliest of our rules whose coverage keeps the promise within its interval, at the main target and with all
-members. It is picked after measuring, so whoever shows it says so and shows the other rules beside it.
+members. It is picked after measuring, so the report says so and shows the other rules beside it.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The headline rule beside what it is compared with; `rules` are all rules at the same target and number of members.
+class EnsembleSummary:
+    """The headline rule and what it is compared with; `rules` are all rules at the same target and number of members.
 
-    kept              whether the headline's coverage keeps the promise, its interval included
-    paper             the paper's earliest rule that keeps it too
-    alone             the same rule with one member
+    kept              whether the headline's coverage reaches the target within its interval
+    paper             the paper's earliest rule that keeps its promise too
+    one_member        the same rule with one member
     same_checkpoints  the earliest of our rules at the paper's checkpoints, where the headline has more of them
-    smaller           of our rules that stop as early as the headline, its interval included, the one with the smallest answers
-    horizon           T, the time at which everything has been seen
+    smaller           the rule with the smallest answers among ours that stop as early as the headline within its interval
+    horizon           T, the time at which the whole input has been seen
     """
 
     headline: Record
     kept: bool
     paper: Comparison | None
-    alone: Comparison | None
+    one_member: Comparison | None
     same_checkpoints: Record | None
     smaller: Record | None
     rules: tuple[Record, ...]
@@ -56,7 +56,7 @@ class Verdict:
 
 
 def interval(value: float, se: float) -> Estimate:
-    """A mean over realisations with its interval, not known where there was one realisation only."""
+    """A mean over realisations with its interval, which is not known where there was only one realisation."""
     return Estimate(value, value - Z * se, value + Z * se, se)
 
 
@@ -69,26 +69,26 @@ def promise_of(record: Record) -> Promise:
     return "within its interval" if record.coverage + Z * record.coverage_se >= record.target else "not kept"
 
 
-def verdict_of(records: Sequence[Record]) -> Verdict:
-    """The verdict on one ensemble's records; the first of them is at the main target."""
+def summarise(records: Sequence[Record]) -> EnsembleSummary:
+    """The summary of one ensemble's records; the first record is at the main target."""
     if not records:
-        raise InputError("there are no records to judge: measure at least one rule.")
+        raise InputError("there are no records to summarise: measure at least one rule.")
     target, members = records[0].target, max(record.K for record in records)
     rules = tuple(record for record in records if (record.target, record.K) == (target, members))
     ours = [record for record in rules if _is_ours(record)]
     if not ours:
-        raise InputError("no record is of stop-aware calibration or AgreeStop: measure one of them, for they are what the report is about.")
+        raise InputError("no record is of stop-aware calibration or AgreeStop: measure one of them, because the report is about them.")
     keeping = [record for record in ours if _keeps(record)]
     headline = _earliest(keeping) if keeping else max(ours, key=lambda record: record.coverage)
     papers = [record for record in rules if _is_the_papers(record) and _keeps(record)]
     paper = _earliest(papers) if papers else None
     single = [one for one in records if (one.label, one.target, one.K) == (headline.label, target, 1)]
     same = [record for record in keeping if paper is not None and record.checkpoints == paper.checkpoints]
-    return Verdict(
+    return EnsembleSummary(
         headline=headline,
         kept=bool(keeping),
         paper=None if paper is None else _compare(headline, paper),
-        alone=_compare(headline, single[0]) if single and members > 1 else None,
+        one_member=_compare(headline, single[0]) if single and members > 1 else None,
         same_checkpoints=_earliest(same) if same and headline not in same else None,
         smaller=_smaller(headline, keeping),
         rules=rules,
@@ -124,7 +124,7 @@ def _smaller(headline: Record, keeping: Sequence[Record]) -> Record | None:
 
 
 def _compare(headline: Record, other: Record) -> Comparison:
-    """The interval treats the two means as independent. They share their realisations, so it is rather too wide."""
+    """The interval treats the two means as independent. They share their realisations, so the interval is wider than needed."""
     ratio = _stop_time(headline) / _stop_time(other)
     se = ratio * math.hypot(headline.latency_se / headline.latency, other.latency_se / other.latency)
     return Comparison(other, interval(1 - ratio, se))

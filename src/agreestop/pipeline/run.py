@@ -1,0 +1,144 @@
+"""The main job: train the ensembles of a configuration, score them, measure every rule on the scores, and collect the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from agreestop.common.progress import ProgressCallback, Stages
+from agreestop.decide.score_files import load_scores
+from agreestop.engines.early_stopping import TimeSaved, measure_saving
+from agreestop.engines.energy import running_energy
+from agreestop.ensembles.files import load_members
+from agreestop.events.data import EventData, EventSplits
+from agreestop.report.contents import Report, in_words, versions
+from agreestop.report.pictures import InputPictures
+from agreestop.report.records import MeasurementSettings, Record
+from agreestop.report.section import describe_ensemble
+
+from .config import EnsembleSettings, RunConfig
+from .data import load_data
+from .files import EnsembleFiles, ensemble_files, is_current
+from .measure import MeasuredRule, measure_rules, save_records
+from .score import engine_for, load_operations, save_test_inputs, score_ensemble, scores_are_current
+from .train import train_ensemble, training_key
+
+SIZES = (1, 2, 4, 6)
+TARGETS = (0.8, 0.85, 0.9, 0.92)
+EPOCH, SCORES, RULES, EXAMPLES = 5.0, 4.0, 60.0, 8.0
+"""Seconds that an epoch, the scores, all rules and the examples take on the embedded digits: the weights of the progress bar."""
+NOTES = {
+    "digits": "The difficulty of the embedded digits, their motion and their noise, was set by looking at held-out accuracies, so that "
+    "the classes become clear only with time. The accuracies on this page are therefore no benchmark."
+}
+
+
+def train_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback) -> list[EnsembleFiles]:
+    """Train the ensembles of a configuration; the files of each."""
+    data, files = load_data(config), ensemble_files(config, folder)
+    stages = Stages(progress, [_training_cost(config, *pair) for pair in zip(config.ensembles, files, strict=True)])
+    for ensemble, own in zip(config.ensembles, files, strict=True):
+        train_ensemble(config, ensemble, data, own, stages.begin(own.folder.name))
+    return files
+
+
+def score_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback) -> list[EnsembleFiles]:
+    """Score the ensembles of a configuration, after training where that is missing; the files of each. Writes `test-inputs.npz` too."""
+    data, files = load_data(config), ensemble_files(config, folder)
+    pairs = list(zip(config.ensembles, files, strict=True))
+    stages = Stages(progress, [cost for pair in pairs for cost in _score_costs(config, *pair)])
+    for ensemble, own in pairs:
+        _train_and_score(config, ensemble, data, own, stages)
+    save_test_inputs(folder / "test-inputs.npz", data, config.decide.n_calibration)
+    return files
+
+
+def run_config(config: RunConfig, folder: Path, command: str, progress: ProgressCallback) -> Report:
+    """Run a configuration and write `metrics.json`; `command` is the command line that asked for it.
+
+    What the same settings trained and scored before is used again.
+    """
+    data, decide = load_data(config), config.decide
+    records: list[Record] = []
+    sections, pictures = [], InputPictures(data.pool.inputs)
+    pairs = list(zip(config.ensembles, ensemble_files(config, folder), strict=True))
+    stages = Stages(progress, [cost for pair in pairs for cost in (*_score_costs(config, *pair), RULES, EXAMPLES)])
+    for ensemble, files in pairs:
+        name, measured = files.folder.name, measurement_settings(config, ensemble)
+        _train_and_score(config, ensemble, data, files, stages)
+        tuning, pool, spent = load_scores(files.tuning), load_scores(files.pool), running_energy(load_operations(files))
+        measurement = measure_rules(name, tuning, pool, measured, stages.begin(name), spent)
+        report = stages.begin(name)
+        made_with = (*in_words(config.network), *in_words(ensemble))
+        section = describe_ensemble(name, pool, measurement.records, measurement.rules, measured, report, pictures, made_with)
+        if not ensemble.fresh:
+            report("time saved", 0.9)
+            section = replace(section, saved=_time_saved(config, files, measurement.rules[section.summary.headline.label], data.pool))
+        sections.append(section)
+        records += measurement.records
+    save_test_inputs(folder / "test-inputs.npz", data, decide.n_calibration)
+    header = {"data": data.pool.description, "simulated": data.pool.simulated, "n_calibration": decide.n_calibration}
+    save_records(folder / "metrics.json", records, name=config.name, realisations=decide.realisations, **header)
+    parts = f"{len(data.training)} inputs for training, {len(data.tuning)} for tuning, {len(data.pool)} in the pool"
+    return Report(
+        name=config.name,
+        kind="simulated events" if data.pool.simulated else "recorded events",
+        description=data.pool.description,
+        measured=measured,
+        n_tuning=len(data.tuning),
+        n_pool=len(data.pool),
+        sections=sections,
+        command=command,
+        versions=versions("agreestop", "numpy", "torch", "scikit-learn"),
+        settings=(("inputs", _shape_in_words(data.pool)), ("parts", parts), *in_words(config.data)),
+        notes=tuple(note for name, note in NOTES.items() if name == config.data.name),
+    )
+
+
+def _train_and_score(config: RunConfig, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, stages: Stages) -> None:
+    name = files.folder.name
+    training, scoring = stages.begin(name), stages.begin(name)
+    if not scores_are_current(config, ensemble, files):
+        train_ensemble(config, ensemble, data, files, training)
+    score_ensemble(config, ensemble, data, files, scoring)
+
+
+def _training_cost(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> float:
+    return 0.0 if is_current(files.members, training_key(config, ensemble)) else EPOCH * ensemble.epochs
+
+
+def _score_costs(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> Iterator[float]:
+    """The weights of training and of scoring, each 0 where its product can be used again."""
+    current = scores_are_current(config, ensemble, files)
+    yield 0.0 if current else _training_cost(config, ensemble, files)
+    yield 0.0 if current else SCORES
+
+
+def _time_saved(config: RunConfig, files: EnsembleFiles, rule: MeasuredRule, pool: EventData) -> TimeSaved:
+    """The time that early stopping saves on the test inputs of the first division of the pool."""
+    calibration = load_scores(files.calibration)
+    assert calibration.labels is not None
+    calibrated = rule.calibrate(calibration.log_confidence, calibration.labels, calibration.times)
+    engine = engine_for(load_members(files.members), config.decide.engine, pool)
+    return measure_saving(engine, calibrated, pool.inputs[config.decide.n_calibration :])
+
+
+def measurement_settings(config: RunConfig, ensemble: EnsembleSettings) -> MeasurementSettings:
+    """The targets and ensemble sizes at which the rules are measured."""
+    decide = config.decide
+    targets = (decide.target, *(target for target in TARGETS if target != decide.target))
+    sizes = tuple(sorted({*(size for size in SIZES if size < ensemble.members), ensemble.members}))
+    return MeasurementSettings(
+        targets, sizes, decide.checkpoints, decide.max_set_size, decide.n_calibration, decide.realisations, config.data.seed
+    )
+
+
+def _shape_in_words(part: EventData) -> str:
+    shape = part.inputs.shape[2:]
+    cells = f"{shape[1]} × {shape[2]} pixels, ON and OFF events" if len(shape) == 3 and shape[0] == 2 else f"{_times(shape)} values a step"
+    return f"{part.steps} steps, {cells}, {len(part.classes)} classes"
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " × ".join(str(size) for size in shape)
