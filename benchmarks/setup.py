@@ -128,7 +128,7 @@ def trained_members(plan: Plan, data: EventSplits, folder: Path, tell: Tell) -> 
     path = folder / f"members-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.safetensors"
     if path.is_file():
         return load_members(path)
-    model = TrainableMembers(architecture(plan), torch.Generator().manual_seed(plan.seed))
+    model = TrainableMembers(SpikingNetwork(architecture(plan), torch.Generator().manual_seed(plan.seed)))
     training = StreamTraining(plan.epochs, plan.training_batch, plan.learning_rate, plan.seed, device=plan.device)
 
     def report(epoch: int, figures: Epoch) -> None:

@@ -13,6 +13,7 @@ from agreestop.common.arrays import Booleans, Integers
 from agreestop.engines.early_stopping import LiveSession, decide_early
 from agreestop.ensembles.streams import StreamRecipe, StreamTraining
 from agreestop.ensembles.trainable import TrainableMembers
+from agreestop.networks.architectures import SpikingNetwork
 
 from .peers import LEARNING_RATE, Form, Found, Peer, PeerEnsemble, Weights, forms_of, live_forms
 from .protocol import Contender, Trial, Where, fastest_form, measure
@@ -174,7 +175,7 @@ def bench_training(ready: Ready, peers: Peers, name: str, inputs: Booleans, labe
     settings = StreamTraining(1, batch, LEARNING_RATE, plan.seed, device=plan.device)
 
     def train_ours(learned: bool) -> Callable[[], object]:
-        model = TrainableMembers(architecture(plan, learned), torch.Generator().manual_seed(plan.seed))
+        model = TrainableMembers(SpikingNetwork(architecture(plan, learned), torch.Generator().manual_seed(plan.seed)))
         model.network.load_state_dict(ready.network.state_dict())
         trainer, starts = StreamRecipe(model, settings, len(inputs)), range(0, len(inputs), batch)
         return lambda: [trainer.step(inputs[at : at + batch], labels[at : at + batch], 0.5) for at in starts]

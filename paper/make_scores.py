@@ -209,7 +209,7 @@ def _train_images(
     network = replace(network, timed=min(recipe.batchnorm.timed_steps, data.steps))
     networks = ensemble.members if ensemble.kind == "deep" else 1
 
-    def learn(model: TrainableMembers | Posterior, index: int, checkpoint: Path) -> None:
+    def learn(model: TrainableMembers[SpikingNetwork] | Posterior, index: int, checkpoint: Path) -> None:
         settings = recipe.training(ensemble.kind)
         assert settings is not None
         training = replace(settings, device=device, seed=ensemble.seed + index)
@@ -228,7 +228,7 @@ def _train_images(
         for index in range(ensemble.members):
             path = files.folder / f"member-{index}.safetensors"
             if not path.is_file():
-                member = TrainableMembers(network, torch.Generator().manual_seed(ensemble.seed + index))
+                member = TrainableMembers(SpikingNetwork(network, torch.Generator().manual_seed(ensemble.seed + index)))
                 learn(member, index, path.with_suffix(".training"))
                 save_members(path, member.network.cpu().eval())
             single.append(load_members(path))

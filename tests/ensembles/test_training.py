@@ -22,11 +22,11 @@ from agreestop.ensembles.files import load_members, save_members
 from agreestop.ensembles.streams import StreamTraining
 from agreestop.ensembles.trainable import TrainableMembers
 from agreestop.ensembles.training import Epoch, train
-from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected
+from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.posteriors import Posterior
 
 CONFIG = FullyConnected((1, 3, 3), 3, members=2, hidden=(12,))
-KINDS: dict[str, Any] = {"deep": TrainableMembers, "variational": Posterior}
+KINDS = ("deep", "variational")
 
 
 def toy(n: int = 90, seed: int = 0) -> tuple[Any, Any]:
@@ -39,7 +39,8 @@ def toy(n: int = 90, seed: int = 0) -> tuple[Any, Any]:
 
 
 def make(kind: str, config: Architecture = CONFIG) -> Any:
-    return KINDS[kind](config, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    return TrainableMembers(SpikingNetwork(config, generator)) if kind == "deep" else Posterior(config, generator)
 
 
 def same_state(first: Any, second: Any) -> bool:

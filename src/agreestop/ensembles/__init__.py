@@ -1,5 +1,5 @@
-"""Ensembles of K spiking networks: deep ensembles and variational posteriors, their training and their files."""
+"""Ensembles of K networks: deep and variational ones, their training and their files."""
 
-from .trainable import TrainableMembers
+from .training import Epoch
 
-__all__ = ["TrainableMembers"]
+__all__ = ["Epoch"]

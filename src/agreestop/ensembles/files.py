@@ -1,7 +1,12 @@
-"""Files of ensembles: tensors in safetensors, everything else as JSON in the same file's header. Written whole or not at all."""
+"""Files of ensembles: tensors in safetensors, everything else as JSON in the header of the same file. Written whole or not at all.
+
+The header carries a SHA-256 digest of the tensors and of the rest of the header, which is checked when the file is read. Files of 0.1
+have no digest. Nothing in a file is executed or unpickled.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,20 +23,40 @@ from torch import Tensor
 from agreestop.common.errors import InputError
 from agreestop.common.files import atomic_writer
 from agreestop.networks.architectures import ARCHITECTURES, Architecture, SpikingNetwork
+from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.neurons import Neuron
-from agreestop.networks.posteriors import Posterior
+from agreestop.networks.posteriors import ModulePosterior, Posterior
 from agreestop.networks.surrogates import Surrogate
+
+from .trainable import Members
 
 HEADER = "agreestop"
 
 
-def _write(path: str | PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+def digest_of(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> str:
+    """A SHA-256 digest, in hexadecimal, of named tensors and of settings that JSON can hold."""
+    total = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for name, value in sorted(tensors.items()):
+        total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        total.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def members_digest(network: Members | Posterior | ModulePosterior, **more: Any) -> str:
+    """The digest of an ensemble: of its tensors and its settings."""
+    return digest_of(network.state_dict(), {**described(network), **more})
+
+
+def write_file(path: str | PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Write tensors and a header, which names its "kind"."""
     whole = {name: value.detach().contiguous().cpu().clone() for name, value in tensors.items()}
+    content = {**header, "digest": digest_of(whole, header)}
     with atomic_writer(path) as stream:
-        stream.write(save(whole, {HEADER: json.dumps(header)}))
+        stream.write(save(whole, {HEADER: json.dumps(content)}))
 
 
-def _read(path: str | PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_file(path: str | PathLike[str], *kinds: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and header of a file of one of these kinds. Refuses a file that is missing, damaged, changed or of another kind."""
     if not Path(path).is_file():
         raise InputError(f"there is no file {path}: check the path, or train first.")
     try:
@@ -40,8 +65,12 @@ def _read(path: str | PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise InputError(f"{path} is damaged or is no agreestop file ({error}): train again, or copy it again.") from None
-    if header.get("kind") != kind:
-        raise InputError(f"{path} holds {header.get('kind')!r}, but {kind!r} is needed here: give the right file.")
+    if header.get("kind") not in kinds:
+        wanted = " or ".join(repr(kind) for kind in kinds)
+        raise InputError(f"{path} holds {header.get('kind')!r}, but {wanted} is needed here: give the right file.")
+    known = header.pop("digest", None)
+    if known is not None and known != digest_of(tensors, header):
+        raise InputError(f"{path} was changed after it was written (its digest does not match): copy it again, or train again.")
     return tensors, header
 
 
@@ -89,81 +118,106 @@ def save_checkpoint(path: str | PathLike[str], checkpoint: Checkpoint) -> None:
     """Save a training run."""
     tensors = {f"model/{name}": value for name, value in checkpoint.model.items()}
     tensors |= {f"moments/{name}": value for name, value in checkpoint.moments.items()}
-    _write(path, tensors, {"kind": "checkpoint", "history": checkpoint.history, "key": checkpoint.key})
+    write_file(path, tensors, {"kind": "checkpoint", "history": checkpoint.history, "key": checkpoint.key})
 
 
 def load_checkpoint(path: str | PathLike[str]) -> Checkpoint:
-    """Read a training run. Refuses, with a sentence, a file that is missing, damaged or something else."""
-    tensors, header = _read(path, "checkpoint")
-    parts: dict[str, dict[str, Tensor]] = {"model": {}, "moments": {}}
-    for name, value in tensors.items():
-        part, _, rest = name.partition("/")
-        parts[part][rest] = value
-    return Checkpoint(parts["model"], parts["moments"], header["history"], header.get("key", ""))
+    """Read a training run."""
+    tensors, header = read_file(path, "checkpoint")
+    return Checkpoint(select(tensors, "model/"), select(tensors, "moments/"), header["history"], header.get("key", ""))
+
+
+def select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with the prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def save_members(path: str | PathLike[str], network: SpikingNetwork) -> None:
-    """Keep the K members of an ensemble, ready to run."""
-    _write(path, network.state_dict(), {"kind": "members", **_described(network.config)})
+    """Save the K members of an ensemble, ready to run."""
+    write_file(path, network.state_dict(), {"kind": "members", **described(network)})
 
 
 def load_members(path: str | PathLike[str]) -> SpikingNetwork:
     """Read the K members of an ensemble, in evaluation mode."""
-    tensors, header = _read(path, "members")
-    with _fitting(path):
-        network = SpikingNetwork(_config(header), torch.Generator().manual_seed(0))
+    tensors, header = read_file(path, "members")
+    return restore_members(path, tensors, restore_settings(path, header))
+
+
+def restore_members(path: str | PathLike[str], tensors: Mapping[str, Tensor], config: Architecture) -> SpikingNetwork:
+    """K members from the tensors of a file, in evaluation mode."""
+    with fitting(path):
+        network = SpikingNetwork(config, torch.Generator().manual_seed(0))
         network.load_state_dict(tensors)
     return network.eval()
 
 
-def load_ensemble(path: str | PathLike[str]) -> SpikingNetwork | Posterior:
-    """Read members or a posterior, whichever the file holds."""
-    if not Path(path).is_file():
-        raise InputError(f"there is no file {path}: check the path, or train first.")
-    try:
-        with safe_open(path, "pt") as file:
-            kind = json.loads((file.metadata() or {})[HEADER]).get("kind")
-    except (SafetensorError, OSError, KeyError, ValueError):
-        kind = None
-    return load_posterior(path) if kind == "posterior" else load_members(path)
-
-
 def save_posterior(path: str | PathLike[str], posterior: Posterior) -> None:
-    """Keep a variational posterior, from which members can be drawn."""
-    _write(path, posterior.state_dict(), {"kind": "posterior", "prior_variance": posterior.prior_variance, **_described(posterior.config)})
+    """Save a variational posterior, from which members can be drawn."""
+    write_file(path, posterior.state_dict(), {"kind": "posterior", **described(posterior)})
 
 
 def load_posterior(path: str | PathLike[str]) -> Posterior:
     """Read a variational posterior, in evaluation mode."""
-    tensors, header = _read(path, "posterior")
-    with _fitting(path):
-        posterior = Posterior(_config(header), torch.Generator().manual_seed(0), None, header["prior_variance"])
+    tensors, header = read_file(path, "posterior")
+    return restore_posterior(path, tensors, restore_settings(path, header), header["prior_variance"])
+
+
+def restore_posterior(path: str | PathLike[str], tensors: Mapping[str, Tensor], config: Architecture, prior_variance: float) -> Posterior:
+    """A posterior from the tensors of a file, in evaluation mode."""
+    with fitting(path):
+        posterior = Posterior(config, torch.Generator().manual_seed(0), None, prior_variance)
         posterior.load_state_dict(tensors)
     return posterior.eval()
 
 
 @contextmanager
-def _fitting(path: str | PathLike[str]) -> Iterator[None]:
+def fitting(path: str | PathLike[str]) -> Iterator[None]:
+    """A file whose tensors do not fit its settings gets a sentence."""
     try:
         yield
     except (KeyError, TypeError, RuntimeError) as error:
-        raise InputError(f"{path} does not fit the architecture it names ({error}): train again, or copy it again.") from None
+        raise InputError(f"{path} does not fit the network that it names ({error}): train again, or copy it again.") from None
 
 
-def _described(config: Architecture) -> dict[str, Any]:
-    name = next(name for name, kind in ARCHITECTURES.items() if isinstance(config, kind))
+def described(network: Members | Posterior | ModulePosterior) -> dict[str, Any]:
+    """The settings of a network, for the header of a file."""
+    header: dict[str, Any] = {}
+    if isinstance(network, (Posterior, ModulePosterior)):
+        header["prior_variance"] = network.prior_variance
+    if isinstance(network, (SpikingNetwork, Posterior)):
+        return header | describe_settings(network.config)
+    count = network.members if isinstance(network, ModuleMembers) else network.member_count
+    return header | {"architecture": None, "members": count, "output": network.output, "input_shape": list(network.input_shape or ())}
+
+
+def describe_settings(config: Architecture) -> dict[str, Any]:
+    """The settings of an architecture, for the header of a file; its name is that in `ARCHITECTURES`, or that of its class."""
+    name = next((name for name, kind in ARCHITECTURES.items() if isinstance(config, kind)), type(config).__name__)
     return {"architecture": name, "settings": _plain(config)}
 
 
 def _plain(settings: Any) -> Any:
     if is_dataclass(settings):
         return {field.name: _plain(getattr(settings, field.name)) for field in fields(settings)}
-    return list(settings) if isinstance(settings, tuple) else settings
+    if isinstance(settings, tuple):
+        return list(settings)
+    return settings if settings is None or isinstance(settings, (bool, int, float, str)) else repr(settings)
 
 
-def _config(header: dict[str, Any]) -> Architecture:
-    settings = dict(header["settings"])
-    neuron = dict(settings.pop("neuron"))
-    surrogate = Surrogate(**neuron.pop("surrogate"))
-    shaped: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-    return ARCHITECTURES[header["architecture"]](**shaped, neuron=Neuron(**neuron, surrogate=surrogate))
+def restore_settings(path: str | PathLike[str], header: Mapping[str, Any]) -> Architecture:
+    """The architecture that the header of a file names."""
+    with fitting(path):
+        settings = dict(header["settings"])
+        neuron = dict(settings.pop("neuron"))
+        surrogate = Surrogate(**neuron.pop("surrogate"))
+        shaped: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+        return ARCHITECTURES[header["architecture"]](**shaped, neuron=Neuron(**neuron, surrogate=surrogate))
+
+
+def load_ensemble(path: str | PathLike[str]) -> SpikingNetwork | Posterior:
+    """Read members or a posterior, whichever the file holds."""
+    tensors, header = read_file(path, "members", "posterior")
+    config = restore_settings(path, header)
+    if header["kind"] == "members":
+        return restore_members(path, tensors, config)
+    return restore_posterior(path, tensors, config, header["prior_variance"])

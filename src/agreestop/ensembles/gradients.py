@@ -31,11 +31,11 @@ class Gradients:
     """Calls `compute(*tensors, **settings)`, which computes the gradients of the parameters and returns figures.
 
     On a GPU one CUDA graph is captured for each combination of tensor shapes and settings, and replayed from then on; the last two are
-    kept. `compute` may draw from the generator `noise`, and may change the buffers of `model`.
+    kept. capture=False runs every call as it is. `compute` may draw from the generator `noise`, and may change the buffers of `model`.
     """
 
-    def __init__(self, compute: Callable[..., Tensor], model: Model, noise: torch.Generator) -> None:
-        self._compute, self._model, self._noise = compute, model, noise
+    def __init__(self, compute: Callable[..., Tensor], model: Model, noise: torch.Generator, capture: bool = True) -> None:
+        self._compute, self._model, self._noise, self._capture = compute, model, noise, capture
         self._parameters = [value for value in model.parameters() if value.requires_grad]
         self._calls: dict[Hashable, int] = {}
         self._graphs: dict[Hashable, _StepGraph] = {}
@@ -43,8 +43,8 @@ class Gradients:
     def __call__(self, *tensors: Tensor, **settings: Any) -> Tensor:
         """The figures; the gradients are in the parameters."""
         device = self._parameters[0].device
-        if device.type != "cuda":
-            return self._run(*tensors, **settings)
+        if device.type != "cuda" or not self._capture:
+            return self._run(*(value.to(device) for value in tensors), **settings)
         key = (*((value.shape, value.dtype) for value in tensors), *sorted(settings.items()))
         if key not in self._graphs:
             self._calls[key] = self._calls.get(key, 0) + 1

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from agreestop.common.arrays import Integers
 from agreestop.common.errors import InputError
+from agreestop.events.container import Inputs
 from agreestop.networks._kernels.upload import upload
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d
@@ -41,7 +42,7 @@ SHIFT = 4  # an image is shifted by at most this many pixels
 GAIN, OFFSET = 0.5, 0.4  # weight and bias of batch normalisation at the start
 RISE = 0.2  # share of the steps in which the learning rate rises
 
-Model: TypeAlias = TrainableMembers | Posterior
+Model: TypeAlias = TrainableMembers[SpikingNetwork] | Posterior
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,17 @@ class ImageTraining:
         if self.burn_in < 0:
             raise InputError(f"burn_in is {self.burn_in}: give the steps without gradient, 0 for none.")
 
+    @classmethod
+    def for_steps(cls, total_epochs: int, steps: int, **settings: Any) -> ImageTraining:
+        """Settings for images held for `steps` steps; three fifths of the epochs train firing rates."""
+        rate_epochs = 3 * total_epochs // 5
+        horizons = tuple(min(steps, horizon) for horizon in cls.horizons)
+        return cls(rate_epochs=rate_epochs, epochs=total_epochs - rate_epochs, horizons=horizons, **settings)
+
+    def note(self) -> str:
+        """No sentence is needed: the KL term has its full weight from the start."""
+        return ""
+
     @property
     def total_epochs(self) -> int:
         """Epochs in all, on firing rates and on spikes."""
@@ -88,9 +100,9 @@ class ImageTraining:
         """Batches in an epoch over n images; a smaller last batch is left out, since it would disturb batch normalisation."""
         return max(1, n // self.batch_size)
 
-    def recipe(self, model: Model, inputs: NDArray[Any]) -> ImageRecipe:
+    def recipe(self, model: Model, inputs: Inputs) -> ImageRecipe:
         """The recipe for a model and images (n, 1, channels, H, W)."""
-        if inputs.ndim != 5 or inputs.shape[1] != 1 or len(inputs) < 2:
+        if len(inputs.shape) != 5 or inputs.shape[1] != 1 or len(inputs) < 2:
             raise InputError(f"images has shape {inputs.shape}: (n, 1, channels, H, W) with at least two images is needed.")
         return ImageRecipe(model, self, len(inputs))
 

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from agreestop.common.arrays import Integers
 from agreestop.common.errors import InputError
+from agreestop.events.container import Inputs
 from agreestop.networks._kernels.numba_runtime import MemoryPool, numba_available, single_threaded, use_memory_pool
 from agreestop.networks._kernels.upload import as_floats
-from agreestop.networks.architectures import FullyConnected
+from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 
 from .gradients import Gradients
 from .trainable import Trainable
@@ -60,11 +61,18 @@ class StreamTraining:
         """Epochs in all."""
         return self.epochs
 
+    def note(self) -> str:
+        """A sentence for the user of a variational ensemble, whose loss may rise on purpose."""
+        if not self.warm_up * self.kl_weight:
+            return ""
+        epochs = f"the first {self.warm_up * self.epochs:.3g} epochs" if self.warm_up < 1 else "the training"
+        return f"The weight of the KL term grows from 0 during {epochs}, so the loss may rise: this is intended."
+
     def batches(self, n: int) -> int:
         """Batches in an epoch over n examples; the last may be smaller."""
         return math.ceil(n / self.batch_size)
 
-    def recipe(self, model: Trainable, inputs: NDArray[Any]) -> StreamRecipe:
+    def recipe(self, model: Trainable, inputs: Inputs) -> StreamRecipe:
         """The recipe for a model and inputs (n, T, ...)."""
         return StreamRecipe(model, self, len(inputs))
 
@@ -80,9 +88,11 @@ class StreamRecipe:
         self.optimiser: torch.optim.Optimizer = torch.optim.Adam(parameters, lr=settings.learning_rate, fused=True)
         self.noise = torch.Generator(self._device)
         self._model, self._settings, self._n = model, settings, n
-        self._gradients = Gradients(self._losses, model, self.noise)
+        ours = next((module for module in model.modules() if isinstance(module, SpikingNetwork)), None)
+        # Modules of the user may read values back to the host, which a CUDA graph cannot capture.
+        self._gradients = Gradients(self._losses, model, self.noise, capture=ours is not None)
         self._readouts: dict[int, Tensor] = {}
-        compiled = self._device.type == "cpu" and isinstance(model.config, FullyConnected) and numba_available()
+        compiled = ours is not None and isinstance(ours.config, FullyConnected) and self._device.type == "cpu" and numba_available()
         self._memory = MemoryPool() if compiled else None
 
     def step(self, inputs: NDArray[Any] | Tensor, labels: Integers, time: float, batch: int = 0) -> Tensor:
@@ -93,7 +103,7 @@ class StreamRecipe:
         grown = min(1.0, progress / settings.warm_up) if settings.warm_up else 1.0
         given = torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs
         with self._compiled_loops():
-            weight = torch.tensor(self._model.config.members * settings.kl_weight * grown)
+            weight = torch.tensor(self._model.member_count * settings.kl_weight * grown)
             figures = self._gradients(given, torch.from_numpy(labels), weight)
             self.optimiser.step()
         return figures
@@ -121,7 +131,7 @@ class StreamRecipe:
         x = as_floats(inputs.transpose(0, 1).contiguous())
         with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=settings.bf16, cache_enabled=False):
             outputs = self._model.read_out(x, self.noise, settings.steps)
-        evidence = outputs.float().cumsum(0)
+        evidence = outputs.float().cumsum(0) if self._model.output == "spikes" else outputs.float()
         steps, members = evidence.shape[:2]
         readouts = self._readout_indices(steps)
         chosen = evidence.index_select(0, readouts)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from agreestop.common.arrays import Integers
 from agreestop.common.errors import InputError
+from agreestop.events.container import Events, Inputs, dense_rows
 from agreestop.networks._kernels.upload import upload
 
 from .files import Checkpoint, load_checkpoint, save_checkpoint
@@ -71,14 +72,14 @@ class TrainingSettings(Protocol):
         """Batches in an epoch over n examples."""
         ...
 
-    def recipe(self, model: Any, inputs: NDArray[Any]) -> Recipe:
+    def recipe(self, model: Any, inputs: Inputs) -> Recipe:
         """The recipe for a model, which is moved to the device, and for inputs (n, T, ...)."""
         ...
 
 
 def train(
     model: Trainable,
-    inputs: NDArray[Any],
+    inputs: Inputs,
     labels: Integers,
     settings: TrainingSettings,
     checkpoint: Path | None = None,
@@ -88,7 +89,7 @@ def train(
 
     With `checkpoint` every epoch is saved there, and a run that finds the file continues after the last saved epoch.
     """
-    n, classes = len(inputs), model.config.classes
+    n, classes = len(inputs), model.classes
     if n != len(labels) or not n:
         raise InputError(f"there are {n} inputs and {len(labels)} labels: give as many, at least one.")
     if labels.min() < 0 or labels.max() >= classes:
@@ -108,7 +109,8 @@ def train(
         totals = torch.zeros(3, device=device)
         for batch in range(batches):
             rows = order[batch * settings.batch_size : (batch + 1) * settings.batch_size]
-            totals += recipe.step(source[rows], labels[rows], epoch + batch / batches, batch) * len(rows) / seen
+            examples = dense_rows(source, rows) if isinstance(source, Events) else source[rows]
+            totals += recipe.step(examples, labels[rows], epoch + batch / batches, batch) * len(rows) / seen
         history.append(Epoch(*totals.tolist()))
         if not math.isfinite(history[-1].loss):
             raise InputError(
@@ -135,15 +137,15 @@ def check_training_settings(settings: Any, counts: tuple[str, ...]) -> None:
         raise InputError(f"device is {settings.device!r}, but PyTorch finds no GPU: give device='cpu', or install PyTorch with CUDA.")
 
 
-def _fingerprint(settings: Any, inputs: NDArray[Any], labels: Integers) -> str:
+def _fingerprint(settings: Any, inputs: Inputs, labels: Integers) -> str:
     """A hash of all that decides the numbers of a run, but for its model and the values of its inputs. A run may change its device."""
     values = {name: value for name, value in asdict(settings).items() if name != "device"}
     text = repr((type(settings).__name__, sorted(values.items()), tuple(inputs.shape)))
     return hashlib.sha256(text.encode() + np.ascontiguousarray(labels, np.int64).tobytes()).hexdigest()
 
 
-def _on_gpu_if_it_fits(inputs: NDArray[Any], device: torch.device) -> NDArray[Any] | Tensor:
-    """The inputs, on the GPU where all of them fit, so that batches need no upload."""
-    if device.type != "cuda" or inputs.nbytes > GPU_SHARE_FOR_INPUTS * torch.cuda.mem_get_info(device)[0]:
+def _on_gpu_if_it_fits(inputs: Inputs, device: torch.device) -> Inputs | Tensor:
+    """The inputs, on the GPU if an array of all of them fits there, so that batches need no upload."""
+    if isinstance(inputs, Events) or device.type != "cuda" or inputs.nbytes > GPU_SHARE_FOR_INPUTS * torch.cuda.mem_get_info(device)[0]:
         return inputs
     return upload(inputs, device)

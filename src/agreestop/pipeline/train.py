@@ -79,7 +79,7 @@ def train_ensemble(
 
     progress("training", 0.0)
     if ensemble.kind == "deep":
-        model: TrainableMembers | Posterior = TrainableMembers(network, generator)
+        model: TrainableMembers[SpikingNetwork] | Posterior = TrainableMembers(SpikingNetwork(network, generator))
     else:
         # One draw a step is enough to learn the posterior; K members are drawn after training.
         model = Posterior(replace(network, members=1), generator, None, ensemble.prior_variance, ensemble.initial_deviation)
