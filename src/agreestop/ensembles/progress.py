@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-Progress = Callable[[str, float], None]
-"""Called with what is being done, in words, and the share that is done, from 0 to 1."""
+from agreestop.common.progress import ProgressCallback, no_progress
 
 
 @contextmanager
-def show_progress(progress: bool | Progress, note: str = "") -> Iterator[Progress]:
+def show_progress(progress: bool | ProgressCallback, note: str = "") -> Iterator[ProgressCallback]:
     """Gives a function that reports progress: the user's own, or one that draws a bar if this is a terminal.
 
     The note is one sentence that is shown first.
@@ -25,14 +24,13 @@ def show_progress(progress: bool | Progress, note: str = "") -> Iterator[Progres
 
         console = Console(stderr=True, highlight=False)
         if console.is_terminal:
-            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
             if note:
                 console.print(note, markup=False)
             columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn(compact=True))
-            with Bar(*columns, console=console, transient=True) as bar:
+            with Progress(*columns, console=console, transient=True) as bar:
                 task = bar.add_task("training", total=1.0)
                 yield lambda what, share: bar.update(task, completed=share, description=what)
             return
-    yield lambda what, share: None
+    yield no_progress
