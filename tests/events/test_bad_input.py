@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agreestop.common.errors import InputError
-from agreestop.events.camera.paths import circular_path, drift_path, saccade_path
+from agreestop.events.camera.paths import circular_path
 from agreestop.events.camera.simulator import Sensor, move_images, simulate_events
 from agreestop.events.data import EventData
 from tests.decide.strategies import assert_one_sentence
@@ -66,13 +66,12 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "half numbers": (lambda: events(inputs=[0.5, 1, 2]), r"inputs has shape \(3,\) and dtype float64: give how many inputs"),
     "ragged numbers": (lambda: events(inputs=[[0], [1, 2]]), "inputs cannot be read as one array: give how many inputs"),
     "at once": (lambda: move_images(IMAGES * 3, PATH, (5, 5)), "images reaches from 1.5 to 1.5"),
-    "no inputs": (lambda: drift_path(0, 5), "inputs is 0: give how many inputs there are, at least 1"),
-    "no steps": (lambda: drift_path(2, 0), "steps is 0: give an integer of at least 1"),
-    "speed": (lambda: drift_path(2, 5, speed=(2.0, 1.0)), r"speed is \(2.0, 1.0\): give one number of at least 0, or the lowest and"),
+    "no inputs": (lambda: circular_path(0, 5), "inputs is 0: give how many inputs there are, at least 1"),
+    "no steps": (lambda: circular_path(2, 0), "steps is 0: give an integer of at least 1"),
+    "angle": (lambda: circular_path(2, 5, angle=(2.0, 1.0)), r"angle is \(2.0, 1.0\): give one number of at least 0, or the lowest and"),
     "radius": (lambda: circular_path(2, 5, radius=-1.0), "radius is -1.0: give one number of at least 0"),
     "period": (lambda: circular_path(2, 5, period=0.5), "period is 0.5: give one number of at least 1"),
     "slow start": (lambda: circular_path(2, 5, slow_start=math.nan), "slow_start is nan: give one number"),
-    "one saccade": (lambda: saccade_path(2, 5, saccades=1), "saccades is 1: give an integer of at least 2"),
     "one axis": (lambda: data(inputs=INPUTS[0, 0, 0, 0]), r"inputs has shape \(4,\): \(n, T, \.\.\.\) is needed"),
     "steps of an image": (lambda: data(held=80), r"inputs of 6 steps are held for 80: give an image one step"),
     "wide counts": (lambda: data(inputs=INPUTS.astype(int)), "inputs has dtype int64: booleans, uint8 or float32 are needed"),

@@ -48,7 +48,7 @@ def test_what_was_made_is_found_again(kind: Any, tmp_path: Path) -> None:
     assert_same(made, make(kind))
     assert_same(found, made)
     assert found.pool.inputs.flags.writeable
-    assert [path.name for path in (tmp_path / "new").iterdir()] == [f"{KEY}.frames"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [f"{KEY}.npz"]
 
 
 def spoil(content: bytes, how: str) -> bytes:
@@ -56,18 +56,17 @@ def spoil(content: bytes, how: str) -> bytes:
     return {
         "cut": content[:-1],
         "empty": b"",
-        "longer": content + b"x",
         "bit": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
-        "digest": content[:20] + b"\xff" * 64 + content[84:],
+        "start": b"\xff" * 64 + content[64:],
         "text": b"hello\n" * 100,
-        "first line only": content[:19],
+        "half": content[:middle],
     }[how]
 
 
-@pytest.mark.parametrize("how", ["cut", "empty", "longer", "bit", "digest", "text", "first line only"])
+@pytest.mark.parametrize("how", ["cut", "empty", "bit", "start", "text", "half"])
 def test_what_is_not_whole_is_told_once_and_made_again(how: str, tmp_path: Path) -> None:
     made = cached(tmp_path, KEY, make)
-    path = tmp_path / f"{KEY}.frames"
+    path = tmp_path / f"{KEY}.npz"
     path.write_bytes(spoil(path.read_bytes(), how))
     with pytest.warns(CacheWarning, match="is damaged or is not of this cache: its frames are made again") as told:
         assert_same(cached(tmp_path, KEY, make), made)
@@ -77,7 +76,7 @@ def test_what_is_not_whole_is_told_once_and_made_again(how: str, tmp_path: Path)
 
 def test_the_file_of_another_key_is_not_taken(tmp_path: Path) -> None:
     cached(tmp_path, "other", lambda: make(seed=1))
-    (tmp_path / "other.frames").rename(tmp_path / f"{KEY}.frames")
+    (tmp_path / "other.npz").rename(tmp_path / f"{KEY}.npz")
     with pytest.warns(CacheWarning, match="is not of this cache"):
         assert_same(cached(tmp_path, KEY, make), make())
 
@@ -87,7 +86,7 @@ def test_a_cache_that_cannot_be_used_costs_only_time(tmp_path: Path) -> None:
     with pytest.warns(CacheWarning, match=r"not kept for the next time \(AGREESTOP_CACHE may .*cannot make the folder") as told:
         assert_same(cached(tmp_path / "file", KEY, make), make())
     assert len(told) == 1
-    (tmp_path / f"{KEY}.frames").mkdir()
+    (tmp_path / f"{KEY}.npz").mkdir()
     with pytest.warns(CacheWarning) as told:
         assert_same(cached(tmp_path, KEY, make), make())
     assert "cannot be read (Is a directory)" in str(told[0].message) and "not kept" in str(told[1].message)
@@ -125,7 +124,7 @@ def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "shared"))
     assert cache_folder() == tmp_path / "shared" / "agreestop"
     cached(None, KEY, make)
-    assert (tmp_path / "shared" / "agreestop" / f"{KEY}.frames").is_file()
+    assert (tmp_path / "shared" / "agreestop" / f"{KEY}.npz").is_file()
     monkeypatch.setenv("AGREESTOP_CACHE", str(tmp_path / "mine"))
     assert cache_folder() == tmp_path / "mine"
 

@@ -19,6 +19,7 @@ from agreestop.events.data import EventData, EventSplits
 from agreestop.events.datasets import catalogue, cifar10, digits, dvs_gesture, mnist_dvs, n_mnist
 from agreestop.events.datasets.braille import load_braille, load_spike_trains
 from agreestop.events.datasets.cifar10 import load_cifar10
+from agreestop.events.datasets.data_set import Archive
 from agreestop.events.datasets.dvs_gesture import load_dvs_gesture
 from agreestop.events.datasets.mnist_dvs import load_mnist_dvs
 from agreestop.events.datasets.n_mnist import load_n_mnist
@@ -136,7 +137,7 @@ def test_spike_trains_keep_the_training_part_of_their_file(tmp_path: Path) -> No
     np.savez(path, allow_pickle=False, **content)
     data = load_spike_trains(path)
     assert sizes(data) == [16, 4, 10]
-    assert data.pool.inputs.shape == (10, 8, 5, 1, 1) and data.pool.inputs.dtype == np.bool_
+    assert data.pool.inputs.shape == (10, 8, 5) and data.pool.inputs.dtype == np.bool_
     assert data.pool.name == "some, pool" and data.pool.classes == ("0", "1", "2")
     known = {row.tobytes() for row in trains[:16].astype(bool)}
     assert {row.tobytes() for row in data.training.inputs} == known
@@ -154,7 +155,7 @@ def test_spike_trains_without_a_division_are_drawn_from_all_rows(tmp_path: Path)
     np.savez(tmp_path / "all.npz", x=trains, y=np.arange(40) % 4, classes=np.array(["n", "e", "s", "w"]))
     data = load_spike_trains(tmp_path / "all.npz", seed=1)
     assert sizes(data) == [24, 6, 10] and data.pool.classes == ("n", "e", "s", "w")
-    numbers = [part.inputs[:, 0, :, 0, 0].argmax(1) for part in parts(data)]
+    numbers = [part.inputs[:, 0].argmax(1) for part in parts(data)]
     np.testing.assert_array_equal(np.sort(np.concatenate(numbers)), np.arange(40))
     for rows, part in zip(numbers, parts(data), strict=True):
         np.testing.assert_array_equal(part.labels, rows % 4)
@@ -195,9 +196,9 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
 def test_the_real_braille_letters_make_a_pool_of_300() -> None:
     data = load_braille(real("braille7.npz").parent)
     assert sizes(data) == [980, 120, 300]
-    assert data.pool.inputs.shape[1:] == (128, 12, 1, 1) and data.pool.classes == ("Space", "A", "E", "I", "O", "U", "Y")
+    assert data.pool.inputs.shape[1:] == (128, 12) and data.pool.classes == ("Space", "A", "E", "I", "O", "U", "Y")
     assert 0.3 < data.pool.inputs.mean() < 0.35
-    assert load_braille(real("braille7.npz"), steps=256, sizes=(100, 50, 370)).pool.inputs.shape == (370, 256, 12, 1, 1)
+    assert load_braille(real("braille7.npz"), steps=256, sizes=(100, 50, 370)).pool.inputs.shape == (370, 256, 12)
     with pytest.raises(InputError, match=r"421 rows of .* that are not for training are asked for, but there are 420"):
         load_braille(real("braille7.npz"), sizes=(980, 121, 300))
 
@@ -447,7 +448,7 @@ def test_workers_do_not_change_what_is_kept(tmp_path: Path, monkeypatch: pytest.
         part = EventData("some", True, np.zeros((2, steps, 1, 1, 1), bool), np.zeros(2, int), ("a",))
         return EventSplits(part, part, part)
 
-    monkeypatch.setitem(catalogue._WAYS, "gesture-sim", replace(catalogue._WAYS["gesture-sim"], function=simulate))
+    monkeypatch.setattr(catalogue, "DATA_SETS", (replace(catalogue.find("gesture-sim"), load=simulate),))
     catalogue.load("gesture-sim", workers=4)
     assert catalogue.load("gesture-sim").pool.steps == 2
     catalogue.load("gesture-sim", seed=3, steps=5)
@@ -505,8 +506,8 @@ def test_checks_tell_whole_partial_and_damaged_copies(
 
 def test_an_archive_with_the_right_checksum_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "Train.zip").write_bytes(b"recordings")
-    right = catalogue.Archive("Train.zip", hashlib.md5(b"recordings").hexdigest())
+    right = Archive("Train.zip", hashlib.md5(b"recordings").hexdigest())
     entry = catalogue.find("n-mnist")
-    monkeypatch.setattr(catalogue, "DATA_SETS", (catalogue.DataSet(**(vars(entry) | {"archives": (right,)})),))
+    monkeypatch.setattr(catalogue, "DATA_SETS", (replace(entry, archives=(right,)),))
     result = catalogue.check("n-mnist", tmp_path)
     assert "Train.zip has the right checksum" in result.found[0] and "there are no recordings" in result.problems[0]

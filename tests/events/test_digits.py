@@ -127,8 +127,8 @@ def test_every_pixel_of_a_digit_stays_in_view() -> None:
     assert 3.5 * SCALE + RADIUS[1] <= (SIZE[0] - 1) / 2
 
 
-def test_importing_the_room_loads_nothing_heavy() -> None:
-    code = "import sys, agreestop.events.digits; print([name for name in ('sklearn', 'scipy', 'torch') if name in sys.modules])"
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = "import sys, agreestop.events; print([name for name in ('sklearn', 'scipy', 'torch') if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

@@ -240,7 +240,7 @@ def test_events_are_few_at_rest_and_more_in_motion() -> None:
     ("settings", "match"),
     [
         ({"seed": -1}, "seed is -1: give an integer from 0"),
-        ({"sizes": (10, 5)}, r"sizes is \(10, 5\): give how many inputs are for training, for tuning and in the pool, each at least 1"),
+        ({"sizes": (10, 5)}, r"sizes is \(10, 5\): give how many inputs training, tuning and the pool have"),
         ({"sizes": (10, 0, 5)}, r"sizes is \(10, 0, 5\)"),
         ({"downsample": 3}, "downsample is 3: give the side of a cell in pixels, 1, 2, 4 or 8"),
         ({"downsample": 4.0}, "downsample is 4.0"),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,7 +13,8 @@ from agreestop.common.cores import cores
 from agreestop.common.errors import InputError
 from agreestop.common.files import make_folder
 from agreestop.events.data import EventData, EventSplits
-from agreestop.events.datasets.catalogue import DATA_SETS, DataSet, check, find, load
+from agreestop.events.datasets.catalogue import DATA_SETS, check, find, load
+from agreestop.events.datasets.data_set import DataSet
 from agreestop.events.files import save_events
 
 from .console import out, say
@@ -94,12 +94,12 @@ def _simulate(entry: DataSet, mnist: Path | None, seed: int, small: bool) -> Eve
     if entry.name == "digits":
         data = load(entry.name, seed=seed)
         return EventSplits(_first(data.training, training), _first(data.tuning, tuning), _first(data.pool, pool))
-    options = {"workers": cores()} if entry.name == "gesture-sim" else {}
+    options: dict[str, Any] = {"workers": cores()} if entry.name == "gesture-sim" else {}
     return load(entry.name, mnist, seed, sizes=(training, tuning, pool), cache=False, **options)
 
 
 def _first(part: EventData, count: int) -> EventData:
-    return replace(part, inputs=part.inputs[:count], labels=part.labels[:count])
+    return part.rows(slice(count))
 
 
 def _in_words(part: EventData) -> str:

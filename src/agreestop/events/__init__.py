@@ -1,7 +1,52 @@
-"""Event streams: what they are, where they come from, and a simulator of the camera that makes them."""
+"""Event streams: a container for inputs (n, T, ...), recordings, data sets, and a simulator of the event camera.
 
+    container    `Events`, sparse inputs with labels; `load` reads its files; `input_ids` hashes inputs
+    data sets    `load_data_set` by name, `load_files` for own data; each gives `EventSplits` of three `EventData`
+    recordings   readers and writers of AEDAT 2.0, AEDAT 3.1 and N-MNIST; `bin_events` turns a `Recording` into T steps
+    simulator    `simulate_events`: a `Sensor` in front of moving images
+"""
+
+from .binning import bin_events
+from .camera.paths import circular_path
+from .camera.simulator import Sensor, simulate_events
 from .container import Events, dense_rows, input_ids, input_shape
 from .data import EventData, EventSplits
+from .datasets.catalogue import DATA_SETS, NAMES, DataSet
+from .datasets.catalogue import check as check_data_set
+from .datasets.catalogue import load as load_data_set
+from .datasets.own_files import load_files
 from .files import load, load_events, save_events
+from .formats.aedat2 import read_aedat2, write_aedat2
+from .formats.aedat3 import read_aedat3, write_aedat3
+from .formats.n_mnist import read_n_mnist, write_n_mnist
+from .formats.recording import Recording, checked_recording
 
-__all__ = ["EventData", "EventSplits", "Events", "dense_rows", "input_ids", "input_shape", "load", "load_events", "save_events"]
+__all__ = [
+    "DATA_SETS",
+    "NAMES",
+    "DataSet",
+    "EventData",
+    "EventSplits",
+    "Events",
+    "Recording",
+    "Sensor",
+    "bin_events",
+    "check_data_set",
+    "checked_recording",
+    "circular_path",
+    "dense_rows",
+    "input_ids",
+    "input_shape",
+    "load",
+    "load_data_set",
+    "load_events",
+    "load_files",
+    "read_aedat2",
+    "read_aedat3",
+    "read_n_mnist",
+    "save_events",
+    "simulate_events",
+    "write_aedat2",
+    "write_aedat3",
+    "write_n_mnist",
+]

@@ -71,12 +71,12 @@ class StoredEvents:
     simulated: bool
     held: int | None
 
-    def data(self, path: str | PathLike[str], inputs: Inputs, name: str) -> EventData:
+    def data(self, path: str | PathLike[str], inputs: Inputs, name: str, classes: tuple[str, ...] | None = None) -> EventData:
         """The inputs as a labelled part of a data set; classes without names get their numbers."""
         if self.labels is None:
             raise InputError(f"{path} has no labels: add an array 'labels' with the class of each input, an integer from 0.")
-        classes = self.classes or tuple(str(label) for label in range(int(self.labels.max(initial=-1)) + 1))
-        return EventData(name, self.simulated, inputs, self.labels, classes, self.description, self.held)
+        names = classes or self.classes or tuple(str(label) for label in range(int(self.labels.max(initial=-1)) + 1))
+        return EventData(name, self.simulated, inputs, self.labels, names, self.description, self.held)
 
 
 def read_stored(path: str | PathLike[str], mmap: bool = True) -> StoredEvents:

@@ -109,7 +109,7 @@ class Performance:
 
     gesture  its place in GESTURES
     metre    as a share of the picture's smaller side
-    place    of the point between the shoulders in the picture, as shares of its height and width from the top left
+    position  of the point between the shoulders in the picture, as shares of its height and width from the top left
     cadence  cycles per second
     phase    where in its cycle the gesture starts, in turns
     reach    of the motion, 1 on average
@@ -121,7 +121,7 @@ class Performance:
     person: Person
     light: Light
     metre: float
-    place: tuple[float, float]
+    position: tuple[float, float]
     cadence: float
     phase: float
     delay: float
@@ -182,8 +182,8 @@ class _Capsule:
         metre = performance.metre * min(height, width)
         nearness = CAMERA / (CAMERA - self.ends[:, 2])
         (x, x_end), (up, up_end) = self.ends[:, 0] * nearness * metre, self.ends[:, 1] * nearness * metre
-        x, x_end = (performance.place[1] * width - 0.5 + right for right in (x, x_end))
-        y, y_end = (performance.place[0] * height - 0.5 - above for above in (up, up_end))
+        x, x_end = (performance.position[1] * width - 0.5 + right for right in (x, x_end))
+        y, y_end = (performance.position[0] * height - 0.5 - above for above in (up, up_end))
         radius, blur = self.radius * nearness.mean() * metre, max(self.blur * metre, 1.0)
         margin = radius + blur
         rows = slice(max(0, int(min(y, y_end) - margin)), max(0, int(max(y, y_end) + margin) + 2))

@@ -1,48 +1,47 @@
 """braille: letters under a moving artificial fingertip; and with it any array of spike trains in an `.npz`.
 
-The file holds arrays of spike trains, 0 or 1, and the labels 0 to C-1, either divided or not,
+The file holds arrays of spike trains, 0 or 1, and the labels 0 to C-1, divided into parts or not:
 
     x_train, x_val, x_test  (n, T, channels)     y_train, y_val, y_test  (n,)
     x                       (n, T, channels)     y                       (n,)
     classes                 (C,) the names, where there are any
 
 With a division, training is drawn from `train`, and tuning and pool from all other rows in an order drawn from the seed; without one, all
-three are drawn from all rows. So the pool is exchangeable, and what was set apart in the file stays unseen in training.
+three are drawn from all rows. So the pool is exchangeable, and rows that the file sets apart stay unseen in training.
 
-The seven letters: 1,400 readings, 200 of each, of 12 taxels in 256 steps of 5 ms (980 + 280 + 140 rows), which become 980 for training,
-120 for tuning and a pool of 300. They are of the Braille data of Müller-Cleve and others (2022), as used for the spiking benchmarks of
-NIR (Pedersen and others, 2024): a taxel's ON and OFF events are one channel.
+The seven letters: 1,400 readings, 200 of each letter, of 12 taxels in 256 steps of 5 ms (980 + 280 + 140 rows), which become 980 for
+training, 120 for tuning and a pool of 300. They come from the Braille data of Müller-Cleve and others (2022), as used for the spiking
+benchmarks of NIR (Pedersen and others, 2024): a taxel's ON and OFF events are one channel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agreestop.common.arrays import Booleans, Integers, as_count, as_seed
 from agreestop.common.errors import InputError
+from agreestop.common.npz import Arrays, read_npz
 from agreestop.decide.checks import as_labels
 
 from ..data import EventData, EventSplits
-from .division import Sizes, as_sizes, by_shares, draw
+from .data_set import FOUND, DataSet, Findings
+from .division import Done, Sizes, as_sizes, by_shares, draw, make_parts
 
 STEPS = 128
 FILE = "braille7.npz"
 CLASSES = ("Space", "A", "E", "I", "O", "U", "Y")
 ADDRESS = "https://zenodo.org/records/7050094"
-SHARES = (0.6, 0.15)  # of training and tuning, where the file has no division
-TUNING_SHARE = 2 / 7  # of what is not for training, where the file has one
+SHARES = (0.6, 0.15)  # training and tuning, where the file has no division
+TUNING_SHARE = 2 / 7  # tuning, as a share of the rows that are not for training, where the file has one
 
 DESCRIPTION = "Braille letters read by an artificial fingertip: real tactile recordings, made into events of 12 taxels"
 
 
 def load_braille(path: str | PathLike[str], steps: int = STEPS, sizes: Sizes | None = None, seed: int = 0) -> EventSplits:
-    """The seven Braille letters, (n, 128, 12, 1, 1); `path` is the file, or the folder with braille7.npz. See `load_spike_trains`."""
+    """The seven Braille letters, (n, 128, 12); `path` is the file, or the folder with braille7.npz. See `load_spike_trains`."""
     file = Path(path) / FILE if Path(path).is_dir() else Path(path)
     return load_spike_trains(file, steps, sizes, seed, "braille", CLASSES, DESCRIPTION)
 
@@ -56,16 +55,20 @@ def load_spike_trains(
     classes: tuple[str, ...] | None = None,
     description: str = "recorded spike trains",
 ) -> EventSplits:
-    """Spike trains (n, T, channels, 1, 1) of an .npz.
+    """Spike trains (n, T, channels) of an .npz.
 
-    steps    T, a divisor of the file's: a channel fires in a step if it fires in any of those that the step joins; all unless told
-    sizes    of the parts for training, for tuning, and of the pool; all rows unless told
+    steps    T, a divisor of the file's T: a channel fires in a step if it fires in any of the steps that are joined. Default: the file's
+    sizes    sizes of training, tuning and pool; by default all rows are used
     seed     chooses the parts, and their order
-    name     what the data set is called: the file's name unless told
-    classes  the names of the classes: those in the file, else their numbers
+    name     the name of the data set; by default the file's name
+    classes  the names of the classes, where the file has none; by default their numbers
     """
     as_seed(seed)
-    content = _read(path)
+    how, where = (
+        "write one with numpy.savez, without objects",
+        f"give an .npz of spike trains; those of Braille letters come from {ADDRESS}",
+    )
+    content = read_npz(path, ".npz of plain arrays", how, where)
     known, others = _known_and_others(content, path)
     arrays = [_spike_trains(content, f"x{part}", f"y{part}", path) for part in (*known, *others)]
     if len({trains.shape[1:] for trains, _ in arrays}) > 1:
@@ -73,26 +76,16 @@ def load_spike_trains(
     trains = _join_steps(np.concatenate([trains for trains, _ in arrays]), steps, path)
     labels = np.concatenate([labels for _, labels in arrays])
     rows = _divide(sum(len(labels) for _, labels in arrays[: len(known)]), len(labels), sizes, seed, path)
-    names, title = _class_names(content, classes, int(labels.max()) + 1), name or Path(path).stem
-    parts = {
-        part: EventData(f"{title}, {part}", False, trains[some], labels[some], names, description)
-        for part, some in zip(("training", "tuning", "pool"), rows, strict=True)
-    }
-    return EventSplits(**parts)
+    names = _class_names(content, classes, int(labels.max()) + 1)
+
+    def make(title: str, some: Integers, done: Done) -> EventData:
+        return EventData(title, False, trains[some], labels[some], names, description)
+
+    return make_parts(name or Path(path).stem, rows, make)
 
 
-def _read(path: str | PathLike[str]) -> Mapping[str, NDArray[Any]]:
-    try:
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:  # noqa: PTH123
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}: give an .npz of spike trains; those of Braille letters come from {ADDRESS}.") from None
-    except Exception:  # whatever zip, zlib and numpy make of bytes that are not theirs
-        raise InputError(f"{path} is not a whole .npz of plain arrays: write one with numpy.savez, without objects.") from None
-
-
-def _known_and_others(content: Mapping[str, NDArray[Any]], path: str | PathLike[str]) -> tuple[list[str], list[str]]:
-    """The endings of the arrays' names: of those for training, if the file says which, and of the others."""
+def _known_and_others(content: Arrays, path: str | PathLike[str]) -> tuple[list[str], list[str]]:
+    """The endings of the names of the arrays: those for training, where the file says which, and the others."""
     others = [part for part in ("_val", "_test") if f"x{part}" in content]
     if "x_train" in content and others:
         return ["_train"], others
@@ -103,7 +96,7 @@ def _known_and_others(content: Mapping[str, NDArray[Any]], path: str | PathLike[
 
 
 def _divide(known: int, count: int, sizes: Sizes | None, seed: int, path: str | PathLike[str]) -> list[Integers]:
-    """Rows for training, tuning and the pool, where the first `known` rows are for training, or all may be if there are none."""
+    """Rows for training, tuning and the pool. The first `known` rows are for training; if there are none, any row may be."""
     rng = np.random.default_rng(seed)
     if not known:
         return draw(count, by_shares(count, SHARES) if sizes is None else as_sizes(sizes), rng, f"rows of {path}")
@@ -113,7 +106,7 @@ def _divide(known: int, count: int, sizes: Sizes | None, seed: int, path: str | 
     return training + [known + rows for rows in draw(count - known, wanted[1:], rng, f"rows of {path} that are not for training")]
 
 
-def _spike_trains(content: Mapping[str, NDArray[Any]], x: str, y: str, path: str | PathLike[str]) -> tuple[Booleans, Integers]:
+def _spike_trains(content: Arrays, x: str, y: str, path: str | PathLike[str]) -> tuple[Booleans, Integers]:
     if y not in content:
         raise InputError(f"{path} holds {x} but not {y}: give one label for each spike train.")
     trains, labels = content[x], content[y]
@@ -125,17 +118,37 @@ def _spike_trains(content: Mapping[str, NDArray[Any]], x: str, y: str, path: str
 
 
 def _join_steps(trains: Booleans, steps: int | None, path: str | PathLike[str]) -> Booleans:
-    """(n, T, channels, 1, 1): a step is the OR of those it joins."""
+    """(n, T, channels): a step is the OR of the steps that it joins."""
     count, length, channels = trains.shape
     wanted = length if steps is None else as_count(steps, "steps")
     if length % wanted:
         divisors = ", ".join(str(step) for step in range(1, length + 1) if length % step == 0)
         raise InputError(f"steps is {wanted}, but the spike trains of {path} have {length} steps: give one of {divisors}.")
     joined: Booleans = np.logical_or.reduce(trains.reshape(count, wanted, length // wanted, channels), axis=2)
-    return joined[..., None, None]
+    return joined
 
 
-def _class_names(content: Mapping[str, NDArray[Any]], classes: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+def _class_names(content: Arrays, classes: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
     if "classes" in content:
         return tuple(str(name) for name in content["classes"])
     return classes if classes is not None and len(classes) >= count else tuple(str(label) for label in range(count))
+
+
+def _check(path: Path) -> Findings:
+    data = load_braille(path)
+    yield FOUND, f"{sum(len(part) for part in data):,} spike trains of {len(data.pool.classes)} classes."
+
+
+DATA_SET = DataSet(
+    name="braille",
+    simulated=False,
+    what="Seven Braille letters under an artificial fingertip of 12 taxels; or any spike trains in an .npz.",
+    inputs="12 channels, T = 128",
+    classes=7,
+    sizes=(980, 120, 300),
+    address=ADDRESS,
+    files="braille7.npz with x_train, y_train, x_val, y_val, x_test and y_test",
+    load=load_braille,
+    check=_check,
+    cached=False,
+)

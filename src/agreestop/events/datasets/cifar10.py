@@ -6,8 +6,8 @@ The files are those of the binary release, `cifar-10-batches-bin`: five of 10,00
                                                               and blue, each row by row
     batches.meta.txt                                          the ten names, one on each line
 
-Training and tuning are the training images in an order drawn from the seed, tuning the last of them; the pool are the test images, in
-an order drawn from the seed too. Nothing is unpickled: the Python release, which is pickled, is not read.
+Training and tuning are the training images in an order drawn from the seed, and tuning gets the last of them. The pool are the test
+images, in an order drawn from the seed too. Nothing is unpickled: the Python release, which is pickled, is not read.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from agreestop.common.arrays import Integers, as_count, as_seed
 from agreestop.common.errors import InputError
 
 from ..data import EventData, EventSplits
+from .data_set import DAMAGED, FOUND, Archive, DataSet, Findings, find_folder
 from .division import draw
 
 STEPS = 80
@@ -45,20 +46,21 @@ def load_cifar10(folder: str | PathLike[str], tuning: int = TUNING, seed: int = 
     """Images (n, 1, 3, 32, 32), bytes from 0 to 255, held for `steps`: 50,000 for training and tuning, and a pool of 10,000.
 
     folder  holds the binary release, or the folder cifar-10-batches-bin with it
-    tuning  how many of the training images are held back for tuning
+    tuning  how many of the training images are kept for tuning
     seed    chooses which, and the order of every part
+    steps   T, how long each image is shown
     """
     as_seed(seed)
     as_count(steps, "steps")
     as_count(tuning, "tuning")
-    place = find_files(folder)
-    check_names(place)
-    images, labels = (np.concatenate(parts) for parts in zip(*(read_batch(place / name) for name in TRAINING_FILES), strict=True))
+    path = find_files(folder)
+    check_names(path)
+    images, labels = (np.concatenate(parts) for parts in zip(*(read_batch(path / name) for name in TRAINING_FILES), strict=True))
     if tuning >= len(labels):
         raise InputError(f"tuning is {tuning}: give fewer than the {len(labels):,} training images.")
     rng = np.random.default_rng(seed)
     first, held_back = draw(len(labels), (len(labels) - tuning, tuning), rng, "training images")
-    new_images, new_labels = read_batch(place / TEST_FILE)
+    new_images, new_labels = read_batch(path / TEST_FILE)
     (others,) = draw(len(new_labels), (len(new_labels),), rng, "test images")
     return EventSplits(
         training=EventData("cifar10, training", False, images[first], labels[first], CLASSES, DESCRIPTION, steps),
@@ -68,16 +70,15 @@ def load_cifar10(folder: str | PathLike[str], tuning: int = TUNING, seed: int = 
 
 
 def find_files(folder: str | PathLike[str]) -> Path:
-    """Where the files of the binary release lie: the folder itself, or the one that the archive makes in it."""
-    for place in (Path(folder), Path(folder) / FOLDER):
-        if (place / TEST_FILE).is_file():
-            return place
+    """The folder with the files of the binary release: the given one, or the one that the archive makes in it."""
+    if found := find_folder(Path(folder), FOLDER, lambda path: (path / TEST_FILE).is_file()):
+        return found
     raise InputError(f"there is no file {TEST_FILE} in {folder} or in {FOLDER} there: {ADVICE}.")
 
 
-def check_names(place: Path) -> None:
-    """Refuse another order of the classes; where the list of names is missing, the order is taken to be the official one."""
-    path = place / NAMES_FILE
+def check_names(folder: Path) -> None:
+    """Refuse another order of the classes; a missing list of names is taken to have the official order."""
+    path = folder / NAMES_FILE
     if path.is_file() and tuple(path.read_text(errors="replace").split()) != CLASSES:
         raise InputError(f"{path} does not list the ten classes of CIFAR-10 in their order: {ADVICE}.")
 
@@ -95,3 +96,31 @@ def read_batch(path: Path) -> tuple[NDArray[np.uint8], Integers]:
     if labels.max() >= len(CLASSES):
         raise InputError(f"{path} holds the label {labels.max()}, but CIFAR-10 has ten classes, 0 to 9, so it is damaged: {ADVICE}.")
     return records[:, 1:].reshape(RECORDS, 1, 3, 32, 32), labels
+
+
+def _check(folder: Path) -> Findings:
+    path = find_files(folder)
+    check_names(path)
+    for name in (*TRAINING_FILES, TEST_FILE):
+        try:
+            images, _ = read_batch(path / name)
+            yield FOUND, f"{name}: {len(images):,} images."
+        except InputError as error:
+            yield DAMAGED, str(error)
+
+
+DATA_SET = DataSet(
+    name="cifar10",
+    simulated=False,
+    what="Colour photographs in ten classes, each held still for T steps.",
+    inputs="3 × 32 × 32, T = 80",
+    classes=10,
+    sizes=(45_000, 5_000, 10_000),
+    address=ADDRESS,
+    download="162 MB",
+    archives=(Archive(ARCHIVE, ARCHIVE_MD5),),
+    files="cifar-10-batches-bin with data_batch_1.bin ... data_batch_5.bin, test_batch.bin and batches.meta.txt (the binary release)",
+    load=load_cifar10,
+    check=_check,
+    cached=False,
+)

@@ -1,36 +1,40 @@
 """dvs-gesture: eleven gestures of 29 people in front of an event camera, under three lights (Amir and others, 2017).
 
-The files lie as they are published, in one folder or in DvsGesture there:
+The files lie as they are published, in the folder itself or in DvsGesture there:
 
-    trials_to_train.txt, trials_to_test.txt     the names of the recordings of either part, one a line: 98 of 23 people, 24 of 6 others
+    trials_to_train.txt, trials_to_test.txt     the recordings of either part, one name on each line: 98 of 23 people, 24 of 6 others
     user<NN>_<light>.aedat                      a recording, AEDAT 3.1 of 128 × 128 pixels: one person's gestures one after the other
-    user<NN>_<light>_labels.csv                 which gesture is when: class (1 to 11), start and end in microseconds
+    user<NN>_<light>_labels.csv                 the gestures in it: class (1 to 11), start and end in microseconds
 
 Each labelled gesture is an input: 1,176 of the training part and 288 of the test part. Its first 2.4 seconds become T = 80 steps of
-30 ms, the same for every input, and each step counts the events of 4 × 4 pixels as one, which makes 2 × 32 × 32 numbers up to 255; steps
-after a gesture's end hold nothing.
+30 ms, the same for every input. Each step counts the events of 4 × 4 pixels together, which makes 2 × 32 × 32 numbers up to 255; steps
+after a gesture's end are zero.
 
-The pool are all gestures of the test part, in an order drawn from the seed. Tuning are all gestures of some people of the training part,
-4 of 23 unless told, whom the seed chooses: so the people are new to the members there as they are in the pool.
+The pool are all gestures of the test part, in an order drawn from the seed. Tuning gets all gestures of some people of the training part
+(4 of 23 by default), whom the seed chooses: the members have seen none of these people, as they have seen nobody of the pool.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from agreestop.common.arrays import as_count, as_seed
 from agreestop.common.errors import InputError
+from agreestop.common.progress import ProgressCallback
 
 from ..binning import bin_events
 from ..camera.gestures import GESTURES
 from ..data import EventData, EventSplits
-from ..formats.aedat3 import GestureLabel, read_aedat3, read_gesture_labels
+from ..formats.aedat3 import VERSION, read_aedat3, read_gesture_labels
+from .data_set import Archive, DataSet, Findings, begins_with, check_each, compare_amount, find_folder
+from .division import Done, make_parts
 
 STEPS = 80
 STEP = 30_000  # microseconds
@@ -47,8 +51,8 @@ DESCRIPTION = "DVS128 Gesture: eleven gestures of 29 people, recorded by an even
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One recording: of whom, the file, and the file with its labels."""
+class GestureRecording:
+    """One recording: the person, the file, and the file with its labels."""
 
     person: str
     recording: Path
@@ -56,79 +60,110 @@ class Trial:
 
 
 def load_dvs_gesture(
-    folder: str | PathLike[str], tuning: int = TUNING_PEOPLE, seed: int = 0, downsample: int = 4, steps: int = STEPS
+    folder: str | PathLike[str],
+    tuning: int = TUNING_PEOPLE,
+    seed: int = 0,
+    downsample: int = 4,
+    steps: int = STEPS,
+    progress: ProgressCallback | None = None,
 ) -> EventSplits:
     """Counts of events (n, steps, 2, 128 / downsample, 128 / downsample) as uint8, in steps of 30 ms.
 
     folder      holds the files, or DvsGesture with them
-    tuning      how many people of the training part are held back for tuning
+    tuning      how many people of the training part are kept for tuning
     seed        chooses whom, and the order of every part
-    downsample  how many pixels a cell is wide and high: 1, 2, 4, 8 or 16
+    downsample  the width and height of a cell in pixels: 1, 2, 4, 8 or 16
     """
     as_seed(seed)
     as_count(steps, "steps")
     as_count(tuning, "tuning")
     if downsample not in DOWNSAMPLES:
         raise InputError(f"downsample is {downsample!r}: give the side of a cell in pixels, {', '.join(map(str, DOWNSAMPLES[:-1]))} or 16.")
-    known, new = (find_trials(folder, name) for name in LISTS)
-    if shared := {trial.recording for trial in known} & {trial.recording for trial in new}:
+    known, new = (find_recordings(folder, name) for name in LISTS)
+    if shared := {one.recording for one in known} & {one.recording for one in new}:
         raise InputError(f"{min(shared).name} is in both {LISTS[0]} and {LISTS[1]}: get the lists again from {ADDRESS}.")
     rng = np.random.default_rng(seed)
-    people = sorted({trial.person for trial in known})
+    people = sorted({one.person for one in known})
     if tuning >= len(people):
         raise InputError(f"tuning is {tuning}, but the training part has {len(people)} people: hold back fewer.")
-    held_back = {people[place] for place in rng.permutation(len(people))[:tuning]}
-    parts = {
-        "training": [trial for trial in known if trial.person not in held_back],
-        "tuning": [trial for trial in known if trial.person in held_back],
-        "pool": new,
-    }
-    return EventSplits(**{name: _bin(f"dvs-gesture, {name}", trials, downsample, steps, rng) for name, trials in parts.items()})
+    tuned = {people[index] for index in rng.permutation(len(people))[:tuning]}
+    parts = ([one for one in known if one.person not in tuned], [one for one in known if one.person in tuned], new)
+    return make_parts("dvs-gesture", parts, lambda name, some, done: _bin(name, some, downsample, steps, rng, done), progress)
 
 
-def find_trials(folder: str | PathLike[str], name: str) -> list[Trial]:
+def find_recordings(folder: str | PathLike[str], name: str) -> list[GestureRecording]:
     """The recordings that a list names, each with its labels."""
-    place = find_place(folder)
-    lines = (line.strip() for line in (place / name).read_text(errors="replace").splitlines())
-    trials = []
+    path = find_lists(folder)
+    lines = (line.strip() for line in (path / name).read_text(errors="replace").splitlines())
+    recordings = []
     for line in filter(None, lines):
         match = NAME.fullmatch(line)
         if match is None:
-            raise InputError(f"{place / name} names {line[:80]!r}, which is no user<NN>_<light>.aedat: get it again from {ADDRESS}.")
-        trial = Trial(match[1], place / line, place / f"{line.removesuffix('.aedat')}_labels.csv")
-        for path in (trial.recording, trial.labels):
-            if not path.is_file():
-                raise InputError(f"there is no file {path}, which {name} asks for: get it from {ADDRESS}.")
-        trials.append(trial)
-    if not trials:
-        raise InputError(f"{place / name} names no recordings: get it again from {ADDRESS}.")
-    return trials
+            raise InputError(f"{path / name} names {line[:80]!r}, which is no user<NN>_<light>.aedat: get it again from {ADDRESS}.")
+        one = GestureRecording(match[1], path / line, path / f"{line.removesuffix('.aedat')}_labels.csv")
+        for file in (one.recording, one.labels):
+            if not file.is_file():
+                raise InputError(f"there is no file {file}, which {name} asks for: get it from {ADDRESS}.")
+        recordings.append(one)
+    if not recordings:
+        raise InputError(f"{path / name} names no recordings: get it again from {ADDRESS}.")
+    return recordings
 
 
-def find_place(folder: str | PathLike[str]) -> Path:
-    """Where the files lie: the folder itself, or the one that the archive makes in it."""
-    for place in (Path(folder), Path(folder) / FOLDER):
-        if all((place / name).is_file() for name in LISTS):
-            return place
+def find_lists(folder: str | PathLike[str]) -> Path:
+    """The folder with the files: the given one, or the one that the archive makes in it."""
+    if found := find_folder(Path(folder), FOLDER, lambda path: all((path / name).is_file() for name in LISTS)):
+        return found
     raise InputError(f"there are no files {LISTS[0]} and {LISTS[1]} in {folder} or in {FOLDER} there: get them from {ADDRESS}.")
 
 
-def _bin(name: str, trials: Sequence[Trial], downsample: int, steps: int, rng: np.random.Generator) -> EventData:
+def _bin(name: str, recordings: Sequence[GestureRecording], downsample: int, steps: int, rng: np.random.Generator, done: Done) -> EventData:
     """The gestures of these recordings, in random order."""
-    gestures = [read_gesture_labels(trial.labels) for trial in trials]
+    gestures = [read_gesture_labels(one.labels) for one in recordings]
     count = sum(len(some) for some in gestures)
-    places = iter(rng.permutation(count))
+    rows = iter(rng.permutation(count))
     counts = np.empty((count, steps, 2, SIDE // downsample, SIDE // downsample), np.uint8)
     labels = np.empty(count, np.int64)
-    for trial, some in zip(trials, gestures, strict=True):
-        recording = read_aedat3(trial.recording)
+    for number, (one, some) in enumerate(zip(recordings, gestures, strict=True)):
+        recording = read_aedat3(one.recording)
         for gesture in some:
-            row = next(places)
+            row, window = next(rows), (gesture.start, gesture.start + steps * STEP)
             inside = recording.between(gesture.start, gesture.stop)
-            counts[row] = bin_events(inside, steps, size=counts.shape[3:], binary=False, window=_window(gesture, steps))
+            counts[row] = bin_events(inside, steps, size=counts.shape[3:], binary=False, window=window)
             labels[row] = gesture.gesture - 1
+        done(number + 1)
     return EventData(name, False, counts, labels, GESTURES, DESCRIPTION)
 
 
-def _window(gesture: GestureLabel, steps: int) -> tuple[int, int]:
-    return gesture.start, gesture.start + steps * STEP
+def _check(folder: Path) -> Findings:
+    for name, part, complete in zip(LISTS, ("training", "test"), COMPLETE, strict=True):
+        recordings = find_recordings(folder, name)
+        count = sum(len(read_gesture_labels(one.labels)) for one in recordings)
+        sentence = f"{count:,} of {complete:,} gestures of the {part} part, in {len(recordings)} recordings"
+        yield compare_amount(count, complete, sentence, ADDRESS)
+        yield from check_each([one.recording for one in recordings], begins_with(VERSION), ADDRESS)
+
+
+def _sources(folder: Path, options: Mapping[str, Any]) -> Iterable[Path]:
+    path = find_lists(folder)
+    for name in LISTS:
+        yield path / name
+        for one in find_recordings(folder, name):
+            yield one.recording
+            yield one.labels
+
+
+DATA_SET = DataSet(
+    name="dvs-gesture",
+    simulated=False,
+    what="Eleven hand and arm gestures of 29 people in front of an event camera, under three lights.",
+    inputs="2 × 32 × 32, T = 80",
+    classes=11,
+    sizes=(972, 204, 288),
+    address=ADDRESS,
+    archives=(Archive("DvsGesture.tar.gz", "8a5c71fb11e24e5ca5b11866ca6c00a1"),),
+    files="trials_to_train.txt, trials_to_test.txt, and for each recording user<NN>_<light>.aedat and user<NN>_<light>_labels.csv",
+    load=load_dvs_gesture,
+    check=_check,
+    sources=_sources,
+)

@@ -1,37 +1,41 @@
 """gesture-sim: eleven gestures of simulated people in front of a simulated event camera; a stand-in for DVS128 Gesture.
 
-Nothing in it is recorded: the people are drawn figures (`gestures`) and the events come from the camera model of `simulator`,
-as everywhere this data set is named. As in DVS128 Gesture there are 1,176 inputs of 23 people for training and a pool of 288 inputs of 6
-other people, under three illuminations, on 128 × 128 pixels; 120 inputs of 6 further people are for tuning. An input shows 2.4 seconds
+Nothing in it is recorded: the people are drawn figures (`camera.gestures`), the events come from the camera model (`camera.simulator`),
+and every description of the data says so. As in DVS128 Gesture there are 1,176 inputs of 23 people for training and a pool of 288 inputs
+of 6 other people, under three lights, on 128 × 128 pixels; 120 inputs of 6 further people are for tuning. An input shows 2.4 seconds
 in T = 80 frames of 30 ms, and a frame counts the events of 4 steps of the camera:
 
     x_t(p, v) = Σ_{steps of frame t} Σ_{pixels u of cell v} [pixel u fires with polarity p],     cells of downsample × downsample pixels
 
-Everybody starts with hanging arms, some sooner and some later, so the classes become clear only with time.
+Everybody begins with hanging arms and starts to move sooner or later, so the classes become clear only with time.
 
-Every input draws its gesture, its person among those of its part, its illumination, its place, speed and noise by itself, independently
-and from the same distributions. So the inputs of a part are exchangeable, as the guarantee of a calibrated rule assumes; the six people of
-the pool are fixed by the seed, and the guarantee is about further inputs of these six. An input follows from the seed, its part and
-its place in the part alone, never from how many others there are or which process makes it.
+Every input draws its gesture, its person among those of its part, its light, its position, speed and noise independently and from the
+same distributions. So the inputs of a part are exchangeable, as the guarantee of a calibrated rule assumes; the six people of the pool
+are fixed by the seed, and the guarantee is about further inputs of these six. An input depends only on the seed, its part and its index
+in the part, not on the number of other inputs or on the process that makes it.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Floats, Integers, as_count, as_seed, is_integer
+from agreestop.common.arrays import Integers, as_count, as_seed, is_integer
 from agreestop.common.errors import InputError
+from agreestop.common.progress import ProgressCallback
 
 from ..camera.gestures import CADENCE, GESTURES, LIGHTS, WANDERINGS, Performance, Person, render_frames
 from ..camera.simulator import Sensor, watch_frames
 from ..camera.streams import Purpose, draw_uniforms, stream_keys
 from ..data import EventData, EventSplits
+from .data_set import FOUND, DataSet, Findings
+from .division import Done, Sizes, as_sizes, make_parts
 
 STEPS = 80
 SIZE = (128, 128)
@@ -39,8 +43,8 @@ FRAME = 0.03  # seconds
 MOMENTS = 4  # steps of the camera in a frame
 SENSOR = Sensor(contrast=0.15, mismatch=0.03, refractory=1, leak=0.0002, shot_noise=0.0002, dark=0.1)
 TRAINING, TUNING, POOL = 1_176, 120, 288
-PEOPLE = (23, 6, 6)  # of the three parts, no one in two of them
-DOWNSAMPLES = (1, 2, 4, 8)  # a pixel makes two events in a frame at most, so that 8 × 8 of them still fit a byte
+PEOPLE = (23, 6, 6)  # in the three parts; nobody is in two of them
+DOWNSAMPLES = (1, 2, 4, 8)  # a pixel makes at most two events in a frame, so the count of 8 × 8 pixels fits a byte
 CHUNK = 4  # inputs that a process makes at a time
 
 PART = 2**40  # the inputs of the parts are numbered from 0, 2^40 and 2^41, and people after all inputs
@@ -54,37 +58,34 @@ DESCRIPTION = (
 
 def simulate_gestures(
     seed: int = 0,
-    sizes: tuple[int, int, int] = (TRAINING, TUNING, POOL),
+    sizes: Sizes = (TRAINING, TUNING, POOL),
     downsample: int = 4,
     steps: int = STEPS,
     workers: int = 1,
+    progress: ProgressCallback | None = None,
 ) -> EventSplits:
     """Counts of events (n, steps, 2, 128 / downsample, 128 / downsample) as uint8, simulated on 128 × 128 pixels.
 
     seed        chooses the people, the performances and the noise
-    sizes       of the parts for training, for tuning, and of the pool
-    downsample  how many pixels a cell is wide and high: 1, 2, 4 or 8
-    steps       T, the frames of an input; fewer are the first of more
-    workers     processes that share the work, which leave the result as it is; a script that asks for several must start under
-                `if __name__ == "__main__":`, for each of them imports it
+    sizes       how many inputs training, tuning and the pool have
+    downsample  the width and height of a cell in pixels: 1, 2, 4 or 8
+    steps       T, the frames of an input; with a smaller T the first frames are the same
+    workers     processes that share the work; the result does not depend on it. A script that asks for several must start under
+                `if __name__ == "__main__":`, because each process imports it
     """
     as_seed(seed)
-    if not isinstance(sizes, (tuple, list)) or len(sizes) != 3 or not all(is_integer(size) and size >= 1 for size in sizes):
-        raise InputError(f"sizes is {sizes!r}: give how many inputs are for training, for tuning and in the pool, each at least 1.")
     if not is_integer(downsample) or downsample not in DOWNSAMPLES:
         raise InputError(f"downsample is {downsample!r}: give the side of a cell in pixels, 1, 2, 4 or 8.")
     as_count(steps, "steps")
     as_count(workers, "workers")
-    parts = [
-        _watch_part(f"gesture-sim, {name}", part, size, seed, downsample, steps, workers)
-        for part, (name, size) in enumerate(zip(("training", "tuning", "pool"), sizes, strict=True))
-    ]
-    return EventSplits(*parts)
+    numbers = [part * PART + np.arange(size, dtype=np.int64) for part, size in enumerate(as_sizes(sizes))]
+    watch = partial(_watch_some, seed=seed, downsample=downsample, steps=steps)
+    return make_parts("gesture-sim", numbers, partial(_watch_part, watch=watch, seed=seed, workers=workers), progress)
 
 
 def draw_performance(number: int, seed: int) -> Performance:
     """What input `number` shows; the parts' inputs are numbered from 0, 2^40 and 2^41."""
-    draws = _Draws(seed, number)
+    draws = _NumberedDraws(seed, number)
     part = number // PART
     gesture = draws.choose(len(GESTURES))
     person = draw_person(sum(PEOPLE[:part]) + draws.choose(PEOPLE[part]), seed)
@@ -93,7 +94,7 @@ def draw_performance(number: int, seed: int) -> Performance:
         person=person,
         light=LIGHTS[draws.choose(len(LIGHTS))],
         metre=draws.between(0.54, 0.64),
-        place=(draws.between(0.48, 0.54), draws.between(0.46, 0.54)),
+        position=(draws.between(0.48, 0.54), draws.between(0.46, 0.54)),
         cadence=CADENCE[gesture] * person.tempo * draws.between(0.85, 1.15),
         phase=draws.between(0.0, 1.0),
         delay=draws.between(0.0, 0.6),
@@ -106,7 +107,7 @@ def draw_performance(number: int, seed: int) -> Performance:
 
 def draw_person(number: int, seed: int) -> Person:
     """Person `number` of the 35: 23 of the training part, then 6 of tuning and 6 of the pool."""
-    draws = _Draws(seed, FIRST_PERSON + number)
+    draws = _NumberedDraws(seed, FIRST_PERSON + number)
     skin, sleeve = draws.between(0.35, 0.8), draws.between(0.08, 0.9)
     short_sleeves = draws.between(0.0, 1.0) < 0.5
     lift, swing, fore_lift, fore_swing = (draws.between(-0.12, 0.12) for _ in range(4))
@@ -127,8 +128,8 @@ def draw_person(number: int, seed: int) -> Person:
     )
 
 
-class _Draws:
-    """One uniform number after the other from the stream of one input or person."""
+class _NumberedDraws:
+    """Uniform numbers, one after the other, from the stream of one input or person."""
 
     def __init__(self, seed: int, number: int) -> None:
         self._keys = stream_keys(seed, Purpose.PATH, [number])
@@ -146,24 +147,26 @@ class _Draws:
         return int(count * self.several(1)[0])
 
 
-def _watch_part(name: str, part: int, size: int, seed: int, downsample: int, steps: int, workers: int) -> EventData:
-    numbers = part * PART + np.arange(size, dtype=np.int64)
+Watch = Callable[[Integers], NDArray[np.uint8]]
+
+
+def _watch_part(name: str, numbers: Integers, done: Done, watch: Watch, seed: int, workers: int) -> EventData:
     labels = np.array([draw_performance(int(number), seed).gesture for number in numbers], dtype=np.int64)
-    counts = np.empty((size, steps, 2, SIZE[0] // downsample, SIZE[1] // downsample), dtype=np.uint8)
-    chunks = [numbers[start : start + CHUNK] for start in range(0, size, CHUNK)]
-    for place, made in enumerate(_watch_chunks(chunks, seed, downsample, steps, workers)):
-        counts[place * CHUNK : place * CHUNK + len(made)] = made
-    return EventData(name, True, counts, labels, GESTURES, DESCRIPTION)
+    counts: list[NDArray[np.uint8]] = []
+    for chunk in _watch_chunks([numbers[start : start + CHUNK] for start in range(0, len(numbers), CHUNK)], watch, workers):
+        counts.append(chunk)
+        done(min(len(counts) * CHUNK, len(numbers)))
+    return EventData(name, True, np.concatenate(counts), labels, GESTURES, DESCRIPTION)
 
 
-def _watch_chunks(chunks: list[Integers], seed: int, downsample: int, steps: int, workers: int) -> Iterator[NDArray[np.uint8]]:
-    """The counts of one chunk after the other, in their order."""
+def _watch_chunks(chunks: list[Integers], watch: Watch, workers: int) -> Iterator[NDArray[np.uint8]]:
+    """The counts of the chunks, in their order."""
     if workers == 1:
-        yield from map(_watch_some, chunks, repeat(seed), repeat(downsample), repeat(steps))
+        yield from map(watch, chunks)
         return
-    # fresh processes: a fork of one that runs threads, as torch and numba do, can hang
+    # Processes are started afresh: a fork of a process that runs threads, as torch and numba do, can hang.
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as processes:
-        yield from processes.map(_watch_some, chunks, repeat(seed), repeat(downsample), repeat(steps))
+        yield from processes.map(watch, chunks)
 
 
 def _watch_some(numbers: Integers, seed: int, downsample: int, steps: int) -> NDArray[np.uint8]:
@@ -173,8 +176,8 @@ def _watch_some(numbers: Integers, seed: int, downsample: int, steps: int) -> ND
 def _watch_one(number: int, seed: int, downsample: int, steps: int) -> NDArray[np.uint8]:
     """The counts (steps, 2, H, W) of one input."""
     times = np.arange(steps * MOMENTS + 1) * (FRAME / MOMENTS)
-    pictures = render_frames(draw_performance(number, seed), times, SIZE)
-    events = watch_frames(_alone(pictures), SENSOR, seed, np.array([number]))
+    pictures = (picture[None] for picture in render_frames(draw_performance(number, seed), times, SIZE))
+    events = watch_frames(pictures, SENSOR, seed, np.array([number]))
     height, width = SIZE[0] // downsample, SIZE[1] // downsample
     counts = np.empty((steps, 2, height, width), dtype=np.uint8)
     for step in range(steps):
@@ -184,6 +187,20 @@ def _watch_one(number: int, seed: int, downsample: int, steps: int) -> NDArray[n
     return counts
 
 
-def _alone(pictures: Iterator[Floats]) -> Iterator[Floats]:
-    """As frames of a batch of one."""
-    return (picture[None] for picture in pictures)
+def _check(folder: Path) -> Findings:
+    yield FOUND, "nothing is needed: everything is simulated."
+
+
+DATA_SET = DataSet(
+    name="gesture-sim",
+    simulated=True,
+    what="Eleven gestures of simulated people in front of a simulated event camera; a stand-in for dvs-gesture.",
+    inputs="2 × 32 × 32, T = 80",
+    classes=11,
+    sizes=(TRAINING, TUNING, POOL),
+    address=None,
+    files="none: everything is simulated",
+    load=simulate_gestures,
+    check=_check,
+    needs_files=False,
+)

@@ -1,26 +1,32 @@
 """mnist-dvs-sim: MNIST's handwritten digits, moving in front of a simulated event camera; a stand-in for MNIST-DVS.
 
-The images are real and the events simulated, as everywhere this data set is named. 8,000 digits for training and a pool of 2,000, as in
-the paper, and 1,000 more for tuning; 2 × 26 × 26 pixels, T = 80. Each digit sets off on a circle from rest, some sooner and some
-later. Training and tuning are the first of MNIST's training images, in an order drawn from the seed, and the pool are of its test images.
-A training digit may be shown several times, with a motion and noise of its own each time.
+The images are real, the events are simulated, and every description of the data says so. There are 8,000 digits for training and a pool
+of 2,000, as in the paper, and 1,000 more for tuning; 2 × 26 × 26 pixels, T = 80. Each digit starts from rest to move on a circle, some
+sooner and some later. Training and tuning are drawn from MNIST's training images, the pool from its test images, in an order drawn from
+the seed. A training digit may be shown several times, every time with its own motion and noise.
 """
 
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterable, Mapping
+from functools import partial
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Floats, Integers, as_count, as_seed
+from agreestop.common.arrays import Integers, as_count, as_seed
 from agreestop.common.errors import InputError
+from agreestop.common.progress import ProgressCallback
 
 from ..camera.paths import circular_path
 from ..camera.simulator import Sensor, simulate_events
 from ..data import EventData, EventSplits
+from .data_set import FOUND, DataSet, Findings
+from .division import Done, Sizes, as_sizes, draw, make_parts
 
 STEPS = 80
 SIZE = (26, 26)
@@ -31,8 +37,10 @@ PERIOD = (50.0, 80.0)
 ANGLE = (0.0, 0.25)
 SLOW_START = (60.0, 240.0)
 TRAINING, TUNING, POOL = 8_000, 1_000, 2_000
-BATCH = 250  # simulated together: a frame of doubles for each stays in the cache
-SOURCE = "https://yann.lecun.com/exdb/mnist, or any mirror of its four idx files"
+BATCH = 250  # inputs simulated together: their frames of float64 fit the processor's cache
+ADDRESS = "https://yann.lecun.com/exdb/mnist"
+SOURCE = f"{ADDRESS}, or any mirror of its four idx files"
+FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 DESCRIPTION = (
     "mnist-dvs-sim: MNIST's handwritten digits (real images) moving in front of a simulated event camera: "
@@ -41,42 +49,42 @@ DESCRIPTION = (
 
 
 def simulate_mnist(
-    folder: str | PathLike[str], seed: int = 0, sizes: tuple[int, int, int] = (TRAINING, TUNING, POOL), views: int = 1
+    folder: str | PathLike[str],
+    seed: int = 0,
+    sizes: Sizes = (TRAINING, TUNING, POOL),
+    views: int = 1,
+    progress: ProgressCallback | None = None,
 ) -> EventSplits:
     """Event streams (n, 80, 2, 26, 26) of digits of MNIST, whose four idx files, gzipped or not, lie in `folder`.
 
-    sizes: how many digits are for training, for tuning, and in the pool. views: how often each training digit is shown.
+    seed   chooses the parts, the motions and the noise
+    sizes  how many digits training, tuning and the pool have
+    views  how often each training digit is shown
     """
     as_seed(seed)
     as_count(views, "views")
-    training, tuning, pool = sizes
+    training, tuning, pool = as_sizes(sizes)
     rng = np.random.default_rng(seed)
-    known, new = _load_part(folder, "train"), _load_part(folder, "t10k")
-    for wanted, (images, _), name in ((training + tuning, known, "training"), (pool, new, "test")):
-        if wanted > len(images):
-            raise InputError(f"{wanted} {name} digits are asked for, but {folder} holds {len(images)}: ask for fewer.")
-    order, others = rng.permutation(len(known[0])), rng.permutation(len(new[0]))
-    digits = len(known[0]) + len(new[0])
-    shown = np.concatenate([order[:training] + view * digits for view in range(views)])
-    return EventSplits(
-        training=_watch("mnist-dvs-sim, training", shown, np.tile(order[:training], views), *known, seed),
-        tuning=_watch("mnist-dvs-sim, tuning", order[training : training + tuning], order[training : training + tuning], *known, seed),
-        pool=_watch("mnist-dvs-sim, pool", others[:pool] + len(known[0]), others[:pool], *new, seed),
-    )
+    (known, known_labels), (new, new_labels) = _load_part(folder, "train"), _load_part(folder, "t10k")
+    first, second = draw(len(known), (training, tuning), rng, "training digits")
+    (third,) = draw(len(new), (pool,), rng, "test digits")
+    # An input's number chooses its motion and noise: MNIST's training digits are numbered first, then its test digits, then further views.
+    digits = len(known) + len(new)
+    numbers = (np.concatenate([first + view * digits for view in range(views)]), second, third + len(known))
+    images, labels = np.concatenate((known, new)), np.concatenate((known_labels, new_labels))
+    return make_parts("mnist-dvs-sim", numbers, partial(_watch, images=images, labels=labels, seed=seed), progress)
 
 
-def _watch(name: str, numbers: Integers, rows: Integers, images: NDArray[np.uint8], labels: Integers, seed: int) -> EventData:
-    """The streams of these rows; no two inputs share their number, and so none their motion and noise."""
+def _watch(name: str, numbers: Integers, done: Done, images: NDArray[np.uint8], labels: Integers, seed: int) -> EventData:
+    """The streams of the inputs with these numbers: number i shows digit i modulo the number of digits."""
+    rows = numbers % len(labels)
     events = np.empty((len(rows), STEPS, 2, *SIZE), dtype=bool)
     for start in range(0, len(rows), BATCH):
-        some, numbered = rows[start : start + BATCH], numbers[start : start + BATCH]
-        path = circular_path(numbered, STEPS, RADIUS, PERIOD, ANGLE, either_way=False, slow_start=SLOW_START, seed=seed)
-        events[start : start + BATCH] = simulate_events(_bright(images[some]), path, SIZE, SENSOR, seed, numbered, SCALE)
+        part = slice(start, start + BATCH)
+        path = circular_path(numbers[part], STEPS, RADIUS, PERIOD, ANGLE, either_way=False, slow_start=SLOW_START, seed=seed)
+        events[part] = simulate_events(images[rows[part]] / 255.0, path, SIZE, SENSOR, seed, numbers[part], SCALE)
+        done(min(start + BATCH, len(rows)))
     return EventData(name, True, events, labels[rows], tuple("0123456789"), DESCRIPTION)
-
-
-def _bright(images: NDArray[np.uint8]) -> Floats:
-    return images / 255.0
 
 
 def _load_part(folder: str | PathLike[str], part: str) -> tuple[NDArray[np.uint8], Integers]:
@@ -103,3 +111,29 @@ def _read_idx(folder: Path, name: str, axes: int) -> NDArray[np.uint8]:
     if content[:4] != bytes((0, 0, 8, axes)) or len(content) != head + int(np.prod(shape, dtype=np.int64)):
         raise InputError(f"{path} is damaged or is no idx file of bytes with {axes} axes: get it again from {SOURCE}.")
     return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
+
+
+def _check(folder: Path) -> Findings:
+    for part in ("train", "t10k"):
+        _load_part(folder, part)
+    yield FOUND, "MNIST's four files are whole."
+
+
+def _sources(folder: Path, options: Mapping[str, Any]) -> Iterable[Path]:
+    return [path for name in FILES for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
+
+
+DATA_SET = DataSet(
+    name="mnist-dvs-sim",
+    simulated=True,
+    what="MNIST's digits moving in front of a simulated event camera; a stand-in for mnist-dvs.",
+    inputs="2 × 26 × 26, T = 80",
+    classes=10,
+    sizes=(TRAINING, TUNING, POOL),
+    address=ADDRESS,
+    download="12 MB",
+    files=f"MNIST's {', '.join(FILES[:3])} and {FILES[3]}, gzipped or not",
+    load=simulate_mnist,
+    check=_check,
+    sources=_sources,
+)

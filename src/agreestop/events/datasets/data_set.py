@@ -1,0 +1,148 @@
+"""What is known about a data set, and what the checks of data sets share.
+
+A record repeats what the official source says. Checksums are those of the official archives: CIFAR-10 publishes its own; those of N-MNIST
+and DVS128 Gesture, whose authors publish none, are the ones that the libraries Tonic and SpikingJelly check their downloads with.
+A field is None or empty where nothing is known for certain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agreestop.common.arrays import Booleans
+from agreestop.common.errors import InputError
+
+from ..data import EventSplits
+from .division import LEAST, Done
+
+FOUND, PARTIAL, DAMAGED = "found", "partial", "damaged"
+Findings = Iterator[tuple[str, str]]  # one of the three words, and a sentence
+NO_EFFECT = ("workers", "progress")  # options that leave the result as it is
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An official archive and its MD5."""
+
+    name: str
+    md5: str
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """The record of a data set.
+
+    name         the name for `load` and the command line
+    simulated    True where a simulator makes the events
+    what         what it is, in a sentence
+    inputs       the shape of an input, and T
+    classes      the number of classes
+    sizes        sizes of training, tuning and pool, as `load` makes them from all files; approximate for dvs-gesture, whose tuning part
+                 holds whole people
+    address      its official home; None where nothing needs to be fetched
+    download     the size of the download; None where it is not published, or there is none
+    archives     the official archives whose checksum is known
+    files        what must lie in the folder
+    load         makes the three parts; its first argument is the folder where `needs_files`
+    check        looks at the files in the folder
+    sources      the files that the frames are made from, given the folder and the options; they are part of the key of the cache
+    needs_files  whether there is a folder of files
+    cached       whether making the frames takes long enough to keep them in the cache
+    """
+
+    name: str
+    simulated: bool
+    what: str
+    inputs: str
+    classes: int
+    sizes: tuple[int, int, int]
+    address: str | None
+    files: str
+    load: Callable[..., EventSplits]
+    check: Callable[[Path], Findings]
+    sources: Callable[[Path, Mapping[str, Any]], Iterable[Path]] = lambda folder, options: ()
+    download: str | None = None
+    archives: tuple[Archive, ...] = ()
+    needs_files: bool = True
+    cached: bool = True
+
+    def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All options of `load`: those given, and the defaults of the others."""
+        known = {option: value.default for option, value in list(signature(self.load).parameters.items())[self.needs_files :]}
+        for option in given:
+            if option not in known:
+                names = ", ".join(name for name in known if name != "progress")
+                raise InputError(f"{self.name} has no option {option!r}: it has {names}.")
+        return known | dict(given)
+
+    def folder(self, given: Path | None) -> Path:
+        """The folder with the files, which must exist."""
+        if given is None or not given.exists():
+            what = "no folder is given" if given is None else f"there is no {given}"
+            raise InputError(f"{what}: give the folder with the files of {self.name}, which come from {self.address}.")
+        return given
+
+    def findings(self, given: Path | None) -> Findings:
+        """What is found, missing or damaged."""
+        try:
+            folder = self.folder(given) if self.needs_files else Path()
+            yield from self._check_archives(folder)
+            yield from self.check(folder)
+        except InputError as error:
+            yield DAMAGED, str(error)
+
+    def _check_archives(self, folder: Path) -> Findings:
+        for archive in self.archives:
+            path = folder / archive.name
+            if path.is_file():
+                with path.open("rb") as stream:
+                    md5 = hashlib.file_digest(stream, "md5").hexdigest()
+                if md5 == archive.md5:
+                    yield FOUND, f"{archive.name} has the right checksum, md5 {md5}."
+                else:
+                    yield DAMAGED, f"{archive.name} has the md5 {md5}, not {archive.md5}: get it again from {self.address}."
+
+
+def compare_amount(count: int, complete: int, sentence: str, address: str) -> tuple[str, str]:
+    """Whether everything that `sentence` speaks of is there, or enough for three parts, or too little."""
+    if count == complete:
+        return FOUND, f"{sentence}."
+    return PARTIAL if count >= LEAST else DAMAGED, f"{sentence}: get the others from {address}."
+
+
+def check_each(paths: Iterable[Path], is_whole: Callable[[Path], bool], address: str) -> Findings:
+    """A finding if any file is damaged."""
+    wrong = [path for path in paths if not is_whole(path)]
+    if wrong:
+        yield DAMAGED, f"{len(wrong):,} files are damaged, the first of them {wrong[0]}: get them again from {address}."
+
+
+def begins_with(start: bytes) -> Callable[[Path], bool]:
+    """Whether a file begins with these bytes."""
+
+    def check(path: Path) -> bool:
+        with path.open("rb") as stream:
+            return stream.read(len(start)) == start
+
+    return check
+
+
+def find_folder(folder: Path, inner: str, holds: Callable[[Path], bool]) -> Path | None:
+    """The folder itself, or the one that the archive makes in it, whichever holds the files."""
+    return next((path for path in (folder, folder / inner) if holds(path)), None)
+
+
+def bin_files(paths: Iterable[Path], shape: tuple[int, ...], bin_file: Callable[[Path], Booleans], done: Done) -> Booleans:
+    """The frames of one recording after the other, (files, T, 2, H, W)."""
+    frames = np.empty(shape, dtype=bool)
+    for row, path in enumerate(paths):
+        frames[row] = bin_file(path)
+        done(row + 1)
+    return frames
