@@ -31,8 +31,12 @@ BATCH = 256
 
 
 def summarise(inputs: NDArray[Any], steps_read: int) -> NDArray[np.float32]:
-    """What a policy reads from inputs (n, steps, channels, H, W): the sum of the first `steps_read` steps, (n, channels, H, W)."""
+    """What a policy reads from inputs (n, steps, channels, H, W): the sum of the first `steps_read` steps, (n, channels, H, W).
+
+    Inputs (n, steps, channels) of a one-dimensional sensor are frames of one pixel.
+    """
     _check_steps_read(steps_read)
+    inputs = inputs[..., None, None] if inputs.ndim == 3 else inputs
     if inputs.ndim != 5 or inputs.shape[1] < steps_read:
         raise InputError(f"inputs has shape {inputs.shape}: (n, steps, channels, H, W) with at least {steps_read} steps is needed.")
     return inputs[:, :steps_read].sum(axis=1, dtype=np.float32)

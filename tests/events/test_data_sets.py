@@ -511,3 +511,16 @@ def test_an_archive_with_the_right_checksum_is_found(tmp_path: Path, monkeypatch
     monkeypatch.setattr(catalogue, "DATA_SETS", (replace(entry, archives=(right,)),))
     result = catalogue.check("n-mnist", tmp_path)
     assert "Train.zip has the right checksum" in result.found[0] and "there are no recordings" in result.problems[0]
+
+
+def test_loading_reports_its_progress_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_n_mnist_folder(tmp_path, 30, 20)
+    reports: list[tuple[str, float]] = []
+    catalogue.load("n-mnist", tmp_path, cache=False, progress=lambda what, share: reports.append((what, share)))
+    shares = [share for _, share in reports]
+    assert reports[0] == ("n-mnist: training", 0.0) and reports[-1] == ("n-mnist", 1.0)
+    assert shares == sorted(shares) and len(shares) > 50
+    assert list(dict(reports)) == ["n-mnist: training", "n-mnist: tuning", "n-mnist: pool", "n-mnist"]
+    gestures: list[float] = []
+    catalogue.load("gesture-sim", sizes=(5, 1, 1), steps=2, cache=False, progress=lambda what, share: gestures.append(share))
+    assert gestures[:3] == [0.0, 4 / 7, 5 / 7] and gestures[-1] == 1.0

@@ -1,9 +1,9 @@
 """Event streams: a container for inputs (n, T, ...), recordings, data sets, and a simulator of the event camera.
 
-    container    `Events`, sparse inputs with labels; `load` reads its files; `input_ids` hashes inputs
-    data sets    `load_data_set` by name, `load_files` for own data; each gives `EventSplits` of three `EventData`
-    recordings   readers and writers of AEDAT 2.0, AEDAT 3.1 and N-MNIST; `bin_events` turns a `Recording` into T steps
-    simulator    `simulate_events`: a `Sensor` in front of moving images
+container    `Events`, sparse inputs with labels; `load` reads its files; `input_ids` hashes inputs
+data sets    `load_data_set` by name, `load_files` for own data; each gives `EventSplits` of three `EventData`
+recordings   readers and writers of AEDAT 2.0, AEDAT 3.1 and N-MNIST; `bin_events` turns a `Recording` into T steps
+simulator    `simulate_events`: a `Sensor` in front of moving images
 """
 
 from .binning import bin_events
@@ -11,9 +11,10 @@ from .camera.paths import circular_path
 from .camera.simulator import Sensor, simulate_events
 from .container import Events, dense_rows, input_ids, input_shape
 from .data import EventData, EventSplits
-from .datasets.catalogue import DATA_SETS, NAMES, DataSet
+from .datasets.catalogue import DATA_SETS, NAMES
 from .datasets.catalogue import check as check_data_set
 from .datasets.catalogue import load as load_data_set
+from .datasets.data_set import DataSet
 from .datasets.own_files import load_files
 from .files import load, load_events, save_events
 from .formats.aedat2 import read_aedat2, write_aedat2
