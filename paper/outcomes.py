@@ -23,6 +23,7 @@ from agreestop.common.errors import InputError
 from agreestop.decide.build import AnyRule
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.confidence_rules import DCSNN, SEENN
+from agreestop.decide.evidence import Evidence
 from agreestop.decide.rule import shortage
 from agreestop.decide.score_files import Spikes
 from agreestop.decide.splits import split_figures
@@ -136,7 +137,7 @@ class RuleMeasurer:
         tuned = tune(rule, scores, self.tuning.labels, times, min(n, len(scores) // 2), seed=self.settings.seed)
         return tuned.rule, tuned.trials[0].name
 
-    def _read(self, rule: AnyRule, members: int) -> Floats:
+    def _read(self, rule: AnyRule, members: int) -> Evidence:
         """The evidence (n, M, ...) that the rule reads off the pool. Rows that it was tuned on are refused."""
         evidence, marks = [], []
         for index, step in enumerate(rule.checkpoints):
@@ -146,7 +147,7 @@ class RuleMeasurer:
                 marks.append(mark_cells(scores))
         if rule.tuned is not None and (reuse := rule.tuned.reuse(join_marks(np.stack(marks, axis=1)))):
             raise InputError(f"pool: {reuse}")
-        return np.stack(evidence, axis=1)
+        return Evidence.stack(evidence)
 
 
 @cache

@@ -29,10 +29,11 @@ from agreestop.common.arrays import Booleans, Floats, Integers, as_floats, as_se
 from agreestop.common.errors import InputError
 from agreestop.common.progress import ProgressCallback
 from agreestop.decide.checks import as_checkpoints, as_max_set_size, columns_of
+from agreestop.decide.evidence import Evidence, Index
 from agreestop.decide.levels import Target, as_target
-from agreestop.decide.policies import ConfidenceThreshold, Verdict
+from agreestop.decide.policies import ConfidenceThreshold, State, Verdict
 from agreestop.decide.pooling import MODEL_AVERAGE
-from agreestop.decide.rule import settle
+from agreestop.decide.rule import validate
 from agreestop.decide.score_files import Scores
 from agreestop.decide.splits import repeat_splits
 from agreestop.decide.tuned_rows import TunedRows
@@ -176,19 +177,19 @@ class PickedTimes:
     tuned: TunedRows | None
 
     def __post_init__(self) -> None:
-        settle(self)
+        validate(self)
 
-    def evidence(self, index: int, log_confidence: Floats) -> Floats:
+    def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         """Averaged log-confidence (n, C), then for each policy 1 where it picks this time, else 0."""
         if len(log_confidence) != len(self.picked):
             raise InputError(
                 f"there are scores of {len(log_confidence)} rows and picked times of {len(self.picked)}: give the scores of the same pool."
             )
-        return np.concatenate([MODEL_AVERAGE.pool(log_confidence), self.picked[:, index]], axis=1)
+        return Evidence(np.concatenate([MODEL_AVERAGE.pool(log_confidence), self.picked[:, index]], axis=1))
 
-    def fit(self, evidence: Floats, labels: Integers, classes: int) -> PickedPolicy:
-        picked = evidence[:, :, classes:] == 1
-        right = _holds(evidence[:, :, :classes], labels, self.max_set_size)
+    def fit(self, evidence: Evidence, labels: Integers, classes: int) -> PickedPolicy:
+        picked = evidence.values[:, :, classes:] == 1
+        right = _holds(evidence.values[:, :, :classes], labels, self.max_set_size)
         correct = np.count_nonzero(picked & right[:, :, None], axis=(0, 1)).tolist()
         waited = np.einsum("nmb,m->b", picked, np.array(self.checkpoints, dtype=np.float64)).tolist()
         needed = as_target(self.target) * len(labels)
@@ -215,17 +216,17 @@ class PickedPolicy:
     classes: int
     max_set_size: int
 
-    def start(self, count: int, classes: int, first: int) -> Floats:
-        return np.empty((count, 0))
+    def start(self, count: int, classes: int, first: int) -> State:
+        return State(count)
 
-    def judge(self, index: int, last: bool, evidence: Floats, state: Floats) -> Verdict:
-        sets = _answers(evidence[:, : self.classes], self.max_set_size)
-        return Verdict((evidence[:, self.classes + self.chosen] == 1) | last, sets, state)
+    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        sets = _answers(evidence.values[:, : self.classes], self.max_set_size)
+        return Verdict((evidence.values[:, self.classes + self.chosen] == 1) | last, sets, state)
 
 
 def _answers(confidence: Floats, max_set_size: int) -> Booleans:
     """The top I classes of pooled log-confidences (b, C), the answer of every rule without a guarantee."""
-    return ConfidenceThreshold(-math.inf, max_set_size).judge(0, True, confidence, np.empty((len(confidence), 0))).sets
+    return ConfidenceThreshold(-math.inf, max_set_size).judge(0, True, Evidence(confidence), State(len(confidence))).sets
 
 
 def _holds(confidence: Floats, labels: Integers, max_set_size: int) -> Booleans:

@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 import agreestop as ag
 from agreestop.common.arrays import Booleans, Floats, Integers
+from agreestop.decide.evidence import Evidence
 
 Rule = ag.SpikeCP | ag.AgreeStop | ag.DCSNN | ag.SEENN
 
@@ -79,6 +80,19 @@ def assert_same_decisions(first: ag.Decisions, second: ag.Decisions) -> None:
     assert first.checkpoints == second.checkpoints
 
 
+def assert_same_evidence(first: Evidence, second: Evidence) -> None:
+    np.testing.assert_array_equal(first.values, second.values)
+    assert (first.log_risk is None) == (second.log_risk is None)
+    if first.log_risk is not None and second.log_risk is not None:
+        np.testing.assert_array_equal(first.log_risk, second.log_risk)
+
+
+def risk_of(evidence: Evidence) -> Floats:
+    """log e of a rule that estimates it."""
+    assert evidence.log_risk is not None
+    return evidence.log_risk
+
+
 def assert_one_sentence(message: str) -> None:
     """What a user is told: one sentence with a full stop."""
     assert message.endswith("."), message
@@ -108,9 +122,9 @@ def score_tables(draw: st.DrawFn, most_rows: int = 4) -> ScoreTable:
 
 
 class RiskTable(NamedTuple):
-    """Evidence (n, M, C + 1), labels (n,) and the largest set that may stop."""
+    """Evidence of all checkpoints, labels (n,) and the largest set that may stop."""
 
-    evidence: Floats
+    evidence: Evidence
     labels: Integers
     max_set_size: int
 
@@ -124,15 +138,16 @@ def risk_tables(draw: st.DrawFn, most_rows: int = 4) -> RiskTable:
     n, checkpoints, classes = draw(st.integers(1, most_rows)), draw(st.integers(1, 4)), draw(st.integers(1, 5))
     max_set_size = draw(st.integers(1, classes + 1))
     cells = st.permutations(range(-7, 0)).map(lambda values: values[:classes])
-    evidence = np.empty((n, checkpoints, classes + 1))
+    evidence = Evidence(np.empty((n, checkpoints, classes)), np.empty((n, checkpoints)))
+    assert evidence.log_risk is not None
     any_risk = draw(st.booleans())
     for row in range(n):
         for index in range(checkpoints):
             mass = np.array(draw(cells), dtype=np.float64)
             mass[mass.argmax()] = 0.0
             tail = np.sort(mass)[::-1][max_set_size] if max_set_size < classes else -np.inf
-            evidence[row, index, :-1] = mass
-            evidence[row, index, -1] = draw(st.sampled_from([-np.inf, -6.0, -4.0, -3.0, -2.0, -1.0, 0.0])) if any_risk else tail
+            evidence.values[row, index] = mass
+            evidence.log_risk[row, index] = draw(st.sampled_from([-np.inf, -6.0, -4.0, -3.0, -2.0, -1.0, 0.0])) if any_risk else tail
     labels = draw(hnp.arrays(np.int64, n, elements=st.integers(0, classes - 1)))
     return RiskTable(evidence, labels, max_set_size)
 

@@ -9,18 +9,27 @@ import pytest
 from hypothesis import given, settings
 
 import agreestop as ag
-from agreestop.common.arrays import Floats
+from agreestop.decide.calibrated import gather_evidence
+from agreestop.decide.evidence import Evidence
 from agreestop.decide.first_failures import first_failures
 from agreestop.decide.policies import RiskThreshold, run_policy
-from tests.decide.strategies import RiskTable, between, breaking_points, calibrate_quietly, make_sample, risk_tables
+from tests.decide.strategies import RiskTable, between, breaking_points, calibrate_quietly, make_sample, risk_of, risk_tables
 
 both_forms = pytest.mark.parametrize("fill", [False, True])
 
 
-def answer(evidence: Floats, threshold: float, max_set_size: int, fill: bool) -> tuple[int, set[int]]:
-    """Where one input (M, C + 1) stops, and what it answers, in the words of the definition."""
-    for index, row in enumerate(evidence.tolist()):
-        *mass, risk = row
+def rows_of(evidence: Evidence) -> list[Evidence]:
+    """The evidence of each input: log ρ (M, C) and log e (M,)."""
+    return [evidence[row] for row in range(len(evidence))]
+
+
+def all_points(evidence: Evidence) -> tuple[float, ...]:
+    return breaking_points(np.append(evidence.values, risk_of(evidence)))
+
+
+def answer(evidence: Evidence, threshold: float, max_set_size: int, fill: bool) -> tuple[int, set[int]]:
+    """Where one input stops, and what it answers, in the words of the definition."""
+    for index, (mass, risk) in enumerate(zip(evidence.values.tolist(), risk_of(evidence).tolist(), strict=True)):
         ranked = sorted(range(len(mass)), key=lambda label: -mass[label])
         best = set(ranked[:max_set_size])
         kept = {label for label in ranked if mass[label] >= threshold}
@@ -31,13 +40,13 @@ def answer(evidence: Floats, threshold: float, max_set_size: int, fill: bool) ->
     raise AssertionError
 
 
-def misses(evidence: Floats, label: int, threshold: float, max_set_size: int, fill: bool) -> bool:
+def misses(evidence: Evidence, label: int, threshold: float, max_set_size: int, fill: bool) -> bool:
     return label not in answer(evidence, threshold, max_set_size, fill)[1]
 
 
-def first_failure(evidence: Floats, label: int, max_set_size: int, fill: bool) -> float:
+def first_failure(evidence: Evidence, label: int, max_set_size: int, fill: bool) -> float:
     """inf of the thresholds that miss. Everything is constant on (previous v, v], so each value and one number before it say all."""
-    points = breaking_points(evidence)
+    points = all_points(evidence)
     starts, insides, ends = (-math.inf, *points), between(points), (*points, math.inf)
     for start, inside, end in zip(starts, insides, ends, strict=True):
         missed = misses(evidence, label, inside, max_set_size, fill)
@@ -52,7 +61,7 @@ def first_failure(evidence: Floats, label: int, max_set_size: int, fill: bool) -
 @settings(max_examples=300)
 def test_first_failure_is_the_infimum_of_the_thresholds_that_miss(fill: bool, table: RiskTable) -> None:
     failures = first_failures(table.evidence, table.labels, table.max_set_size, fill)
-    rows = zip(table.evidence, table.labels.tolist(), strict=True)
+    rows = zip(rows_of(table.evidence), table.labels.tolist(), strict=True)
     assert failures.tolist() == [first_failure(row, label, table.max_set_size, fill) for row, label in rows]
 
 
@@ -60,8 +69,8 @@ def test_first_failure_is_the_infimum_of_the_thresholds_that_miss(fill: bool, ta
 @given(table=risk_tables())
 def test_no_threshold_up_to_the_first_failure_misses(fill: bool, table: RiskTable) -> None:
     failures = first_failures(table.evidence, table.labels, table.max_set_size, fill)
-    for row, label, failure in zip(table.evidence, table.labels.tolist(), failures.tolist(), strict=True):
-        points = breaking_points(row)
+    for row, label, failure in zip(rows_of(table.evidence), table.labels.tolist(), failures.tolist(), strict=True):
+        points = all_points(row)
         for threshold in (-math.inf, failure, *points, *between(points)):
             if threshold <= failure:
                 assert not misses(row, label, threshold, table.max_set_size, fill)
@@ -76,13 +85,13 @@ def test_filled_answers_fail_no_earlier(table: RiskTable) -> None:
 @both_forms
 @given(table=risk_tables())
 def test_the_policy_answers_as_defined(fill: bool, table: RiskTable) -> None:
-    checkpoints, classes = table.evidence.shape[1], table.evidence.shape[2] - 1
-    points = breaking_points(table.evidence)
+    classes = table.evidence.values.shape[2]
+    points = all_points(table.evidence)
     for threshold in (-math.inf, *points, *between(points), math.inf):
         policy = RiskThreshold(threshold, table.max_set_size, fill)
         state = policy.start(len(table.evidence), classes, 0)
-        stops, sets = run_policy(policy, lambda index, active: table.evidence[active, index], state, checkpoints, classes)
-        for row, stop, kept in zip(table.evidence, stops.tolist(), sets, strict=True):
+        stops, sets = run_policy(policy, table.evidence, state, classes)
+        for row, stop, kept in zip(rows_of(table.evidence), stops.tolist(), sets, strict=True):
             assert (stop, set(np.flatnonzero(kept).tolist())) == answer(row, threshold, table.max_set_size, fill)
 
 
@@ -91,8 +100,8 @@ def test_the_policy_answers_as_defined(fill: bool, table: RiskTable) -> None:
 def test_the_calibrated_rule_uses_the_kth_smallest_first_failure(fill: bool, max_set_size: int) -> None:
     sample = make_sample(49, checkpoints=3, members=2)
     rule = ag.AgreeStop(0.9, (1, 2, 3), max_set_size, fill=fill)
-    evidence = np.stack([rule.evidence(index, sample.log_confidence[:, index]) for index in range(3)], axis=1)
-    failures = [first_failure(row, label, max_set_size, fill) for row, label in zip(evidence, sample.labels.tolist(), strict=True)]
+    evidence = gather_evidence(rule, sample.log_confidence, [0, 1, 2])
+    failures = [first_failure(row, label, max_set_size, fill) for row, label in zip(rows_of(evidence), sample.labels.tolist(), strict=True)]
     policy = calibrate_quietly(rule, sample).policy
     assert isinstance(policy, RiskThreshold)
     assert policy.threshold == sorted(failures)[5 - 1], "50 times 0.1 examples may fail"
@@ -101,7 +110,7 @@ def test_the_calibrated_rule_uses_the_kth_smallest_first_failure(fill: bool, max
 def test_class_conditional_calibration_takes_the_smallest_threshold() -> None:
     sample = make_sample(80, checkpoints=3, members=1, classes=2, tied=False)
     rule = ag.AgreeStop(0.8, (1, 2, 3), 1, class_conditional=True)
-    evidence = np.stack([rule.evidence(index, sample.log_confidence[:, index]) for index in range(3)], axis=1)
+    evidence = gather_evidence(rule, sample.log_confidence, [0, 1, 2])
     failures = first_failures(evidence, sample.labels, 1, False)
     each = [float(np.sort(failures[sample.labels == label])[8 - 1]) for label in (0, 1)]
     policy = calibrate_quietly(rule, sample).policy

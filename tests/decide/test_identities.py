@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import agreestop as ag
 from agreestop.common.arrays import Booleans, Floats
+from agreestop.decide.evidence import Evidence
 from agreestop.decide.levels import order_statistic, quantile_rank
-from agreestop.decide.policies import StoppingThreshold
+from agreestop.decide.policies import State, StoppingThreshold
 from agreestop.decide.pooling import Pooling
 from agreestop.decide.stop_aware import StopProfile, last_failures
 from tests.decide.strategies import Rule, Sample, assert_same_decisions, calibrate_quietly, exponents, make_sample, sets_at_checkpoints
@@ -158,7 +159,7 @@ def stop_aware_floor(sample: Sample, target: str, max_set_size: int) -> float:
 def test_with_one_checkpoint_the_stop_aware_set_at_its_floor_is_contained(seed: int, target: str, size: int) -> None:
     calibration, test = halves(seed, checkpoints=1)
     policy = StoppingThreshold(stop_aware_floor(calibration, target, size), size)
-    sets = policy.judge(0, True, pooled_scores(test)[:, 0], np.empty((len(test.labels), 0))).sets
+    sets = policy.judge(0, True, Evidence(pooled_scores(test)[:, 0]), State(len(test.labels))).sets
     simultaneous = ag.SpikeCP(target, (1,), size, pooling=ag.MergeConfidence(), calibration="simultaneous")
     assert not (sets & ~decide(simultaneous, calibration, test).sets).any()
 

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 import agreestop as ag
 from agreestop.decide.learned_risk import FEATURES, agreement_features
 from agreestop.decide.risks import Tails
-from tests.decide.strategies import make_sample
+from tests.decide.strategies import make_sample, risk_of
 
 SAMPLE = make_sample(200, checkpoints=3, members=3, classes=5, tied=False)
 
@@ -46,7 +46,7 @@ def test_the_risk_is_the_probability_that_scikit_learn_gives() -> None:
     features = np.concatenate(parts)
     scaled = (features - features.mean(axis=0)) / features.std(axis=0)
     model = LogisticRegression(max_iter=1000).fit(scaled, np.concatenate(misses))
-    computed = np.concatenate([np.exp(risk.evidence(index, SAMPLE.log_confidence[:, index], 2)[:, -1]) for index in range(3)])
+    computed = np.concatenate([np.exp(risk_of(risk.evidence(index, SAMPLE.log_confidence[:, index], 2))) for index in range(3)])
     np.testing.assert_allclose(computed, model.predict_proba(scaled)[:, 1], rtol=1e-8)
 
 

@@ -201,6 +201,36 @@ def test_stream_equals_batch(case: Case) -> None:
                 break
 
 
+def test_inputs_may_stand_at_different_checkpoints(case: Case) -> None:
+    """One step over inputs at different checkpoints gives what a step for each checkpoint gives, state and all."""
+    values = np.ascontiguousarray(case.data.test.log_confidence[:, COLUMNS])
+    rows = np.arange(len(values))
+    for indices in (rows % 3, np.zeros(50, dtype=np.int64), np.full(50, 2)):
+        state = case.calibrated.start(50)
+        together = case.calibrated.step(indices, values[rows, indices], state)
+        for index in np.unique(indices).tolist():
+            chosen = indices == index
+            apart = case.calibrated.step(index, values[chosen, index], state.rows(chosen))
+            np.testing.assert_array_equal(together.stop[chosen], apart.stop)
+            np.testing.assert_array_equal(together.sets[chosen & together.stop], apart.sets[apart.stop])
+            assert len(apart.state) == chosen.sum()
+            for kept, expected in (
+                (together.state.rows(chosen).largest, apart.state.largest),
+                (together.state.rows(np.flatnonzero(chosen)).uniforms, apart.state.uniforms),
+            ):
+                assert (kept is None) == (expected is None)
+                if kept is not None and expected is not None:
+                    np.testing.assert_array_equal(kept, expected)
+        assert together.stop[indices == 2].all()
+
+
+def test_no_inputs_may_be_judged(case: Case) -> None:
+    none = np.empty((0, case.members, CLASSES))
+    for index in (0, np.empty(0, dtype=np.int64)):
+        verdict = case.calibrated.step(index, none, case.calibrated.start(0))
+        assert (verdict.stop.shape, verdict.sets.shape, len(verdict.state)) == ((0,), (0, CLASSES), 0)
+
+
 def test_order_of_calibration_rows_does_not_matter(case: Case) -> None:
     order = np.random.default_rng(5).permutation(case.calibrated.n)
     moved = case.rule.calibrate(*case.data.calibration.rows(order), times=TIMES)

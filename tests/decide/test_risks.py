@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import agreestop as ag
 from agreestop.common.arrays import Floats
+from agreestop.decide.evidence import Evidence
 from agreestop.decide.risks import Tails
-from tests.decide.strategies import make_sample
+from tests.decide.strategies import assert_same_evidence, make_sample, risk_of
 
 TIMES = (2, 4, 6)
 every_kind = pytest.mark.parametrize("kind", ["top mass", "learned", "shaped"])
@@ -45,8 +46,9 @@ def test_a_sure_network_keeps_a_risk_above_zero() -> None:
     """1 - Σ would cancel to 0 here; the sum of the tail does not."""
     values = ag.log_confidence([[80.0, 0.0, 0.0], [75.0, 0.0, 0.0]])[:, None]
     evidence = ag.TopMass().evidence(0, values, 1)
-    assert evidence[:, -1] == pytest.approx([math.log(2) - 80, math.log(2) - 75], rel=1e-14)
-    assert evidence[0, -1] < evidence[1, -1]
+    log_risk = risk_of(evidence)
+    assert log_risk == pytest.approx([math.log(2) - 80, math.log(2) - 75], rel=1e-14)
+    assert log_risk[0] < log_risk[1]
 
 
 @pytest.mark.parametrize("max_set_size", [1, 2, 3])
@@ -56,14 +58,14 @@ def test_evidence_is_the_mass_of_each_tail_and_the_mass_outside(max_set_size: in
     probabilities = np.exp(values).mean(axis=1)
     probabilities /= probabilities.sum(axis=1, keepdims=True)
     later = probabilities[:, :, None] >= probabilities[:, None, :]
-    assert np.exp(evidence[:, :-1]) == pytest.approx((later * probabilities[:, None, :]).sum(axis=2))
-    assert np.exp(evidence[:, -1]) == pytest.approx(np.sort(probabilities, axis=1)[:, : 4 - max_set_size].sum(axis=1))
+    assert np.exp(evidence.values) == pytest.approx((later * probabilities[:, None, :]).sum(axis=2))
+    assert np.exp(risk_of(evidence)) == pytest.approx(np.sort(probabilities, axis=1)[:, : 4 - max_set_size].sum(axis=1))
 
 
 @pytest.mark.parametrize("max_set_size", [4, 5])
 def test_nothing_is_outside_all_classes(max_set_size: int) -> None:
     evidence = ag.TopMass().evidence(0, make_sample(4).log_confidence[:, 0], max_set_size)
-    assert (evidence[:, -1] == -math.inf).all()
+    assert (risk_of(evidence) == -math.inf).all()
 
 
 def test_temperatures_of_top_mass_are_those_of_the_score() -> None:
@@ -72,7 +74,7 @@ def test_temperatures_of_top_mass_are_those_of_the_score() -> None:
     assert risk.temperatures is not None
     np.testing.assert_array_equal(risk.temperatures, score.temperatures)
     flat = ag.TopMass(ag.MergeConfidence(r=0), np.full(3, 1e-3)).evidence(1, tuning.log_confidence[:, 1], 1)
-    assert np.exp(flat[:, -1]) == pytest.approx(np.full(80, 0.75), abs=0.01)
+    assert np.exp(risk_of(flat)) == pytest.approx(np.full(80, 0.75), abs=0.01)
 
 
 def make_risk(kind: str) -> ag.TopMass | ag.LearnedRisk | ag.ShapedRisk:
@@ -89,7 +91,7 @@ def test_a_risk_is_cut_to_the_checkpoints_of_its_rule(kind: str) -> None:
     whole, values = make_risk(kind), make_sample(9, members=3, seed=2).log_confidence
     cut = ag.AgreeStop(0.9, (4, 6), 2, risk=whole).risk
     for index, column in enumerate((1, 2)):
-        np.testing.assert_array_equal(cut.evidence(index, values[:, column], 2), whole.evidence(column, values[:, column], 2))
+        assert_same_evidence(cut.evidence(index, values[:, column], 2), whole.evidence(column, values[:, column], 2))
     with pytest.raises(ag.InputError, match="times lacks the rule's checkpoint 3"):
         ag.AgreeStop(0.9, (2, 3), 2, risk=whole)
 
@@ -98,9 +100,9 @@ def test_a_risk_is_cut_to_the_checkpoints_of_its_rule(kind: str) -> None:
 def test_evidence_has_the_same_bits_for_one_input_and_many_and_in_any_order_of_members(kind: str) -> None:
     risk, values = make_risk(kind), make_sample(30, members=3, seed=2).log_confidence[:, 1]
     whole = risk.evidence(1, values, 2)
-    assert whole.shape == (30, 5)
-    np.testing.assert_array_equal(whole, np.concatenate([risk.evidence(1, values[row : row + 1], 2) for row in range(30)]))
-    np.testing.assert_array_equal(whole, risk.evidence(1, np.ascontiguousarray(values[:, ::-1]), 2))
+    assert whole.values.shape == (30, 4) and risk_of(whole).shape == (30,)
+    assert_same_evidence(whole, Evidence.concatenate([risk.evidence(1, values[row : row + 1], 2) for row in range(30)]))
+    assert_same_evidence(whole, risk.evidence(1, np.ascontiguousarray(values[:, ::-1]), 2))
 
 
 def test_a_learned_risk_tells_misses_from_hits() -> None:
@@ -109,8 +111,8 @@ def test_a_learned_risk_tells_misses_from_hits() -> None:
     log_risk, missed = [], []
     for index in range(3):
         evidence = risk.evidence(index, fresh.log_confidence[:, index], 1)
-        log_risk.append(evidence[:, -1])
-        missed.append(evidence[:, :-1].argmax(axis=1) != fresh.labels)
+        log_risk.append(risk_of(evidence))
+        missed.append(evidence.values.argmax(axis=1) != fresh.labels)
     estimate, truth = np.exp(np.concatenate(log_risk)), np.concatenate(missed)
     assert estimate[truth].mean() > estimate[~truth].mean() + 0.1
     assert estimate.mean() == pytest.approx(truth.mean(), abs=0.05)
@@ -135,8 +137,9 @@ def test_a_shape_over_time_tolerates_risk_in_proportion_to_the_time_waited() -> 
     base, values = ag.TopMass(), make_sample(10).log_confidence
     shaped = ag.ShapedRisk.per_time(base, TIMES, power=2.0)
     for index, time in enumerate(TIMES):
-        expected = base.evidence(index, values[:, index], 1) - 2 * math.log(time / 6)
-        assert shaped.evidence(index, values[:, index], 1) == pytest.approx(expected)
+        plain, found = base.evidence(index, values[:, index], 1), shaped.evidence(index, values[:, index], 1)
+        assert found.values == pytest.approx(plain.values - 2 * math.log(time / 6))
+        assert risk_of(found) == pytest.approx(risk_of(plain) - 2 * math.log(time / 6))
 
 
 @pytest.mark.parametrize("pooling", [ag.MergePValues(r=1), ag.MajorityVote(), "mean"])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import agreestop as ag
 from agreestop.common.arrays import Floats
+from agreestop.decide.evidence import Evidence
 from agreestop.decide.levels import order_statistic, quantile_rank
 from agreestop.decide.policies import StoppingThreshold, run_policy
 from agreestop.decide.stop_aware import StopProfile, earliest_threshold, last_failures
@@ -95,12 +96,12 @@ def test_profile_says_where_each_input_stops(table: ScoreTable) -> None:
 
 @given(score_tables())
 def test_the_policy_answers_as_defined(table: ScoreTable) -> None:
-    checkpoints, classes = table.scores.shape[1:]
+    classes = table.scores.shape[2]
     points = breaking_points(table.scores)
     for threshold in (-math.inf, *points, *between(points), math.inf):
         policy = StoppingThreshold(threshold, table.max_set_size)
         state = policy.start(len(table.scores), classes, 0)
-        stops, sets = run_policy(policy, lambda index, active: table.scores[active, index], state, checkpoints, classes)
+        stops, sets = run_policy(policy, Evidence(table.scores), state, classes)
         for row, stop, kept in zip(table.scores, stops.tolist(), sets, strict=True):
             assert (stop, set(np.flatnonzero(kept).tolist())) == answer(row, threshold, table.max_set_size)
 

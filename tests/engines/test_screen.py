@@ -22,6 +22,7 @@ from agreestop.engines.gpu.engine import Fused
 from agreestop.engines.prefilter import Screen, can_screen_here, screen_of
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import Neuron
+from tests.decide.strategies import risk_of
 
 STEPS, MEMBERS = 30, 4
 SPIKES, LABELS = simulate_spikes(400, STEPS, MEMBERS, seed=4)
@@ -97,8 +98,8 @@ def test_screened_decisions_are_those_of_the_rule(risk: str, checkpoints: tuple[
     assert screen is not None
     counts = np.cumsum(SPIKES[NEW], axis=1, dtype=np.int64)[:, [time - 1 for time in checkpoints]]
     flags = screen.may_stop(counts, range(len(checkpoints)))
-    risks = [calibrated.rule.evidence(place, ag.log_confidence(counts[:, place]))[:, -1] for place in range(len(checkpoints))]
-    stops = np.stack(risks, axis=1) < screen.policy.threshold
+    risks = [calibrated.rule.evidence(place, ag.log_confidence(counts[:, place])) for place in range(len(checkpoints))]
+    stops = np.stack([risk_of(evidence) for evidence in risks], axis=1) < screen.policy.threshold
     assert flags[stops].all() and flags[:, -1].all()
     if "learned" not in risk:  # which leaves ties to the rule
         np.testing.assert_array_equal(flags[:, :-1], stops[:, :-1])

@@ -12,12 +12,12 @@ from agreestop.common.arrays import Floats, Integers
 from agreestop.common.errors import InputError
 
 from .calibrated import Uncalibrated
-from .checks import Index
+from .evidence import Evidence, Index
 from .first_failures import first_failures
 from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
 from .policies import Policy, RiskThreshold
 from .risks import Risk, TopMass
-from .rule import coverage_promise, groups_of, settle
+from .rule import coverage_promise, groups_of, validate
 from .tuned_rows import TunedRows
 
 
@@ -38,7 +38,7 @@ class AgreeStop(Uncalibrated):
     delta: Target | None = None
 
     def __post_init__(self) -> None:
-        settle(self)
+        validate(self)
         if isinstance(self.risk, type) or not hasattr(self.risk, "evidence"):
             raise InputError(f"risk is {self.risk!r}: give a risk such as TopMass(...), TopMass.fit(...) or LearnedRisk.fit(...).")
         self.risk.check_size(self.max_set_size)
@@ -48,10 +48,10 @@ class AgreeStop(Uncalibrated):
     def tuned(self) -> TunedRows | None:
         return self.risk.tuned
 
-    def evidence(self, index: Index, log_confidence: Floats) -> Floats:
+    def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         return self.risk.evidence(index, log_confidence, self.max_set_size)
 
-    def fit(self, evidence: Floats, labels: Integers, classes: int) -> Policy:
+    def fit(self, evidence: Evidence, labels: Integers, classes: int) -> Policy:
         failures = first_failures(evidence, labels, self.max_set_size, self.fill)
         thresholds = []
         for rows in groups_of(labels, classes, self.class_conditional):

@@ -17,7 +17,8 @@ from agreestop.common.errors import InputError
 
 from .checks import CalibrationWarning, as_labels, as_log_confidence, columns_of
 from .decisions import Decision, Decisions
-from .policies import Policy, Verdict, run_policy
+from .evidence import Evidence, Index
+from .policies import Policy, State, Verdict, run_checkpoints
 from .rule import Rule, shortage
 from .tuned_rows import TunedRows, join_marks, mark_rows
 
@@ -45,12 +46,15 @@ class CalibratedRule:
     def checkpoints(self) -> tuple[float, ...]:
         return tuple(self.rule.checkpoints)
 
-    def start(self, count: int, first: int = 0) -> Floats:
+    def start(self, count: int, first: int = 0) -> State:
         """State of `count` inputs before their first checkpoint; `first` is the number of the first of them."""
         return self.policy.start(count, self.classes, first)
 
-    def step(self, index: int, log_confidence: Floats, state: Floats) -> Verdict:
-        """The verdict on log-confidences (b, K, C) at checkpoint `index`: batch, stream and engines all go through here."""
+    def step(self, index: Index, log_confidence: Floats, state: State) -> Verdict:
+        """The verdict on log-confidences (b, K, C), float64, at one checkpoint, or at one checkpoint for each input, (b,).
+
+        Every decision of a batch, a stream or an engine is made here.
+        """
         evidence = self.rule.evidence(index, log_confidence)
         return self.policy.judge(index, index == len(self.rule.checkpoints) - 1, evidence, state)
 
@@ -87,11 +91,11 @@ class CalibratedRule:
         return Decisions(stop_index=index, sets=sets, checkpoints=self.checkpoints, reuse=reuse)
 
     def _decide_block(self, block: NDArray[Any], columns: list[int], first: int) -> tuple[Integers, Booleans]:
-        def evidence(index: int, active: Integers) -> Floats:
+        def judge(index: int, active: Integers, state: State) -> Verdict:
             values = block[:, columns[index]] if len(active) == len(block) else block[active, columns[index]]
-            return self.rule.evidence(index, np.ascontiguousarray(values, dtype=np.float64))
+            return self.step(index, np.ascontiguousarray(values, dtype=np.float64), state)
 
-        return run_policy(self.policy, evidence, self.start(len(block), first), len(columns), self.classes)
+        return run_checkpoints(judge, self.start(len(block), first), len(columns), self.classes)
 
     def saw(self, log_confidence: ArrayLike, labels: ArrayLike, times: Sequence[float] | None = None) -> bool:
         """Whether these are the very rows that the rule was calibrated on, in any order."""
@@ -142,10 +146,11 @@ class Session:
         return self.decision
 
 
-def gather_evidence(rule: Rule, array: NDArray[Any], columns: list[int]) -> Floats:
-    """The rule's evidence (n, M, ...) for inputs (n, ..., K, C), one checkpoint after another."""
-    parts = [rule.evidence(index, np.ascontiguousarray(array[:, column], dtype=np.float64)) for index, column in enumerate(columns)]
-    return np.stack(parts, axis=1)
+def gather_evidence(rule: Rule, array: NDArray[Any], columns: list[int]) -> Evidence:
+    """The rule's evidence (n, M, ...) of inputs (n, ..., K, C), one checkpoint after another."""
+    return Evidence.stack(
+        [rule.evidence(index, np.ascontiguousarray(array[:, column], dtype=np.float64)) for index, column in enumerate(columns)]
+    )
 
 
 def refuse_tuned(tuned: TunedRows, array: NDArray[Any], columns: list[int], what: str) -> None:

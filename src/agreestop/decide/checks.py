@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common.arrays import Integers, check_finite
 from agreestop.common.errors import InputError
-
-Index: TypeAlias = int | Integers
-"""A checkpoint of a batch, or one for each of its inputs, (b,)."""
 
 
 class CalibrationWarning(UserWarning):
@@ -104,8 +101,8 @@ def columns_of(checkpoints: Sequence[float], available: int, times: Sequence[flo
     known = as_checkpoints(times)
     if len(known) != available:
         raise InputError(f"times names {len(known)} moments and {what} has {available} checkpoints: give one time for each.")
-    place = {time: column for column, time in enumerate(known)}
-    missing = [time for time in checkpoints if time not in place]
+    column_of = {time: column for column, time in enumerate(known)}
+    missing = [time for time in checkpoints if time not in column_of]
     if missing:
         raise InputError(f"times lacks the rule's checkpoint {missing[0]}: {what} must hold every checkpoint of the rule.")
-    return [place[time] for time in checkpoints]
+    return [column_of[time] for time in checkpoints]

@@ -15,10 +15,11 @@ from agreestop.common.arrays import Floats, Integers, as_floats
 from agreestop.common.errors import InputError
 
 from .calibrated import Uncalibrated
+from .evidence import Evidence, Index
 from .levels import Target, as_target
 from .policies import ConfidenceThreshold, Policy
-from .pooling import MergeConfidence
-from .rule import settle
+from .pooling import MODEL_AVERAGE
+from .rule import validate
 
 GRID = tuple(i / 100 for i in range(1, 100))
 
@@ -37,7 +38,7 @@ class DCSNN(Uncalibrated):
     grid: Sequence[float] = GRID
 
     def __post_init__(self) -> None:
-        settle(self)
+        validate(self)
         grid = tuple(as_floats(self.grid, "grid").ravel().tolist())
         if not grid or not all(0 < value <= 1 for value in grid) or list(grid) != sorted(set(grid)):
             raise InputError("grid must hold increasing confidences between 0 and 1, for example (0.5, 0.6, 0.7, 0.8, 0.9).")
@@ -47,11 +48,12 @@ class DCSNN(Uncalibrated):
     def tuned(self) -> None:
         return None
 
-    def evidence(self, index: int, log_confidence: Floats) -> Floats:
-        return MergeConfidence().pool(log_confidence)
+    def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
+        return Evidence(MODEL_AVERAGE.pool(log_confidence))
 
-    def fit(self, evidence: Floats, labels: Integers, classes: int) -> Policy:
-        top, right = evidence.max(axis=2), evidence.argmax(axis=2) == labels[:, None]
+    def fit(self, evidence: Evidence, labels: Integers, classes: int) -> Policy:
+        confidence = evidence.values
+        top, right = confidence.max(axis=2), confidence.argmax(axis=2) == labels[:, None]
         rows = np.arange(len(labels))
         best, chosen = -1, self.grid[0]
         for threshold in self.grid:
@@ -85,7 +87,7 @@ class SEENN(Uncalibrated):
     max_set_size: int
 
     def __post_init__(self) -> None:
-        settle(self)
+        validate(self)
         if isinstance(self.threshold, bool) or not isinstance(self.threshold, (int, float)) or not 0 < self.threshold <= 1:
             raise InputError(f"threshold is {self.threshold!r}: give the confidence at which to stop, between 0 and 1.")
 
@@ -93,10 +95,10 @@ class SEENN(Uncalibrated):
     def tuned(self) -> None:
         return None
 
-    def evidence(self, index: int, log_confidence: Floats) -> Floats:
-        return MergeConfidence().pool(log_confidence)
+    def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
+        return Evidence(MODEL_AVERAGE.pool(log_confidence))
 
-    def fit(self, evidence: Floats, labels: Integers, classes: int) -> Policy:
+    def fit(self, evidence: Evidence, labels: Integers, classes: int) -> Policy:
         return ConfidenceThreshold(math.log(self.threshold), self.max_set_size)
 
     def promise(self) -> str:

@@ -18,11 +18,14 @@ import numpy as np
 
 from agreestop.common.arrays import Floats, Integers
 
+from .evidence import Evidence
 
-def first_failures(evidence: Floats, labels: Integers, max_set_size: int, fill: bool) -> Floats:
-    """W(x, y) of every example, from evidence (n, M, C + 1): log ρ by class, then log e. ∞ where no λ misses."""
+
+def first_failures(evidence: Evidence, labels: Integers, max_set_size: int, fill: bool) -> Floats:
+    """W(x, y) of every example, from evidence of all checkpoints: log ρ (n, M, C) and log e (n, M). ∞ if no λ misses."""
     rows = np.arange(len(labels))
-    mass, risk = evidence[:, :, :-1], evidence[:, :, -1]
+    mass, risk = evidence.values, evidence.log_risk
+    assert risk is not None
     own = mass[rows, :, labels]
     rank = (mass > own[:, :, None]).sum(axis=-1)
     lowest = np.minimum.accumulate(risk, axis=1)

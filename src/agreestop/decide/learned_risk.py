@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike
 from agreestop.common.arrays import Booleans, Floats
 from agreestop.common.errors import InputError
 
-from .checks import Index, as_max_set_size
+from .checks import as_max_set_size
+from .evidence import Evidence, Index
 from .pooling import MergeConfidence
 from .risks import Tails, TopMass
 from .tuned_rows import TunedRows
@@ -105,7 +106,7 @@ class LearnedRisk:
                 f"the risk was learned for sets of {self.max_set_size} classes, but max_set_size is {max_set_size}: fit it for that size."
             )
 
-    def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Floats:
+    def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
         tails = self.posterior.tails(index, log_confidence)
         features = agreement_features(log_confidence, tails, max_set_size, self.log_times[index])
         logit = np.full(len(features), self.bias)

@@ -1,6 +1,6 @@
 """What a calibrated rule does at a checkpoint: evidence and state in, verdict and state out.
 
-Batch, stream and files share `judge`, so they cannot disagree. A policy holds what calibration learned and nothing else.
+Batch, stream and engines share `judge`, so they cannot disagree. A policy holds what calibration learned and nothing else.
 """
 
 from __future__ import annotations
@@ -13,59 +13,85 @@ import numpy as np
 
 from agreestop.common.arrays import Booleans, Floats, Integers
 
-from .checks import Index
+from .evidence import Evidence, Index
 from .ranking import MergedRanks, PooledRanks
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class State:
+    """What a policy remembers of `count` inputs from one checkpoint to the next. Most policies remember nothing.
+
+    largest   (count, C) the largest score of each class so far, for simultaneous calibration
+    uniforms  (count, 1) the uniform number of each input, for randomised merging
+    """
+
+    count: int
+    largest: Floats | None = None
+    uniforms: Floats | None = None
+
+    def __len__(self) -> int:
+        return self.count
+
+    def rows(self, rows: Booleans | Integers) -> State:
+        """The state of some of the inputs, by a mask or by their positions."""
+        count = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
+        if self.largest is None and self.uniforms is None:
+            return State(count)
+        return State(count, None if self.largest is None else self.largest[rows], None if self.uniforms is None else self.uniforms[rows])
+
+
 class Verdict(NamedTuple):
-    """For each input of a batch: whether it stops here, the set it answers with if so (else of no meaning), and the state."""
+    """For each input of a batch: whether it stops here, (b,); its answer (b, C), which has a meaning only if it stops; the next state."""
 
     stop: Booleans
     sets: Booleans
-    state: Floats
+    state: State
 
 
 class Policy(Protocol):
     """A calibrated way to stop."""
 
-    def start(self, count: int, classes: int, first: int) -> Floats:
-        """State (count, s) of inputs numbered from `first`, before their first checkpoint."""
+    def start(self, count: int, classes: int, first: int) -> State:
+        """The state of `count` inputs, numbered from `first`, before their first checkpoint."""
         ...
 
-    def judge(self, index: int, last: bool, evidence: Floats, state: Floats) -> Verdict:
-        """The verdict at checkpoint `index`; at the last one every input stops."""
+    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        """The verdict at checkpoint `index`, one for all inputs or one for each; an input at its `last` checkpoint always stops."""
         ...
 
 
-def run_policy(
-    policy: Policy, evidence: Callable[[int, Integers], Floats], state: Floats, checkpoints: int, classes: int
+def run_checkpoints(
+    judge: Callable[[int, Integers, State], Verdict], state: State, checkpoints: int, classes: int
 ) -> tuple[Integers, Booleans]:
-    """Judge a batch checkpoint by checkpoint, dropping what has stopped: stop indices (b,) and sets (b, C).
+    """Judge a batch checkpoint by checkpoint and drop the inputs that stop: stop indices (b,) and sets (b, C).
 
-    `evidence(index, active)` is asked only for the inputs that are still running.
+    `judge(index, active, state)` is called only with the inputs that are still running.
     """
-    count = len(state)
-    stops, answers = np.empty(count, dtype=np.int64), np.empty((count, classes), dtype=bool)
-    active = np.arange(count)
+    stops, answers = np.empty(len(state), dtype=np.int64), np.empty((len(state), classes), dtype=bool)
+    active = np.arange(len(state))
     for index in range(checkpoints):
-        verdict = policy.judge(index, index == checkpoints - 1, evidence(index, active), state)
+        verdict = judge(index, active, state)
         done = active[verdict.stop]
         stops[done], answers[done] = index, verdict.sets[verdict.stop]
-        go_on = ~verdict.stop
-        active, state = active[go_on], verdict.state[go_on]
+        running = ~verdict.stop
+        active, state = active[running], verdict.state.rows(running)
         if not len(active):
             break
     return stops, answers
 
 
-def _no_state(count: int) -> Floats:
-    return np.empty((count, 0))
+def run_policy(policy: Policy, evidence: Evidence, state: State, classes: int) -> tuple[Integers, Booleans]:
+    """Stop indices (n,) and sets (n, C) of inputs whose evidence (n, M, ...) at every checkpoint is known."""
+    checkpoints = evidence.values.shape[1]
+
+    def judge(index: int, active: Integers, state: State) -> Verdict:
+        return policy.judge(index, index == checkpoints - 1, evidence[active, index], state)
+
+    return run_checkpoints(judge, state, checkpoints, classes)
 
 
-def _small_sets(sets: Booleans, max_set_size: int, last: bool) -> Booleans:
-    if last:
-        return np.ones(len(sets), dtype=bool)
-    return np.asarray(np.count_nonzero(sets, axis=1) <= max_set_size)
+def _small_sets(sets: Booleans, max_set_size: int, last: bool | Booleans) -> Booleans:
+    return np.asarray((np.count_nonzero(sets, axis=1) <= max_set_size) | last)
 
 
 def _fill_empty(sets: Booleans, scores: Floats) -> Booleans:
@@ -83,11 +109,11 @@ class CheckpointThresholds:
     thresholds: Floats
     max_set_size: int
 
-    def start(self, count: int, classes: int, first: int) -> Floats:
-        return _no_state(count)
+    def start(self, count: int, classes: int, first: int) -> State:
+        return State(count)
 
-    def judge(self, index: int, last: bool, evidence: Floats, state: Floats) -> Verdict:
-        sets = evidence <= self.thresholds[index]
+    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        sets = evidence.values <= self.thresholds[index]
         return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
 
 
@@ -98,27 +124,27 @@ class MemberVotes:
     thresholds: Floats
     max_set_size: int
 
-    def start(self, count: int, classes: int, first: int) -> Floats:
-        return _no_state(count)
+    def start(self, count: int, classes: int, first: int) -> State:
+        return State(count)
 
-    def judge(self, index: int, last: bool, evidence: Floats, state: Floats) -> Verdict:
-        votes = np.count_nonzero(evidence <= self.thresholds[index][:, None], axis=1)
-        sets = 2 * votes > evidence.shape[1]
+    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        votes = np.count_nonzero(evidence.values <= self.thresholds[index][..., None], axis=1)
+        sets = 2 * votes > evidence.values.shape[1]
         return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
 
 
 @dataclass(frozen=True, eq=False)
 class MergedPValues:
-    """Bonferroni: Γ_t = {c : merged p-variable > α/M}. The state is an input's uniform number, where the form asks for one."""
+    """Bonferroni: Γ_t = {c : merged p-variable > α/M}. An input keeps its uniform number, if the form asks for one."""
 
     ranks: MergedRanks
     max_set_size: int
 
-    def start(self, count: int, classes: int, first: int) -> Floats:
-        return self.ranks.uniforms(count, first)
+    def start(self, count: int, classes: int, first: int) -> State:
+        return State(count, uniforms=self.ranks.uniforms(count, first) if self.ranks.merging.form == "randomized" else None)
 
-    def judge(self, index: int, last: bool, evidence: Floats, state: Floats) -> Verdict:
-        sets = self.ranks.keeps(index, evidence, state)
+    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        sets = self.ranks.keeps(index, evidence.values, state.uniforms)
         return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
 
 
@@ -129,46 +155,46 @@ class RankPooling:
     ranks: PooledRanks
     max_set_size: int
 
-    def start(self, count: int, classes: int, first: int) -> Floats:
-        return _no_state(count)
+    def start(self, count: int, classes: int, first: int) -> State:
+        return State(count)
 
-    def judge(self, index: int, last: bool, evidence: Floats, state: Floats) -> Verdict:
-        sets = self.ranks.keeps(index, evidence)
+    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        sets = self.ranks.keeps(index, evidence.values)
         return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
 
 
 @dataclass(frozen=True, eq=False)
 class RunningThreshold:
-    """Simultaneous: Γ_t = {c : max over t' ≤ t of S_t' ≤ threshold}; the state is the running maximum, (b, C)."""
+    """Simultaneous: Γ_t = {c : max over t' ≤ t of S_t' ≤ threshold}; an input keeps the maximum so far."""
 
     threshold: Floats
     max_set_size: int
 
-    def start(self, count: int, classes: int, first: int) -> Floats:
-        return np.full((count, classes), -np.inf)
+    def start(self, count: int, classes: int, first: int) -> State:
+        return State(count, largest=np.full((count, classes), -np.inf))
 
-    def judge(self, index: int, last: bool, evidence: Floats, state: Floats) -> Verdict:
-        running = np.maximum(state, evidence)
-        sets = running <= self.threshold
-        return Verdict(_small_sets(sets, self.max_set_size, last), _fill_empty(sets, running), running)
+    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        assert state.largest is not None
+        largest = np.maximum(state.largest, evidence.values)
+        sets = largest <= self.threshold
+        return Verdict(_small_sets(sets, self.max_set_size, last), _fill_empty(sets, largest), State(len(sets), largest))
 
 
 @dataclass(frozen=True, eq=False)
 class StoppingThreshold:
-    """Stop-aware: Γ_t = {c : S_t ≤ threshold}; a set that is empty does not stop before the last checkpoint."""
+    """Stop-aware: Γ_t = {c : S_t ≤ threshold}; an empty set does not stop before the last checkpoint."""
 
     threshold: float
     max_set_size: int
 
-    def start(self, count: int, classes: int, first: int) -> Floats:
-        return _no_state(count)
+    def start(self, count: int, classes: int, first: int) -> State:
+        return State(count)
 
-    def judge(self, index: int, last: bool, evidence: Floats, state: Floats) -> Verdict:
-        sets = evidence <= self.threshold
-        if last:
-            return Verdict(np.ones(len(sets), dtype=bool), _fill_empty(sets, evidence), state)
+    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        sets = evidence.values <= self.threshold
         size = np.count_nonzero(sets, axis=1)
-        return Verdict((size >= 1) & (size <= self.max_set_size), sets, state)
+        stop = ((size >= 1) & (size <= self.max_set_size)) | last
+        return Verdict(stop, _fill_empty(sets, evidence.values) if np.any(last) else sets, state)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,18 +209,18 @@ class RiskThreshold:
     max_set_size: int
     fill: bool
 
-    def start(self, count: int, classes: int, first: int) -> Floats:
-        return _no_state(count)
+    def start(self, count: int, classes: int, first: int) -> State:
+        return State(count)
 
-    def judge(self, index: Index, last: bool | Booleans, evidence: Floats, state: Floats) -> Verdict:
-        """As every policy; `index` and `last` may also be given for each input."""
-        stop = evidence[:, -1] < self.threshold
-        sets = np.zeros((len(evidence), evidence.shape[1] - 1), dtype=bool)
+    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        assert evidence.log_risk is not None
+        stop = evidence.log_risk < self.threshold
+        sets = np.zeros(evidence.values.shape, dtype=bool)
         if stop.any():
-            sets[stop] = self._answers(evidence[stop, :-1])
+            sets[stop] = self._answers(evidence.values[stop])
         ends = last & ~stop
         if ends.any():
-            mass = evidence[ends, :-1]
+            mass = evidence.values[ends]
             sets[ends] = self._best(mass) | (mass >= self.threshold)
         return Verdict(stop | last, sets, state)
 
@@ -218,12 +244,13 @@ class ConfidenceThreshold:
     threshold: float
     max_set_size: int
 
-    def start(self, count: int, classes: int, first: int) -> Floats:
-        return _no_state(count)
+    def start(self, count: int, classes: int, first: int) -> State:
+        return State(count)
 
-    def judge(self, index: int, last: bool, evidence: Floats, state: Floats) -> Verdict:
-        order = np.argsort(np.negative(evidence), axis=1, kind="stable")[:, : self.max_set_size]
-        sets = np.zeros(evidence.shape, dtype=bool)
+    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        confidence = evidence.values
+        order = np.argsort(np.negative(confidence), axis=1, kind="stable")[:, : self.max_set_size]
+        sets = np.zeros(confidence.shape, dtype=bool)
         sets[np.arange(len(sets))[:, None], order] = True
-        stop = evidence.max(axis=1) >= self.threshold
+        stop = confidence.max(axis=1) >= self.threshold
         return Verdict(stop | last, sets, state)

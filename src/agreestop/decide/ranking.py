@@ -13,11 +13,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
 from agreestop.common.arrays import Booleans, Floats, Integers
 
+from .evidence import Index, at_checkpoints
 from .pooling import MergePValues
 from .pvalues import ranks
 
@@ -67,17 +69,15 @@ class MergedRanks:
 
     def uniforms(self, count: int, first: int) -> Floats:
         """The uniform number of each input, (count, 1): a function of the seed and the input's number alone."""
-        if self.merging.form != "randomized":
-            return np.empty((count, 0))
         bits = np.random.PCG64(self.merging.seed)
         bits.advance(first)
         return np.random.Generator(bits).random((count, 1))
 
-    def keeps(self, index: int, losses: Floats, uniforms: Floats) -> Booleans:
+    def keeps(self, index: Index, losses: Floats, uniforms: Floats | None = None) -> Booleans:
         """Which classes stay, (b, C), from the members' losses (b, K, C)."""
         r, form = self.merging.r, self.merging.form
         members = losses.shape[1]
-        u = np.stack([ranks(self.calibration[index, k], losses[:, k]) for k in range(members)])
+        u = np.stack([at_checkpoints(index, losses[:, k], partial(self._ranks, k)) for k in range(members)])
         if math.isinf(r) or (members == 1 and form == "any"):
             return self._extreme(u) >= math.floor(self.level) + 1
         table: Floats = self._g  # type: ignore[attr-defined]
@@ -92,7 +92,12 @@ class MergedRanks:
             total += table[u[k]]
         if form == "any":
             return self._positive(total, u)
+        assert uniforms is not None
         return total > members * -uniforms * (1.0 if r == 0 else 0.5)
+
+    def _ranks(self, member: int, index: int, losses: Floats) -> Integers:
+        """The ranks of a member's losses at one checkpoint."""
+        return ranks(self.calibration[index, member], losses)
 
     def _extreme(self, u: Integers) -> Integers:
         """a · M_r where it is an integer: one member, the first prefix, the maximum, or K times the minimum."""
@@ -149,12 +154,15 @@ class PooledRanks:
         scale = min(2**40, 2**61 // (self.calibration.shape[1] * (n + 2)))  # sums over members stay inside 64 bits
         return np.rint(values * scale).astype(np.int64) * (n + 2) + ranks
 
-    def keeps(self, index: int, losses: Floats) -> Booleans:
+    def keeps(self, index: Index, losses: Floats) -> Booleans:
         """Which classes stay, (b, C), from the members' losses (b, K, C)."""
+        return at_checkpoints(index, losses, self._keeps_at)
+
+    def _keeps_at(self, index: int, losses: Floats) -> Booleans:
         batch, _, classes = losses.shape
         n = self.calibration.shape[2]
         rows = max(1, BLOCK_NUMBERS // (n * classes))
-        parts = [self._keeps_block(index, losses[start : start + rows]) for start in range(0, batch, rows)]
+        parts = [self._keeps_block(index, losses[start : start + rows]) for start in range(0, max(batch, 1), rows)]
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def _keeps_block(self, index: int, losses: Floats) -> Booleans:

@@ -5,7 +5,7 @@
     e_t      risk that the label is not among the I most probable classes; TopMass: their missing mass, ρ_t of rank I + 1
 
 All in logarithms and as sums of the tail: 1 - Σ would cancel to 0 for confident networks, and then nothing stops.
-A risk hands ρ and e to the rule as one array (b, C + 1): log ρ of every class, then log e.
+A risk gives the rule an `Evidence`: its values are log ρ of every class, its log_risk is log e.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from numpy.typing import ArrayLike
 from agreestop.common.arrays import Floats, Integers, as_floats
 from agreestop.common.errors import InputError
 
-from .checks import Index, as_checkpoints
+from .checks import as_checkpoints
+from .evidence import Evidence, Index, at_checkpoint
 from .pooling import MODEL_AVERAGE, MergeConfidence
 from .scores import fit_temperatures, pooling_of
 from .tuned_rows import TunedRows
@@ -37,19 +38,13 @@ class Risk(Protocol):
         """Refuse another I than the risk was learned for."""
         ...
 
-    def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Floats:
-        """(b, C + 1) from log-confidences (b, K, C) at a checkpoint, or each at its own: log ρ of every class, then log e."""
+    def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
+        """log ρ (b, C) and log e (b,) from log-confidences (b, K, C) at one checkpoint, or at one checkpoint for each input."""
         ...
 
     def cut(self, checkpoints: tuple[float, ...]) -> Risk:
         """The risk restricted to a rule's checkpoints."""
         ...
-
-
-def at_checkpoint(values: Floats, index: Index) -> Floats:
-    """The entry of a checkpoint, or (b, 1) of each input's own."""
-    chosen: Floats = values[index]
-    return chosen[:, None] if chosen.ndim else chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,13 +67,11 @@ class Tails:
             return np.full(len(self.log_mass), -np.inf)
         return self.log_mass[:, count]
 
-    def evidence(self, log_risk: Floats) -> Floats:
-        """log ρ by class and the risk beside it, (b, C + 1)."""
-        rows, classes = self.order.shape
-        packed = np.empty((rows, classes + 1))
-        packed[np.arange(rows)[:, None], self.order] = self.log_mass
-        packed[:, classes] = log_risk
-        return packed
+    def evidence(self, log_risk: Floats) -> Evidence:
+        """log ρ in the order of the class indices, with the risk (b,)."""
+        by_class = np.empty(self.log_mass.shape)
+        by_class[np.arange(len(by_class))[:, None], self.order] = self.log_mass
+        return Evidence(by_class, log_risk)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +106,7 @@ class TopMass:
         pooled = self.pooling.pool(log_confidence)
         return Tails.of(pooled if self.temperatures is None else at_checkpoint(self.temperatures, index) * pooled)
 
-    def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Floats:
+    def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
         tails = self.tails(index, log_confidence)
         return tails.evidence(tails.outside(max_set_size))
 
@@ -157,8 +150,8 @@ class ShapedRisk:
     def check_size(self, max_set_size: int) -> None:
         self.base.check_size(max_set_size)
 
-    def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Floats:
-        return np.asarray(self.base.evidence(index, log_confidence, max_set_size) - at_checkpoint(self.offsets, index))
+    def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
+        return self.base.evidence(index, log_confidence, max_set_size).minus(self.offsets[index])
 
     def cut(self, checkpoints: tuple[float, ...]) -> ShapedRisk:
         return replace(cut_fitted(self, checkpoints), base=self.base.cut(checkpoints))

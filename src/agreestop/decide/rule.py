@@ -11,6 +11,7 @@ import numpy as np
 from agreestop.common.arrays import Floats, Integers
 
 from .checks import as_checkpoints, as_max_set_size
+from .evidence import Evidence, Index
 from .levels import as_delta, as_target, in_words
 from .policies import Policy
 from .tuned_rows import TunedRows
@@ -28,12 +29,12 @@ class Rule(Protocol):
     @property
     def tuned(self) -> TunedRows | None: ...
 
-    def evidence(self, index: int, log_confidence: Floats) -> Floats:
-        """What the rule reads off log-confidences (b, K, C) at checkpoint `index`: (b, ...)."""
+    def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
+        """What the rule reads off log-confidences (b, K, C) at one checkpoint, or at one checkpoint for each input."""
         ...
 
-    def fit(self, evidence: Floats, labels: Integers, classes: int) -> Policy:
-        """The policy that calibration evidence (n, M, ...) with labels (n,) teaches."""
+    def fit(self, evidence: Evidence, labels: Integers, classes: int) -> Policy:
+        """The policy learned from calibration evidence of all checkpoints, (n, M, ...), with labels (n,)."""
         ...
 
     def promise(self) -> str:
@@ -87,8 +88,8 @@ def shortage(rule: Rule, labels: Integers, members: int, classes: int) -> str:
     )
 
 
-def settle(rule: Any) -> None:
-    """Check the settings that rules share and keep them in one form."""
+def validate(rule: Any) -> None:
+    """Check the settings that all rules share, and bring them to one form."""
     object.__setattr__(rule, "checkpoints", as_checkpoints(rule.checkpoints))
     object.__setattr__(rule, "max_set_size", as_max_set_size(rule.max_set_size))
     if hasattr(rule, "target"):

@@ -17,21 +17,22 @@ from agreestop.common.arrays import Floats, Integers
 from agreestop.common.errors import InputError
 
 from .calibrated import Uncalibrated
+from .evidence import Evidence, Index, at_checkpoints
 from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
 from .policies import CheckpointThresholds, MemberVotes, MergedPValues, Policy, RankPooling, RunningThreshold, StoppingThreshold
-from .pooling import MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
+from .pooling import MODEL_AVERAGE, MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
 from .ranking import MergedRanks, PooledRanks, least_n_merged
-from .rule import coverage_promise, groups_of, settle
-from .scores import LogLoss, Score
+from .rule import coverage_promise, groups_of, validate
+from .scores import Score
 from .stop_aware import StopProfile, earliest_threshold, last_failures
 from .tuned_rows import TunedRows
 
 CALIBRATIONS = ("bonferroni", "simultaneous", "stop-aware")
 
 
-def own_entries(evidence: Floats, labels: Integers) -> Floats:
+def own_entries(values: Floats, labels: Integers) -> Floats:
     """The true label's entry along the class axis, which is the last."""
-    return evidence[np.arange(len(labels)), ..., labels]
+    return values[np.arange(len(labels)), ..., labels]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ class SpikeCP(Uncalibrated):
     delta: Target | None = None
 
     def __post_init__(self) -> None:
-        settle(self)
+        validate(self)
         if self.calibration not in CALIBRATIONS:
             raise InputError(f"calibration is {self.calibration!r}: choose one of {', '.join(CALIBRATIONS)}.")
         pooling = self.pooling
@@ -101,35 +102,35 @@ class SpikeCP(Uncalibrated):
     def tuned(self) -> TunedRows | None:
         return None if self.score is None else self.score.tuned
 
-    def evidence(self, index: int, log_confidence: Floats) -> Floats:
+    def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         if self._by_rank:
-            return np.negative(log_confidence)
+            return Evidence(np.negative(log_confidence))
         if self.score is not None:
-            return self.score.losses(index, log_confidence)
+            return Evidence(at_checkpoints(index, log_confidence, self.score.losses))
         members = log_confidence.shape[1]
         if members > 1 and self.pooling is None:
             raise InputError(
                 f"log_confidence has {members} members but pooling is None: give pooling=MergeConfidence(r=1), or another, "
                 "or a score that pools."
             )
-        pooling = self.pooling if isinstance(self.pooling, MergeConfidence) else MergeConfidence()
-        return LogLoss(pooling).losses(index, log_confidence)
+        pooling = self.pooling if isinstance(self.pooling, MergeConfidence) else MODEL_AVERAGE
+        return Evidence(np.negative(pooling.pool(log_confidence)))
 
     def _threshold(self, values: Floats) -> float:
         return order_statistic(values, quantile_rank(len(values), 1 - self._alpha, self._delta))
 
-    def fit(self, evidence: Floats, labels: Integers, classes: int) -> Policy:
+    def fit(self, evidence: Evidence, labels: Integers, classes: int) -> Policy:
         groups = groups_of(labels, classes, self.class_conditional)
+        own = own_entries(evidence.values, labels)
         if self.calibration == "simultaneous":
-            worst = own_entries(evidence, labels).max(axis=1)
+            worst = own.max(axis=1)
             return RunningThreshold(np.array([self._threshold(worst[rows]) for rows in groups]), self.max_set_size)
         if self.calibration == "stop-aware":
-            profile = StopProfile.of(evidence, self.max_set_size)
-            failures = last_failures(evidence, labels, profile)
+            profile = StopProfile.of(evidence.values, self.max_set_size)
+            failures = last_failures(evidence.values, labels, profile)
             floor = max(self._threshold(failures[rows]) for rows in groups)
             threshold = earliest_threshold(profile, np.array(self.checkpoints, dtype=np.float64), floor)
             return StoppingThreshold(threshold, self.max_set_size)
-        own = own_entries(evidence, labels)
         level = self._alpha * (len(labels) + 1)
         match self.pooling:
             case MergePValues():

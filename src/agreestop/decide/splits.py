@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +15,7 @@ from agreestop.common.errors import InputError
 from .calibrated import gather_evidence, refuse_tuned
 from .checks import CalibrationWarning, as_labels, as_log_confidence, columns_of
 from .decisions import Estimate
+from .evidence import Evidence
 from .policies import run_policy
 from .rule import Rule, shortage
 
@@ -94,7 +94,7 @@ def divisions(n: int, n_calibration: int, repeats: int, seed: int) -> Iterator[t
 
 
 def realisations(
-    rule: Rule, evidence: Floats, labels: Integers, classes: int, n_calibration: int, repeats: int, seed: int
+    rule: Rule, evidence: Evidence, labels: Integers, classes: int, n_calibration: int, repeats: int, seed: int
 ) -> Iterator[Realisation]:
     """Fit the rule on the calibration rows of each division and decide on its test rows, from evidence (n, M, ...) of the whole pool.
 
@@ -102,16 +102,11 @@ def realisations(
     """
     for calibration, test in divisions(len(labels), n_calibration, repeats, seed):
         policy = rule.fit(evidence[calibration], labels[calibration], classes)
-        state = policy.start(len(test), classes, 0)
-        stops, sets = run_policy(policy, partial(_rows_at, evidence[test]), state, len(rule.checkpoints), classes)
+        stops, sets = run_policy(policy, evidence[test], policy.start(len(test), classes, 0), classes)
         yield Realisation(calibration, test, stops, sets)
 
 
-def _rows_at(evidence: Floats, index: int, active: Integers) -> Floats:
-    return evidence[active, index]
-
-
-def split_figures(rule: Rule, evidence: Floats, labels: Integers, classes: int, n_calibration: int, repeats: int, seed: int) -> Splits:
+def split_figures(rule: Rule, evidence: Evidence, labels: Integers, classes: int, n_calibration: int, repeats: int, seed: int) -> Splits:
     """The figures of every realisation, from evidence (n, M, ...) of the whole pool."""
     clock = np.array(rule.checkpoints, dtype=np.float64) / float(rule.checkpoints[-1])
     coverages, latencies, set_sizes = np.empty(repeats), np.empty(repeats), np.empty(repeats)

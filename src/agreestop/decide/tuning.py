@@ -18,12 +18,13 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common.arrays import Floats, Integers
+from agreestop.common.arrays import Floats
 from agreestop.common.errors import InputError
 
 from .agree_stop import AgreeStop
 from .calibrated import gather_evidence
 from .checks import columns_of
+from .evidence import Evidence
 from .learned_risk import LearnedRisk, NothingToLearn
 from .pooling import MergeConfidence
 from .risks import Risk, ShapedRisk, TopMass
@@ -149,7 +150,7 @@ def tune(
         done += 1
 
     trials: list[Trial] = []
-    evidences: list[Floats] = []
+    evidences: list[Evidence] = []
     tried: list[_Candidate] = []
     for candidate in candidates:
         count(candidate.name)
@@ -215,24 +216,17 @@ class _Bench:
         """Whether one threshold serves all checkpoints, so that its shape over time matters."""
         return len(self.rule.checkpoints) > 1 and (isinstance(self.rule, AgreeStop) or self.rule.calibration != "bonferroni")
 
-    def crossfit(self, fit: Fit) -> Floats:
+    def crossfit(self, fit: Fit) -> Evidence:
         """Evidence (n, M, ...) of every row under a fit on the other half of the rows."""
         half = np.random.default_rng(self.seed).permutation(len(self.data.labels)) % 2 == 0
-        parts: list[tuple[Integers, Floats]] = []
+        columns = list(range(self.data.checkpoints))
+        parts = []
         for rows in (half, ~half):
             chosen = fit(TuningData(self.data.log_confidence[~rows], self.data.labels[~rows], self.data.times))
-            parts.append(
-                (
-                    np.flatnonzero(rows),
-                    gather_evidence(_with(self.rule, chosen), self.data.log_confidence[rows], list(range(self.data.checkpoints))),
-                )
-            )
-        evidence = np.empty((len(half), *parts[0][1].shape[1:]))
-        for where, part in parts:
-            evidence[where] = part
-        return evidence
+            parts.append(gather_evidence(_with(self.rule, chosen), self.data.log_confidence[rows], columns))
+        return Evidence.concatenate(parts)[np.argsort(~half, kind="stable").argsort()]
 
-    def figures(self, evidence: Floats) -> tuple[float, float]:
+    def figures(self, evidence: Evidence) -> tuple[float, float]:
         """Mean normalised latency and set size over random calibration rows."""
         classes = self.data.log_confidence.shape[3]
         splits = split_figures(self.rule, evidence, self.data.labels, classes, self.n_calibration, self.repeats, self.seed)
@@ -252,12 +246,12 @@ class _Bench:
     def offsets(self, heights: Floats) -> Floats:
         return np.asarray(np.interp(self.clock, self.knots, heights))
 
-    def _try(self, evidence: Floats, heights: Floats, shape: _Shape) -> _Shape:
+    def _try(self, evidence: Evidence, heights: Floats, shape: _Shape) -> _Shape:
         """The better of a shape and one with other heights."""
-        latency, size = self.figures(evidence - self.offsets(heights)[None, :, None])
+        latency, size = self.figures(evidence.minus(self.offsets(heights)))
         return shape if latency >= shape.trial.latency else _Shape(heights, replace(shape.trial, latency=latency, set_size=size))
 
-    def best_power(self, evidence: Floats, plain: Trial, tell: Callable[[], None]) -> _Shape:
+    def best_power(self, evidence: Evidence, plain: Trial, tell: Callable[[], None]) -> _Shape:
         """Offsets in proportion to log time: the best power of t/T."""
         shape = _Shape(np.zeros(len(self.knots)), replace(plain, name=f"{plain.name}, shaped over time"))
         for power in POWERS:
@@ -265,7 +259,7 @@ class _Bench:
             shape = self._try(evidence, power * self.knots, shape)
         return shape
 
-    def search(self, evidence: Floats, shape: _Shape, tell: Callable[[], None]) -> _Shape:
+    def search(self, evidence: Evidence, shape: _Shape, tell: Callable[[], None]) -> _Shape:
         """Offsets that move freely at the knots, by random steps from the best so far. The last stays 0: a constant changes nothing."""
         rng = np.random.default_rng(self.seed)
         for _ in range(SEARCH_STEPS):

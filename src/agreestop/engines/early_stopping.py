@@ -280,7 +280,7 @@ class _Watch:
         for place, checkpoint in enumerate(looks.checkpoints):
             verdict = self._calibrated.step(checkpoint, log_softmax(counts[going, place].astype(np.float64)), state)
             self._settle(going[verdict.stop], checkpoint, verdict.sets[verdict.stop])
-            going, state = going[~verdict.stop], verdict.state[~verdict.stop]
+            going, state = going[~verdict.stop], verdict.state.rows(~verdict.stop)
         self._state, self.active = state, self.active[going]
         kept = np.zeros(len(counts), dtype=bool)
         kept[going] = True
@@ -296,7 +296,7 @@ class _Watch:
         stopped = np.flatnonzero(~going)
         first = stop[stopped].argmax(axis=1)
         self._settle(stopped, checkpoints[first], verdict.sets.reshape(rows, places, -1)[stopped, first])
-        self._state, self.active = self._state[going], self.active[going]
+        self._state, self.active = self._state.rows(going), self.active[going]
         return going
 
     def _judge_some(self, screen: Screen, counts: NDArray[Any], looks: Looks) -> Booleans:
@@ -313,7 +313,7 @@ class _Watch:
             may_stop[rows, place] = False
             rows = rows[~verdict.stop]
             rows = rows[may_stop[rows].any(axis=1)]
-        self._state, self.active = self._state[going], self.active[going]
+        self._state, self.active = self._state.rows(going), self.active[going]
         return going
 
     def _settle(self, rows: Integers, checkpoints: int | Integers, sets: Booleans) -> None:

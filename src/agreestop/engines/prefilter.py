@@ -25,7 +25,7 @@ from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_softmax
 from agreestop.decide.learned_risk import FEATURES, FLOOR, LearnedRisk
-from agreestop.decide.policies import RiskThreshold, Verdict
+from agreestop.decide.policies import RiskThreshold, State, Verdict
 from agreestop.decide.risks import ShapedRisk, TopMass
 
 SLACK = 1e-9
@@ -100,7 +100,7 @@ class Screen:
     def judge(self, checkpoints: Integers, counts: NDArray[Any]) -> Verdict:
         """The rule's own verdict on inputs with spike counts (b, K, C), each at a checkpoint of its own, (b,)."""
         evidence = self.rule.evidence(checkpoints, log_softmax(counts.astype(np.float64)))
-        return self.policy.judge(checkpoints, checkpoints == self.last, evidence, np.empty((len(counts), 0)))
+        return self.policy.judge(checkpoints, checkpoints == self.last, evidence, State(len(counts)))
 
 
 def screen_of(calibrated: CalibratedRule) -> Screen | None:

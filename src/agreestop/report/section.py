@@ -210,13 +210,13 @@ def _sets_at(calibrated: CalibratedRule, index: int, scores: Floats) -> Booleans
     A member by itself is treated as an ensemble of one, under the threshold that was calibrated for all of them.
     """
     evidence = calibrated.rule.evidence
-    parts = [evidence(index, scores[None, member : member + 1])[0] for member in range(len(scores))]
-    values = np.stack([*parts, evidence(index, scores[None])[0]])
+    parts = [evidence(index, scores[None, member : member + 1]).values[0] for member in range(len(scores))]
+    values = np.stack([*parts, evidence(index, scores[None]).values[0]])
     match calibrated.policy:
         case StoppingThreshold(threshold=threshold):
             return np.asarray(values <= threshold)
         case RiskThreshold(threshold=threshold):
-            return np.asarray(values[:, :-1] >= threshold)
+            return np.asarray(values >= threshold)
         case policy:
             raise TypeError(f"{type(policy).__name__} has no sets before it stops.")
 
