@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agreestop import engines
 from agreestop.common.arrays import Booleans
 from agreestop.engines.dense import run_dense
 from agreestop.engines.event_driven.engine import PRECISIONS, EventDriven
@@ -405,10 +404,5 @@ def test_a_bad_step_of_a_stream_is_refused_and_changes_nothing() -> None:
 def test_numba_is_needed_only_by_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.delitem(sys.modules, "agreestop.networks._kernels.event_kernels")
-    monkeypatch.delattr(engines, "event_kernels")
+    monkeypatch.delattr("agreestop.networks._kernels.event_kernels")
     refused(lambda: EventDriven(known("fully-connected")), r"needs numba.*install agreestop\[engines\]")
-
-
-def test_loops_compile_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
-    assert event_kernels._entry(lambda x: x + 1)(1) == 2

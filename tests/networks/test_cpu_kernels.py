@@ -1,9 +1,8 @@
-"""The compiled operators for the CPU: those of PyTorch bit by bit, or but for the order of a sum, whatever the threads and the storage."""
+"""The compiled CPU operators agree with PyTorch's: to the bit, or up to the order of a sum, for all thread counts and memory layouts."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,13 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from agreestop.networks._kernels import numba_runtime as compiled
 from agreestop.networks.neurons import SRM, Neuron, srm
 from agreestop.networks.srm_types import Constants, SRMParameters, SRMState
 from agreestop.networks.surrogates import SLOPES, Surrogate
 from tests.networks.plain import generator, plain_loop, random_spikes
 
-numba = pytest.importorskip("numba", reason="numba, which compiles these operators, is not installed")
+pytest.importorskip("numba", reason="numba, which compiles these operators, is not installed")
 
 from agreestop.networks._kernels import cpu_sparse, cpu_srm
 
@@ -319,102 +317,3 @@ def test_a_sum_keeps_its_bits_on_one_thread_and_two_and_in_any_batch(threads: Ca
         for other in results[1:]:
             torch.testing.assert_close(results[0], other, rtol=0, atol=0)
         torch.testing.assert_close(sparse(x[3:4], weight), results[0][0][3:4], rtol=0, atol=0)
-
-
-# ---- what they share
-
-
-def test_all_items_are_done_once_and_an_error_in_a_thread_is_heard() -> None:
-    for items, count in ((0, 2), (1, 4), (7, 2), (100, 3)):
-        done = torch.zeros(items, dtype=torch.int64)
-
-        def work(thread: int, first: int, last: int, done: Tensor = done) -> None:
-            done[first:last] += 1
-
-        compiled.parallel_for(work, items, count)
-        assert bool((done == 1).all())
-
-    def fail(thread: int, first: int, last: int) -> None:
-        raise ValueError("heard")
-
-    with pytest.raises(ValueError, match="heard"):
-        compiled.parallel_for(fail, 10, 2)
-
-
-def test_alone_leaves_the_threads_to_the_loops() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with pytest.raises(ValueError, match="left"), compiled.single_threaded(), compiled.single_threaded():
-            assert torch.get_num_threads() == 1 and compiled.threads_for(1000, 10) == 2 and compiled.threads_for(5, 10) == 1
-            raise ValueError("left")
-        assert torch.get_num_threads() == 2 == compiled.threads_for(1000, 10)
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, asked = numba.njit, []
-
-    def refuse(*arguments: Any, cache: bool = False, **settings: Any) -> Any:
-        asked.append(cache)
-        if cache:
-            raise OSError("no space left on device")
-        return real(*arguments, **settings)
-
-    monkeypatch.setattr(numba, "njit", refuse)
-    double = compiled.compiled("int64(int64)")(_double)
-    assert double(4) == 8 and asked == [True, False]
-
-
-def _double(x: int) -> int:
-    return 2 * x
-
-
-def test_without_numba_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compiled.numba_available()
-    monkeypatch.setitem(sys.modules, "numba", None)
-    assert not compiled.numba_available.__wrapped__()
-
-
-def test_large_arrays_are_ordinary_tensors() -> None:
-    large = compiled.empty((3, 1 << 22), (1, 3))
-    assert large.shape == (3, 1 << 22) and large.stride() == (1, 3) and large.dtype == torch.float32
-    large.fill_(2.0)
-    assert large.sum() == 6 * (1 << 22)
-
-
-def test_memory_is_lent_again_once_nobody_holds_it() -> None:
-    memory, shape = compiled.MemoryPool(), (3, 1 << 20)
-    with compiled.use_memory_pool(memory):
-        first = compiled.empty(shape, (1, 3))
-        assert first.shape == shape and first.stride() == (1, 3) and first.dtype == torch.float32
-        second, small = compiled.empty(shape), compiled.empty((3, 5))
-        first.fill_(1.0)
-        second.fill_(2.0)
-        place, part = first.data_ptr(), first[1:]
-        del first
-        third = compiled.empty(shape)
-        assert len({place, second.data_ptr(), third.data_ptr()}) == 3 and (part == 1.0).all()  # a part of it is still held
-        del part
-        assert compiled.empty((2, 1 << 20)).data_ptr() == place  # and serves less than before
-    del second
-    assert small.data_ptr() not in (place, third.data_ptr())
-    assert compiled.empty(shape).data_ptr() != third.data_ptr()
-
-
-def test_memory_serves_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors that the graph of a step holds are lent to no other, and the next step finds them free."""
-    monkeypatch.setattr(compiled, "HUGE", 0)
-    currents = torch.randn(7, 2, 5, 40, generator=generator(4), requires_grad=True)
-    parameters = SRM(2, Neuron(threshold=0.4)).parameters_for(currents)
-
-    def gradient() -> torch.Tensor:
-        spikes, _ = srm(currents, None, parameters)
-        return torch.autograd.grad((spikes * torch.arange(40.0)).sum(), currents)[0]
-
-    expected, memory = gradient(), compiled.MemoryPool()
-    with compiled.use_memory_pool(memory):
-        found = [gradient() for _ in range(3)]
-    assert all(torch.equal(one, expected) for one in found)
-    assert len({one.data_ptr() for one in found}) == 3

@@ -25,12 +25,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .numba_runtime import compiled, empty, inlined, instruction, parallel_for, threads_for
+from .intrinsics import MASKED, copy_range, count_bits, floats, lowest_bit, multiply_add, nonzero_mask, pointer, splat
+from .numba_runtime import empty, intrinsic, jit, parallel_for, threads_for
 
 WIDE, NARROW = 64, 16
 """Columns of a task: four wide registers hide the wait for an addition; one is enough for a read-out of a few classes."""
-MARKED = 64
-"""Entries of x that are tested for zero at once."""
 MOST = 0.25
 """Share of non-zero entries up to which this is faster than PyTorch's product; measured, the two meet at 0.3 to 0.45."""
 LEAST_ROWS, LEAST_PRODUCTS = 16, 1 << 21
@@ -42,32 +41,23 @@ WORTH_A_THREAD = 1 << 18
 # ---- the loops
 
 
-def _pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any, target: Any) -> Any:
-    """The address of an element, as that of another type."""
-    return builder.bitcast(builder.gep(context.make_array(kind)(context, builder, array).data, [at]), target.as_pointer())
-
-
 def _add_rows(lanes: int) -> Any:
     """Σ over entries begin … end of a list of value times row; rows of so many columns lie side by side in `rows`."""
 
-    @instruction
+    @intrinsic
     def add_rows(typing: Any, rows: Any, indices: Any, values: Any, begin: Any, end: Any, target: Any, to: Any) -> Any:
         """Written for LLVM, since numba would keep the sum in memory: it cannot know that no row lies there too."""
-        vector, size = ir.VectorType(ir.FloatType(), lanes), ir.IntType(64)
+        vector, size = floats(lanes), ir.IntType(64)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             (rows, indices, values, begin, end, target, to), kinds = arguments, signature.args
             total = cgutils.alloca_once_value(builder, ir.Constant(vector, None))
-            fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{lanes}f32")
             with cgutils.for_range_slice(builder, begin, end, size(1), intp=size) as (entry, _):
-                index = builder.zext(builder.load(_pointer(context, builder, kinds[1], indices, entry, ir.IntType(32))), size)
-                row = builder.load(_pointer(context, builder, kinds[0], rows, builder.mul(index, size(lanes)), vector), align=4)
-                value = builder.load(_pointer(context, builder, kinds[2], values, entry, ir.FloatType()))
-                first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
-                places = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
-                same = builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), places)
-                builder.store(builder.call(fused, [row, same, builder.load(total)]), total)
-            builder.store(builder.load(total), _pointer(context, builder, kinds[5], target, to, vector), align=4)
+                index = builder.zext(builder.load(pointer(context, builder, kinds[1], indices, entry, ir.IntType(32))), size)
+                row = builder.load(pointer(context, builder, kinds[0], rows, builder.mul(index, size(lanes)), vector), align=4)
+                value = builder.load(pointer(context, builder, kinds[2], values, entry, ir.FloatType()))
+                builder.store(multiply_add(builder, row, splat(builder, value, lanes), builder.load(total)), total)
+            builder.store(builder.load(total), pointer(context, builder, kinds[5], target, to, vector), align=4)
             return context.get_dummy_value()
 
         return types.void(rows, indices, values, types.int64, types.int64, target, types.int64), generate
@@ -78,47 +68,14 @@ def _add_rows(lanes: int) -> Any:
 _add_wide, _add_narrow = _add_rows(WIDE), _add_rows(NARROW)
 
 
-@instruction
-def _nonzero(typing: Any, array: Any, at: Any) -> Any:
-    """Which of the 64 entries from that place on are not zero, as the bits of one number."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = ir.VectorType(ir.FloatType(), MARKED)
-        array, at = arguments
-        found = builder.load(_pointer(context, builder, signature.args[0], array, at, vector), align=4)
-        return builder.bitcast(builder.fcmp_unordered("!=", found, ir.Constant(vector, None)), ir.IntType(MARKED))
-
-    return types.uint64(array, types.int64), generate
-
-
-@instruction
-def _lowest(typing: Any, bits: Any) -> Any:
-    """The place of the lowest bit that is set."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.IntType(1)(1))
-
-    return types.int64(types.uint64), generate
-
-
-@instruction
-def _ones(typing: Any, bits: Any) -> Any:
-    """How many bits are set."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ctpop(arguments[0])
-
-    return types.int64(types.uint64), generate
-
-
-@compiled("void(int64, int64, float32[::1], int64, int64[::1])")
+@jit("void(int64, int64, float32[::1], int64, int64[::1])")
 def _count(first, last, x, width, counts):  # type: ignore[no-untyped-def]
     """Non-zero entries of each row of x."""
-    whole = width - width % MARKED
+    whole = width - width % MASKED
     for row in range(first, last):
         begin, total = row * width, 0
-        for place in range(0, whole, MARKED):
-            total += _ones(_nonzero(x, begin + place))
+        for place in range(0, whole, MASKED):
+            total += count_bits(nonzero_mask(x, begin + place))
         for place in range(whole, width):
             total += x[begin + place] != 0
         counts[row] = total
@@ -128,16 +85,16 @@ LISTS = "int64[::1], uint32[::1], float32[::1]"
 """Where the list of each row starts; the entries' indices, and their values."""
 
 
-@compiled(f"void(int64, int64, float32[::1], int64, {LISTS})")
+@jit(f"void(int64, int64, float32[::1], int64, {LISTS})")
 def _list(first, last, x, width, starts, indices, values):  # type: ignore[no-untyped-def]
     """Which entries of each row of x are not zero, and their values, from starts[row] on."""
-    whole = width - width % MARKED
+    whole = width - width % MASKED
     for row in range(first, last):
         begin, n = row * width, starts[row]
-        for place in range(0, whole, MARKED):
-            left = _nonzero(x, begin + place)
+        for place in range(0, whole, MASKED):
+            left = nonzero_mask(x, begin + place)
             while left:
-                indices[n] = place + _lowest(left)
+                indices[n] = place + lowest_bit(left)
                 left &= left - np.uint64(1)
                 n += 1
         for place in range(whole, width):
@@ -148,7 +105,7 @@ def _list(first, last, x, width, starts, indices, values):  # type: ignore[no-un
             values[entry] = x[begin + np.int64(indices[entry])]
 
 
-@compiled(f"void(int64, int64, int64, int64, {LISTS}, {LISTS}, int64[:, ::1])")
+@jit(f"void(int64, int64, int64, int64, {LISTS}, {LISTS}, int64[:, ::1])")
 def _turn(first, last, rows, width, starts, indices, values, turned_starts, turned_indices, turned_values, place):  # type: ignore[no-untyped-def]
     """The lists of some members input by input: which of the member's rows name it, in order."""
     for member in range(first, last):
@@ -168,14 +125,7 @@ def _turn(first, last, rows, width, starts, indices, values, turned_starts, turn
                 next_of[indices[entry]] = n + 1
 
 
-@inlined
-def _copy(source, begin, target, to, count):  # type: ignore[no-untyped-def]
-    """Unsigned, since a signed place costs a test for those that count from the end."""
-    for place in range(np.uint64(count)):
-        target[np.uint64(to) + place] = source[np.uint64(begin) + place]
-
-
-@compiled(f"void(int64, int64, UniTuple(int64, 4), int64, int64, float32[::1], float32[::1], boolean, {LISTS}, float32[::1])")
+@jit(f"void(int64, int64, UniTuple(int64, 4), int64, int64, float32[::1], float32[::1], boolean, {LISTS}, float32[::1])")
 def _gather(first, last, sizes, lanes, blocks, source, target, shared, starts, indices, values, scratch):  # type: ignore[no-untyped-def]
     """target[k, row] = Σ of source[k, i] over the list of the row; a task is a member, some columns and a block of rows."""
     sources, targets, columns, across = sizes
@@ -184,7 +134,7 @@ def _gather(first, last, sizes, lanes, blocks, source, target, shared, starts, i
         member, left, block = task // (across * blocks), task // blocks % across * lanes, task % blocks
         count = min(lanes, columns - left)
         for row in range(sources):
-            _copy(source, (member * sources + row) * columns + left, scratch, row * lanes, count)
+            copy_range(source, (member * sources + row) * columns + left, scratch, row * lanes, count)
         lists = 0 if shared else member * targets
         for row in range(targets * block // blocks, targets * (block + 1) // blocks):
             begin, end = starts[lists + row], starts[lists + row + 1]
@@ -192,7 +142,7 @@ def _gather(first, last, sizes, lanes, blocks, source, target, shared, starts, i
                 _add_wide(scratch, indices, values, begin, end, scratch, total)
             else:
                 _add_narrow(scratch, indices, values, begin, end, scratch, total)
-            _copy(scratch, total, target, (member * targets + row) * columns + left, count)
+            copy_range(scratch, total, target, (member * targets + row) * columns + left, count)
 
 
 # ---- lists

@@ -28,16 +28,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..srm_types import Constants, SRMState
 from ..surrogates import Surrogate
-from .numba_runtime import compiled, empty, inlined, instruction, parallel_for, threads_for
+from .intrinsics import copy_range, fma, power_of_two, prefetch
+from .numba_runtime import empty, jit, jit_inline, parallel_for, threads_for
 
 LANES = 128
 """Neurons of a tile: eight cache lines of each step."""
@@ -57,67 +55,21 @@ WORTH_A_THREAD = 1 << 17
 # ---- the loops; in arrays of all steps a neuron is found by the strides of time, outer axis and member, the inner axis lies dense
 
 
-@instruction
-def _fused(typing: Any, x: Any, y: Any, z: Any) -> Any:
-    """x · y + z, rounded once."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
-
-    return types.float32(types.float32, types.float32, types.float32), generate
-
-
-@instruction
-def _two_to_the(typing: Any, exponent: Any) -> Any:
-    """2^n for a whole number n ≥ -126."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        integer, floating = context.get_value_type(types.int32), context.get_value_type(types.float32)
-        biased = builder.add(builder.fptosi(arguments[0], integer), integer(127))
-        return builder.bitcast(builder.shl(biased, integer(23)), floating)
-
-    return types.float32(types.float32), generate
-
-
-@instruction
-def _fetch(typing: Any, array: Any, at: Any) -> Any:
-    """Ask for a row of a tile: a step lies a page or more behind the one before, where the processor does not look by itself."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        memory = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        for place in range(0, LANES, 16):
-            address = builder.gep(memory, [builder.add(arguments[1], ir.IntType(64)(place))])
-            builder.call(prefetch, [builder.bitcast(address, byte), number(0), number(3), number(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
-
-
-@inlined
-def _copy(source, begin, target, to, count):  # type: ignore[no-untyped-def]
-    """Unsigned, since a signed place costs a test for those that count from the end."""
-    for place in range(np.uint64(count)):
-        target[np.uint64(to) + place] = source[np.uint64(begin) + place]
-
-
-@inlined
+@jit_inline
 def _load_state(state, begin, count, scratch):  # type: ignore[no-untyped-def]
-    _copy(state[0], begin, scratch, SYNAPSE, count)
-    _copy(state[1], begin, scratch, MEMBRANE, count)
-    _copy(state[2], begin, scratch, REFRACTORY, count)
+    copy_range(state[0], begin, scratch, SYNAPSE, count)
+    copy_range(state[1], begin, scratch, MEMBRANE, count)
+    copy_range(state[2], begin, scratch, REFRACTORY, count)
 
 
-@inlined
+@jit_inline
 def _store_state(scratch, state, begin, count):  # type: ignore[no-untyped-def]
-    _copy(scratch, SYNAPSE, state[0], begin, count)
-    _copy(scratch, MEMBRANE, state[1], begin, count)
-    _copy(scratch, REFRACTORY, state[2], begin, count)
+    copy_range(scratch, SYNAPSE, state[0], begin, count)
+    copy_range(scratch, MEMBRANE, state[1], begin, count)
+    copy_range(scratch, REFRACTORY, state[2], begin, count)
 
 
-@inlined
+@jit_inline
 def _tile(tile, sizes):  # type: ignore[no-untyped-def]
     """Outer place, member, first neuron of the inner axis, and how many."""
     _, members, inner = sizes
@@ -126,19 +78,19 @@ def _tile(tile, sizes):  # type: ignore[no-untyped-def]
     return tile // across // members, tile // across % members, begin, min(LANES, inner - begin)
 
 
-@inlined
+@jit_inline
 def _advance(scratch, a, b, r, threshold, gain):  # type: ignore[no-untyped-def]
     """One step of a tile."""
     reset = -(threshold * r)
     for j in range(LANES):
-        synapse = _fused(scratch[SYNAPSE + j], b, scratch[INCOMING + j])
-        membrane = _fused(scratch[MEMBRANE + j], a, synapse)
+        synapse = fma(scratch[SYNAPSE + j], b, scratch[INCOMING + j])
+        membrane = fma(scratch[MEMBRANE + j], a, synapse)
         refractory = scratch[REFRACTORY + j]
-        potential = _fused(refractory, reset, membrane * gain)
+        potential = fma(refractory, reset, membrane * gain)
         spike = np.float32(1) if potential >= threshold else np.float32(0)
         scratch[SYNAPSE + j] = synapse
         scratch[MEMBRANE + j] = membrane
-        scratch[REFRACTORY + j] = _fused(refractory, r, spike)
+        scratch[REFRACTORY + j] = fma(refractory, r, spike)
         scratch[POTENTIAL + j] = potential
         scratch[OUTGOING + j] = spike
 
@@ -149,7 +101,7 @@ SIZES, CONSTANTS = "UniTuple(int64, 3)", "float32[:, ::1]"
 """Steps, members and neurons of the inner axis; a, b, r, θ and c for each member."""
 
 
-@compiled(f"void(int64, int64, {SIZES}, {CONSTANTS}, {STEPS}, {STEPS}, {STATE}, {STATE}, float32[::1])")
+@jit(f"void(int64, int64, {SIZES}, {CONSTANTS}, {STEPS}, {STEPS}, {STATE}, {STATE}, float32[::1])")
 def _forward(first, last, sizes, constants, currents, c_at, spikes, s_at, before, b_at, after, a_at, scratch):  # type: ignore[no-untyped-def]
     for tile in range(first, last):
         outer, member, begin, count = _tile(tile, sizes)
@@ -158,30 +110,30 @@ def _forward(first, last, sizes, constants, currents, c_at, spikes, s_at, before
         _load_state(before, outer * b_at[0] + member * b_at[1] + begin, count, scratch)
         source, target = outer * c_at[1] + member * c_at[2] + begin, outer * s_at[1] + member * s_at[2] + begin
         for t in range(sizes[0]):
-            _fetch(currents, source + min(t + AHEAD, sizes[0] - 1) * c_at[0])
-            _fetch(spikes, target + min(t + AHEAD, sizes[0] - 1) * s_at[0])
-            _copy(currents, source + t * c_at[0], scratch, INCOMING, count)
+            prefetch(currents, source + min(t + AHEAD, sizes[0] - 1) * c_at[0], LANES)
+            prefetch(spikes, target + min(t + AHEAD, sizes[0] - 1) * s_at[0], LANES)
+            copy_range(currents, source + t * c_at[0], scratch, INCOMING, count)
             _advance(scratch, a, b, r, threshold, gain)
-            _copy(scratch, OUTGOING, spikes, target + t * s_at[0], count)
+            copy_range(scratch, OUTGOING, spikes, target + t * s_at[0], count)
         _store_state(scratch, after, outer * a_at[0] + member * a_at[1] + begin, count)
 
 
-@inlined
+@jit_inline
 def _exponential(x):  # type: ignore[no-untyped-def]
     """e^x for x ≤ 0, written out so that it runs in vectors: 2^n e^f with |f| ≤ log(2)/2, e^f by its series."""
     x = max(x, np.float32(-87))
-    n = np.floor(_fused(x, np.float32(1 / math.log(2)), np.float32(0.5)))
-    f = _fused(n, np.float32(-0.693359375), x)  # log(2) in two parts, the first exact in few bits
-    f = _fused(n, np.float32(0.693359375 - math.log(2)), f)
-    p = _fused(np.float32(1 / 720), f, np.float32(1 / 120))
-    p = _fused(p, f, np.float32(1 / 24))
-    p = _fused(p, f, np.float32(1 / 6))
-    p = _fused(p, f, np.float32(1 / 2))
-    p = _fused(p, f, np.float32(1))
-    return _fused(p, f, np.float32(1)) * _two_to_the(n)
+    n = np.floor(fma(x, np.float32(1 / math.log(2)), np.float32(0.5)))
+    f = fma(n, np.float32(-0.693359375), x)  # log(2) in two parts, the first exact in few bits
+    f = fma(n, np.float32(0.693359375 - math.log(2)), f)
+    p = fma(np.float32(1 / 720), f, np.float32(1 / 120))
+    p = fma(p, f, np.float32(1 / 24))
+    p = fma(p, f, np.float32(1 / 6))
+    p = fma(p, f, np.float32(1 / 2))
+    p = fma(p, f, np.float32(1))
+    return fma(p, f, np.float32(1)) * power_of_two(n)
 
 
-@inlined
+@jit_inline
 def _slopes(scratch, threshold, kind, inside, outside):  # type: ignore[no-untyped-def]
     """g(u - θ) of `surrogate.py` into OUTGOING; `inside` multiplies v and `outside` the result."""
     if kind == 0:
@@ -203,33 +155,33 @@ def _slopes(scratch, threshold, kind, inside, outside):  # type: ignore[no-untyp
             scratch[OUTGOING + j] = e * s * s * outside
 
 
-@inlined
+@jit_inline
 def _retreat(scratch, slopes, begin, threshold, gain):  # type: ignore[no-untyped-def]
     """One step back: the gradient in the currents, in u (in POTENTIAL), and in the state before its decay."""
     for j in range(LANES):
         to_potential = slopes[begin + np.uint64(j)] * (scratch[REFRACTORY + j] + scratch[INCOMING + j])
-        to_membrane = _fused(to_potential, gain, scratch[MEMBRANE + j])
+        to_membrane = fma(to_potential, gain, scratch[MEMBRANE + j])
         scratch[POTENTIAL + j] = to_potential
         scratch[MEMBRANE + j] = to_membrane
-        scratch[REFRACTORY + j] = _fused(to_potential, -threshold, scratch[REFRACTORY + j])
+        scratch[REFRACTORY + j] = fma(to_potential, -threshold, scratch[REFRACTORY + j])
         scratch[OUTGOING + j] = scratch[SYNAPSE + j] + to_membrane
 
 
-@inlined
+@jit_inline
 def _add_up(scratch, states, begin, r):  # type: ignore[no-untyped-def]
     """Add what this step gives to the gradients in the constants; `states` holds the state before it, and then that after it."""
     for j in range(LANES):
         at = begin + np.uint64(j)
         synapse, membrane, refractory = states[at], states[at + np.uint64(LANES)], states[at + np.uint64(2 * LANES)]
         to_potential = scratch[POTENTIAL + j]
-        scratch[SUMS + j] = _fused(scratch[MEMBRANE + j], membrane, scratch[SUMS + j])
-        scratch[SUMS + LANES + j] = _fused(scratch[OUTGOING + j], synapse, scratch[SUMS + LANES + j])
-        scratch[SUMS + 2 * LANES + j] = _fused(scratch[REFRACTORY + j], refractory, scratch[SUMS + 2 * LANES + j])
-        scratch[SUMS + 3 * LANES + j] -= _fused(to_potential * r, refractory, to_potential)
-        scratch[SUMS + 4 * LANES + j] = _fused(to_potential, states[at + np.uint64(4 * LANES)], scratch[SUMS + 4 * LANES + j])
+        scratch[SUMS + j] = fma(scratch[MEMBRANE + j], membrane, scratch[SUMS + j])
+        scratch[SUMS + LANES + j] = fma(scratch[OUTGOING + j], synapse, scratch[SUMS + LANES + j])
+        scratch[SUMS + 2 * LANES + j] = fma(scratch[REFRACTORY + j], refractory, scratch[SUMS + 2 * LANES + j])
+        scratch[SUMS + 3 * LANES + j] -= fma(to_potential * r, refractory, to_potential)
+        scratch[SUMS + 4 * LANES + j] = fma(to_potential, states[at + np.uint64(4 * LANES)], scratch[SUMS + 4 * LANES + j])
 
 
-@inlined
+@jit_inline
 def _decay(scratch, a, b, r):  # type: ignore[no-untyped-def]
     for j in range(LANES):
         scratch[SYNAPSE + j] = scratch[OUTGOING + j] * b
@@ -237,7 +189,7 @@ def _decay(scratch, a, b, r):  # type: ignore[no-untyped-def]
         scratch[REFRACTORY + j] *= r
 
 
-@compiled(
+@jit(
     f"void(int64, int64, {SIZES}, {CONSTANTS}, int64, float32, float32, {STEPS}, {STATE}, {STEPS}, {STATE}, {STEPS}, {STATE}, "
     "float64[:, ::1], float32[::1], float32[::1], float32[::1])"
 )
@@ -254,27 +206,27 @@ def _backward(  # type: ignore[no-untyped-def]
         _load_state(before, outer * b_at[0] + member * b_at[1] + begin, count, scratch)
         source = outer * c_at[1] + member * c_at[2] + begin
         for t in range(steps):
-            _fetch(currents, source + min(t + AHEAD, steps - 1) * c_at[0])
-            _copy(currents, source + t * c_at[0], scratch, INCOMING, count)
+            prefetch(currents, source + min(t + AHEAD, steps - 1) * c_at[0], LANES)
+            copy_range(currents, source + t * c_at[0], scratch, INCOMING, count)
             if learned:
-                _copy(scratch, SYNAPSE, states, t * 3 * LANES, 3 * LANES)
+                copy_range(scratch, SYNAPSE, states, t * 3 * LANES, 3 * LANES)
             _advance(scratch, a, b, r, threshold, gain)
             _slopes(scratch, threshold, kind, inside, outside)
-            _copy(scratch, OUTGOING, slopes, t * LANES, LANES)
+            copy_range(scratch, OUTGOING, slopes, t * LANES, LANES)
         if learned:
-            _copy(scratch, SYNAPSE, states, steps * 3 * LANES, 3 * LANES)
+            copy_range(scratch, SYNAPSE, states, steps * 3 * LANES, 3 * LANES)
         scratch[:] = 0
         _load_state(to_after, outer * ga_at[0] + member * ga_at[1] + begin, count, scratch)
         source, target = outer * g_at[1] + member * g_at[2] + begin, outer * gc_at[1] + member * gc_at[2] + begin
         for t in range(steps - 1, -1, -1):
-            _fetch(to_spikes, source + max(t - AHEAD, 0) * g_at[0])
-            _fetch(to_currents, target + max(t - AHEAD, 0) * gc_at[0])
-            _copy(to_spikes, source + t * g_at[0], scratch, INCOMING, count)
+            prefetch(to_spikes, source + max(t - AHEAD, 0) * g_at[0], LANES)
+            prefetch(to_currents, target + max(t - AHEAD, 0) * gc_at[0], LANES)
+            copy_range(to_spikes, source + t * g_at[0], scratch, INCOMING, count)
             _retreat(scratch, slopes, np.uint64(t * LANES), threshold, gain)
             if learned:
                 _add_up(scratch, states, np.uint64(t * 3 * LANES), r)
             _decay(scratch, a, b, r)
-            _copy(scratch, OUTGOING, to_currents, target + t * gc_at[0], count)
+            copy_range(scratch, OUTGOING, to_currents, target + t * gc_at[0], count)
         _store_state(scratch, to_before, outer * gb_at[0] + member * gb_at[1] + begin, count)
         if learned:
             for constant in range(5):

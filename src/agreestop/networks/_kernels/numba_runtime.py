@@ -1,8 +1,10 @@
-"""What the operators for the CPU share: loops that numba compiles, threads to run them, and memory for what they fill.
+"""The runtime of the numba kernels: decorators that compile loops, threads that run them, and memory that they fill.
 
-numba is not needed: where it is missing, or does not go with the installed numpy, the operators of PyTorch do the same work.
-A loop is compiled once for a machine and kept on disk: next to its file, else in the user's cache, or in NUMBA_CACHE_DIR where that is
-set; where none of them can be written it is compiled again by each process.
+numba is optional. If it is missing, or does not support the installed numpy, PyTorch's operators do the same work.
+
+Compiled loops are cached on disk: in NUMBA_CACHE_DIR if it is set, else next to the source file, else in the user's cache directory. If
+none of them is writable, each process compiles the loops again. numba discards a cached loop when the file of the loop changes. Loops also
+contain functions from other files of this package, so the cache key here depends on all of its source files.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, final
 from weakref import finalize
 
@@ -23,12 +27,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-PARTS = 4  # of a thread, so that one that others hold up does not hold up all
+CHUNKS_PER_THREAD = 4
+"""Work is handed out in small chunks, so one slow thread does not delay the others."""
 HUGE_PAGE, HUGE = 1 << 21, 1 << 22
-"""Bytes of a huge page, and of an array that is worth some: the C library gives large ones back to the system and asks for them anew."""
+"""Bytes of a huge page, and bytes from which a tensor lies on huge pages. The C library returns large blocks to the system each time."""
 
-_memory: ContextVar[MemoryPool | None] = ContextVar("memory that `use_memory_pool` lends", default=None)
-_left: ContextVar[int | None] = ContextVar("threads that `single_threaded` left to the loops", default=None)
+_memory: ContextVar[MemoryPool | None] = ContextVar("the pool of `use_memory_pool`", default=None)
+_threads: ContextVar[int | None] = ContextVar("the number of threads that loops use within `single_threaded`", default=None)
+Loop = Callable[..., Any]
+
+
+# ---- compilation
 
 
 @cache
@@ -41,65 +50,117 @@ def numba_available() -> bool:
     return not numba.config.DISABLE_JIT
 
 
-def compiled(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile a loop for those types, to run without Python's lock; at once, so that a cache that cannot be written is noticed here."""
+def _njit(function: Callable[..., Any], **options: Any) -> Any:
+    """Compile without the GIL and without a check for division by zero."""
     import numba
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        settings = {"nogil": True, "error_model": "numpy"}
-        try:
-            return numba.njit(signature, cache=True, **settings)(function)
-        except (OSError, RuntimeError):  # no place for the cache, or no room in it
-            return numba.njit(signature, **settings)(function)
+    return numba.njit(nogil=True, error_model="numpy", **options)(function)
+
+
+def jit(*signatures: str) -> Callable[[Loop], Loop]:
+    """Compile a loop for these types at once, or at its first call if no types are given, and cache it on disk if possible."""
+
+    def decorate(function: Loop) -> Loop:
+        dispatcher = _njit(function)
+        with suppress(RuntimeError):  # numba finds no directory that it can write to
+            dispatcher._cache = _cache_class()(function)
+        for signature in signatures:
+            dispatcher.compile(signature)
+        if signatures:
+            dispatcher.disable_compile()
+        return dispatcher
 
     return decorate
 
 
-def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a piece into each loop that calls it; in the file of the loop, whose changes alone renew the cache."""
-    import numba
-
-    return numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)
+def jit_uncached(function: Loop) -> Loop:
+    """Compile a function once for all loops that call it. It is cached as part of these loops."""
+    return _njit(function)
 
 
-def instruction(function: Callable[..., Any]) -> Any:
-    """What numba has no name for, given as the code that LLVM is to make of it."""
+def jit_inline(function: Loop) -> Loop:
+    """Compile a function into each loop that calls it."""
+    return _njit(function, forceinline=True)
+
+
+def jit_template(function: Loop) -> Loop:
+    """Copy a function into its callers before types are inferred, so a literal argument stays a constant there."""
+    return _njit(function, inline="always")
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """A function that writes LLVM instructions. Callers leave out its first argument. A literal argument arrives as a literal type."""
     from numba.extending import intrinsic
 
-    return intrinsic(function)
+    return intrinsic(prefer_literal=True)(function)
 
 
-def threads_for(work: int, worth_a_thread: int) -> int:
-    """How many threads the work is worth, of those that PyTorch may use, or could before `single_threaded`."""
-    return min(_left.get() or torch.get_num_threads(), 1 + work // worth_a_thread)
+@cache
+def _cache_class() -> Any:
+    from numba.core import caching
+
+    class KernelCache(caching.FunctionCache):  # type: ignore[misc]
+        """numba's cache of one loop, with a key that depends on all files of this package. A failed read or write is ignored."""
+
+        def __init__(self, function: Any) -> None:
+            super().__init__(function)
+            stamp = (self._impl.locator.get_source_stamp(), source_digest())
+            self._cache_file = caching.IndexDataCacheFile(self.cache_path, self._impl.filename_base, stamp)
+
+        def load_overload(self, *arguments: Any) -> Any:
+            with suppress(OSError):
+                return super().load_overload(*arguments)
+
+        def save_overload(self, *arguments: Any) -> None:
+            with suppress(OSError):
+                super().save_overload(*arguments)
+
+    return KernelCache
+
+
+@cache
+def source_digest() -> str:
+    """SHA-256 of the names and contents of the Python files next to this one."""
+    digest = sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+# ---- threads
+
+
+def threads_for(work: int, work_per_thread: int) -> int:
+    """The number of threads for this amount of work: at most PyTorch's number, or its number outside `single_threaded`."""
+    return min(_threads.get() or torch.get_num_threads(), 1 + work // work_per_thread)
 
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Within it PyTorch's operators take one thread, and the loops as many as PyTorch had; for work that is done in loops for the most.
+    """Within this context PyTorch's operators use one thread, and the loops as many as PyTorch had before. For work mainly in loops.
 
-    PyTorch's threads wait by spinning for milliseconds after each of its operators, on cores that the loops could use; and an operator
-    ends with its slowest thread, which on a machine with other work may wait longer for a core than the whole operator takes.
+    After each operator PyTorch's threads spin for milliseconds on cores that the loops could use. And an operator ends with its slowest
+    thread, which on a busy machine may wait for a core longer than the whole operator takes.
     """
     before = torch.get_num_threads()
-    token = _left.set(_left.get() or before)
+    token = _threads.set(_threads.get() or before)
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-        _left.reset(token)
+        _threads.reset(token)
 
 
-def parallel_for(work: Callable[[int, int, int], None], items: int, threads: int, parts: int = PARTS) -> None:
-    """Call work(thread, first, last) until all items are done, in `threads` threads of which this is one, with so many parts for each.
+def parallel_for(work: Callable[[int, int, int], None], items: int, threads: int, chunks: int = CHUNKS_PER_THREAD) -> None:
+    """Call work(thread, first, last) on chunks of the items until all are done. The calling thread is one of the threads.
 
-    Which thread takes which items is left to chance, so work must not let a result depend on it.
+    chunks: the number of chunks per thread. Which thread takes which chunk varies, so results must not depend on it.
     """
     threads = max(1, min(threads, items))
     if threads == 1:
         return work(0, 0, items)
-    size = -(-items // (parts * threads))
+    size = -(-items // (chunks * threads))
     firsts = iter(range(0, items, size))
 
     def take(thread: int) -> None:
@@ -111,18 +172,21 @@ def parallel_for(work: Callable[[int, int, int], None], items: int, threads: int
         take(0)
     finally:
         for other in others:
-            if not other.cancel():  # one that has not begun by now has nothing left to do
+            if not other.cancel():  # a thread that has not started by now has no work left
                 other.result()
 
 
 @cache
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Kept, since starting a thread takes as long as a small layer; a forked process has none of its parent's threads."""
+    """Starting a thread takes as long as a small layer, so pools are kept. A forked process needs its own."""
     return ThreadPoolExecutor(threads - 1, thread_name_prefix="agreestop")
 
 
+# ---- memory
+
+
 def empty(shape: Sequence[int], strides: Sequence[int] | None = None) -> Tensor:
-    """An empty, dense float32 tensor; a large one in the memory of `use_memory_pool`, or in some of its own."""
+    """An empty, dense float32 tensor. A large one lies in the current memory pool, or in new memory."""
     if 4 * math.prod(shape) >= HUGE:
         return (_memory.get() or MemoryPool()).lend(shape, strides)
     return torch.empty(shape) if strides is None else torch.empty_strided(shape, strides)
@@ -130,9 +194,9 @@ def empty(shape: Sequence[int], strides: Sequence[int] | None = None) -> Tensor:
 
 @final
 class MemoryPool:
-    """Blocks of memory for large tensors. One that nobody holds any more is lent again, and all are given back with this.
+    """Blocks of memory for large tensors. A block is used again once its tensor is gone. All are freed with the pool.
 
-    They lie on huge pages, where the system has some: to be given small ones takes as long as the work that fills them.
+    Blocks lie on huge pages if the system offers them: mapping small pages takes as long as the work that fills them.
     """
 
     def __init__(self) -> None:
@@ -145,7 +209,7 @@ class MemoryPool:
         if block is None:
             block = mmap.mmap(-1, -(-size // HUGE_PAGE) * HUGE_PAGE)
             if hasattr(mmap, "MADV_HUGEPAGE"):
-                with suppress(OSError):  # a refusal leaves the small pages
+                with suppress(OSError):  # if refused, small pages work too
                     block.madvise(mmap.MADV_HUGEPAGE)
         else:
             self._free.remove(block)
@@ -156,7 +220,7 @@ class MemoryPool:
 
 @contextmanager
 def use_memory_pool(memory: MemoryPool) -> Iterator[None]:
-    """Within it the loops fill tensors in this memory."""
+    """Within this context the loops fill tensors from this pool."""
     token = _memory.set(memory)
     try:
         yield

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from .numba_runtime import compiled, inlined
+from .numba_runtime import jit, jit_inline
 
 
-@inlined
+@jit_inline
 def _log_sum(values, first, last, scale):  # type: ignore[no-untyped-def]
     """log Σ exp(scale · value) over a stretch."""
     top = -math.inf
@@ -23,9 +23,7 @@ def _log_sum(values, first, last, scale):  # type: ignore[no-untyped-def]
     return top + math.log(total)
 
 
-@compiled(
-    "void(int64[:,:,:,::1], int64[::1], float64, float64[::1], float64[::1], float64[:,::1], int64, float64, float64, boolean[:,::1])"
-)
+@jit("void(int64[:,:,:,::1], int64[::1], float64, float64[::1], float64[::1], float64[:,::1], int64, float64, float64, boolean[:,::1])")
 def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size, slack, floor, flags):  # type: ignore[no-untyped-def]
     """Fill flags (rows, S) from counts (rows, S, K, C); `bounds` have their slack."""
     rows, places, members, classes = counts.shape
