@@ -19,7 +19,6 @@ from agreestop.events.data import EventData, EventSplits
 from agreestop.events.datasets import catalogue, cifar10, digits, dvs_gesture, mnist_dvs, n_mnist
 from agreestop.events.datasets.braille import load_braille, load_spike_trains
 from agreestop.events.datasets.cifar10 import load_cifar10
-from agreestop.events.datasets.data_set import Archive
 from agreestop.events.datasets.dvs_gesture import load_dvs_gesture
 from agreestop.events.datasets.mnist_dvs import load_mnist_dvs
 from agreestop.events.datasets.n_mnist import load_n_mnist
@@ -107,7 +106,7 @@ def test_a_damaged_cifar10_names_the_official_files(cifar10_folder: Path) -> Non
     (place / "data_batch_3.bin").write_bytes(content[:-1])
     with pytest.raises(InputError, match=r"data_batch_3.bin has 61,459 bytes and not 61,460.*kriz/cifar.html") as caught:
         load_cifar10(cifar10_folder, 30)
-    assert cifar10.ARCHIVE_MD5 in str(caught.value) and cifar10.ARCHIVE in str(caught.value)
+    assert all(name in str(caught.value) and md5 in str(caught.value) for name, md5 in catalogue.find("cifar10").archives.items())
     (place / "data_batch_3.bin").write_bytes(b"\x0a" + content[1:])
     with pytest.raises(InputError, match="holds the label 10"):
         load_cifar10(cifar10_folder, 30)
@@ -407,7 +406,7 @@ def test_every_record_is_complete_and_simulated_ones_say_so() -> None:
         assert entry.what.endswith(".") and len(entry.sizes) == 3 and entry.classes >= 2
         assert entry.simulated == ("simulated" in entry.what) == (entry.name in ("digits", "mnist-dvs-sim", "gesture-sim"))
         assert entry.simulated or (entry.address or "").startswith("http")
-        assert all(len(archive.md5) == 32 for archive in entry.archives)
+        assert all(len(md5) == 32 for md5 in entry.archives.values())
     assert catalogue.find("digits").sizes == (digits.TRAINING, digits.TUNING, 1_797 - digits.TRAINING - digits.TUNING)
     assert sum(catalogue.find("dvs-gesture").sizes[:2]) == dvs_gesture.COMPLETE[0]
 
@@ -473,7 +472,7 @@ def test_checks_tell_whole_partial_and_damaged_copies(
 ) -> None:
     whole = catalogue.check("cifar10", cifar10_folder)
     assert whole.whole and whole.usable and len(whole.found) == 6
-    (cifar10_folder / cifar10.ARCHIVE).write_bytes(b"something else")
+    (cifar10_folder / "cifar-10-binary.tar.gz").write_bytes(b"something else")
     (cifar10_folder / "cifar-10-batches-bin" / "test_batch.bin").write_bytes(b"")
     damaged = catalogue.check("cifar10", cifar10_folder)
     assert not damaged.usable and len(damaged.problems) == 2 and len(damaged.found) == 5
@@ -506,9 +505,9 @@ def test_checks_tell_whole_partial_and_damaged_copies(
 
 def test_an_archive_with_the_right_checksum_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "Train.zip").write_bytes(b"recordings")
-    right = Archive("Train.zip", hashlib.md5(b"recordings").hexdigest())
+    right = {"Train.zip": hashlib.md5(b"recordings").hexdigest()}
     entry = catalogue.find("n-mnist")
-    monkeypatch.setattr(catalogue, "DATA_SETS", (replace(entry, archives=(right,)),))
+    monkeypatch.setattr(catalogue, "DATA_SETS", (replace(entry, archives=right),))
     result = catalogue.check("n-mnist", tmp_path)
     assert "Train.zip has the right checksum" in result.found[0] and "there are no recordings" in result.problems[0]
 

@@ -58,8 +58,8 @@ def check_data_set(
         out.print(f"{name} is a partial copy, which can be used as it is.", markup=False, soft_wrap=True)
     else:
         out.print(f"{name} cannot be used. It needs {entry.files}.", markup=False, soft_wrap=True)
-        for archive in entry.archives:
-            out.print(f"The md5 of {archive.name} is {archive.md5}.", markup=False, soft_wrap=True)
+        for archive, md5 in entry.archives.items():
+            out.print(f"The md5 of {archive} is {md5}.", markup=False, soft_wrap=True)
         if entry.address and not entry.archives:
             out.print("No checksum is published.", markup=False)
     raise typer.Exit(NOT_WHOLE)

@@ -1,4 +1,4 @@
-"""People who make one of eleven gestures in front of a camera: joint angles, limbs, pictures.
+"""People who make one of eleven gestures in front of a camera: joint angles, limbs and images.
 
     angles(t) = rest + posture + s(t) (gesture(φ(t)) - rest),   φ(t) = φ_0 + 2π f τ(t)
     elbow = shoulder + a d,   wrist = elbow + b d',   fingertip = wrist + c d',   d = (± sin lift cos swing, -cos lift, sin lift sin swing)
@@ -6,12 +6,12 @@
 
 An arm has five joint values: lift (0 hangs, π/2 is level, π points up) and swing (0 outwards, π/2 to the camera, π across the
 body) of the upper arm, the same two of the forearm, and how far the shoulder is raised. d and d' are the directions of upper arm and
-forearm; lengths a, b and c are the person's, so limbs keep theirs. Everybody stands with hanging arms for a delay, then goes over
-into the gesture: s rises smoothly from 0 to 1 over the ramp, and the way τ gathers speed over it as in `paths`.
+forearm. The lengths a, b and c belong to the person and never change. Everybody stands with hanging arms for a delay, then moves into
+the gesture: s rises smoothly from 0 to 1 over the ramp, and the way τ gets faster over it as in `paths`.
 
-Places are in metres, (right, up, to the camera) from the point between the resting shoulders, and projected in perspective. `cover`
-falls from 1 to 0 across the edge of a capsule (a line with round ends), which makes edges move smoothly by any fraction of a pixel.
-Right and left are the person's, so the right arm is on the left of the picture; clockwise is as the camera sees it.
+Positions are in metres, (right, up, to the camera) from the point between the resting shoulders, and projected in perspective. `cover`
+falls from 1 to 0 across the edge of a capsule (a line with round ends), so edges move smoothly by any fraction of a pixel.
+Right and left are the person's, so the right arm is on the left of the image; clockwise is as the camera sees it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,8 @@ from numpy.typing import ArrayLike
 
 from agreestop.common.arrays import Floats
 
-GESTURES = (
-    "hand clapping",
-    "right hand wave",
-    "left hand wave",
-    "right arm clockwise",
-    "right arm counter-clockwise",
-    "left arm clockwise",
-    "left arm counter-clockwise",
-    "arm roll",
-    "air drums",
-    "air guitar",
-    "other gestures",
-)
-CADENCE = (2.2, 1.8, 1.8, 1.1, 1.1, 1.1, 1.1, 1.6, 2.3, 2.4, 1.0)  # cycles per second of each gesture, before anybody's tempo
-
 RIGHT, LEFT = 0, 1
-SIDE = np.array([-1.0, 1.0])  # where the right and the left arm are in the picture
+SIDE = np.array([-1.0, 1.0])  # horizontal direction of the right and the left arm in the image
 ARM_REST = np.array([0.15, 0.4, 0.25, 0.9, 0.0])
 WANDERINGS = 20  # numbers that choose the motion of "other gestures"
 
@@ -56,7 +41,7 @@ class Person:
     """Build, clothes and manner; lengths in metres, tones from 0 for black to 1 for white.
 
     shoulders  half the distance between them
-    girth      of the limbs and trunk, 1 on average
+    girth      thickness of limbs and trunk, 1 on average
     sleeve     tone of shirt and upper arms
     cuff       tone of the forearms: the sleeve's, or the skin's where sleeves are short
     reach      how wide the gestures are, 1 on average
@@ -83,8 +68,8 @@ class Person:
 class Light:
     """An illumination.
 
-    level   light on the middle of the picture, at most 1
-    slope   by what share of the level it grows over the picture's height downwards and over its width to the right
+    level   light on the middle of the image, at most 1
+    slope   the share of the level by which it grows over the image's height downwards, and over its width to the right
     shadow  how dark the arms' shadow on the wall is, 0 for none
     offset  where the shadow falls, in metres to the right and up
     """
@@ -107,14 +92,14 @@ LIGHTS = (
 class Performance:
     """One person's gesture in front of one camera; times in seconds.
 
-    gesture  its place in GESTURES
-    metre    as a share of the picture's smaller side
-    position  of the point between the shoulders in the picture, as shares of its height and width from the top left
-    cadence  cycles per second
-    phase    where in its cycle the gesture starts, in turns
-    reach    of the motion, 1 on average
-    wall     tone of the wall behind
-    wander   numbers from 0 to 1 that place the wall's texture and choose the motion of "other gestures"
+    gesture   index into GESTURES
+    metre     length of a metre, as a share of the image's smaller side
+    position  the point between the shoulders in the image, as shares of its height and width from the top left
+    cadence   cycles per second
+    phase     where in its cycle the gesture starts, in turns
+    reach     width of the motion, 1 on average
+    wall      tone of the wall behind the person
+    wander    numbers from 0 to 1 that shift the wall's texture and choose the motion of "other gestures"
     """
 
     gesture: int
@@ -129,6 +114,10 @@ class Performance:
     reach: float
     wall: float
     wander: tuple[float, ...]
+
+
+Motion: TypeAlias = Callable[[Floats, Performance], tuple[Floats, Floats]]
+"""Joint values (moments, 5) of the right and the left arm, from the phase at each moment."""
 
 
 def joint_angles(performance: Performance, times: ArrayLike) -> Floats:
@@ -160,10 +149,10 @@ def render_frames(performance: Performance, times: ArrayLike, size: tuple[int, i
     joints[..., 0] += _sway(performance, moments)[:, None, None]
     wall, light = _wall(performance, size), _lighting(performance.light, size)
     for joint in joints:
-        picture = wall.copy()
+        image = wall.copy()
         for capsule in (*_shadows(performance, joint), *_body(performance.person, joint)):
-            capsule.paint(picture, performance)
-        yield picture * light
+            capsule.paint(image, performance)
+        yield image * light
 
 
 @dataclass(frozen=True)
@@ -176,9 +165,9 @@ class _Capsule:
     cover: float = 1.0
     blur: float = 0.0
 
-    def paint(self, picture: Floats, performance: Performance) -> None:
-        """Over the picture (H, W), within the box that holds the capsule."""
-        height, width = picture.shape
+    def paint(self, image: Floats, performance: Performance) -> None:
+        """Paint over the image (H, W), within the box that holds the capsule."""
+        height, width = image.shape
         metre = performance.metre * min(height, width)
         nearness = CAMERA / (CAMERA - self.ends[:, 2])
         (x, x_end), (up, up_end) = self.ends[:, 0] * nearness * metre, self.ends[:, 1] * nearness * metre
@@ -188,7 +177,7 @@ class _Capsule:
         margin = radius + blur
         rows = slice(max(0, int(min(y, y_end) - margin)), max(0, int(max(y, y_end) + margin) + 2))
         columns = slice(max(0, int(min(x, x_end) - margin)), max(0, int(max(x, x_end) + margin) + 2))
-        patch = picture[rows, columns]
+        patch = image[rows, columns]
         down = np.arange(rows.start, rows.start + patch.shape[0])[:, None] - y
         right = np.arange(columns.start, columns.start + patch.shape[1]) - x
         length, fall = x_end - x, y_end - y
@@ -206,7 +195,7 @@ def _body(person: Person, joint: Floats) -> list[_Capsule]:
     neck = middle + np.array([0.0, 0.05, 0.0])
     face = middle + np.array([0.0, 0.08 + person.head, 0.0])
     chest = middle + np.array([0.0, -0.15, 0.0])
-    hips = np.array([middle[0], -1.2, 0.0])  # below the picture: only the trunk shows
+    hips = np.array([middle[0], -1.2, 0.0])  # below the image: only the trunk shows
     up = np.array([0.0, 0.03, 0.0])
     trunk = [
         _Capsule(np.stack([chest, hips]), 0.165 * girth, person.sleeve),
@@ -228,7 +217,7 @@ def _body(person: Person, joint: Floats) -> list[_Capsule]:
 
 
 def _shadows(performance: Performance, joint: Floats) -> list[_Capsule]:
-    """Of the arms, on the wall."""
+    """The shadows of the arms on the wall."""
     light, girth = performance.light, performance.person.girth
     fallen = joint * np.array([1.0, 1.0, 0.0]) + np.array([*light.offset, 0.0])
     pairs = [arm[[start, end]] for arm in fallen for start, end in ((0, 1), (1, 3))]
@@ -236,7 +225,7 @@ def _shadows(performance: Performance, joint: Floats) -> list[_Capsule]:
 
 
 def _wall(performance: Performance, size: tuple[int, int]) -> Floats:
-    """A wall of faint broad stripes, which stand still."""
+    """A wall with faint broad stripes, which do not move."""
     down, right = np.arange(size[0])[:, None] / size[0], np.arange(size[1]) / size[1]
     first, second, *_ = performance.wander
     stripes = np.sin(2 * np.pi * (3.1 * right + 0.7 * down + first)) * np.sin(2 * np.pi * (1.9 * down - 0.6 * right + second))
@@ -249,13 +238,13 @@ def _lighting(light: Light, size: tuple[int, int]) -> Floats:
 
 
 def _sway(performance: Performance, times: Floats) -> Floats:
-    """How far the whole person leans to the right, in metres: nobody stands quite still."""
+    """How far the whole person leans to the right, in metres, because nobody stands quite still."""
     reach, cadence = SWAY
     return np.asarray(reach * np.sin(2 * np.pi * (cadence * times + performance.wander[2])))
 
 
 def _direction(lift: Floats, swing: Floats) -> Floats:
-    """(moments, 2, 3) of the limbs of both arms."""
+    """Unit vectors (moments, 2, 3) of one limb of both arms."""
     return np.stack([SIDE * np.sin(lift) * np.cos(swing), -np.cos(lift), np.sin(lift) * np.sin(swing)], axis=2)
 
 
@@ -280,7 +269,7 @@ def _clap(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
 
 
 def _wave(phase: Floats, performance: Performance) -> Floats:
-    """The forearm, raised, swings from side to side about the elbow."""
+    """The forearm, raised, swings from side to side around the elbow."""
     return _arm(phase, (0.9, 0.35), (np.pi - 0.1 + 0.5 * performance.reach * np.sin(phase), 0.25))
 
 
@@ -290,32 +279,18 @@ def _circle(phase: Floats, performance: Performance) -> Floats:
     return _arm(phase, (lift, swing), (lift + 0.1, swing + 0.15))
 
 
-def _right_wave(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    return _wave(phase, performance), _hanging(phase)
+def _one_arm(side: int, motion: Callable[[Floats, Performance], Floats], direction: float = 1.0) -> Motion:
+    """The motion of one arm, forwards or backwards in time, while the other hangs."""
 
+    def both(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+        arm, hanging = motion(direction * phase, performance), _hanging(phase)
+        return (arm, hanging) if side == RIGHT else (hanging, arm)
 
-def _left_wave(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    return _hanging(phase), _wave(phase, performance)
-
-
-def _right_clockwise(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    return _circle(-phase, performance), _hanging(phase)
-
-
-def _right_counter_clockwise(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    return _circle(phase, performance), _hanging(phase)
-
-
-def _left_clockwise(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    return _hanging(phase), _circle(phase, performance)
-
-
-def _left_counter_clockwise(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    return _hanging(phase), _circle(-phase, performance)
+    return both
 
 
 def _roll(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    """The forearms, level across the chest, turn about each other."""
+    """The forearms, level across the chest, turn around each other."""
 
     def arm(phase: Floats) -> Floats:
         high, near = performance.reach * np.sin(phase), performance.reach * np.cos(phase)
@@ -381,7 +356,7 @@ def _push(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
 
 
 def _wander(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    """Every joint swings about a middle, at a pace and from a phase of its own."""
+    """Every joint swings around its middle with its own pace and phase."""
     pace, start = np.array(performance.wander[4:]).reshape(2, 8, 1)
     swings = np.sin((0.4 + 0.8 * pace) * phase + 2 * np.pi * start)
     middle, width = np.tile([1.0, 0.7, 1.7, 1.2], 2)[:, None], np.tile([0.5, 0.5, 0.8, 0.8], 2)[:, None]
@@ -389,19 +364,20 @@ def _wander(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
     return _arm(phase, (values[0], values[1]), (values[2], values[3])), _arm(phase, (values[4], values[5]), (values[6], values[7]))
 
 
-Motion: TypeAlias = Callable[[Floats, Performance], tuple[Floats, Floats]]
-
 OTHERS: tuple[Motion, ...] = (_up_and_down, _point, _cross, _shrug, _push, _wander)
-MOTIONS: tuple[Motion, ...] = (
-    _clap,
-    _right_wave,
-    _left_wave,
-    _right_clockwise,
-    _right_counter_clockwise,
-    _left_clockwise,
-    _left_counter_clockwise,
-    _roll,
-    _drums,
-    _guitar,
-    _other,
+_TABLE: tuple[tuple[str, float, Motion], ...] = (  # name, cycles per second before anybody's tempo, motion
+    ("hand clapping", 2.2, _clap),
+    ("right hand wave", 1.8, _one_arm(RIGHT, _wave)),
+    ("left hand wave", 1.8, _one_arm(LEFT, _wave)),
+    ("right arm clockwise", 1.1, _one_arm(RIGHT, _circle, -1.0)),
+    ("right arm counter-clockwise", 1.1, _one_arm(RIGHT, _circle)),
+    ("left arm clockwise", 1.1, _one_arm(LEFT, _circle)),
+    ("left arm counter-clockwise", 1.1, _one_arm(LEFT, _circle, -1.0)),
+    ("arm roll", 1.6, _roll),
+    ("air drums", 2.3, _drums),
+    ("air guitar", 2.4, _guitar),
+    ("other gestures", 1.0, _other),
 )
+GESTURES = tuple(name for name, _, _ in _TABLE)
+CADENCE = tuple(cadence for _, cadence, _ in _TABLE)
+MOTIONS = tuple(motion for _, _, motion in _TABLE)

@@ -27,13 +27,13 @@ from agreestop.common.npz import Arrays, read_npz
 from agreestop.decide.checks import as_labels
 
 from ..data import EventData, EventSplits
-from .data_set import FOUND, DataSet, Findings
+from .data_set import FOUND, DataSet, Findings, address_of
 from .division import Done, Sizes, as_sizes, by_shares, draw, make_parts
 
 STEPS = 128
 FILE = "braille7.npz"
 CLASSES = ("Space", "A", "E", "I", "O", "U", "Y")
-ADDRESS = "https://zenodo.org/records/7050094"
+ADDRESS = address_of("braille")
 SHARES = (0.6, 0.15)  # training and tuning, where the file has no division
 TUNING_SHARE = 2 / 7  # tuning, as a share of the rows that are not for training, where the file has one
 
@@ -139,16 +139,4 @@ def _check(path: Path) -> Findings:
     yield FOUND, f"{sum(len(part) for part in data):,} spike trains of {len(data.pool.classes)} classes."
 
 
-DATA_SET = DataSet(
-    name="braille",
-    simulated=False,
-    what="Seven Braille letters under an artificial fingertip of 12 taxels; or any spike trains in an .npz.",
-    inputs="12 channels, T = 128",
-    classes=7,
-    sizes=(980, 120, 300),
-    address=ADDRESS,
-    files="braille7.npz with x_train, y_train, x_val, y_val, x_test and y_test",
-    load=load_braille,
-    check=_check,
-    cached=False,
-)
+DATA_SET = DataSet.recorded("braille", load=load_braille, check=_check, cached=False)

@@ -22,7 +22,7 @@ from agreestop.common.arrays import Integers, as_count, as_seed
 from agreestop.common.errors import InputError
 
 from ..data import EventData, EventSplits
-from .data_set import DAMAGED, FOUND, Archive, DataSet, Findings, find_folder
+from .data_set import DAMAGED, FOUND, DataSet, Findings, address_of, find_folder
 from .division import draw
 
 STEPS = 80
@@ -34,10 +34,8 @@ TRAINING_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 TEST_FILE = "test_batch.bin"
 NAMES_FILE = "batches.meta.txt"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-ADDRESS = "https://www.cs.toronto.edu/~kriz/cifar.html"
-ARCHIVE = "cifar-10-binary.tar.gz"
-ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
-ADVICE = f"get {ARCHIVE} (md5 {ARCHIVE_MD5}) from {ADDRESS} and unpack it"
+ADDRESS = address_of("cifar10")
+ADVICE = f"get cifar-10-binary.tar.gz (md5 c32a1d4ab5d03f1284b67883e8d87530) from {ADDRESS} and unpack it"
 
 DESCRIPTION = "CIFAR-10: real photographs of 32 × 32 pixels in ten classes, each held still for every step"
 
@@ -109,18 +107,4 @@ def _check(folder: Path) -> Findings:
             yield DAMAGED, str(error)
 
 
-DATA_SET = DataSet(
-    name="cifar10",
-    simulated=False,
-    what="Colour photographs in ten classes, each held still for T steps.",
-    inputs="3 × 32 × 32, T = 80",
-    classes=10,
-    sizes=(45_000, 5_000, 10_000),
-    address=ADDRESS,
-    download="162 MB",
-    archives=(Archive(ARCHIVE, ARCHIVE_MD5),),
-    files="cifar-10-batches-bin with data_batch_1.bin ... data_batch_5.bin, test_batch.bin and batches.meta.txt (the binary release)",
-    load=load_cifar10,
-    check=_check,
-    cached=False,
-)
+DATA_SET = DataSet.recorded("cifar10", load=load_cifar10, check=_check, cached=False)

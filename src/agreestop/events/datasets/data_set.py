@@ -1,15 +1,11 @@
-"""What is known about a data set, and what the checks of data sets share.
-
-A record repeats what the official source says. Checksums are those of the official archives: CIFAR-10 publishes its own; those of N-MNIST
-and DVS128 Gesture, whose authors publish none, are the ones that the libraries Tonic and SpikingJelly check their downloads with.
-A field is None or empty where nothing is known for certain.
-"""
+"""The form of a data set, and what the loaders and checks of several data sets share."""
 
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -27,34 +23,28 @@ Findings = Iterator[tuple[str, str]]  # one of the three words, and a sentence
 NO_EFFECT = ("workers", "progress")  # options that leave the result as it is
 
 
-@dataclass(frozen=True)
-class Archive:
-    """An official archive and its MD5."""
-
-    name: str
-    md5: str
+with Path(__file__).with_name("records.toml").open("rb") as _stream:
+    _RECORDS: dict[str, dict[str, Any]] = tomllib.load(_stream)
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """The record of a data set.
+    """A data set: what is known about it (from records.toml), and how it is loaded and checked.
 
-    name         the name for `load` and the command line
-    simulated    True where a simulator makes the events
-    what         what it is, in a sentence
-    inputs       the shape of an input, and T
-    classes      the number of classes
-    sizes        sizes of training, tuning and pool, as `load` makes them from all files; approximate for dvs-gesture, whose tuning part
-                 holds whole people
-    address      its official home; None where nothing needs to be fetched
-    download     the size of the download; None where it is not published, or there is none
-    archives     the official archives whose checksum is known
-    files        what must lie in the folder
-    load         makes the three parts; its first argument is the folder where `needs_files`
-    check        looks at the files in the folder
-    sources      the files that the frames are made from, given the folder and the options; they are part of the key of the cache
-    needs_files  whether there is a folder of files
-    cached       whether making the frames takes long enough to keep them in the cache
+    name       the name for `load` and the command line
+    simulated  True where a simulator makes the events
+    what       what it is, in a sentence
+    inputs     the shape of an input, and T
+    classes    the number of classes
+    sizes      sizes of training, tuning and pool, as `load` makes them from all files
+    files      what must lie in the folder
+    load       makes the three parts; its first argument is the folder, where files are needed
+    check      looks at the files in the folder
+    sources    the files that the frames are made from, given the folder and the options; they are part of the key of the cache
+    cached     whether making the frames takes long enough to keep them in the cache
+    address    its official home; None where no files are needed
+    download   the size of the download; None where it is not published, or there is none
+    archives   the MD5 of each official archive whose checksum is known
     """
 
     name: str
@@ -63,15 +53,24 @@ class DataSet:
     inputs: str
     classes: int
     sizes: tuple[int, int, int]
-    address: str | None
     files: str
     load: Callable[..., EventSplits]
     check: Callable[[Path], Findings]
     sources: Callable[[Path, Mapping[str, Any]], Iterable[Path]] = lambda folder, options: ()
-    download: str | None = None
-    archives: tuple[Archive, ...] = ()
-    needs_files: bool = True
     cached: bool = True
+    address: str | None = None
+    download: str | None = None
+    archives: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def recorded(cls, name: str, **functions: Any) -> DataSet:
+        """The data set with the record of that name."""
+        record = _RECORDS[name]
+        return cls(name=name, **record | {"sizes": tuple(record["sizes"])}, **functions)
+
+    @property
+    def needs_files(self) -> bool:
+        return self.address is not None
 
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All options of `load`: those given, and the defaults of the others."""
@@ -99,15 +98,19 @@ class DataSet:
             yield DAMAGED, str(error)
 
     def _check_archives(self, folder: Path) -> Findings:
-        for archive in self.archives:
-            path = folder / archive.name
-            if path.is_file():
-                with path.open("rb") as stream:
+        for name, right in self.archives.items():
+            if (folder / name).is_file():
+                with (folder / name).open("rb") as stream:
                     md5 = hashlib.file_digest(stream, "md5").hexdigest()
-                if md5 == archive.md5:
-                    yield FOUND, f"{archive.name} has the right checksum, md5 {md5}."
+                if md5 == right:
+                    yield FOUND, f"{name} has the right checksum, md5 {md5}."
                 else:
-                    yield DAMAGED, f"{archive.name} has the md5 {md5}, not {archive.md5}: get it again from {self.address}."
+                    yield DAMAGED, f"{name} has the md5 {md5}, not {right}: get it again from {self.address}."
+
+
+def address_of(name: str) -> str:
+    """The official home of a data set."""
+    return str(_RECORDS[name]["address"])
 
 
 def compare_amount(count: int, complete: int, sentence: str, address: str) -> tuple[str, str]:

@@ -85,17 +85,4 @@ def _check(folder: Path) -> Findings:
         yield FOUND, "scikit-learn, which holds the images, is installed."
 
 
-DATA_SET = DataSet(
-    name="digits",
-    simulated=True,
-    what="scikit-learn's 8 × 8 digits moving in front of a simulated event camera.",
-    inputs="2 × 16 × 16, T = 80",
-    classes=10,
-    sizes=(TRAINING, TUNING, 597),
-    address=None,
-    files="none: the images are in scikit-learn",
-    load=simulate_digits,
-    check=_check,
-    needs_files=False,
-    cached=False,
-)
+DATA_SET = DataSet.recorded("digits", load=simulate_digits, check=_check, cached=False)

@@ -33,7 +33,7 @@ from ..binning import bin_events
 from ..camera.gestures import GESTURES
 from ..data import EventData, EventSplits
 from ..formats.aedat3 import VERSION, read_aedat3, read_gesture_labels
-from .data_set import Archive, DataSet, Findings, begins_with, check_each, compare_amount, find_folder
+from .data_set import DataSet, Findings, address_of, begins_with, check_each, compare_amount, find_folder
 from .division import Done, make_parts
 
 STEPS = 80
@@ -44,7 +44,7 @@ TUNING_PEOPLE = 4
 FOLDER = "DvsGesture"
 LISTS = ("trials_to_train.txt", "trials_to_test.txt")
 COMPLETE = (1_176, 288)  # gestures of either part
-ADDRESS = "https://research.ibm.com/interactive/dvsgesture/"
+ADDRESS = address_of("dvs-gesture")
 NAME = re.compile(r"(user\d+)_\w+\.aedat")
 
 DESCRIPTION = "DVS128 Gesture: eleven gestures of 29 people, recorded by an event camera under three lights"
@@ -153,17 +153,4 @@ def _sources(folder: Path, options: Mapping[str, Any]) -> Iterable[Path]:
             yield one.labels
 
 
-DATA_SET = DataSet(
-    name="dvs-gesture",
-    simulated=False,
-    what="Eleven hand and arm gestures of 29 people in front of an event camera, under three lights.",
-    inputs="2 × 32 × 32, T = 80",
-    classes=11,
-    sizes=(972, 204, 288),
-    address=ADDRESS,
-    archives=(Archive("DvsGesture.tar.gz", "8a5c71fb11e24e5ca5b11866ca6c00a1"),),
-    files="trials_to_train.txt, trials_to_test.txt, and for each recording user<NN>_<light>.aedat and user<NN>_<light>_labels.csv",
-    load=load_dvs_gesture,
-    check=_check,
-    sources=_sources,
-)
+DATA_SET = DataSet.recorded("dvs-gesture", load=load_dvs_gesture, check=_check, sources=_sources)

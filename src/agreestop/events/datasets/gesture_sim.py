@@ -191,16 +191,4 @@ def _check(folder: Path) -> Findings:
     yield FOUND, "nothing is needed: everything is simulated."
 
 
-DATA_SET = DataSet(
-    name="gesture-sim",
-    simulated=True,
-    what="Eleven gestures of simulated people in front of a simulated event camera; a stand-in for dvs-gesture.",
-    inputs="2 × 32 × 32, T = 80",
-    classes=11,
-    sizes=(TRAINING, TUNING, POOL),
-    address=None,
-    files="none: everything is simulated",
-    load=simulate_gestures,
-    check=_check,
-    needs_files=False,
-)
+DATA_SET = DataSet.recorded("gesture-sim", load=simulate_gestures, check=_check)

@@ -30,7 +30,7 @@ from agreestop.common.progress import ProgressCallback
 from ..binning import bin_events
 from ..data import EventData, EventSplits
 from ..formats.aedat2 import VERSION, read_aedat2
-from .data_set import DataSet, Findings, begins_with, bin_files, check_each, compare_amount
+from .data_set import DataSet, Findings, address_of, begins_with, bin_files, check_each, compare_amount
 from .division import Done, Sizes, as_sizes, by_shares, draw, make_parts
 
 STEPS = 80
@@ -40,7 +40,7 @@ CENTRE = (61, 67)  # row and column around which the digits move
 SCALES = (4, 8, 16)
 SHARES = (0.7, 0.1)
 OF_EACH_DIGIT = 1_000
-ADDRESS = "http://www2.imse-cnm.csic.es/caviar/MNISTDVS.html"
+ADDRESS = address_of("mnist-dvs")
 NAME = re.compile(r"mnist_(?P<digit>[0-9])_scale(?P<scale>[0-9]+)_(?P<number>[0-9]+)(?P<rest>.*)\.aedat", re.IGNORECASE)
 
 DESCRIPTION = "MNIST-DVS: MNIST's handwritten digits, moving on a screen and recorded by an event camera"
@@ -130,16 +130,4 @@ def _sources(folder: Path, options: Mapping[str, Any]) -> Iterable[Path]:
     return find_recordings(folder, options["scale"])
 
 
-DATA_SET = DataSet(
-    name="mnist-dvs",
-    simulated=False,
-    what="Handwritten digits of MNIST moving on a screen in front of an event camera.",
-    inputs="2 × 26 × 26, T = 80",
-    classes=10,
-    sizes=(7_000, 1_000, 2_000),
-    address=ADDRESS,
-    files="grabbed_data0 ... grabbed_data9, each with scale4, scale8 and scale16 of 1,000 files mnist_<digit>_scale<NN>_<number>.aedat",
-    load=load_mnist_dvs,
-    check=_check,
-    sources=_sources,
-)
+DATA_SET = DataSet.recorded("mnist-dvs", load=load_mnist_dvs, check=_check, sources=_sources)

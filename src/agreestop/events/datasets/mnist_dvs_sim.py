@@ -25,7 +25,7 @@ from agreestop.common.progress import ProgressCallback
 from ..camera.paths import circular_path
 from ..camera.simulator import Sensor, simulate_events
 from ..data import EventData, EventSplits
-from .data_set import FOUND, DataSet, Findings
+from .data_set import FOUND, DataSet, Findings, address_of
 from .division import Done, Sizes, as_sizes, draw, make_parts
 
 STEPS = 80
@@ -38,7 +38,7 @@ ANGLE = (0.0, 0.25)
 SLOW_START = (60.0, 240.0)
 TRAINING, TUNING, POOL = 8_000, 1_000, 2_000
 BATCH = 250  # inputs simulated together: their frames of float64 fit the processor's cache
-ADDRESS = "https://yann.lecun.com/exdb/mnist"
+ADDRESS = address_of("mnist-dvs-sim")
 SOURCE = f"{ADDRESS}, or any mirror of its four idx files"
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -123,17 +123,4 @@ def _sources(folder: Path, options: Mapping[str, Any]) -> Iterable[Path]:
     return [path for name in FILES for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
 
 
-DATA_SET = DataSet(
-    name="mnist-dvs-sim",
-    simulated=True,
-    what="MNIST's digits moving in front of a simulated event camera; a stand-in for mnist-dvs.",
-    inputs="2 × 26 × 26, T = 80",
-    classes=10,
-    sizes=(TRAINING, TUNING, POOL),
-    address=ADDRESS,
-    download="12 MB",
-    files=f"MNIST's {', '.join(FILES[:3])} and {FILES[3]}, gzipped or not",
-    load=simulate_mnist,
-    check=_check,
-    sources=_sources,
-)
+DATA_SET = DataSet.recorded("mnist-dvs-sim", load=simulate_mnist, check=_check, sources=_sources)

@@ -30,7 +30,7 @@ from agreestop.common.progress import ProgressCallback
 from ..binning import bin_events
 from ..data import EventData, EventSplits
 from ..formats.n_mnist import EVENT, SIZE, read_n_mnist
-from .data_set import Archive, DataSet, Findings, bin_files, check_each, compare_amount, find_folder
+from .data_set import DataSet, Findings, address_of, bin_files, check_each, compare_amount, find_folder
 from .division import Done, Sizes, as_sizes, by_shares, draw, make_parts
 
 STEPS = 80
@@ -40,7 +40,7 @@ TUNING = 5_000
 SHARES = (0.7, 0.1)
 FOLDER = "N-MNIST"
 PARTS = ("Train", "Test")
-ADDRESS = "https://www.garrickorchard.com/datasets/n-mnist"
+ADDRESS = address_of("n-mnist")
 
 DESCRIPTION = "N-MNIST: MNIST's handwritten digits, recorded by a moving event camera"
 OFFICIAL = "training and tuning are of the official training part, the pool of the official test part"
@@ -123,17 +123,4 @@ def _sources(folder: Path, options: Mapping[str, Any]) -> Iterable[Path]:
     return files.training + files.test
 
 
-DATA_SET = DataSet(
-    name="n-mnist",
-    simulated=False,
-    what="The digits of MNIST in front of an event camera that makes three quick movements.",
-    inputs="2 × 34 × 34, T = 80",
-    classes=10,
-    sizes=(TRAINING - TUNING, TUNING, TEST),
-    address=ADDRESS,
-    archives=(Archive("Train.zip", "20959b8e626244a1b502305a9e6e2031"), Archive("Test.zip", "69ca8762b2fe404d9b9bad1103e97832")),
-    files="Train and Test, each with folders 0 ... 9 of files <number>.bin",
-    load=load_n_mnist,
-    check=_check,
-    sources=_sources,
-)
+DATA_SET = DataSet.recorded("n-mnist", load=load_n_mnist, check=_check, sources=_sources)
