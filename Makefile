@@ -1,4 +1,4 @@
-# Two commands do all set-up: `make run` and `make test`. Each installs what it needs into .venv first.
+# `make run` and `make test` need no other set-up: each installs what it needs into .venv first.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,9 +7,9 @@ BENCH := .venv-bench
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types fast slow bench shapes docs ci clean
+.PHONY: help run test lint types fast slow figures bench shapes docs ci clean
 
-help:  ## this list
+help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | sort
 
 $(BIN)/python:
@@ -23,10 +23,10 @@ $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/pip install $(PIP_FLAGS) --editable '.[test]'
 	@touch $@ $(VENV)/.run
 
-run: $(VENV)/.run  ## the main job: train two ensembles on the embedded digits, measure every rule; runs/digits
+run: $(VENV)/.run  ## the main job: train two ensembles on the embedded digits and measure every rule; writes runs/digits
 	$(BIN)/agreestop run
 
-test: lint types fast  ## lint, types and fast tests: what CI runs
+test: lint types fast  ## lint, types and fast tests, as in CI
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -38,11 +38,14 @@ types: $(VENV)/.test
 fast: $(VENV)/.test
 	$(BIN)/pytest -n 2
 
-slow: $(VENV)/.test  ## Monte-Carlo validity of every promise, minutes
+slow: $(VENV)/.test  ## Monte-Carlo tests of every guarantee; takes minutes
 	$(BIN)/pytest -n 2 -m slow tests/statistical
 
-# Other libraries live apart. They ask for torchvision, torchaudio, tensorboard and samna too, which is heavy and not used here, so they
-# are installed without what they ask for; the light packages that they do import come first.
+figures: $(VENV)/.run  ## the paper's figures from the stored score files; writes results/fig2 ... fig8
+	$(BIN)/python -m paper all --from-scores
+
+# The other libraries have their own environment. They require torchvision, torchaudio, tensorboard and samna, which are large and not used
+# here. So they are installed without their requirements, after the small packages that they do import.
 $(BENCH)/.bench: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(BENCH)
 	@echo '*' > $(BENCH)/.gitignore
@@ -50,18 +53,18 @@ $(BENCH)/.bench: pyproject.toml constraints.txt
 	$(BENCH)/bin/pip install $(PIP_FLAGS) --no-deps snntorch spikingjelly norse sinabs
 	@touch $@
 
-bench: $(VENV)/.test $(BENCH)/.bench  ## speed against other libraries, half an hour or more; MNIST=FOLDER for all of it; writes results/bench
-	$(BIN)/python benchmarks/decide.py
-	$(BENCH)/bin/agreestop bench $(if $(MNIST),--mnist $(MNIST))
+bench: $(VENV)/.test $(BENCH)/.bench  ## speed against other libraries, half an hour or more; give MNIST=FOLDER for all workloads; writes results/bench
+	$(BIN)/python -m benchmarks decide
+	$(BENCH)/bin/python -m benchmarks --device cpu $(if $(MNIST),--mnist $(MNIST))
 
-shapes: $(VENV)/.test  ## which shape of score stops earliest; writes results/shapes
-	$(BIN)/python benchmarks/shapes.py
+shapes: $(VENV)/.test  ## which shape of score stops earliest; writes results/shapes and the table of docs/shapes.md
+	$(BIN)/python -m benchmarks shapes
 
-docs: $(VENV)/.test  ## the API page from the docstrings, and the reproduction page from results; writes docs/api.md, docs/reproduction.md
+docs: $(VENV)/.test  ## the API page from docstrings and the reproduction page from results; writes docs/api.md and docs/reproduction.md
 	$(BIN)/python docs/make_api.py
-	$(BIN)/python docs/make_reproduction.py
+	PYTHONPATH=. $(BIN)/python docs/make_reproduction.py
 
 ci: test
 
-clean:
+clean:  ## remove the environments and the caches
 	rm -rf $(VENV) $(BENCH) .mypy_cache .ruff_cache .pytest_cache .hypothesis

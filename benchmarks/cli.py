@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: how fast our engines are, against other libraries in the same run."""
+"""`python -m benchmarks`: how fast our engines are, against other libraries in the same run; and two smaller studies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import shlex
 import sys
 from collections.abc import Sequence
+from inspect import getdoc
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from agreestop.cli.app import interruptible, new_app
 from agreestop.cli.console import needing_networks, out, printed_warnings, progress_bar, say
 from agreestop.common.errors import InputError
 
@@ -20,22 +22,28 @@ from .records import OURS, BenchRecord, load_benchmark
 
 
 def bench(
+    context: typer.Context,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    mnist: Annotated[Path | None, typer.Option(help="Folder with MNIST's four idx files; without it, Bernoulli inputs alone.")] = None,
+    mnist: Annotated[Path | None, typer.Option(help="Folder with MNIST's four idx files; without it, only Bernoulli inputs.")] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File. [default: results/bench/DEVICE.json; with --quick runs/bench/DEVICE.json]")
     ] = None,
-    folder: Annotated[Path | None, typer.Option(help="Where trained members are kept. [default: runs/bench]")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that all works; no result.")] = False,
+    folder: Annotated[Path | None, typer.Option(help="Folder for trained members. [default: runs/bench]")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: only shows that everything works.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Peers without torch.compile, which takes minutes.")] = False,
     members: Annotated[Path | None, typer.Option(help="Trained members of a ResNet-18, for decide-resnet.")] = None,
     cifar10: Annotated[Path | None, typer.Option(help="Folder with CIFAR-10's binary files, for those members.")] = None,
-    draw: Annotated[bool, typer.Option("--draw", help="Measure nothing: draw the figure of a file that is there.")] = False,
+    draw: Annotated[bool, typer.Option("--draw", help="Measure nothing: draw the figure of the file given by -o.")] = False,
 ) -> None:
-    """Time our engines against snnTorch, SpikingJelly, Norse and sinabs on the same inputs: decisions, streams, training.
+    """Time our engines against snnTorch, SpikingJelly, Norse and sinabs on the same inputs: decisions, live streams, training.
 
-    Writes the records, and beside them a figure. Peers that are not installed are named and left out. Quiet machines tell the truth.
+    Writes the records and a figure beside them. Peers that are not installed are named and left out. Run it on an idle machine. The
+    commands below are separate studies, with options of their own.
     """
+    if context.invoked_subcommand is not None:
+        if sys.argv[1] != context.invoked_subcommand:
+            raise InputError(f"there are options before {context.invoked_subcommand}: give its own options, after it.")
+        return
     if draw:
         if output is None:
             raise InputError("--draw needs the file to draw: give it with -o.")
@@ -43,13 +51,13 @@ def bench(
     else:
         with needing_networks():
             from . import run as benchmark
-            from .setup import plan_for
+            from .preparation import plan_for
         output = output or benchmark.default_output(device, quick)
         resnet = benchmark.resnet_files(members, cifar10)
         command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
-        with printed_warnings(), progress_bar("bench") as tell:
+        with printed_warnings(), progress_bar("benchmark") as progress:
             plan = plan_for(device, quick, plain)
-            result = benchmark.run_benchmark(plan, mnist, output, folder or benchmark.FOLDER, command, tell, say, resnet)
+            result = benchmark.run_benchmark(plan, mnist, output, folder or benchmark.FOLDER, command, progress, say, resnet)
         header, records = result.header, result.records
     for chosen in _parts(records):
         out.print(_table(chosen))
@@ -57,8 +65,36 @@ def bench(
         out.print(f"Wrote {path}", markup=False, soft_wrap=True)
 
 
+def decide(
+    inputs: Annotated[int, typer.Option(help="How many inputs are decided on.")] = 100_000,
+    rounds: Annotated[int, typer.Option(help="How often each measurement is repeated.")] = 5,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/bench/decide.json"),
+) -> None:
+    """Time the decision layer against crepes and numpy.sort."""
+    from .decide import run_decide
+
+    run_decide(inputs, rounds, output)
+
+
+def shapes(
+    repeats: Annotated[int, typer.Option(help="Realisations of each stream.")] = 50,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for numbers.json.")] = Path("results/shapes"),
+    page: Annotated[Path, typer.Option(help="Page whose table is written again.")] = Path("docs/shapes.md"),
+) -> None:
+    """Compare how early each shape of score or risk stops."""
+    from .shapes import run_shapes
+
+    run_shapes(repeats, output, page)
+
+
+app = new_app(getdoc(bench) or "")
+app.callback(invoke_without_command=True, no_args_is_help=True, subcommand_metavar="[COMMAND]")(interruptible(bench))
+app.command()(interruptible(decide))
+app.command()(interruptible(shapes))
+
+
 def _parts(records: Sequence[BenchRecord]) -> list[list[BenchRecord]]:
-    """Records that belong in one table: of the same unit, inputs and batch, and of works that share their peers."""
+    """The records of each table. Records with the same inputs and batch are in one table, if their workloads have the same peers."""
     groups: dict[tuple[object, ...], list[BenchRecord]] = {}
     for record in records:
         work = "decide" if record.work in ("decide-full", "decide-early") else record.work
@@ -67,7 +103,7 @@ def _parts(records: Sequence[BenchRecord]) -> list[list[BenchRecord]]:
 
 
 def _table(records: Sequence[BenchRecord]) -> Table:
-    """Medians and spreads, 80 columns wide at most; ours with how many times as fast as the fastest peer they are."""
+    """Medians and spreads, at most 80 columns wide; ours with their ratio to the fastest peer."""
     first = records[0]
     batch = "" if first.batch in (None, 1) else f", batch {first.batch}"
     heading = f"{' and '.join(dict.fromkeys(record.work for record in records))}, {first.inputs}{batch}: {first.unit}"
@@ -92,7 +128,7 @@ def _short(value: float) -> str:
 
 
 def _draw(records: Sequence[BenchRecord], header: dict[str, Any], output: Path) -> list[Path]:
-    """The figure beside the file, or nothing and a sentence where matplotlib is missing."""
+    """Draw the figure beside the file. Without matplotlib, say so."""
     try:
         from .drawing import draw_benchmark
     except ImportError as error:

@@ -1,13 +1,13 @@
-"""How fast the decision layer is, as ratios against peers measured in the same run, interleaved.
+"""The speed of the decision layer, as ratios to peers that are timed in turn with it, in the same process.
 
-`make bench` runs it and writes results/bench/decide.json. Medians over rounds; low and high are the extremes.
+`python -m benchmarks decide` writes results/bench/decide.json: medians over rounds; low and high are the extremes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -21,18 +21,19 @@ from pathlib import Path
 
 import numpy as np
 from crepes.base import p_values_batch
-from rich.console import Console
 from rich.table import Table
 
 import agreestop as ag
+from agreestop.cli.console import out
 from agreestop.common.arrays import Floats, Integers
+from agreestop.common.files import atomic_writer, make_folder
 
 CHECKPOINTS = (20, 40, 60, 80)
 
 
 @dataclass(frozen=True)
-class Timing:
-    """One piece of work: seconds (median, low, high), the peer's median, their ratio, and what the ratio should be."""
+class DecisionTiming:
+    """One workload: seconds (median, low, high), the peer's median, the ratio of the medians, and its goal."""
 
     work: str
     median: float
@@ -48,20 +49,20 @@ def interleaved(ours: Callable[[], object], peer: Callable[[], object], rounds: 
     """Seconds of both, taken in turn."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
-        for place, work in enumerate((ours, peer)):
+        for seconds, work in zip(times, (ours, peer), strict=True):
             begin = time.perf_counter()
             work()
-            times[place].append(time.perf_counter() - begin)
+            seconds.append(time.perf_counter() - begin)
     return times
 
 
-def timing(work: str, wanted: str, peer_name: str, times: tuple[list[float], list[float]], faster: bool) -> Timing:
+def timing(work: str, wanted: str, peer_name: str, times: tuple[list[float], list[float]], faster: bool) -> DecisionTiming:
     """`faster`: the ratio is peer over ours; else ours over peer."""
     mine, theirs = (statistics.median(part) for part in times)
-    return Timing(work, mine, min(times[0]), max(times[0]), peer_name, theirs, theirs / mine if faster else mine / theirs, wanted)
+    return DecisionTiming(work, mine, min(times[0]), max(times[0]), peer_name, theirs, theirs / mine if faster else mine / theirs, wanted)
 
 
-def bench_p_values(rounds: int) -> Timing:
+def bench_p_values(rounds: int) -> DecisionTiming:
     rng = np.random.default_rng(0)
     calibration, scores = rng.random(1000), rng.random((100_000, 10))
     times = interleaved(partial(ag.p_values, calibration, scores), partial(p_values_batch, calibration, scores, smoothing=False), rounds)
@@ -69,7 +70,7 @@ def bench_p_values(rounds: int) -> Timing:
 
 
 def rules(checkpoints: tuple[int, ...]) -> dict[str, ag.SpikeCP | ag.AgreeStop | ag.DCSNN]:
-    """Every pooling and calibration whose decisions are timed."""
+    """The rules that are timed: every pooling and every calibration."""
     average = ag.MergeConfidence(r=1)
     return {
         "confidence:1": ag.SpikeCP(0.9, checkpoints, 3, average),
@@ -88,7 +89,7 @@ def rules(checkpoints: tuple[int, ...]) -> dict[str, ag.SpikeCP | ag.AgreeStop |
 
 
 def make_scores(n: int, checkpoints: int = 4, members: int = 6, seed: int = 0) -> tuple[Floats, Integers]:
-    """Scores that stay undecided for long, so that every checkpoint costs: random log-confidences with a weak label."""
+    """Random log-confidences with a weak label. They stay undecided for long, so every checkpoint has to be computed."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(10, size=n)
     logits = rng.normal(size=(n, checkpoints, members, 10))
@@ -96,27 +97,27 @@ def make_scores(n: int, checkpoints: int = 4, members: int = 6, seed: int = 0) -
     return ag.log_confidence(logits), labels
 
 
-def bench_decide(n: int, rounds: int) -> tuple[list[Timing], dict[str, float]]:
-    """decide on (n, 4, 6, 10) against one numpy.sort of the same array, and the peak extra memory over the input's size."""
+def bench_decide(n: int, rounds: int) -> tuple[list[DecisionTiming], dict[str, float]]:
+    """`decide` on (n, 4, 6, 10) against one numpy.sort of the same array, and its peak memory as a multiple of the input's size."""
     calibration, labels = make_scores(1000, seed=1)
     scores, _ = make_scores(n)
     timings, memory = [], {}
     for name, rule in rules(CHECKPOINTS).items():
         calibrated = rule.calibrate(calibration, labels)
         slow = name.startswith("ranks")
-        some = scores[: max(1, n // 50)] if slow else scores
-        times = interleaved(partial(calibrated.decide, some), partial(np.sort, some, axis=-1), 1 if slow else rounds)
+        chosen = scores[: max(1, n // 50)] if slow else scores
+        times = interleaved(partial(calibrated.decide, chosen), partial(np.sort, chosen, axis=-1), 1 if slow else rounds)
         wanted = "stated" if slow else "at most 10"
-        timings.append(timing(f"decide, {name}, ({len(some)}, 4, 6, 10)", wanted, "numpy.sort", times, False))
+        timings.append(timing(f"decide, {name}, ({len(chosen)}, 4, 6, 10)", wanted, "numpy.sort", times, False))
         tracemalloc.start()
-        calibrated.decide(some)
-        memory[name] = tracemalloc.get_traced_memory()[1] / some.nbytes
+        calibrated.decide(chosen)
+        memory[name] = tracemalloc.get_traced_memory()[1] / chosen.nbytes
         tracemalloc.stop()
     return timings, memory
 
 
-def bench_push(rounds: int) -> list[Timing]:
-    """One push of (6, 10) with n = 1000, median over thousands of sessions, against one numpy.sort of the same."""
+def bench_push(rounds: int) -> list[DecisionTiming]:
+    """One push of (6, 10) with n = 1000, over thousands of sessions, against one numpy.sort of the same array."""
     calibration, labels = make_scores(1000, seed=1)
     values = calibration[0, 0]
     timings = []
@@ -137,7 +138,7 @@ def bench_push(rounds: int) -> list[Timing]:
     return timings
 
 
-def bench_import(rounds: int) -> Timing:
+def bench_import(rounds: int) -> DecisionTiming:
     def start(module: str) -> Callable[[], object]:
         return lambda: subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
 
@@ -145,7 +146,7 @@ def bench_import(rounds: int) -> Timing:
 
 
 def bench_growth(n: int) -> dict[str, list[list[float]]]:
-    """Seconds of decide as one size grows: examples, checkpoints, members (confidence merging), n (p-variable merging)."""
+    """Seconds of `decide` as one size grows: inputs, checkpoints or members (confidence merging), or n (p-variable merging)."""
     growth: dict[str, list[list[float]]] = {"examples": [], "checkpoints": [], "members": [], "calibration examples": []}
 
     def seconds(rule: ag.SpikeCP, data: Floats, calibration: tuple[Floats, Integers]) -> float:
@@ -165,35 +166,27 @@ def bench_growth(n: int) -> dict[str, list[list[float]]]:
     return growth
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inputs", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=Path("results/bench/decide.json"))
-    options = parser.parse_args()
-    warnings.simplefilter("ignore", ag.CalibrationWarning)
-    timings = [bench_p_values(options.rounds), bench_import(2 * options.rounds + 1)]
-    decided, memory = bench_decide(options.inputs, options.rounds)
-    timings += decided + bench_push(options.rounds)
-    growth = bench_growth(max(1, options.inputs // 10))
-    versions = {"python": platform.python_version(), "numpy": np.__version__, "machine": platform.machine()}
+def run_decide(inputs: int, rounds: int, output: Path) -> None:
+    """Run all measurements, print a table and write `output`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ag.CalibrationWarning)
+        timings = [bench_p_values(rounds), bench_import(2 * rounds + 1)]
+        decided, memory = bench_decide(inputs, rounds)
+        timings += decided + bench_push(rounds)
+        growth = bench_growth(max(1, inputs // 10))
     content = {
-        "command": "make bench",
-        "versions": versions,
+        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "versions": {"python": platform.python_version(), "numpy": np.__version__, "machine": platform.machine()},
         "timings": [asdict(one) for one in timings],
         "peak_extra_memory_over_input": memory,
         "seconds_of_decide_as_a_size_grows": growth,
     }
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(content, indent=1) + "\n")
+    make_folder(output.parent)
+    with atomic_writer(output) as stream:
+        stream.write(json.dumps(content, indent=1).encode() + b"\n")
     table = Table("work", "median", "peer", "ratio", "wanted")
     for one in timings:
         table.add_row(one.work, f"{one.median * 1e6:,.0f} µs", one.peer, f"{one.ratio:.2f}", one.wanted)
-    console = Console()
-    console.print(table)
-    console.print("Peak extra memory over the size of the input: " + ", ".join(f"{name} {value:.2f}" for name, value in memory.items()))
-    console.print(f"Wrote {options.output}")
-
-
-if __name__ == "__main__":
-    main()
+    out.print(table)
+    out.print("Peak extra memory over the size of the input: " + ", ".join(f"{name} {value:.2f}" for name, value in memory.items()))
+    out.print(f"Wrote {output}", markup=False, soft_wrap=True)

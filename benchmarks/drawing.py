@@ -1,4 +1,4 @@
-"""The figure of the benchmark: above, every system at every work; below, how the cost of ours grows."""
+"""The figure of the benchmark: above, every system at every workload; below, how the cost of ours grows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from agreestop.report.figures import save_figure
 
 from .records import OURS, BenchRecord
 
-WORKS = (("decide-full", "decide-early"), ("stream-step",), ("train",))
+WORKLOADS = (("decide-full", "decide-early"), ("stream-step",), ("train",))
 TITLES = ("Decisions of six members", "One live input, six members", "Training six members")
-UNITS = {"decisions/s": "decisions a second", "µs/step": "µs a step (less is faster)", "inputs/s": "inputs a second"}
+UNITS = {"decisions/s": "decisions per second", "µs/step": "µs per step (less is faster)", "inputs/s": "inputs per second"}
 CURVES = (
-    ("scaling-T", "steps T", "ms a batch"),
-    ("scaling-K", "members K", "ms a batch"),
-    ("scaling-density", "active inputs, %", "ms a batch"),
+    ("scaling-T", "steps T", "ms per batch"),
+    ("scaling-K", "members K", "ms per batch"),
+    ("scaling-density", "active inputs, %", "ms per batch"),
     ("memory-T", "steps T", "MiB"),
 )
 OUR_COLOURS = ("#D55E00", "#E69F00")
@@ -31,8 +31,8 @@ def draw_benchmark(records: Sequence[BenchRecord], folder: Path, title: str, nam
     """Write the figure as PNG and SVG; the paths written."""
     figure = Figure(figsize=(14, 8.2), layout="constrained")
     (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.35, 1))
-    for axes, works, heading in zip(above.subplots(1, 3, width_ratios=(1.4, 1, 1.4)), WORKS, TITLES, strict=True):
-        _bars(axes, [record for record in records if record.work in works])
+    for axes, names, heading in zip(above.subplots(1, 3, width_ratios=(1.4, 1, 1.4)), WORKLOADS, TITLES, strict=True):
+        _bars(axes, [record for record in records if record.work in names])
         axes.set_title(heading)
     for axes, (work, xlabel, ylabel) in zip(below.subplots(1, 4), CURVES, strict=True):
         _curve(axes, [record for record in records if record.work == work], xlabel, ylabel)
@@ -41,12 +41,12 @@ def draw_benchmark(records: Sequence[BenchRecord], folder: Path, title: str, nam
 
 
 def _name(record: BenchRecord) -> str:
-    """What the legend calls it: a peer by its name, ours by what it does."""
+    """The name in the legend: a peer's own name, and for ours what it does."""
     return record.system if record.system != OURS else f"{OURS}: {record.form.replace(' engine', '')}"
 
 
 def _bars(axes: Axes, records: Sequence[BenchRecord]) -> None:
-    """A group for each kind of inputs and batch, a bar for each system, on a logarithmic axis; ours carry how they stand to the peers."""
+    """A group for each kind of inputs and batch, and a bar for each system, on a logarithmic axis; ours show their ratio to the peers."""
     if not records:
         axes.axis("off")
         return
@@ -57,15 +57,15 @@ def _bars(axes: Axes, records: Sequence[BenchRecord]) -> None:
     width = 0.84 / len(names)
     for at, name in enumerate(names):
         for record in (record for record in records if _name(record) == name):
-            place = groups.index((record.inputs, record.batch)) + (at - (len(names) - 1) / 2) * width
+            x = groups.index((record.inputs, record.batch)) + (at - (len(names) - 1) / 2) * width
             reach = [[max(0.0, record.median - record.low)], [max(0.0, record.high - record.median)]]
             label = name if groups[0] == (record.inputs, record.batch) else None
-            axes.bar(place, record.median, 0.92 * width, color=colours.get(name, "#000000"), label=label)
-            axes.errorbar(place, record.median, yerr=reach, color="black", linewidth=1, capsize=1.5)
+            axes.bar(x, record.median, 0.92 * width, color=colours.get(name, "#000000"), label=label)
+            axes.errorbar(x, record.median, yerr=reach, color="black", linewidth=1, capsize=1.5)
             if record.times_fastest_peer is not None:
                 ratio = record.times_fastest_peer
                 words = f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
-                axes.annotate(words, (place, record.high), (8 * (at % 2) - 5, 3), textcoords="offset points", ha="center", fontsize=7)
+                axes.annotate(words, (x, record.high), (8 * (at % 2) - 5, 3), textcoords="offset points", ha="center", fontsize=7)
     axes.set_yscale("log")
     axes.set_ylabel(UNITS[records[0].unit])
     axes.set_xticks(range(len(groups)), [_group(*group) for group in groups], fontsize=8.5)
@@ -79,18 +79,18 @@ def _group(inputs: str, batch: int | None) -> str:
 
 
 def _curve(axes: Axes, records: Sequence[BenchRecord], xlabel: str, ylabel: str) -> None:
-    """Cost against a size, from zero; dashed, what it would be in proportion to the size."""
+    """Cost against a size, from zero. The dashed line is proportional to the size."""
     if not records:
         axes.axis("off")
         return
     scale, percent = (1 if ylabel == "MiB" else 1e3), (100 if "%" in xlabel else 1)
-    places = [percent * (record.size or 0.0) for record in records]
+    sizes = [percent * (record.size or 0.0) for record in records]
     values = [scale * record.median for record in records]
     reach = [[scale * max(0.0, r.median - r.low) for r in records], [scale * max(0.0, r.high - r.median) for r in records]]
-    axes.errorbar(places, values, yerr=reach, color=OUR_COLOURS[0], marker="o", markersize=5, capsize=2, linewidth=1.6)
+    axes.errorbar(sizes, values, yerr=reach, color=OUR_COLOURS[0], marker="o", markersize=5, capsize=2, linewidth=1.6)
     if ylabel != "MiB":
-        axes.plot([0, places[-1]], [0, values[0] * places[-1] / places[0]], color="#999999", linestyle="--", linewidth=1, zorder=0)
-        axes.annotate("in proportion", (places[-1], values[0] * places[-1] / places[0]), (-4, 0), **SMALL)
+        axes.plot([0, sizes[-1]], [0, values[0] * sizes[-1] / sizes[0]], color="#999999", linestyle="--", linewidth=1, zorder=0)
+        axes.annotate("proportional", (sizes[-1], values[0] * sizes[-1] / sizes[0]), (-4, 0), **SMALL)
     axes.set(xlabel=xlabel, ylabel=ylabel, xlim=(0, None), ylim=(0, 1.1 * axes.dataLim.y1))
     axes.set_title(f"{records[0].form}, batch {records[0].batch}", fontsize=9)
     _tidy(axes, "both")

@@ -1,7 +1,8 @@
-"""The neurons' kernel of a GPU beside a plain copy: bytes a second, of those that it must move.
+"""The GPU kernel of the neurons beside a plain copy: the bytes per second that it has to move.
 
-Of a neuron and step, with s bytes to a current, the kernel must read or write 2 s forward and 3 s backward, and what the backward pass is
-kept in: a bit, and the state (i, m, h) in float32 at the start of each segment (`networks.fused`).
+With s bytes for a current, the kernel has to read or write 2 s bytes for each neuron and step in the forward pass and 3 s in the backward
+pass. It also stores what the backward pass needs: one bit for each neuron and step, and the state (i, m, h) in float32 at the start of each
+segment (`networks._kernels.gpu_srm`).
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ import torch
 from agreestop.networks._kernels.cuda_graph import capture_cuda_graph
 from agreestop.networks.neurons import SRM, Neuron
 
-from .protocol import Contender, Where, measure
+from .preparation import BenchmarkPlan, ours
 from .records import BYTES, BenchRecord
-from .setup import Plan, ours
-from .works import judged
+from .timing import Conditions, TimedSystem, measure
+from .workloads import with_ratios
 
 RUNS = 10
 
 
-def bench_kernel(plan: Plan) -> list[BenchRecord]:
-    """Gigabytes a second of the hidden neurons of all members over T steps, forward and backward, and of a copy of their currents."""
-    from agreestop.networks._kernels.gpu_srm import LONGEST_SEGMENT, backward, forward  # imported here since Triton takes a while
+def bench_kernel(plan: BenchmarkPlan) -> list[BenchRecord]:
+    """Gigabytes per second: the hidden neurons of all members over T steps, forward and backward, and a copy of their currents."""
+    from agreestop.networks._kernels.gpu_srm import LONGEST_SEGMENT, backward, forward  # imported here, since importing Triton is slow
 
     batch, neuron = max(plan.batches), Neuron()
     shape = (plan.steps, plan.members, batch, plan.hidden)
@@ -32,7 +33,7 @@ def bench_kernel(plan: Plan) -> list[BenchRecord]:
     _, _, bits, checkpoints = forward(currents, None, constants, LONGEST_SEGMENT)
     arrived, copy = torch.randn_like(currents), torch.empty_like(currents)
     segments = -(-plan.steps // LONGEST_SEGMENT)
-    kept = 1 / 8 + 12 * (segments - 1) / plan.steps  # the first state is nothing
+    kept = 1 / 8 + 12 * (segments - 1) / plan.steps  # the first state is 0 and not stored
 
     def amount(share: float) -> float:
         return RUNS * currents.numel() * share / 1e9
@@ -49,9 +50,9 @@ def bench_kernel(plan: Plan) -> list[BenchRecord]:
     def back() -> object:
         return backward(arrived, None, currents, None, bits, checkpoints, constants, neuron.surrogate, LONGEST_SEGMENT, False, False)
 
-    contenders = [
+    systems = [
         ours("srm-kernel", "forward", often(lambda: forward(currents, None, constants, LONGEST_SEGMENT)), amount(2 * 4 + kept)),
         ours("srm-kernel", "backward", often(back), amount(3 * 4 + kept)),
-        Contender("srm-kernel", "copy", torch.__version__, "on the device", often(lambda: copy.copy_(currents)), amount(2 * 4)),
+        TimedSystem("srm-kernel", "copy", torch.__version__, "on the device", often(lambda: copy.copy_(currents)), amount(2 * 4)),
     ]
-    return judged(plan, measure(contenders, Where("normal currents", BYTES, batch), plan.repeats, plan.device))
+    return with_ratios(plan, measure(systems, Conditions("normal currents", BYTES, batch), plan.repeats, plan.device))

@@ -1,19 +1,19 @@
 """Peers of the benchmark: K members of the same architecture in other libraries, behind the same verbs.
 
     members = PeerEnsemble(peer, form, weights, device)
-    inputs = members.prepare(events)                 booleans (n, T, inputs), once, in the layout that the library takes
+    inputs = members.prepare(events)                 booleans (n, T, inputs), once, in the layout of the library
     members.decide(inputs)                           spike counts (n, K, C) at T
     members.begin(); members.step(frame)             one live input: spikes (K, C) of all members in this step
     members.train_step(inputs, labels)               forward, log-loss of the counts at 8 read-out times, backward, Adam
 
-Each library brings its plain leaky integrate-and-fire neuron, which has no synapse and no refractory time and so less to do than ours.
-Weights are those of our members and there are no biases. Which form of use is fastest depends on work and device, so all that are
-idiomatic are tried, and the benchmark takes the fastest:
+Each library uses its plain leaky integrate-and-fire neuron. It has no synapse and no refractory time, so it has less to compute than ours.
+The weights are those of our members, without biases. Which form of use is fastest depends on workload and device. All idiomatic forms are
+tried, and the benchmark uses the fastest:
 
     six networks        one network for each member, run one after the other
     one wide network    the members side by side in one network with K times the neurons, its read-out in K groups
-    layer by layer      a layer takes the whole sequence at once: the product is one call, then the neurons
-    step by step        the whole network takes one step after another, as tutorials of snnTorch and Norse have it
+    layer by layer      a layer takes the whole sequence at once: one matrix product, then the neurons
+    step by step        the whole network takes one step after another, as in the tutorials of snnTorch and Norse
     compiled, graph     torch.compile and a CUDA graph, which SpikingJelly's own trainer offers; on a GPU
 """
 
@@ -34,21 +34,18 @@ from torch import Tensor, nn
 from agreestop.networks.architectures import SpikingLayer, SpikingNetwork
 
 MEMBRANE_TIME = 8.0
-LEARNING_RATE = 1e-4  # so small that repeats leave the members, and how often they spike, about as they were
+LEARNING_RATE = 1e-4  # so small that the repeats hardly change the members and how often they spike
 READOUTS = 8
-WARM_UPS = 3  # of a CUDA graph before it is captured, as in SpikingJelly's trainer
-
-
-# ---- a layer of neurons of each library
+WARM_UPS = 3  # runs before a CUDA graph is captured, as in SpikingJelly's trainer
 
 
 class Neurons(Protocol):
-    """A layer of a library's neurons. time_axis: where it has the time in a sequence."""
+    """A layer of a library's neurons. time_axis: the axis of time in a sequence."""
 
     time_axis: int
 
     def rest(self) -> None:
-        """Forget what was seen."""
+        """Reset the state."""
         ...
 
     def sequence(self, currents: Tensor) -> Tensor:
@@ -62,7 +59,7 @@ class Neurons(Protocol):
 
 @final
 class SnnTorchNeurons(nn.Module):
-    """snnTorch: Leaky, with its membrane handed in and out; over a sequence the loop of its tutorials."""
+    """snnTorch: Leaky, which takes and returns its membrane; over a sequence the loop of its tutorials."""
 
     time_axis = 0
 
@@ -86,7 +83,7 @@ class SnnTorchNeurons(nn.Module):
 
 @final
 class SpikingJellyNeurons(nn.Module):
-    """SpikingJelly: LIFNode, multi-step over a sequence, one call that picks the device's fastest kernels; single-step for a live input."""
+    """SpikingJelly: LIFNode, multi-step over a sequence, which picks the fastest kernels of the device; single-step for a live input."""
 
     time_axis = 0
 
@@ -110,7 +107,7 @@ class SpikingJellyNeurons(nn.Module):
 
 @final
 class NorseNeurons(nn.Module):
-    """Norse: LIFBoxCell, its neuron without a synaptic current; lifted over time by its own Lift."""
+    """Norse: LIFBoxCell, its neuron without a synaptic current; Norse's own Lift runs it over time."""
 
     time_axis = 0
 
@@ -118,7 +115,7 @@ class NorseNeurons(nn.Module):
         super().__init__()
         import norse.torch as norse
 
-        # v += (x - v) / τ with threshold 1/τ: a spike lifts the membrane by its weight, as in the others
+        # v += (x - v) / τ with threshold 1/τ: a spike raises the membrane by its weight, as in the other libraries
         rate = torch.tensor(1 / MEMBRANE_TIME)
         self.neurons = norse.LIFBoxCell(norse.LIFBoxParameters(tau_mem_inv=rate, v_th=rate.clone()), dt=1.0)
         self.lifted = norse.Lift(self.neurons)
@@ -137,7 +134,7 @@ class NorseNeurons(nn.Module):
 
 @final
 class SinabsNeurons(nn.Module):
-    """sinabs: LIF on (batch, time, neurons), at most one spike a step."""
+    """sinabs: LIF on (batch, time, neurons), with at most one spike per step."""
 
     time_axis = 1
 
@@ -147,7 +144,7 @@ class SinabsNeurons(nn.Module):
         from sinabs.activation import SingleSpike
 
         self.neurons = sinabs.layers.LIF(MEMBRANE_TIME, spike_fn=SingleSpike, norm_input=False)
-        self.neurons.tau_mem.requires_grad_(False)  # the others train weights alone
+        self.neurons.tau_mem.requires_grad_(False)  # the other libraries train only weights
 
     def rest(self) -> None:
         self.neurons.reset_states()
@@ -161,7 +158,7 @@ class SinabsNeurons(nn.Module):
 
 @dataclass(frozen=True)
 class Peer:
-    """A library: its name, as pip knows it; its neurons; whether its tutorials go step by step; whether it offers compiled forms."""
+    """A library: its name for pip, its neurons, whether its tutorials go step by step, and whether it offers compiled forms."""
 
     name: str
     neurons: Callable[[], Neurons]
@@ -182,30 +179,30 @@ PEERS = (
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPeers:
     """The peers that are installed, and a sentence about those that are not."""
 
     peers: tuple[Peer, ...]
     missing: str
 
 
-def find_peers(peers: Sequence[Peer] = PEERS) -> Found:
-    """Which peers can be used here."""
+def find_peers(peers: Sequence[Peer] = PEERS) -> FoundPeers:
+    """The peers that are installed."""
     found, missing = [], []
     for peer in peers:
         try:
             with _quiet():
-                peer.neurons().sequence(torch.zeros(2, 1, 1))  # some load their parts with the first call
+                peer.neurons().sequence(torch.zeros(2, 1, 1))  # some libraries load their parts at the first call
         except ImportError as error:
             missing.append(f"{peer.name} ({error})")
         else:
             found.append(peer)
     advice = "`make bench` installs all peers in .venv-bench; they are the extra agreestop[bench]"
-    return Found(tuple(found), f"left out, since they cannot be imported: {', '.join(missing)}. {advice}." if missing else "")
+    return FoundPeers(tuple(found), f"left out, since they cannot be imported: {', '.join(missing)}. {advice}." if missing else "")
 
 
 def version_of(name: str) -> str:
-    """The version that is installed, or "unknown" where only its files are there."""
+    """The installed version, or "unknown" if the package was not installed by pip."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -214,7 +211,7 @@ def version_of(name: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What libraries say about themselves as they are loaded is no news here."""
+    """Silence the messages that libraries print while they are loaded."""
     log = logging.getLogger("torch._library.triton")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -226,9 +223,6 @@ def _quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-# ---- networks
-
-
 @dataclass(frozen=True, eq=False)
 class Weights:
     """Synapses of K members: into the hidden layer (K, inputs, H) and into the read-out (K, H, C)."""
@@ -238,7 +232,7 @@ class Weights:
 
     @classmethod
     def of(cls, network: SpikingNetwork) -> Weights:
-        """Those of our members, which must have one hidden layer."""
+        """The weights of our members, which must have one hidden layer."""
         hidden, readout = (cast(SpikingLayer, layer).synapses.weight.detach().cpu().clone() for layer in network.layers)
         return cls(hidden, readout)
 
@@ -295,9 +289,6 @@ class _Network(nn.Module):
         return torch.stack([self.step(frame) for frame in x.unbind(axis)], axis)
 
 
-# ---- forms of use
-
-
 @dataclass(frozen=True)
 class Form:
     """One way to use a library. runs: "eager", "compiled" or "graph"."""
@@ -308,7 +299,7 @@ class Form:
 
     @property
     def warm_ups(self) -> int:
-        """Runs until it is at its speed: a graph is captured once it was run a few times, and compiled code may be specialised again."""
+        """Runs until it has its full speed: a graph is captured after a few runs, and compiled code may be specialised again."""
         return {"eager": 1, "compiled": 3, "graph": WARM_UPS + 2}[self.runs]
 
     def __str__(self) -> str:
@@ -317,16 +308,16 @@ class Form:
 
 
 def forms_of(peer: Peer, device: str, plain: bool = False) -> list[Form]:
-    """The forms that are tried for decisions and training; plain=True leaves out torch.compile, which takes minutes."""
+    """The forms to try for decisions and training; plain=True leaves out torch.compile, which takes minutes."""
     forms = [Form(wide, stepwise) for wide in (False, True) for stepwise in ((False, True) if peer.stepwise else (False,))]
     if peer.compiles and device.startswith("cuda"):
-        # wide alone is compiled: it has the fewest kernels, and six networks would take six times as long to compile
+        # only the wide network is compiled: it has the fewest kernels, and six networks would take six times as long to compile
         forms += [Form(False, runs="graph"), Form(True, runs="graph")] + [Form(True, runs="compiled")] * (not plain)
     return forms
 
 
 def live_forms() -> list[Form]:
-    """The forms that are tried for one live input."""
+    """The forms to try for one live input."""
     return [Form(wide, stepwise=True) for wide in (False, True)]
 
 
@@ -357,9 +348,9 @@ class PeerEnsemble:
         self._times: Tensor | None = None
 
     def prepare(self, events: NDArray[Any]) -> Tensor:
-        """Inputs (n, T, ...) as this library takes them, in memory of the host.
+        """Inputs (n, T, ...) in the layout of this library, in host memory.
 
-        For a CPU as float32 already. For a GPU as booleans, which are a quarter of the bytes to copy there, as for ours.
+        They are float32 for a CPU. For a GPU they are booleans, as for ours: a quarter of the bytes have to be copied.
         """
         x = torch.from_numpy(events).flatten(2)
         x = (x if self._axis else x.transpose(0, 1)).contiguous()
@@ -368,7 +359,7 @@ class PeerEnsemble:
     @torch.inference_mode()
     def decide(self, inputs: Tensor) -> Tensor:
         """Spike counts (n, K, C) of every member at T."""
-        return self._count(self._there(inputs)).cpu()
+        return self._count(self._on_device(inputs)).cpu()
 
     @torch.inference_mode()
     def begin(self) -> None:
@@ -383,8 +374,8 @@ class PeerEnsemble:
         return torch.cat([network.step(frame) for network in self._networks]).view(self._members, -1).cpu()
 
     def train_step(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """One step of training of every member; the sum of their losses, left on the device."""
-        x, truth = self._there(inputs), labels.to(self._device)
+        """One training step for every member; returns the sum of their losses, on the device."""
+        x, truth = self._on_device(inputs), labels.to(self._device)
         if self._times is None:
             steps = x.shape[self._axis]
             times = torch.linspace(steps / READOUTS, steps, min(READOUTS, steps)).round().long() - 1
@@ -396,7 +387,7 @@ class PeerEnsemble:
             optimiser.step()
         return loss
 
-    def _there(self, inputs: Tensor) -> Tensor:
+    def _on_device(self, inputs: Tensor) -> Tensor:
         return inputs.to(self._device).float()
 
     def _counts(self, x: Tensor) -> Tensor:

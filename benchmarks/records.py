@@ -14,20 +14,21 @@ from agreestop.common.files import atomic_writer
 OURS = "agreestop"
 DECISIONS, STEP, TRAINED, SECONDS, MEMORY, BYTES = "decisions/s", "µs/step", "inputs/s", "s", "MiB", "GB/s"
 FASTER_IS_MORE = (DECISIONS, TRAINED, BYTES)
-"""Units in which the larger number is the better."""
+"""Units in which a larger number is better."""
 
 
 @dataclass(frozen=True)
 class BenchRecord:
-    """One system at one piece of work: the median over repeats and the 10 % to 90 % spread, in `unit`.
+    """One system at one workload: the median over repeats and the 10 % to 90 % spread, in `unit`.
 
+    work                the name of the workload
     form                how the system was used, in words
-    size                what is varied in a work named scaling-... or memory-...
-    times_fastest_peer  in ours: how many times as fast as `fastest_peer`, the fastest of the others at the same work in the same run
-    wanted              in ours: what was promised, in words
-    coverage, latency   in ours, where inputs stop early: of the decisions on the whole test part; latency over T
-    computed            the share of the steps that was computed
-    saved, wanted_saved 1 - time / time to T, and what it should be at least
+    size                what is varied, in a workload named scaling-... or memory-...
+    times_fastest_peer  in ours: how many times faster it is than `fastest_peer`, the fastest peer at the same workload in the same run
+    wanted              in ours: the goal, in words
+    coverage, latency   in ours, with early stopping: the decisions on all test inputs; latency is over T
+    computed            the share of the steps that were computed
+    saved, wanted_saved 1 - time / time to T, and the least value it should have
     """
 
     work: str
@@ -54,12 +55,12 @@ class BenchRecord:
 
 
 def times_as_fast(ours: BenchRecord, peer: BenchRecord) -> float:
-    """How many times as fast ours is as the peer."""
+    """How many times faster ours is than the peer."""
     return ours.median / peer.median if ours.unit in FASTER_IS_MORE else peer.median / ours.median
 
 
 def compared(ours: BenchRecord, peers: Sequence[BenchRecord]) -> BenchRecord:
-    """Ours, with how it stands to the fastest of the peers; as it was where there are none."""
+    """Our record with its ratio to the fastest peer; unchanged if there are no peers."""
     if not peers:
         return ours
     fastest = min(peers, key=lambda peer: times_as_fast(ours, peer))
@@ -67,7 +68,7 @@ def compared(ours: BenchRecord, peers: Sequence[BenchRecord]) -> BenchRecord:
 
 
 def save_benchmark(path: Path, header: dict[str, Any], records: Sequence[BenchRecord]) -> None:
-    """Write the header and the records, whole or not at all; what a record does not have is left out."""
+    """Write the header and the records, completely or not at all. Fields that are None are left out."""
     plain = [{name: value for name, value in asdict(record).items() if value is not None} for record in records]
     with atomic_writer(path) as stream:
         stream.write(json.dumps({**header, "records": plain}, indent=1, ensure_ascii=False).encode() + b"\n")
@@ -79,7 +80,7 @@ def load_benchmark(path: Path) -> tuple[dict[str, Any], list[BenchRecord]]:
         content = json.loads(path.read_text(encoding="utf-8"))
         records = [BenchRecord(**entry) for entry in content.pop("records")]
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}: run `agreestop bench` first.") from None
+        raise InputError(f"there is no file {path}: run `python -m benchmarks` first.") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} is not a whole file of `agreestop bench` ({error}): run it again.") from None
+        raise InputError(f"{path} is not a complete file of `python -m benchmarks` ({error}): run it again.") from None
     return content, records

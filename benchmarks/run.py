@@ -1,16 +1,16 @@
 """The benchmark: our engines against snnTorch, SpikingJelly, Norse and sinabs, on the same inputs in one run.
 
-1352 → 1000 → 10, T = 80, K = 6, float32; peers with their LIF neuron, ours with SRM. Works:
+The network is 1352 → 1000 → 10 with T = 80 and K = 6 in float32. Peers have their LIF neuron, ours have SRM neurons. Workloads:
 
-    decide-full   decisions a second at T; ours with the rule applied at every step, peers the counts of their six members alone
-    decide-early  the same, ours stopping with a calibrated AgreeStop, against the peers at T
-    stream-step   microseconds a step of one live input and all six members; ours without the rule, and with it
-    train         inputs a second, training the six members; ours with the neurons' constants fixed, as in the peers, and learned too
-    scaling-T, scaling-K, scaling-density, memory-T, decide-resnet    ours alone
-    srm-kernel    on a GPU: bytes a second that the neurons' kernel moves, beside a plain copy
+    decide-full   decisions per second at T; ours also apply the rule at every step, peers only compute the counts of their six members
+    decide-early  the same, where ours stop with a calibrated AgreeStop, against the peers at T
+    stream-step   microseconds per step of one live input and all six members; ours without the rule, and with it
+    train         inputs per second in the training of the six members; ours with fixed neuron constants, as in the peers, and learned ones
+    scaling-T, scaling-K, scaling-density, memory-T, decide-resnet    only ours
+    srm-kernel    on a GPU: bytes per second that the neurons' kernel moves, beside a plain copy
 
-Inputs: mnist-dvs-sim, and Bernoulli inputs at 3 %. Members are trained on mnist-dvs-sim once and kept; peers get their weights.
-Needs no more than numpy, PyTorch and safetensors, so that it runs where nothing can be installed:
+The inputs are mnist-dvs-sim, and Bernoulli inputs at 3 %. Our members are trained once on mnist-dvs-sim, and peers get their weights. This
+module needs only numpy, PyTorch and safetensors, so it also runs on a machine where nothing can be installed:
 
     python3 -m benchmarks.run --device cuda --mnist FOLDER -o FILE
 """
@@ -35,35 +35,36 @@ from agreestop.common.arrays import Booleans, Integers
 from agreestop.common.cores import cores
 from agreestop.common.errors import InputError
 from agreestop.common.files import make_folder
+from agreestop.common.progress import ProgressCallback
 from agreestop.events.data import EventSplits
 from agreestop.events.datasets.mnist_dvs_sim import simulate_mnist
 
 from .kernel import bench_kernel
 from .peers import PEERS, Weights, find_peers, version_of
+from .preparation import BERNOULLI, MNIST, N_CALIBRATION, BenchmarkPlan, NoteCallback, plan_for, prepare_members
 from .records import BenchRecord, save_benchmark
 from .scaling import bench_memory, bench_resnet, bench_scaling
-from .setup import BERNOULLI, MNIST, N_CALIBRATION, Note, Plan, Tell, get_ready, plan_for
-from .works import Peers, bench_decisions, bench_streams, bench_training
+from .workloads import Peers, bench_decisions, bench_streams, bench_training
 
 PROTOCOL = (
-    "each repeat gives every system a turn of a tenth of a second or one run, in an order that moves on by one; medians over repeats, "
-    "low and high are the 10 % and 90 % points",
+    "each repeat gives every system a turn of a tenth of a second, or one run if that takes longer; the order moves on by one from repeat "
+    "to repeat; medians over repeats, low and high are the 10 % and 90 % quantiles",
     "peers use their plain LIF neuron, without synapse or refractory time; ours are SRM neurons with both",
-    "peers have the weights of our members and no biases; float32 everywhere; each in the fastest of its idiomatic forms, tried first",
+    "peers have the weights of our members and no biases; float32 everywhere; each peer runs in the fastest of its idiomatic forms",
     "peers compute the spike counts of six members at T; ours also apply the rule at every step",
-    "peers decide on as many of the inputs as are one large batch, again and again, since they take batch after batch; ours on all",
-    "on a GPU, ours multiplies spikes by weights in two parts of float16 summed in float32, which hold a weight but for its last bit",
-    "beside a GPU PyTorch has one thread for all, since several wait for one another longer than they gain; ours copies with two",
-    "on a GPU, ours makes the next inputs ready while the device computes; it computes no more than a batch together",
-    "inputs wait in host memory: for ours as booleans; for peers on a CPU as float32 in their own layout, on a GPU as booleans, "
-    "so that all copy the same bytes there",
-    "a live input reaches ours as the list of its events, and peers as a dense frame that is ready before the clock starts",
+    "peers decide on one large batch of the inputs, since they go batch by batch; ours decide on all inputs",
+    "on a GPU, ours multiply spikes by weights in two parts of float16 summed in float32, which represent a weight up to its last bit",
+    "on a GPU, PyTorch has one CPU thread, since several threads lose more by waiting than they gain; ours copy with two threads",
+    "on a GPU, ours prepare the next inputs while the device computes; they compute at most one batch at a time",
+    "inputs are in host memory: for ours as booleans; for peers on a CPU as float32 in their own layout, on a GPU as booleans, "
+    "so that all systems copy the same number of bytes to the device",
+    "a live input is given to ours as the list of its events, and to peers as a dense frame that is made before the clock starts",
 )
-PLAIN = "torch.compile is not among the forms of peers that are tried"
+PLAIN = "torch.compile is not tried for the peers"
 
 
 @dataclass(frozen=True)
-class Files:
+class ResNetFiles:
     """Trained members of a ResNet-18, and the folder of CIFAR-10."""
 
     members: Path
@@ -71,16 +72,16 @@ class Files:
 
 
 def benchmark(
-    plan: Plan, data: EventSplits | None, folder: Path, tell: Tell, note: Note, resnet: Files | None
+    plan: BenchmarkPlan, data: EventSplits | None, folder: Path, progress: ProgressCallback, note: NoteCallback, resnet: ResNetFiles | None
 ) -> Iterator[list[BenchRecord]]:
-    """Records, a piece of work at a time. `folder` keeps members; `note` hears a sentence about whatever is left out."""
+    """Yield records, one workload at a time. Trained members are stored in `folder`; `note` is called for everything left out."""
     found = find_peers(PEERS)
     if found.missing:
         note(found.missing)
     if data is None:
-        note("no MNIST: decide-early and everything on mnist-dvs-sim is left out, and members are untrained. Give --mnist FOLDER.")
-    ready = get_ready(plan, data, folder, tell)
-    peers = Peers(plan, Weights.of(ready.network), found, note)
+        note("without --mnist FOLDER, decide-early and everything on mnist-dvs-sim is left out, and the members are untrained.")
+    prepared = prepare_members(plan, data, folder, progress)
+    peers = Peers(plan, Weights.of(prepared.network), found, note)
     kinds: list[tuple[str, Booleans, Booleans, Integers]] = []
     count, chance = max(plan.batches) * plan.rounds, np.random.default_rng(plan.seed)
     if data is not None:
@@ -92,22 +93,22 @@ def benchmark(
 
     def next_part(what: str) -> None:
         nonlocal done
-        tell(what, done / total)
+        progress(what, done / total)
         done += 1
 
     for name, inputs, training, labels in kinds:
         for batch in plan.batches:
             next_part(f"decisions, {name}, batch {batch}")
-            yield bench_decisions(ready, peers, name, inputs, batch, early=name == MNIST)
+            yield bench_decisions(prepared, peers, name, inputs, batch, early=name == MNIST)
         next_part(f"streams, {name}")
-        yield bench_streams(ready, peers, name, inputs[: plan.streams])
+        yield bench_streams(prepared, peers, name, inputs[: plan.streams])
         for batch in plan.batches:
             next_part(f"training, {name}, batch {batch}")
-            yield bench_training(ready, peers, name, training[: batch * plan.rounds], labels[: batch * plan.rounds], batch)
+            yield bench_training(prepared, peers, name, training[: batch * plan.rounds], labels[: batch * plan.rounds], batch)
     next_part("scaling")
-    yield from bench_scaling(ready)
+    yield from bench_scaling(prepared)
     next_part("memory")
-    yield bench_memory(ready, folder, note)
+    yield bench_memory(prepared, folder, note)
     if plan.device == "cuda" and find_spec("triton") is not None:
         yield bench_kernel(plan)
     if resnet is not None:
@@ -118,42 +119,49 @@ def benchmark(
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
-    """What was measured, what was left out, and on what machine."""
+class BenchmarkResult:
+    """The records, and a header with the machine, the protocol and what was left out."""
 
     header: dict[str, Any]
     records: list[BenchRecord]
 
 
 def run_benchmark(
-    plan: Plan, mnist: Path | None, output: Path, folder: Path, command: str, tell: Tell, note: Note, resnet: Files | None = None
-) -> Result:
-    """Run it all and write `output`, anew after every piece of work, so that a run that is stopped leaves what it has."""
+    plan: BenchmarkPlan,
+    mnist: Path | None,
+    output: Path,
+    folder: Path,
+    command: str,
+    progress: ProgressCallback,
+    note: NoteCallback,
+    resnet: ResNetFiles | None = None,
+) -> BenchmarkResult:
+    """Run the whole benchmark. `output` is written after every workload, so a run that is stopped leaves what it has measured."""
     make_folder(output.parent)
     make_folder(folder)
     if plan.device == "cuda":
         torch.set_num_threads(1)
     header, data = describe(plan, command), None
     if mnist is not None:
-        tell("simulating the camera", 0.0)
+        progress("simulating the camera", 0.0)
         data = simulate_mnist(mnist, plan.seed, plan.parts)
         header["data"] = data.pool.description
-    said: list[str] = []
+    notes: list[str] = []
 
     def keep(sentence: str) -> None:
-        said.append(sentence)
+        notes.append(sentence)
         note(sentence)
 
     if header["machine"]["load"] > 0.3 * header["machine"]["cores"]:
-        keep(f"the machine was busy as this began (load {header['machine']['load']:.1f}): do not trust these numbers.")
+        keep(f"the machine was busy at the start (load {header['machine']['load']:.1f}): do not trust these numbers.")
     records: list[BenchRecord] = []
-    for part in benchmark(plan, data, folder, tell, keep, resnet):
+    for part in benchmark(plan, data, folder, progress, keep, resnet):
         records += part
-        save_benchmark(output, {**header, "notes": said}, records)
-    return Result({**header, "notes": said}, records)
+        save_benchmark(output, {**header, "notes": notes}, records)
+    return BenchmarkResult({**header, "notes": notes}, records)
 
 
-def describe(plan: Plan, command: str) -> dict[str, Any]:
+def describe(plan: BenchmarkPlan, command: str) -> dict[str, Any]:
     """The machine, the versions, the sizes and the protocol."""
     machine = {
         "device": torch.cuda.get_device_name() if plan.device == "cuda" else "cpu",
@@ -184,22 +192,22 @@ def _cpu_model() -> str:
 
 
 FOLDER = Path("runs/bench")
-"""Where trained members are kept; they are too large for results/."""
+"""The folder of trained members, which are too large for results/."""
 
 
 def default_output(device: str, quick: bool) -> Path:
-    """Where records go unless told; quick ones are no result."""
+    """The file of the records, if no other is given; quick records are not kept with the results."""
     return (FOLDER if quick else Path("results/bench")) / f"{device}.json"
 
 
 def main() -> None:
-    """The command line for machines without typer and rich."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Our engines against peers.")
+    """Run the command line, which needs neither typer nor rich."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Our engines against other libraries.")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--mnist", type=Path, help="folder with MNIST's four idx files")
-    parser.add_argument("-o", "--output", type=Path, help="JSON to write; default results/bench/DEVICE.json, quick: runs/bench/DEVICE.json")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where trained members are kept")
-    parser.add_argument("--quick", action="store_true", help="small sizes: shows that all works")
+    parser.add_argument("-o", "--output", type=Path, help="default: results/bench/DEVICE.json, with --quick runs/bench/DEVICE.json")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder for trained members")
+    parser.add_argument("--quick", action="store_true", help="small sizes: only shows that everything works")
     parser.add_argument("--plain", action="store_true", help="peers without torch.compile, which takes minutes")
     parser.add_argument("--members", type=Path, help="trained members of a ResNet-18")
     parser.add_argument("--cifar10", type=Path, help="folder with CIFAR-10's binary files")
@@ -209,7 +217,7 @@ def main() -> None:
         resnet = resnet_files(options.members, options.cifar10)
         output = options.output or default_output(options.device, options.quick)
         command = shlex.join(["python3", "-m", "benchmarks.run", *sys.argv[1:]])
-        result = run_benchmark(plan, options.mnist, output, options.folder, command, _say, _note, resnet)
+        result = run_benchmark(plan, options.mnist, output, options.folder, command, _print_progress, _print_note, resnet)
     except InputError as error:
         sys.exit(f"agreestop: {error}")
     for record in result.records:
@@ -217,15 +225,15 @@ def main() -> None:
     print(f"Wrote {output}")
 
 
-def resnet_files(members: Path | None, images: Path | None) -> Files | None:
-    """Both or neither."""
+def resnet_files(members: Path | None, images: Path | None) -> ResNetFiles | None:
+    """The files for decide-resnet; either both are given or none."""
     if (members is None) != (images is None):
-        raise InputError("one of --members and --cifar10 is given: give both, or neither.")
-    return None if members is None or images is None else Files(members, images)
+        raise InputError("only one of --members and --cifar10 is given: give both, or neither.")
+    return None if members is None or images is None else ResNetFiles(members, images)
 
 
 def in_words(record: BenchRecord) -> str:
-    """A record in a line."""
+    """A record in one line."""
     size = "" if record.size is None else f" {record.size:g}"
     batch = "" if record.batch is None else f", batch {record.batch}"
     ratio = "" if record.times_fastest_peer is None else f"; {record.times_fastest_peer:.2f} × {record.fastest_peer}"
@@ -233,11 +241,11 @@ def in_words(record: BenchRecord) -> str:
     return f"{record.work}{size}, {record.inputs}{batch}, {record.system} ({record.form}): {spread}{ratio}"
 
 
-def _say(what: str, share: float) -> None:
+def _print_progress(what: str, share: float) -> None:
     print(f"{share:4.0%} {what}", file=sys.stderr, flush=True)
 
 
-def _note(sentence: str) -> None:
+def _print_note(sentence: str) -> None:
     print(f"Note: {sentence}", file=sys.stderr, flush=True)
 
 

@@ -1,6 +1,6 @@
-"""How the cost of our engines grows: with T, with K, with the density of events; their memory with T; and time saved on a ResNet-18.
+"""How the time of our engines grows with T, K and the density of events, how their memory grows with T, and the time saved on a ResNet-18.
 
-The memory of a pass is measured in a process of its own: `python -m benchmarks.scaling MEMBERS BATCH STEPS`.
+The memory of a pass is measured in a separate process: `python -m benchmarks.scaling MEMBERS BATCH STEPS`.
 """
 
 from __future__ import annotations
@@ -30,53 +30,65 @@ from agreestop.events.datasets.cifar10 import load_cifar10
 from agreestop.networks.architectures import ResNet18
 
 from .peers import version_of
-from .protocol import Contender, Where, finish, measure
+from .preparation import (
+    BERNOULLI,
+    DENSITY,
+    MAX_SET_SIZE,
+    N_CALIBRATION,
+    TARGET,
+    BenchmarkPlan,
+    NoteCallback,
+    PreparedMembers,
+    engine_for,
+    ours,
+)
 from .records import DECISIONS, MEMORY, OURS, SECONDS, BenchRecord
-from .setup import BERNOULLI, DENSITY, MAX_SET_SIZE, N_CALIBRATION, TARGET, Note, Plan, Ready, engine_for, ours
+from .timing import Conditions, TimedSystem, measure, synchronize
 
 RESNET_BATCH, RESNET_INPUTS, RESNET_TUNING = 1024, 2048, 600
 MIB = 1 << 20
+ROOT = Path(__file__).parents[1]
 
 
 def run_through(engine: Engine, inputs: NDArray[Any]) -> None:
-    """All steps of inputs (n, T, ...), a chunk at a time, of whose spikes nothing is kept."""
+    """Run all steps of inputs (n, T, ...), a chunk at a time, and keep none of the spikes."""
     run, left = engine.begin(inputs), inputs.shape[1]
     while left:
         run.advance(min(CHUNK, left))
         left -= min(CHUNK, left)
 
 
-def bench_scaling(ready: Ready) -> Iterator[list[BenchRecord]]:
-    """Seconds of one batch to T as one size grows, the others as they are."""
-    plan, network, batch = ready.plan, ready.network, ready.plan.scaling_batch
+def bench_scaling(prepared: PreparedMembers) -> Iterator[list[BenchRecord]]:
+    """Seconds for one batch to T, as one size grows and the others stay."""
+    plan, network, batch = prepared.plan, prepared.network, prepared.plan.scaling_batch
     engine = engine_for(plan, network, DENSITY)
 
-    def contender(work: str, size: float, engine: Engine, inputs: Booleans) -> Contender:
+    def system(work: str, size: float, engine: Engine, inputs: Booleans) -> TimedSystem:
         return ours(work, f"{engine.name} engine", lambda: run_to_end(engine, inputs, batch), 1.0, size=size)
 
     fewer = {count: engine_for(plan, network.select_members(slice(count)), DENSITY) for count in plan.sizes}
     fitting = {density: engine_for(plan, network, density) for density in plan.densities}
     groups = (
-        (BERNOULLI, [contender("scaling-T", steps, engine, plan.bernoulli(batch, steps)) for steps in plan.lengths]),
-        (BERNOULLI, [contender("scaling-K", count, some, plan.bernoulli(batch)) for count, some in fewer.items()]),
-        ("bernoulli", [contender("scaling-density", d, fit, plan.bernoulli(batch, density=d)) for d, fit in fitting.items()]),
+        (BERNOULLI, [system("scaling-T", steps, engine, plan.bernoulli(batch, steps)) for steps in plan.lengths]),
+        (BERNOULLI, [system("scaling-K", count, some, plan.bernoulli(batch)) for count, some in fewer.items()]),
+        ("bernoulli", [system("scaling-density", d, fit, plan.bernoulli(batch, density=d)) for d, fit in fitting.items()]),
     )
-    for name, contenders in groups:
-        yield measure(contenders, Where(name, SECONDS, batch), plan.repeats, plan.device)
+    for name, systems in groups:
+        yield measure(systems, Conditions(name, SECONDS, batch), plan.repeats, plan.device)
 
 
 # ---- memory
 
 
-def bench_memory(ready: Ready, folder: Path, note: Note) -> list[BenchRecord]:
-    """Peak memory of a pass over one batch, beside the inputs and the members, as T grows."""
-    plan, batch = ready.plan, ready.plan.scaling_batch
+def bench_memory(prepared: PreparedMembers, folder: Path, note: NoteCallback) -> list[BenchRecord]:
+    """Peak memory of a pass over one batch, without the inputs and the members, as T grows."""
+    plan, batch = prepared.plan, prepared.plan.scaling_batch
     if plan.device == "cuda":
-        engine = engine_for(plan, ready.network, DENSITY)
+        engine = engine_for(plan, prepared.network, DENSITY)
         peaks = [_peak_on_gpu(engine, plan.bernoulli(batch, steps)) for steps in plan.lengths]
     else:
         members = folder / "memory.safetensors"
-        save_members(members, ready.network)
+        save_members(members, prepared.network)
         try:
             peaks = [_peak_of_child(members, batch, steps) for steps in plan.lengths]
         except (OSError, subprocess.CalledProcessError) as error:
@@ -84,7 +96,7 @@ def bench_memory(ready: Ready, folder: Path, note: Note) -> list[BenchRecord]:
             return []
         finally:
             members.unlink(missing_ok=True)
-    form = "beside inputs and members"
+    form = "without inputs and members"
     return [
         BenchRecord("memory-T", BERNOULLI, OURS, version_of(OURS), MEMORY, peak, peak, peak, 1, form, batch, float(steps))
         for steps, peak in zip(plan.lengths, peaks, strict=True)
@@ -92,30 +104,30 @@ def bench_memory(ready: Ready, folder: Path, note: Note) -> list[BenchRecord]:
 
 
 def _peak_on_gpu(engine: Engine, inputs: Booleans) -> float:
-    run_through(engine, inputs)  # what is loaded first stays
+    run_through(engine, inputs)  # the first pass loads kernels, which stay in memory
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     run_through(engine, inputs)
-    finish("cuda")
+    synchronize("cuda")
     return (torch.cuda.max_memory_allocated() - before) / MIB
 
 
 def _peak_of_child(members: Path, batch: int, steps: int) -> float:
-    words = [sys.executable, "-m", "benchmarks.scaling", str(members), str(batch), str(steps)]
-    # what is freed goes back at once, or a pass would find room that was used before and seem to need none
+    words = [sys.executable, "-m", "benchmarks.scaling", str(members.resolve()), str(batch), str(steps)]
+    # Freed memory goes back to the system at once. Otherwise a pass could reuse memory that was freed before and seem to need none.
     settings = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, **settings})
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, **settings}, cwd=ROOT)
     return float(json.loads(done.stdout))
 
 
 def _probe(members: Path, batch: int, steps: int) -> float:
-    """Peak memory of a pass in MiB, as the system counts it, after a short pass has loaded and compiled what there is to."""
+    """Peak memory of a pass in MiB, as the system counts it, after a short pass has loaded and compiled everything."""
     network = load_members(members)
     inputs = np.random.default_rng(0).random((batch, steps, *network.config.input_shape), dtype=np.float32) < DENSITY
     engine = choose_engine(network, "auto", DENSITY)
     run_through(engine, inputs[:2, : 2 * CHUNK])
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status("VmRSS")
     run_through(engine, inputs)
     return (_status("VmHWM") - before) / 1024
@@ -129,8 +141,8 @@ def _status(name: str) -> float:
 # ---- ResNet-18
 
 
-def bench_resnet(plan: Plan, members: Path, images: Path) -> list[BenchRecord]:
-    """What stopping early saves on a ResNet-18 and images of CIFAR-10, which are held for T steps."""
+def bench_resnet(plan: BenchmarkPlan, members: Path, images: Path) -> list[BenchRecord]:
+    """The time that early stopping saves on a ResNet-18 and images of CIFAR-10, which are held for T steps."""
     network = load_members(members)
     if not isinstance(network.config, ResNet18):
         raise InputError(f"{members} holds a {type(network.config).__name__}: give the members of a ResNet-18.")
@@ -154,7 +166,7 @@ def bench_resnet(plan: Plan, members: Path, images: Path) -> list[BenchRecord]:
         ("to T", lambda: run_to_end(engine, test, RESNET_BATCH, steps)),
     )
     runs = [ours("decide-resnet", f"{engine.name} engine, {network.config.members} members, {form}", run, len(test)) for form, run in forms]
-    first, last = measure(runs, Where("CIFAR-10, images held", DECISIONS, RESNET_BATCH), plan.repeats, plan.device)
+    first, last = measure(runs, Conditions("CIFAR-10, images held", DECISIONS, RESNET_BATCH), plan.repeats, plan.device)
     run = early()
     latency = float(np.mean(run.decisions.stop_time)) / steps
     saved = 1 - last.median / first.median

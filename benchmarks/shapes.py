@@ -1,15 +1,14 @@
 """Which shape of score or risk stops earliest? Every candidate on three kinds of stream, with the paper's protocol.
 
-Real data: scikit-learn's 1,797 digits shown as a shower of pixel events, watched by six small perceptrons (no spikes: any model will
-do). Simulated data: the package's generator, once slow and once fast with members that know early. 50 calibration examples, target 0.9,
-at most three classes, 50 realisations; whatever is fitted, is fitted on tuning rows held apart.
+Real data: scikit-learn's 1,797 digits, shown as random pixel events to six small perceptrons (they do not spike; any model will do).
+Simulated data: the package's generator, once slow, and once fast with members that know the class early. There are 50 calibration examples,
+target 0.9, at most three classes and 50 realisations. Everything that is fitted is fitted on separate tuning rows.
 
-`make shapes` runs it; it writes results/shapes/numbers.json and the table in docs/shapes.md.
+`python -m benchmarks shapes` writes results/shapes/numbers.json and the table in docs/shapes.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import warnings
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from sklearn.neural_network import MLPClassifier
 
 import agreestop as ag
 from agreestop.common.arrays import Floats
+from agreestop.common.files import atomic_writer, make_folder
 
 STEPS, MEMBERS, SIZE, TARGET, N_CALIBRATION = 80, 6, 3, 0.9, 50
 FOUR, EVERY = (20, 40, 60, 80), tuple(range(1, STEPS + 1))
@@ -30,8 +30,8 @@ BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 
 @dataclass(frozen=True)
-class Record:
-    """One rule with one shape on one stream."""
+class ShapeRecord:
+    """One rule with one shape on one stream; `looks` is the number of checkpoints."""
 
     data: str
     simulated: bool
@@ -46,7 +46,7 @@ class Record:
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class TunedStream:
     """A tuning split and a pool for calibration and test."""
 
     name: str
@@ -55,13 +55,13 @@ class Stream:
     pool: ag.Scores
 
 
-def simulated_stream(name: str, pace: float, signal: float, seed: int) -> Stream:
+def simulated_stream(name: str, pace: float, signal: float, seed: int) -> TunedStream:
     scores = ag.simulate_scores(2600, STEPS, MEMBERS, seed=seed, pace=pace, signal=signal)
-    return Stream(name, True, scores.rows(slice(0, 600)), scores.rows(slice(600, None)))
+    return TunedStream(name, True, scores.rows(slice(0, 600)), scores.rows(slice(600, None)))
 
 
-def digits_stream(seed: int) -> Stream:
-    """Digits as events: a pixel fires with probability 0.06 · intensity at each step; members see the rates so far and the time."""
+def digits_stream(seed: int) -> TunedStream:
+    """Digits as events: a pixel is active with probability 0.06 · intensity at each step; members see the rates so far and the time."""
     rng = np.random.default_rng(seed)
     images, labels = load_digits(return_X_y=True)
     order = rng.permutation(len(images))
@@ -79,11 +79,11 @@ def digits_stream(seed: int) -> Stream:
             model.fit(seen[train][np.arange(700)[:, None], shown].reshape(-1, 65), np.repeat(labels[train], 8))
         members.append(np.maximum(model.predict_log_proba(seen[700:].reshape(-1, 65)), -700).reshape(-1, STEPS, 10))
     scores = ag.Scores(np.minimum(np.stack(members, axis=2), 0), labels[700:], EVERY)
-    return Stream("digits", False, scores.rows(slice(0, tuning.stop - 700)), scores.rows(slice(pool.start - 700, None)))
+    return TunedStream("digits", False, scores.rows(slice(0, tuning.stop - 700)), scores.rows(slice(pool.start - 700, None)))
 
 
-def candidates(stream: Stream, checkpoints: tuple[int, ...]) -> Iterator[tuple[str, str, ag.SpikeCP | ag.AgreeStop]]:
-    """Rule, shape and the rule made with it."""
+def candidates(stream: TunedStream, checkpoints: tuple[int, ...]) -> Iterator[tuple[str, str, ag.SpikeCP | ag.AgreeStop]]:
+    """The name of each rule, the name of its shape, and the rule itself."""
     lc, labels, times = stream.tuning.log_confidence, stream.tuning.labels, stream.tuning.times
     assert labels is not None
     average = ag.MergeConfidence(r=1)
@@ -117,25 +117,25 @@ def candidates(stream: Stream, checkpoints: tuple[int, ...]) -> Iterator[tuple[s
         yield rule, "tuned", _tuned(ag.AgreeStop(TARGET, checkpoints, SIZE, fill), stream)
 
 
-def _tuned(rule: ag.SpikeCP | ag.AgreeStop, stream: Stream) -> ag.SpikeCP | ag.AgreeStop:
+def _tuned(rule: ag.SpikeCP | ag.AgreeStop, stream: TunedStream) -> ag.SpikeCP | ag.AgreeStop:
     assert stream.tuning.labels is not None
     return ag.tune(rule, stream.tuning.log_confidence, stream.tuning.labels, stream.tuning.times, N_CALIBRATION).rule
 
 
-def measure(stream: Stream, repeats: int) -> Iterator[Record]:
+def measure(stream: TunedStream, repeats: int) -> Iterator[ShapeRecord]:
     assert stream.pool.labels is not None
     for checkpoints in (FOUR, EVERY):
         for rule_name, shape, rule in candidates(stream, checkpoints):
             splits = ag.repeat_splits(rule, stream.pool.log_confidence, stream.pool.labels, N_CALIBRATION, repeats, 0, stream.pool.times)
             coverage, latency = splits.coverage, splits.normalized_latency
-            yield Record(
+            yield ShapeRecord(
                 *(stream.name, stream.simulated, rule_name, shape, len(checkpoints)),
                 *(float(coverage), coverage.se, float(latency), latency.se, float(splits.set_size)),
             )
 
 
-def table(records: list[Record]) -> str:
-    """Latency over T, with coverage and set size in brackets; the earliest of each column in bold."""
+def table(records: list[ShapeRecord]) -> str:
+    """Latency over T, with coverage and set size in brackets; the lowest latency of each column is bold."""
     streams = list(dict.fromkeys(record.data for record in records))
     lines = []
     for looks in (4, STEPS):
@@ -154,27 +154,20 @@ def table(records: list[Record]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--results", type=Path, default=Path("results/shapes"))
-    parser.add_argument("--page", type=Path, default=Path("docs/shapes.md"))
-    options = parser.parse_args()
+def run_shapes(repeats: int, output: Path, page: Path) -> None:
+    """Measure every candidate, print it, and write `numbers.json` and the table of the page."""
     streams = [digits_stream(0), simulated_stream("simulated, slow", 15.0, 2.6, 0), simulated_stream("simulated, fast", 2.0, 1.6, 0)]
     records = []
     for stream in streams:
-        for record in measure(stream, options.repeats):
+        for record in measure(stream, repeats):
             records.append(record)
             figures = f"{record.coverage:.3f} {record.latency:.4f} {record.set_size:.2f}"
             print(f"{record.data:16} {record.rule:31} {record.shape:37} {record.looks:3} {figures}", flush=True)
-    options.results.mkdir(parents=True, exist_ok=True)
-    content = {"command": "make shapes", "repeats": options.repeats, "records": [asdict(record) for record in records]}
-    (options.results / "numbers.json").write_text(json.dumps(content, indent=1) + "\n")
-    if options.page.exists():
-        text = options.page.read_text()
+    content = {"command": "make shapes", "repeats": repeats, "records": [asdict(record) for record in records]}
+    make_folder(output)
+    with atomic_writer(output / "numbers.json") as stream_of_bytes:
+        stream_of_bytes.write(json.dumps(content, indent=1).encode() + b"\n")
+    if page.exists():
+        text = page.read_text(encoding="utf-8")
         before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-        options.page.write_text(f"{before}\n{table(records)}\n\n{after}")
-
-
-if __name__ == "__main__":
-    main()
+        page.write_text(f"{before}\n{table(records)}\n\n{after}", encoding="utf-8")

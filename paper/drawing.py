@@ -1,7 +1,7 @@
 """The paper's figures, drawn from `numbers.json`: coverage above, latency below, a column for each data set and ensemble.
 
-The paper's rules are grey, rules that promise nothing are brown, ours are in colour: solid at the paper's four checkpoints, dashed at every
-step. Bars are 95 % intervals over the realisations. A hollow marker is a rule that can exclude no class with so few examples.
+The paper's rules are grey, rules without a guarantee are brown, and ours are in colour: solid at the paper's four checkpoints, dashed at
+every step. Bars are 95 % intervals over the realisations. A hollow marker is a rule that has too few examples to exclude any class.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -20,65 +20,45 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFor
 from matplotlib.transforms import ScaledTranslation
 
 from agreestop.report.figures import save_figure, tidy
+from agreestop.report.styles import Dashes, style_of
 from agreestop.report.summary import Z
 
 from .records import SWEPT, FigureNumbers, FigureRecord
 
 HEADINGS = {"paper": "the paper's rules", "ours": "ours", "baseline": "no promise"}
-COLOURS = {
-    "spikecp": "#B4B4B4",
-    "confidence-merging": "#7A7A7A",
-    "p-variable-merging": "#1A1A1A",
-    "rank-pooling": "#CC79A7",
-    "simultaneous": "#009E73",
-    "stop-aware": "#0072B2",
-    "agreestop": "#D55E00",
-    "dcsnn": "#8C6D46",
-    "seenn1": "#B58F5C",
-    "seenn2": "#D9BE94",
-}
-MARKERS = {
-    "spikecp": "x",
-    "confidence-merging": "s",
-    "p-variable-merging": "D",
-    "rank-pooling": "P",
-    "simultaneous": "^",
-    "stop-aware": "o",
-    "agreestop": "v",
-    "dcsnn": "<",
-    "seenn1": ">",
-    "seenn2": "p",
-}
 PROMISE: dict[str, Any] = {"color": "black", "linewidth": 1.2, "zorder": 0.5}
 COLUMNS, HEIGHT, LEGEND = {1: 6.0, 2: 4.4}, 6.9, 2.6  # inches
-NARROW = 3.3  # inches of a column where there are more than two
-LOGARITHMIC_BELOW = 0.05  # the least latency
+NARROW = 3.3  # inches of a column, if there are more than two
+LOGARITHMIC_BELOW = 0.05  # the axis of latency is logarithmic if some latency is lower
 ASIDE = 0.7  # points between neighbouring rules, so that their bars do not hide each other
-END = 7.0  # points between those that stand at the right edge
+END = 7.0  # points between the rules that are drawn at the right edge
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """How one rule is drawn."""
 
     label: str
     family: str
     colour: str
     marker: str
-    dashes: Literal["-", "--", ":"]
+    dashes: Dashes
 
     @classmethod
-    def of(cls, record: FigureRecord) -> Look:
-        dashes: Literal["-", "--", ":"] = ":" if record.family == "baseline" else "--" if record.checkpoints == "every" else "-"
-        return cls(record.label, record.family, COLOURS[record.rule], MARKERS[record.rule], dashes)
+    def of(cls, record: FigureRecord) -> LineStyle:
+        style = style_of(record.rule)
+        dashes: Dashes = ":" if record.family == "baseline" else "--" if record.checkpoints == "every" else "-"
+        return cls(record.label, record.family, style.colour, style.marker, dashes)
 
     @property
-    def style(self) -> dict[str, Any]:
-        wide = 1.9 if self.family == "ours" else 1.5
-        return {"color": self.colour, "marker": self.marker, "linestyle": self.dashes, "linewidth": wide, "markersize": 5.5}
+    def options(self) -> dict[str, Any]:
+        """Options for matplotlib."""
+        width = 1.9 if self.family == "ours" else 1.5
+        return {"color": self.colour, "marker": self.marker, "linestyle": self.dashes, "linewidth": width, "markersize": 5.5}
 
     def handle(self) -> Line2D:
-        return Line2D([], [], label=self.label, **self.style)
+        """The line in the legend."""
+        return Line2D([], [], label=self.label, **self.options)
 
 
 def draw_numbers(numbers: FigureNumbers, folder: Path) -> list[Path]:
@@ -89,10 +69,10 @@ def draw_numbers(numbers: FigureNumbers, folder: Path) -> list[Path]:
 
 def _columns(numbers: FigureNumbers) -> list[tuple[str, list[FigureRecord]]]:
     """The records of each data set and ensemble, under a heading."""
-    places = list(dict.fromkeys((record.data, record.ensemble) for record in numbers.records))
-    several = len({data for data, _ in places}) > 1
+    pairs = list(dict.fromkeys((record.data, record.ensemble) for record in numbers.records))
+    several = len({data for data, _ in pairs}) > 1
     columns = []
-    for data, ensemble in places:
+    for data, ensemble in pairs:
         mine = [record for record in numbers.records if (record.data, record.ensemble) == (data, ensemble)]
         columns.append((f"{_named(mine[0])}\n{ensemble} ensemble" if several else f"{ensemble} ensemble", mine))
     return columns
@@ -115,17 +95,17 @@ def _title(numbers: FigureNumbers) -> str:
     return f"{numbers.figure}, {data}: {numbers.title}\n{', '.join(parts)}"
 
 
-def _looks(numbers: FigureNumbers) -> list[Look]:
-    """Every rule once, the families in the order of HEADINGS."""
-    looks = list(dict.fromkeys(Look.of(record) for record in numbers.records))
-    return sorted(looks, key=lambda look: list(HEADINGS).index(look.family))
+def _styles(numbers: FigureNumbers) -> list[LineStyle]:
+    """The style of every rule, the families in the order of HEADINGS."""
+    styles = list(dict.fromkeys(LineStyle.of(record) for record in numbers.records))
+    return sorted(styles, key=lambda style: list(HEADINGS).index(style.family))
 
 
 def _legend(figure: Figure, numbers: FigureNumbers) -> None:
     """A column to the right, each family under its heading."""
     handles: list[Line2D] = []
     for family, heading in HEADINGS.items():
-        mine = [look.handle() for look in _looks(numbers) if look.family == family]
+        mine = [style.handle() for style in _styles(numbers) if style.family == family]
         if mine:
             handles += [Line2D([], [], linestyle="", label=heading), *mine]
     handles += [Line2D([], [], linestyle="", label=""), Line2D([], [], label="promised coverage", **PROMISE)]
@@ -138,18 +118,18 @@ def _legend(figure: Figure, numbers: FigureNumbers) -> None:
 
 
 def _curves(numbers: FigureNumbers) -> Figure:
-    columns, looks = _columns(numbers), _looks(numbers)
+    columns, styles = _columns(numbers), _styles(numbers)
     figure = Figure(figsize=(COLUMNS.get(len(columns), NARROW) * len(columns) + LEGEND, HEIGHT), layout="constrained")
     panels = figure.subplots(2, len(columns), sharex=True, sharey="row", squeeze=False)
     for (above, below), (heading, records) in zip(panels.T, columns, strict=True):
         above.set_title(heading)
         for axes, what in ((above, "coverage"), (below, "latency")):
-            still = [look for look in looks if any(Look.of(record) == look for record in records if record.x is None)]
-            for turn, look in enumerate(looks):
-                mine = [record for record in records if Look.of(record) == look]
-                end = 1 + still[::-1].index(look) if look in still else 0
-                shift = _Shift(_right(figure, ASIDE * (turn - len(looks) / 2)), _right(figure, -END * end))
-                _curve(axes, look, mine, what, _places(numbers), shift)
+            constant = [style for style in styles if any(LineStyle.of(record) == style for record in records if record.x is None)]
+            for index, style in enumerate(styles):
+                mine = [record for record in records if LineStyle.of(record) == style]
+                end = 1 + constant[::-1].index(style) if style in constant else 0
+                shift = _Shift(_right(figure, ASIDE * (index - len(styles) / 2)), _right(figure, -END * end))
+                _curve(axes, style, mine, what, _positions(numbers), shift)
             tidy(axes)
         _promise(above, records, numbers)
         _x_axis(below, numbers)
@@ -167,7 +147,7 @@ def _curves(numbers: FigureNumbers) -> Figure:
 
 @dataclass(frozen=True, eq=False)
 class _Shift:
-    """How far a rule is drawn from its places, and from the right edge."""
+    """How far the points of a rule are moved, those on its curve and the one at the right edge."""
 
     aside: ScaledTranslation
     from_edge: ScaledTranslation
@@ -183,7 +163,7 @@ def _in_percent(axis: Axis) -> None:
 
 
 def _latency_axis(axes: Axes, least: float) -> None:
-    """From 0 to 1; on a logarithmic scale where some rules stop so early that they would lie on the axis."""
+    """From 0 to 1, or on a logarithmic scale if some rules stop so early that they would lie on the axis."""
     if least > LOGARITHMIC_BELOW:
         axes.set_ylim(0, 1.03)
         return
@@ -194,35 +174,35 @@ def _latency_axis(axes: Axes, least: float) -> None:
     axes.set_ylim(0.8 * least, 1.15)
 
 
-def _places(numbers: FigureNumbers) -> dict[float, float]:
-    """Where each value of what is swept stands: exponents, which are infinite at both ends, at equal distances."""
+def _positions(numbers: FigureNumbers) -> dict[float, float]:
+    """The position of each value on the x-axis. Exponents are infinite at both ends, so they have equal distances."""
     values = sorted({record.x for record in numbers.records if record.x is not None})
-    return {value: float(place) if numbers.swept == "r" else value for place, value in enumerate(values)}
+    return {value: float(index) if numbers.swept == "r" else value for index, value in enumerate(values)}
 
 
-def _curve(axes: Axes, look: Look, records: Sequence[FigureRecord], what: str, places: dict[float, float], shift: _Shift) -> None:
-    """Means with intervals; for a rule that does not depend on what is swept a line across, and its interval at the right edge."""
+def _curve(axes: Axes, style: LineStyle, records: Sequence[FigureRecord], what: str, positions: dict[float, float], shift: _Shift) -> None:
+    """Means with intervals. A rule that does not depend on x is a horizontal line, with its interval at the right edge."""
     for record in (record for record in records if record.x is None):
         value, reach = getattr(record, what), Z * getattr(record, f"{what}_se")
-        axes.axhline(value, color=look.colour, linestyle=look.dashes, linewidth=look.style["linewidth"], zorder=1)
+        axes.axhline(value, color=style.colour, linestyle=style.dashes, linewidth=style.options["linewidth"], zorder=1)
         where = axes.get_yaxis_transform() + shift.from_edge
-        axes.errorbar(1, value, yerr=reach, capsize=2, elinewidth=1, transform=where, zorder=2, **look.style)
+        axes.errorbar(1, value, yerr=reach, capsize=2, elinewidth=1, transform=where, zorder=2, **style.options)
     swept = sorted((record for record in records if record.x is not None), key=lambda record: record.x or 0.0)
     if not swept:
         return
-    x = [places[record.x] for record in swept if record.x is not None]
+    x = [positions[record.x] for record in swept if record.x is not None]
     y = [getattr(record, what) for record in swept]
     reaches = [Z * getattr(record, f"{what}_se") for record in swept]
     where = axes.transData + shift.aside
-    axes.errorbar(x, y, yerr=reaches, capsize=2, elinewidth=1, zorder=2, transform=where, **look.style)
-    hollow = [at for at, record in enumerate(swept) if record.vacuous]
-    if hollow and look.marker != "x":
-        style = {**look.style, "linestyle": "", "markerfacecolor": "white", "zorder": 3, "transform": where}
-        axes.plot([x[at] for at in hollow], [y[at] for at in hollow], **style)
+    axes.errorbar(x, y, yerr=reaches, capsize=2, elinewidth=1, zorder=2, transform=where, **style.options)
+    hollow = [index for index, record in enumerate(swept) if record.vacuous]
+    if hollow and style.marker != "x":
+        options = {**style.options, "linestyle": "", "markerfacecolor": "white", "zorder": 3, "transform": where}
+        axes.plot([x[index] for index in hollow], [y[index] for index in hollow], **options)
 
 
 def _promise(axes: Axes, records: Sequence[FigureRecord], numbers: FigureNumbers) -> None:
-    """The target: a diagonal where it is swept."""
+    """The target: a diagonal if it is swept."""
     if numbers.swept == "target":
         targets = sorted({record.target for record in records})
         axes.plot(targets, targets, **PROMISE)
@@ -231,17 +211,17 @@ def _promise(axes: Axes, records: Sequence[FigureRecord], numbers: FigureNumbers
 
 
 def _x_axis(axes: Axes, numbers: FigureNumbers) -> None:
-    places = _places(numbers)
+    positions = _positions(numbers)
     axes.set_xlabel(f"{SWEPT[numbers.swept]}, %" if numbers.swept == "target" else SWEPT[numbers.swept])
-    first, last = min(places.values()), max(places.values())
+    first, last = min(positions.values()), max(positions.values())
     if numbers.swept == "n":
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlim(first / 1.15, last * 1.15)
     else:
         axes.set_xlim(first - 0.05 * (last - first), last + (0.27 if numbers.swept == "r" else 0.05) * (last - first))
-    axes.xaxis.set_major_locator(FixedLocator(list(places.values())))
-    axes.set_xticklabels([_short(100 * value if numbers.swept == "target" else value) for value in places], fontsize=9)
+    axes.xaxis.set_major_locator(FixedLocator(list(positions.values())))
+    axes.set_xticklabels([_short(100 * value if numbers.swept == "target" else value) for value in positions], fontsize=9)
 
 
 def _short(value: float) -> str:
@@ -252,29 +232,29 @@ def _short(value: float) -> str:
 
 def _dots(numbers: FigureNumbers) -> Figure:
     """One setting: a line for each rule, coverage to the left and latency to the right of each column."""
-    columns, looks = _columns(numbers), _looks(numbers)
-    figure = Figure(figsize=(2.9 * len(columns) + 2.4, 1.1 + 2 * (0.28 * len(looks) + 0.6)), layout="constrained")
+    columns, styles = _columns(numbers), _styles(numbers)
+    figure = Figure(figsize=(2.9 * len(columns) + 2.4, 1.1 + 2 * (0.28 * len(styles) + 0.6)), layout="constrained")
     panels = figure.subplots(2, len(columns), sharex="row", sharey=True, squeeze=False)
-    places = {look: len(looks) - at for at, look in enumerate(looks)}
+    positions = {style: len(styles) - index for index, style in enumerate(styles)}
     for (above, below), (heading, records) in zip(panels.T, columns, strict=True):
         above.set_title(heading, fontsize=11)
         for axes, what in ((above, "coverage"), (below, "latency")):
             for record in records:
-                look = Look.of(record)
-                style = {**look.style, "linestyle": "", "markersize": 7}
-                if look.dashes == "--":
-                    style["markerfacecolor"] = "white"
+                style = LineStyle.of(record)
+                options = {**style.options, "linestyle": "", "markersize": 7}
+                if style.dashes == "--":
+                    options["markerfacecolor"] = "white"
                 value, se = getattr(record, what), getattr(record, f"{what}_se")
-                axes.errorbar(value, places[look], xerr=Z * se, capsize=2.5, elinewidth=1.4, **style)
+                axes.errorbar(value, positions[style], xerr=Z * se, capsize=2.5, elinewidth=1.4, **options)
             tidy(axes)
             _in_percent(axes.xaxis)
         above.axvline(records[0].target, **PROMISE)
         above.set_xlabel("coverage (line: promised)")
         below.set_xlabel("latency / T")
     for axes in panels[:, 0]:
-        axes.set_yticks(list(places.values()), [look.label for look in places], fontsize=9)
-        for text, look in zip(axes.get_yticklabels(), places, strict=True):
-            text.set_color("#555555" if look.family == "paper" else look.colour)
+        axes.set_yticks(list(positions.values()), [style.label for style in positions], fontsize=9)
+        for text, style in zip(axes.get_yticklabels(), positions, strict=True):
+            text.set_color("#555555" if style.family == "paper" else style.colour)
     panels[1, 0].set_xlim(0, 1.03)
     figure.suptitle(_title(numbers), fontsize=12)
     return figure

@@ -1,8 +1,10 @@
-"""The benchmark, tiny and without a clock: its records are whole, its ratios right, its turns fair, and every peer does the same work."""
+"""The benchmark at tiny sizes: records are complete, ratios right and turns fair, and every form of a peer does the same work."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,23 +15,25 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="engines need PyTorch")
 
-from agreestop.cli import main
+from agreestop.cli.app import run_app
 from agreestop.common.errors import InputError
 from agreestop.engines.dense import Dense
 from agreestop.ensembles.files import save_members
 from agreestop.events.data import EventData, EventSplits
 from agreestop.networks.architectures import FullyConnected, ResNet18, SpikingNetwork
 from benchmarks import kernel as benchmark_kernel
-from benchmarks import protocol as benchmark_protocol
+from benchmarks import preparation as benchmark_preparation
 from benchmarks import run as benchmark
 from benchmarks import scaling as benchmark_scaling
-from benchmarks import setup as benchmark_setup
+from benchmarks import timing as benchmark_timing
+from benchmarks.cli import app
 from benchmarks.peers import PEERS, Form, Peer, PeerEnsemble, Weights, find_peers, forms_of, live_forms
-from benchmarks.protocol import Contender, Trial, Where, as_record, fastest_form, interleave
+from benchmarks.preparation import BenchmarkPlan, plan_for
 from benchmarks.records import DECISIONS, OURS, SECONDS, STEP, BenchRecord, compared, load_benchmark, save_benchmark
-from benchmarks.setup import Plan, plan_for
+from benchmarks.timing import Conditions, FormTrial, TimedSystem, as_record, fastest_form, interleave
 
-TINY = Plan(
+ROOT = Path(__file__).parents[2]
+TINY = BenchmarkPlan(
     shape=(2, 3, 3),
     classes=5,
     steps=8,
@@ -50,7 +54,7 @@ TINY = Plan(
 
 
 class PlainNeurons(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
-    """A leaky neuron in four lines, so that everything runs where no peer is installed."""
+    """A leaky neuron in four lines, so that everything runs even if no peer is installed."""
 
     time_axis = 0
 
@@ -84,7 +88,7 @@ DATA = EventSplits(few("training", 24, 0), few("tuning", 100, 1), few("pool", 60
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Threads that wait for each other in so small works are slow where tests run side by side."""
+    """Use one thread: in tiny workloads several threads mostly wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -94,28 +98,25 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """No waiting, a short search, and an engine that needs no compiler."""
-    monkeypatch.setattr(benchmark_protocol, "SETTLE", 0.0)
-    monkeypatch.setattr(benchmark_protocol, "TURN", 0.0)
+    monkeypatch.setattr(benchmark_timing, "PAUSE", 0.0)
+    monkeypatch.setattr(benchmark_timing, "TURN", 0.0)
     monkeypatch.setattr("gc.collect", lambda: 0)
     monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
     monkeypatch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
-    monkeypatch.setattr(benchmark_setup, "choose_engine", lambda network, name, density: Dense(network))
+    monkeypatch.setattr(benchmark_preparation, "choose_engine", lambda network, name, density: Dense(network))
     monkeypatch.setattr(benchmark_scaling, "choose_engine", lambda network, name, density: Dense(network))
     monkeypatch.setattr(benchmark_scaling, "_peak_of_child", benchmark_scaling._probe)
 
 
-def contender(name: str, run: Callable[[], object], amount: float = 1.0) -> Contender:
-    return Contender("work", name, "1", "form", run, amount)
+def timed(name: str, run: Callable[[], object], amount: float = 1.0) -> TimedSystem:
+    return TimedSystem("work", name, "1", "form", run, amount)
 
 
-# ---- the protocol
-
-
-def test_each_repeat_gives_everyone_a_turn_and_another_one_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn is filled with runs, of which the time of one is told."""
+def test_every_system_has_a_turn_in_each_repeat_and_the_first_one_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn is filled with runs, and the result is the time of one run."""
     clock, ran = [0.0], []
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
-    monkeypatch.setattr(benchmark_protocol, "SETTLE", 0.0)
+    monkeypatch.setattr(benchmark_timing, "PAUSE", 0.0)
 
     def runner(name: str, seconds: float) -> Callable[[], object]:
         def run() -> None:
@@ -124,26 +125,26 @@ def test_each_repeat_gives_everyone_a_turn_and_another_one_the_first(monkeypatch
 
         return run
 
-    taken = interleave([contender(name, runner(name, seconds)) for name, seconds in (("a", 3.0), ("b", 0.04), ("c", 0.125))], 3)
+    taken = interleave([timed(name, runner(name, seconds)) for name, seconds in (("a", 3.0), ("b", 0.04), ("c", 0.125))], 3)
     assert "".join(ran) == "aabbcc" + "abbbc" + "bbbca" + "cabbb"
     assert taken == [pytest.approx([seconds] * 3) for seconds in (3.0, 0.04, 0.125)]
 
 
-def test_preparing_comes_before_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark_protocol, "SETTLE", 0.0)
+def test_systems_are_prepared_before_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark_timing, "PAUSE", 0.0)
     order: list[str] = []
-    one = Contender("work", "a", "1", "", lambda: order.append("run"), 1.0, prepare=lambda: order.append("prepare"))
+    one = TimedSystem("work", "a", "1", "", lambda: order.append("run"), 1.0, prepare=lambda: order.append("prepare"))
     interleave([one], 1)
     assert order == ["prepare", "run"] * 2
 
 
 def test_records_hold_the_median_and_the_spread_in_their_unit() -> None:
     seconds = [0.1 * count for count in range(1, 12)]
-    rate = as_record(contender("a", bool, 60), seconds, Where("x", DECISIONS, 4))
+    rate = as_record(timed("a", bool, 60), seconds, Conditions("x", DECISIONS, 4))
     assert rate.median == pytest.approx(100) and rate.low == pytest.approx(60) and rate.high == pytest.approx(300)
-    step = as_record(contender("a", bool, 60), seconds, Where("x", STEP))
+    step = as_record(timed("a", bool, 60), seconds, Conditions("x", STEP))
     assert (step.low, step.median, step.high) == pytest.approx((0.2e6 / 60, 0.6e6 / 60, 1e6 / 60))
-    assert as_record(contender("a", bool), seconds, Where("x", SECONDS)).median == pytest.approx(0.6)
+    assert as_record(timed("a", bool), seconds, Conditions("x", SECONDS)).median == pytest.approx(0.6)
     assert rate.batch == 4 and rate.repeats == 11
 
 
@@ -163,28 +164,25 @@ def test_the_fastest_form_is_taken_and_one_that_fails_is_named(monkeypatch: pyte
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
     runs = {"slow": 0, "fast": 0, "hopeless": 0}
 
-    def trial(name: str, seconds: float) -> Trial:
+    def trial(name: str, seconds: float) -> FormTrial:
         def run() -> None:
             runs[name] += 1
             clock[0] += seconds
 
-        return Trial(lambda: run)
+        return FormTrial(lambda: run)
 
     def broken() -> Callable[[], object]:
         raise RuntimeError("no such kernel")
 
-    forms = {"slow": trial("slow", 2.0), "broken": Trial(broken), "fast": trial("fast", 1.0), "hopeless": trial("hopeless", 9.0)}
+    forms = {"slow": trial("slow", 2.0), "broken": FormTrial(broken), "fast": trial("fast", 1.0), "hopeless": trial("hopeless", 9.0)}
     choice = fastest_form(forms)
     assert choice.form == "fast" and choice.failures == {"broken": "RuntimeError: no such kernel"}
     assert runs == {"slow": 3, "fast": 3, "hopeless": 2}
-    assert fastest_form({"broken": Trial(broken)}).form is None
-
-
-# ---- peers
+    assert fastest_form({"broken": FormTrial(broken)}).form is None
 
 
 def members(count: int = 3) -> SpikingNetwork:
-    """Members that spike: their weights are larger than at the start of a training."""
+    """Members whose weights are large enough for them to spike."""
     network = SpikingNetwork(FullyConnected((2, 3, 3), 5, count, (16,)), torch.Generator().manual_seed(0))
     with torch.no_grad():
         for weight in network.parameters():
@@ -195,11 +193,11 @@ def members(count: int = 3) -> SpikingNetwork:
 def test_a_quick_run_leaves_results_alone_and_a_plain_one_says_so() -> None:
     assert benchmark.default_output("cpu", quick=False) == Path("results/bench/cpu.json")
     assert "results" not in benchmark.default_output("cpu", quick=True).parts
-    assert benchmark.PLAIN in benchmark.describe(Plan(plain=True), "")["protocol"]
-    assert benchmark.PLAIN not in benchmark.describe(Plan(), "")["protocol"]
+    assert benchmark.PLAIN in benchmark.describe(BenchmarkPlan(plain=True), "")["protocol"]
+    assert benchmark.PLAIN not in benchmark.describe(BenchmarkPlan(), "")["protocol"]
 
 
-def test_a_peer_that_is_missing_is_said() -> None:
+def test_a_missing_peer_is_named() -> None:
     def absent() -> Any:
         raise ImportError("No module named 'absent'")
 
@@ -209,7 +207,7 @@ def test_a_peer_that_is_missing_is_said() -> None:
     assert not find_peers((PLAIN,)).missing
 
 
-@pytest.mark.filterwarnings("ignore")  # of other libraries
+@pytest.mark.filterwarnings("ignore")  # warnings of other libraries
 @pytest.mark.parametrize("peer", [PLAIN, *PEERS], ids=lambda peer: peer.name)
 def test_every_form_of_a_peer_does_the_same_work(peer: Peer) -> None:
     if not find_peers((peer,)).peers:
@@ -222,7 +220,7 @@ def test_every_form_of_a_peer_does_the_same_work(peer: Peer) -> None:
         prepared = ensemble.prepare(inputs)
         counts.append(ensemble.decide(prepared))
         assert counts[-1].shape == (4, 3, 5)
-        assert torch.equal(ensemble.decide(prepared), counts[-1]), "state is left over from the inputs before"
+        assert torch.equal(ensemble.decide(prepared), counts[-1]), "state of earlier inputs is left"
         trained = PeerEnsemble(peer, form, weights)
         before = [value.clone() for network in trained._networks for value in network.parameters() if value.requires_grad]
         losses.append([float(trained.train_step(prepared, labels)) for _ in range(3)])
@@ -248,12 +246,9 @@ def test_graphs_and_compiled_forms_are_for_gpus_and_can_be_left_out() -> None:
     assert str(Form(True, runs="graph")) == "one wide network, layer by layer, CUDA graph"
 
 
-# ---- the whole
-
-
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("labelled", [True, False])
-def test_records_are_whole(labelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_complete(labelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "PEERS", (PLAIN, Peer("absent", lambda: __import__("absent_library"))))
     monkeypatch.setattr(benchmark, "simulate_mnist", lambda folder, seed, sizes: DATA)
     said: list[str] = []
@@ -286,12 +281,12 @@ def test_records_are_whole(labelled: bool, tmp_path: Path, monkeypatch: pytest.M
         assert [path.suffix for path in kept] == [".safetensors"]
         before = kept[0].stat().st_mtime_ns
         told: list[str] = []
-        benchmark_setup.trained_members(TINY, DATA, tmp_path / "work", lambda what, share: told.append(what))
+        benchmark_preparation.trained_members(TINY, DATA, tmp_path / "work", lambda what, share: told.append(what))
         assert not told and kept[0].stat().st_mtime_ns == before, "members are trained once"
 
 
 @pytest.mark.usefixtures("small")
-def test_what_stopping_saves_on_a_resnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_saved_on_a_resnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
 
     def images(count: int) -> EventData:
@@ -320,9 +315,6 @@ def test_wrong_settings_are_refused() -> None:
             plan_for("cuda")
 
 
-# ---- what is shown
-
-
 def some_records() -> list[BenchRecord]:
     def record(work: str, system: str, unit: str, median: float, size: float | None = None) -> BenchRecord:
         batch = 1 if unit == STEP else 64
@@ -332,6 +324,14 @@ def some_records() -> list[BenchRecord]:
     ours = [compared(record(work, OURS, DECISIONS, 1500.0), peers) for work in ("decide-full", "decide-early")]
     curve = [record("scaling-T", OURS, SECONDS, 0.1 * size, size) for size in (20, 40)]
     return [*ours, *peers, record("stream-step", OURS, STEP, 33.0), *curve]
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    """The exit code of `python -m benchmarks` with these words."""
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *(str(word) for word in words)])
+    with pytest.raises(SystemExit) as ended:
+        run_app(app)
+    return int(ended.value.code or 0)
 
 
 HEADER = {
@@ -345,10 +345,7 @@ def test_a_file_is_drawn_and_shown_in_80_columns(
 ) -> None:
     path = tmp_path / "cpu.json"
     save_benchmark(path, HEADER, some_records())
-    monkeypatch.setattr(sys, "argv", ["agreestop", "bench", "--draw", "-o", str(path)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
+    assert call(monkeypatch, "--draw", "-o", path) == 0
     printed = capsys.readouterr().out
     assert "15 snntorch" in printed
     assert all(len(line) <= 80 for line in printed.splitlines() if not line.startswith("Wrote"))
@@ -356,7 +353,7 @@ def test_a_file_is_drawn_and_shown_in_80_columns(
 
 
 @pytest.mark.parametrize("content", [None, "no json", "{}", '{"records": [{"work": 1}]}'])
-def test_a_file_that_is_none_is_refused(content: str | None, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused(content: str | None, tmp_path: Path) -> None:
     path = tmp_path / "cpu.json"
     if content is not None:
         path.write_text(content)
@@ -371,7 +368,63 @@ def test_a_record_fits_a_line() -> None:
 def test_the_kernel_is_measured_beside_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton", reason="its segments are those of the GPU's kernel")
     monkeypatch.setattr(benchmark_kernel, "RUNS", 1)
-    plan = Plan(steps=20, hidden=16, members=2, batches=(4,), repeats=1)
+    plan = BenchmarkPlan(steps=20, hidden=16, members=2, batches=(4,), repeats=1)
     forward, backward, copy = benchmark_kernel.bench_kernel(plan)
     assert (forward.unit, forward.fastest_peer, copy.system) == ("GB/s", "copy", "copy")
     assert forward.times_fastest_peer == pytest.approx(forward.median / copy.median) and backward.median > 0
+
+
+def test_options_of_the_main_benchmark_are_not_mixed_with_a_study(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "--quick", "shapes") == 2
+    assert "there are options before shapes: give its own options, after it" in " ".join(capsys.readouterr().err.split())
+    assert call(monkeypatch, "shapes", "--help") == 0
+    assert call(monkeypatch, "--draw") == 2
+    assert "--draw needs the file to draw" in capsys.readouterr().err
+
+
+def test_the_study_of_the_decision_layer_writes_its_timings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decide = pytest.importorskip("benchmarks.decide", reason="the peer is crepes")
+    monkeypatch.setattr(decide, "bench_import", lambda rounds: decide.bench_p_values(1))  # starting Python many times is slow
+    monkeypatch.setattr(decide, "bench_push", lambda rounds: [])
+    assert call(monkeypatch, "decide", "--inputs", 60, "--rounds", 1, "-o", tmp_path / "new" / "decide.json") == 0
+    content = json.loads((tmp_path / "new" / "decide.json").read_text())
+    assert content["command"].startswith("python -m benchmarks decide") and len(content["timings"]) == 2 + 12
+    assert all(one["median"] > 0 and one["ratio"] > 0 for one in content["timings"])
+    assert set(content["seconds_of_decide_as_a_size_grows"]) == {"examples", "checkpoints", "members", "calibration examples"}
+    assert "Wrote" in capsys.readouterr().out
+
+
+def test_the_study_of_shapes_writes_its_records_and_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = pytest.importorskip("benchmarks.shapes", reason="the members are scikit-learn's")
+    stream = shapes.simulated_stream("simulated", 15.0, 2.6, 0)
+    stream = shapes.TunedStream("simulated", True, stream.tuning.rows(slice(120)), stream.pool.rows(slice(120)))
+    for name in ("digits_stream", "simulated_stream"):
+        monkeypatch.setattr(shapes, name, lambda *settings: stream)
+    plain = shapes.ag.SpikeCP(0.9, shapes.FOUR, 3, shapes.ag.MergeConfidence(r=1))
+    monkeypatch.setattr(shapes, "candidates", lambda stream, checkpoints: [("rule", "shape", plain)])
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{shapes.BEGIN}\nold\n{shapes.END}\nafter\n")
+    monkeypatch.setattr(shapes, "table", lambda records: f"{len(records)} records")
+    assert call(monkeypatch, "shapes", "--repeats", 2, "-o", tmp_path / "new", "--page", page) == 0
+    assert len(json.loads((tmp_path / "new" / "numbers.json").read_text())["records"]) == 6
+    assert page.read_text() == f"before\n{shapes.BEGIN}\n6 records\n\n{shapes.END}\nafter\n"
+
+
+def test_it_runs_with_only_numpy_and_pytorch(tmp_path: Path) -> None:
+    """A GPU machine may have no typer, rich, scikit-learn, matplotlib or numba."""
+    code = (
+        "import sys\n"
+        "for name in ('typer', 'rich', 'sklearn', 'matplotlib', 'jinja2', 'numba'): sys.modules[name] = None\n"
+        "from benchmarks.run import main\n"
+        "sys.argv = ['run', '--members', 'nowhere']\n"
+        "main()\n"
+    )
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, check=False
+    )
+    assert ended.returncode == 1 and ended.stderr.startswith("agreestop: only one of --members and --cifar10"), ended.stderr

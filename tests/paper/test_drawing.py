@@ -1,4 +1,4 @@
-"""Every figure is drawn from made-up numbers: files are written, titles say what is simulated, what promises nothing is told apart."""
+"""Every figure is drawn from made-up numbers: files are written, titles name simulated data, and legends name rules without a guarantee."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
 
 from agreestop.common.errors import InputError
-from paper.drawing import COLOURS, MARKERS, _curves, _dots, draw_numbers
+from agreestop.report.styles import style_of
+from paper.drawing import _curves, _dots, draw_numbers
 from paper.figures import FIGURES, Figure, points_of
 from paper.records import FigureNumbers, FigureRecord, load_numbers
 
@@ -66,13 +67,13 @@ def test_files_are_written(tmp_path: Path) -> None:
         assert path.name in ("figure.png", "figure.svg") and path.stat().st_size > 20_000
 
 
-def test_every_rule_has_a_look_of_its_own() -> None:
+def test_every_rule_has_its_own_style() -> None:
     rules = {rule.rule for figure in FIGURES for rule in figure.rules}
-    assert rules == set(COLOURS) == set(MARKERS)
-    assert len(set(COLOURS.values())) == len(set(MARKERS.values())) == len(rules)
+    styles = {rule: style_of(rule) for rule in (*rules, "a rule without a style")}
+    assert len({style.colour for style in styles.values()}) == len({style.marker for style in styles.values()}) == len(rules) + 1
 
 
-def test_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "numbers.json"
     with pytest.raises(InputError, match="run `python -m paper` first"):
         load_numbers(path)

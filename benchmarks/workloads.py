@@ -1,4 +1,4 @@
-"""The works that are measured against peers: decisions, one live input, training."""
+"""The workloads that are measured against peers: decisions, one live input, training."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from agreestop.ensembles.streams import StreamRecipe, StreamTraining
 from agreestop.ensembles.trainable import TrainableMembers
 from agreestop.networks.architectures import SpikingNetwork
 
-from .peers import LEARNING_RATE, Form, Found, Peer, PeerEnsemble, Weights, forms_of, live_forms
-from .protocol import Contender, Trial, Where, fastest_form, measure
+from .peers import LEARNING_RATE, Form, FoundPeers, Peer, PeerEnsemble, Weights, forms_of, live_forms
+from .preparation import BenchmarkPlan, NoteCallback, PreparedMembers, architecture, ours
 from .records import DECISIONS, OURS, STEP, TRAINED, BenchRecord, compared
-from .setup import Note, Plan, Ready, architecture, ours
+from .timing import Conditions, FormTrial, TimedSystem, fastest_form, measure
 
 WANTED = {
     ("cpu", "decide-early"): "at least 10 × the fastest peer",
@@ -30,63 +30,57 @@ WANTED = {
     ("cuda", "train"): "at least 3 × the fastest peer",
     ("cuda", "srm-kernel"): "at least 0.6 × a copy",
 }
-"""What was promised, by device and work."""
-
-
-# ---- peers, each in its fastest form
+"""The goals, by device and workload."""
 
 
 @dataclass(eq=False)
 class Peers:
-    """The peers that are there, and for each piece of work the form that was found to be the fastest."""
+    """The installed peers, and for each workload the form that was found to be the fastest."""
 
-    plan: Plan
+    plan: BenchmarkPlan
     weights: Weights
-    found: Found
-    note: Note
+    found: FoundPeers
+    note: NoteCallback
     forms: dict[tuple[object, ...], Form] = field(default_factory=dict)
 
-    def contenders(
+    def systems(
         self,
         work: str,
         batch: int,
         amount: float,
         forms: Callable[[Peer], list[Form]],
-        ready: Callable[[PeerEnsemble], Callable[[], object]],
-    ) -> list[Contender]:
-        """Every peer at the work; `ready` gives what an ensemble runs. The form is chosen once for each work and batch."""
-        contenders = []
+        runner: Callable[[PeerEnsemble], Callable[[], object]],
+    ) -> list[TimedSystem]:
+        """Every peer at the workload; `runner` returns what an ensemble runs. The form is chosen once for each workload and batch."""
+        systems = []
         for peer in self.found.peers:
             key = (work, batch, peer.name)
-            if key not in self.forms and not self._choose(key, peer, forms(peer), ready):
+            if key not in self.forms and not self._choose(key, peer, forms(peer), runner):
                 continue
             form = self.forms[key]
-            run = ready(PeerEnsemble(peer, form, self.weights, self.plan.device))
-            contenders.append(Contender(work, peer.name, peer.version, str(form), run, amount))
-        return contenders
+            run = runner(PeerEnsemble(peer, form, self.weights, self.plan.device))
+            systems.append(TimedSystem(work, peer.name, peer.version, str(form), run, amount))
+        return systems
 
     def _choose(
-        self, key: tuple[object, ...], peer: Peer, forms: list[Form], ready: Callable[[PeerEnsemble], Callable[[], object]]
+        self, key: tuple[object, ...], peer: Peer, forms: list[Form], runner: Callable[[PeerEnsemble], Callable[[], object]]
     ) -> bool:
-        def trial(form: Form) -> Trial:
-            return Trial(lambda: ready(PeerEnsemble(peer, form, self.weights, self.plan.device)), form.warm_ups)
+        def trial(form: Form) -> FormTrial:
+            return FormTrial(lambda: runner(PeerEnsemble(peer, form, self.weights, self.plan.device)), form.warm_ups)
 
         named = {str(form): form for form in forms}
         choice = fastest_form({name: trial(form) for name, form in named.items()}, self.plan.device)
         for name, why in choice.failures.items():
-            self.note(f"{peer.name}, {key[0]}, {name}: does not work here ({why}).")
+            self.note(f"{peer.name}, {key[0]}, {name}: does not work on this machine ({why}).")
         if choice.form is None:
-            self.note(f"{peer.name} is left out of {key[0]}: none of its forms works here.")
+            self.note(f"{peer.name} is left out of {key[0]}: none of its forms works on this machine.")
             return False
         self.forms[key] = named[choice.form]
         return True
 
 
-# ---- the works
-
-
-def judged(plan: Plan, records: Sequence[BenchRecord]) -> list[BenchRecord]:
-    """Ours with how they stand to the peers, and with what was promised."""
+def with_ratios(plan: BenchmarkPlan, records: Sequence[BenchRecord]) -> list[BenchRecord]:
+    """The records, where ours have their ratio to the fastest peer and the goal."""
     peers = [record for record in records if record.system != OURS]
     return [
         record if record.system != OURS else replace(compared(record, peers), wanted=WANTED.get((plan.device, record.work)))
@@ -94,9 +88,9 @@ def judged(plan: Plan, records: Sequence[BenchRecord]) -> list[BenchRecord]:
     ]
 
 
-def bench_decisions(ready: Ready, peers: Peers, name: str, inputs: Booleans, batch: int, early: bool) -> list[BenchRecord]:
-    """Decisions a second on inputs (n, T, ...), n in batches: at T, and where `early` also as soon as the rule stops."""
-    plan, engine, calibrated = ready.plan, ready.engine(inputs), ready.calibrated
+def bench_decisions(prepared: PreparedMembers, peers: Peers, name: str, inputs: Booleans, batch: int, early: bool) -> list[BenchRecord]:
+    """Decisions per second on inputs (n, T, ...), in batches: at T, and with `early` also as soon as the rule stops."""
+    plan, engine, calibrated = prepared.plan, prepared.engine(inputs), prepared.calibrated
     few = min(len(inputs), max(plan.batches))
     parts = [inputs[start : min(start + batch, few)] for start in range(0, few, batch)]
 
@@ -107,26 +101,26 @@ def bench_decisions(ready: Ready, peers: Peers, name: str, inputs: Booleans, bat
     def decide(chunk: int | None) -> Callable[[], object]:
         return lambda: decide_early(engine, calibrated, inputs, batch, chunk, any_engine=True)
 
-    contenders = [ours("decide-full", f"{engine.name} engine, the rule at every step", decide(plan.steps), len(inputs))]
+    systems = [ours("decide-full", f"{engine.name} engine, the rule at every step", decide(plan.steps), len(inputs))]
     if early:
-        contenders.append(ours("decide-early", f"{engine.name} engine, stops with AgreeStop", decide(None), len(inputs)))
-    contenders += peers.contenders("decide-full", batch, few, lambda peer: forms_of(peer, plan.device, plan.plain), peer_run)
-    records = judged(plan, measure(contenders, Where(name, DECISIONS, batch), plan.repeats, plan.device))
-    if early and ready.evaluation is not None:
+        systems.append(ours("decide-early", f"{engine.name} engine, stops with AgreeStop", decide(None), len(inputs)))
+    systems += peers.systems("decide-full", batch, few, lambda peer: forms_of(peer, plan.device, plan.plain), peer_run)
+    records = with_ratios(plan, measure(systems, Conditions(name, DECISIONS, batch), plan.repeats, plan.device))
+    if early and prepared.evaluation is not None:
         computed = decide_early(engine, calibrated, inputs, batch, any_engine=True).computed.mean() / plan.steps
         records[1] = replace(
             records[1],
-            coverage=float(ready.evaluation.coverage),
-            latency=float(ready.evaluation.normalized_latency),
-            set_size=float(ready.evaluation.set_size),
+            coverage=float(prepared.evaluation.coverage),
+            latency=float(prepared.evaluation.normalized_latency),
+            set_size=float(prepared.evaluation.set_size),
             computed=float(computed),
         )
     return records
 
 
-def bench_streams(ready: Ready, peers: Peers, name: str, inputs: Booleans) -> list[BenchRecord]:
-    """Microseconds a step of one live input and all members; inputs (streams, T, ...), one after the other."""
-    plan, engine, calibrated = ready.plan, ready.engine(inputs), ready.calibrated
+def bench_streams(prepared: PreparedMembers, peers: Peers, name: str, inputs: Booleans) -> list[BenchRecord]:
+    """Microseconds per step of one live input and all members; inputs (streams, T, ...), one after the other."""
+    plan, engine, calibrated = prepared.plan, prepared.engine(inputs), prepared.calibrated
     events = [[np.flatnonzero(frame) for frame in one] for one in inputs]
     frames = [[torch.from_numpy(frame).flatten()[None].float() for frame in one] for one in inputs]
     lives: list[Any] = []
@@ -161,22 +155,22 @@ def bench_streams(ready: Ready, peers: Peers, name: str, inputs: Booleans) -> li
 
     prepare_sessions()
     pushed, steps = push_and_judge(), len(inputs) * plan.steps
-    contenders = [
-        ours("stream-step", f"{engine.name} engine alone", push, steps, prepare=prepare_lives),
+    systems = [
+        ours("stream-step", f"{engine.name} engine only", push, steps, prepare=prepare_lives),
         ours("stream-step", f"{engine.name} engine and the rule, until it stops", push_and_judge, pushed, prepare=prepare_sessions),
-        *peers.contenders("stream-step", 1, steps, lambda peer: live_forms(), peer_run),
+        *peers.systems("stream-step", 1, steps, lambda peer: live_forms(), peer_run),
     ]
-    return judged(plan, measure(contenders, Where(name, STEP, 1), plan.repeats, plan.device))
+    return with_ratios(plan, measure(systems, Conditions(name, STEP, 1), plan.repeats, plan.device))
 
 
-def bench_training(ready: Ready, peers: Peers, name: str, inputs: Booleans, labels: Integers, batch: int) -> list[BenchRecord]:
-    """Inputs a second that all members are trained on, in batches; inputs (batch · rounds, T, ...)."""
-    plan = ready.plan
+def bench_training(prepared: PreparedMembers, peers: Peers, name: str, inputs: Booleans, labels: Integers, batch: int) -> list[BenchRecord]:
+    """Inputs per second in the training of all members, in batches; inputs (batch · rounds, T, ...)."""
+    plan = prepared.plan
     settings = StreamTraining(1, batch, LEARNING_RATE, plan.seed, device=plan.device)
 
     def train_ours(learned: bool) -> Callable[[], object]:
         model = TrainableMembers(SpikingNetwork(architecture(plan, learned), torch.Generator().manual_seed(plan.seed)))
-        model.network.load_state_dict(ready.network.state_dict())
+        model.network.load_state_dict(prepared.network.state_dict())
         trainer, starts = StreamRecipe(model, settings, len(inputs)), range(0, len(inputs), batch)
         return lambda: [trainer.step(inputs[at : at + batch], labels[at : at + batch], 0.5) for at in starts]
 
@@ -185,9 +179,9 @@ def bench_training(ready: Ready, peers: Peers, name: str, inputs: Booleans, labe
         parts = [(ensemble.prepare(inputs[at : at + batch]), torch.from_numpy(labels[at : at + batch])) for at in starts]
         return lambda: [ensemble.train_step(*part) for part in parts]
 
-    contenders = [
+    systems = [
         ours("train", "weights", train_ours(learned=False), len(inputs)),
         ours("train", "weights, time constants and thresholds", train_ours(learned=True), len(inputs)),
-        *peers.contenders("train", batch, len(inputs), lambda peer: forms_of(peer, plan.device, plan.plain), peer_run),
+        *peers.systems("train", batch, len(inputs), lambda peer: forms_of(peer, plan.device, plan.plain), peer_run),
     ]
-    return judged(plan, measure(contenders, Where(name, TRAINED, batch), plan.repeats, plan.device))
+    return with_ratios(plan, measure(systems, Conditions(name, TRAINED, batch), plan.repeats, plan.device))

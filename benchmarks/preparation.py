@@ -1,4 +1,4 @@
-"""What the benchmark runs on: its sizes, its inputs, and our members with their rule."""
+"""What the benchmark runs on: its sizes, its inputs, and our members with their calibrated rule."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 
 from agreestop.common.arrays import Booleans, Integers
 from agreestop.common.errors import InputError
+from agreestop.common.progress import ProgressCallback
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence
@@ -31,11 +32,11 @@ from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import Neuron
 
 from .peers import version_of
-from .protocol import Contender
 from .records import OURS
+from .timing import TimedSystem
 
-Tell = Callable[[str, float], None]
-Note = Callable[[str], None]
+NoteCallback = Callable[[str], None]
+"""Called with a sentence about something that is left out."""
 
 MNIST, BERNOULLI = "mnist-dvs-sim", "bernoulli-3%"
 DENSITY = 0.03
@@ -43,11 +44,16 @@ N_CALIBRATION, TARGET, MAX_SET_SIZE = 50, 0.9, 3
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Sizes of everything. `streams` are pushed step by step; training goes `rounds` steps a run.
+class BenchmarkPlan:
+    """All sizes of the benchmark.
 
-    `inputs` are decided on in each run; by peers as many of them as are one large batch, since they take batch after batch. How costs grow
-    is measured with `scaling_batch` inputs, enough to fill a GPU.
+    inputs         how many inputs are decided on in each run; peers decide on one large batch of them, since they go batch by batch
+    streams        how many live inputs are pushed step by step
+    rounds         training steps in each run
+    scaling_batch  the batch for the workloads that show how costs grow; it is large enough to fill a GPU
+    parts          training, tuning and pool inputs of mnist-dvs-sim
+    lengths, sizes, densities  the values of T, of K and of the density in these workloads
+    plain          whether torch.compile is left out for peers
     """
 
     device: str = "cpu"
@@ -79,14 +85,14 @@ class Plan:
             raise InputError("device is cuda, but PyTorch finds no GPU: choose cpu, or install PyTorch with CUDA.")
 
     def bernoulli(self, count: int, steps: int | None = None, density: float = DENSITY) -> Booleans:
-        """Inputs (count, steps, ...) whose every entry is active with the same probability."""
+        """Random inputs (count, steps, ...); each entry is active with probability `density`."""
         rng = np.random.default_rng([self.seed, count])
         return rng.random((count, steps or self.steps, *self.shape), dtype=np.float32) < density
 
 
-def plan_for(device: str, quick: bool = False, plain: bool = False) -> Plan:
-    """The sizes for a device; quick ones show that all works, and their ratios are no result."""
-    plan = Plan(device, plain=plain)
+def plan_for(device: str, quick: bool = False, plain: bool = False) -> BenchmarkPlan:
+    """The sizes for a device. The quick ones only show that everything works; their ratios mean nothing."""
+    plan = BenchmarkPlan(device, plain=plain)
     if device == "cuda":
         plan = replace(plan, inputs=1792, rounds=4, scaling_batch=1024, parts=(8000, 1000, 2000), epochs=6, training_batch=128)
     if quick:
@@ -94,35 +100,33 @@ def plan_for(device: str, quick: bool = False, plain: bool = False) -> Plan:
     return plan
 
 
-# ---- our members and their rule
-
-
 @dataclass(frozen=True, eq=False)
-class Ready:
-    """Our members, the engine that fits a density, their rule, and how good its decisions are where there are labels."""
+class PreparedMembers:
+    """Our members and their calibrated rule, with an evaluation of its decisions where there are labels."""
 
-    plan: Plan
+    plan: BenchmarkPlan
     network: SpikingNetwork
     calibrated: CalibratedRule
     evaluation: Evaluation | None
 
     def engine(self, inputs: Booleans) -> Engine:
+        """The engine for the density of these inputs."""
         return engine_for(self.plan, self.network, float(inputs.mean()))
 
 
-def engine_for(plan: Plan, network: SpikingNetwork, density: float) -> Engine:
-    """The engine that is chosen by itself; with a GPU in the machine but not asked for, the one for CPUs."""
-    other = plan.device == "cpu" and torch.cuda.is_available()
-    return choose_engine(network, "event-driven" if other else "auto", density)
+def engine_for(plan: BenchmarkPlan, network: SpikingNetwork, density: float) -> Engine:
+    """The engine of the automatic choice. For a benchmark of the CPU on a machine with a GPU, the event-driven one is named."""
+    unused_gpu = plan.device == "cpu" and torch.cuda.is_available()
+    return choose_engine(network, "event-driven" if unused_gpu else "auto", density)
 
 
-def architecture(plan: Plan, learned: bool = True) -> FullyConnected:
+def architecture(plan: BenchmarkPlan, learned: bool = True) -> FullyConnected:
     """Inputs → hidden → classes."""
     return FullyConnected(plan.shape, plan.classes, plan.members, (plan.hidden,), Neuron(learned=learned))
 
 
-def trained_members(plan: Plan, data: EventSplits, folder: Path, tell: Tell) -> SpikingNetwork:
-    """The members, trained on the data, or those that the same settings made before; a killed training goes on where it was."""
+def trained_members(plan: BenchmarkPlan, data: EventSplits, folder: Path, progress: ProgressCallback) -> SpikingNetwork:
+    """The members, trained on the data, or read if the same settings made them before; a training that was stopped continues."""
     names = ("device", "shape", "classes", "steps", "hidden", "members", "parts", "epochs", "training_batch", "learning_rate", "seed")
     settings = json.dumps([data.training.name, *(getattr(plan, name) for name in names)])
     path = folder / f"members-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.safetensors"
@@ -132,7 +136,7 @@ def trained_members(plan: Plan, data: EventSplits, folder: Path, tell: Tell) -> 
     training = StreamTraining(plan.epochs, plan.training_batch, plan.learning_rate, plan.seed, device=plan.device)
 
     def report(epoch: int, figures: Epoch) -> None:
-        tell(f"training members, epoch {epoch + 1} of {plan.epochs}: accuracy {figures.accuracy:.3f}", 0.0)
+        progress(f"training members, epoch {epoch + 1} of {plan.epochs}: accuracy {figures.accuracy:.3f}", 0.0)
 
     checkpoint = path.with_suffix(".training")
     train(model, data.training.inputs, data.training.labels, training, checkpoint, report)
@@ -142,27 +146,27 @@ def trained_members(plan: Plan, data: EventSplits, folder: Path, tell: Tell) -> 
     return network
 
 
-def get_ready(plan: Plan, data: EventSplits | None, folder: Path, tell: Tell) -> Ready:
-    """Members and their rule: trained, tuned and calibrated; without data as they are drawn, calibrated on labels by chance."""
+def prepare_members(plan: BenchmarkPlan, data: EventSplits | None, folder: Path, progress: ProgressCallback) -> PreparedMembers:
+    """Members and their rule, trained, tuned and calibrated. Without data the members are untrained and calibrated on random labels."""
     rule = AgreeStop(TARGET, tuple(range(1, plan.steps + 1)), MAX_SET_SIZE)
     if data is None:
         network = SpikingNetwork(architecture(plan), torch.Generator().manual_seed(plan.seed)).eval()
         inputs = plan.bernoulli(N_CALIBRATION)
         engine = engine_for(plan, network, DENSITY)
         labels = np.random.default_rng(plan.seed).integers(plan.classes, size=N_CALIBRATION)
-        return Ready(plan, network, replace(rule.calibrate(_scores(engine, inputs), labels), engine=engine.name), None)
-    network = trained_members(plan, data, folder, tell)
+        return PreparedMembers(plan, network, replace(rule.calibrate(_scores(engine, inputs), labels), engine=engine.name), None)
+    network = trained_members(plan, data, folder, progress)
     engine, pool = engine_for(plan, network, data.pool.density), data.pool
-    tell("tuning the rule", 0.0)
+    progress("tuning the rule", 0.0)
     tuned = _tuned(plan, rule, _scores(engine, data.tuning.inputs), data.tuning.labels)
     scores = _scores(engine, pool.inputs)
     calibrated = replace(tuned.calibrate(scores[:N_CALIBRATION], pool.labels[:N_CALIBRATION]), engine=engine.name)
     evaluation = evaluate(calibrated.decide(scores[N_CALIBRATION:]), pool.labels[N_CALIBRATION:])
-    return Ready(plan, network, calibrated, evaluation)
+    return PreparedMembers(plan, network, calibrated, evaluation)
 
 
-def _tuned(plan: Plan, rule: AgreeStop, scores: Any, labels: Integers) -> AgreeStop:
-    """The rule with the best risk; on a GPU with temperatures alone, since its screen knows no learned risk."""
+def _tuned(plan: BenchmarkPlan, rule: AgreeStop, scores: Any, labels: Integers) -> AgreeStop:
+    """The rule with the best risk; on a GPU with temperatures only, since its prefilter does not know a learned risk."""
     if plan.device == "cuda":
         return replace(rule, risk=TopMass.fit(scores, labels))
     return cast(AgreeStop, tune(rule, scores, labels, n_calibration=N_CALIBRATION, seed=plan.seed).rule)
@@ -173,6 +177,6 @@ def _scores(engine: Engine, inputs: Booleans) -> Any:
     return log_confidence(np.cumsum(run_to_end(engine, inputs), axis=1, dtype=np.int64))
 
 
-def ours(work: str, form: str, run: Callable[[], object], amount: float, **rest: Any) -> Contender:
-    """One of ours."""
-    return Contender(work, OURS, version_of(OURS), form, run, amount, **rest)
+def ours(work: str, form: str, run: Callable[[], object], amount: float, **rest: Any) -> TimedSystem:
+    """A system of ours."""
+    return TimedSystem(work, OURS, version_of(OURS), form, run, amount, **rest)
