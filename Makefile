@@ -4,13 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench
+CLEAN := .venv-wheel
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types fast slow figures bench shapes docs ci clean
+.PHONY: help run test lint types fast slow wheel install-check figures bench shapes docs ci clean
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | sort
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | sort
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -41,6 +42,16 @@ fast: $(VENV)/.test
 slow: $(VENV)/.test  ## Monte-Carlo tests of every guarantee; takes minutes
 	$(BIN)/pytest -n 2 -m slow tests/statistical
 
+wheel: $(BIN)/python  ## build the wheel; dist
+	rm -rf dist
+	$(BIN)/pip wheel $(PIP_FLAGS) --no-deps --wheel-dir dist .
+
+install-check: wheel  ## install the wheel with only its dependencies in a clean environment, and use it there
+	$(PYTHON) -m venv --clear $(CLEAN)
+	@echo '*' > $(CLEAN)/.gitignore
+	$(CLEAN)/bin/pip install $(PIP_FLAGS) dist/agreestop-*.whl
+	cd $(CLEAN) && bin/python -P $(CURDIR)/tests/install_check.py
+
 figures: $(VENV)/.run  ## the paper's figures from the stored score files; writes results/fig2 ... fig8
 	$(BIN)/python -m paper all --from-scores
 
@@ -67,4 +78,4 @@ docs: $(VENV)/.test  ## the API page from docstrings and the reproduction page f
 ci: test
 
 clean:  ## remove the environments and the caches
-	rm -rf $(VENV) $(BENCH) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(CLEAN) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -66,7 +66,7 @@ def test_the_other_simulations_get_their_settings(
 
     monkeypatch.setattr(verbs, "load", load)
     stopped = call(monkeypatch, capsys, "data", "simulate", "gesture-sim", "-o", tmp_path)
-    assert stopped.code == 130 and "nothing half-written was left behind" in stopped.err
+    assert stopped.code == 130 and "no incomplete file was left behind" in stopped.err
     call(monkeypatch, capsys, "data", "simulate", "mnist-dvs-sim", "--mnist", tmp_path, "--seed", 3, "--small", "-o", tmp_path)
     assert asked == [("gesture-sim", None, 0, (1_176, 120, 288)), ("mnist-dvs-sim", tmp_path, 3, (800, 100, 200))]
     assert not list(tmp_path.iterdir())

@@ -198,4 +198,4 @@ def test_an_interrupted_verb_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("agreestop.pipeline.run.load_data", interrupted)
     outcome = call(monkeypatch, capsys, "train")
-    assert outcome.code == 130 and "the same command goes on" in " ".join(outcome.err.split())
+    assert outcome.code == 130 and "the same command continues" in " ".join(outcome.err.split())

@@ -1,4 +1,4 @@
-"""Configurations: what is written is what is read, and whatever is unknown or wrong is said with its key."""
+"""Configurations: settings are read as they are written, and an error names the key that is unknown or wrong."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(tmp_path: Path, text: str) -> RunConfig:
     return load_config(path)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_settings_are_read_as_written(tmp_path: Path) -> None:
     config = read(tmp_path, WHOLE)
     assert (
         config.name == "small"
@@ -56,7 +56,11 @@ def test_an_empty_file_is_the_default_run(tmp_path: Path) -> None:
         ("[[ensembles]]\nkind = 'deep'\nmember = 3", "ensembles.member is not known: did you mean members"),
         ("[[ensembles]]\nmembers = 3", "ensembles.kind is missing"),
         ("[[ensembles]]\nkind = 'other'", "choose one of deep, variational"),
-        ("[data]\nname = 'mnist'", "data.name is 'mnist': choose one of digits"),
+        ("[data]\nname = 'mine'", "or for your own data give name = 'files' with the paths training, tuning and pool, or file"),
+        ("[data]\nname = 'files'", "no file is given: give training, tuning and pool, or file"),
+        ("[data]\nfile = 'x.npz'", "data.file is given for digits: leave it out, or give name = 'files'"),
+        ("[data]\nname = 'braille'", "data.folder is missing: give the folder with the files of braille"),
+        ("[data]\nname = 'files'\nfile = 3", "data.file is 3: a text is needed"),
         ("[data]\nname = 'n-mnist'", "data.folder is missing: give the folder with the files of n-mnist"),
         ("[data]\nviews = 'two'", "data.views is 'two': a whole number is needed"),
         ("[data]\nviews = true", "data.views is True"),
@@ -75,18 +79,18 @@ def test_an_empty_file_is_the_default_run(tmp_path: Path) -> None:
         ("name =", "cannot be read as TOML"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, match: str, tmp_path: Path) -> None:
+def test_an_error_names_the_key(text: str, match: str, tmp_path: Path) -> None:
     with pytest.raises(ag.InputError) as caught:
         read(tmp_path, text)
     assert match in str(caught.value)
 
 
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_gives_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ag.InputError, match="there is no file"):
         load_config(tmp_path / "none.toml")
 
 
-def test_the_slopes_of_a_configuration_are_those_of_the_networks() -> None:
+def test_a_configuration_knows_the_surrogates_of_the_networks() -> None:
     pytest.importorskip("torch", reason="networks need PyTorch")
     from agreestop.networks.surrogates import SLOPES
 

@@ -1,4 +1,4 @@
-"""The command line: `agreestop VERB`, one module a verb. It calls the rooms and holds no logic of its own."""
+"""The command line: `agreestop VERB`, one module for each verb. It parses and prints; the work is done by the other packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application: its verbs, and how mistakes are told."""
+"""The application: its verbs, and how errors are printed."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ app = new_app("Decide when an ensemble watching a stream has seen enough, and be
 
 
 def interruptible(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb, which Ctrl-C ends with a sentence."""
+    """The verb, which Ctrl-C ends with a sentence instead of a traceback."""
 
     @wraps(verb)
     def run(*arguments: Any, **options: Any) -> None:
         try:
             verb(*arguments, **options)
         except KeyboardInterrupt:
-            say_error("stopped; nothing half-written was left behind, and the same command goes on from what was finished.")
+            say_error("stopped; no incomplete file was left behind, and the same command continues from what was finished.")
             raise typer.Exit(INTERRUPTED) from None
 
     return run
@@ -68,9 +68,9 @@ def _moved(verb: str) -> Callable[[typer.Context], None]:
 for _verb in MOVED:
     app.command(_verb, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(_moved(_verb))
 
-data_app = typer.Typer(help="Data sets: which there are, whether files are whole, and simulated ones.", no_args_is_help=True)
-data_app.command("list", short_help="The data sets, and where to get them.")(interruptible(data.list_data_sets))
-data_app.command("check", short_help="Whether the files of a data set are whole.")(interruptible(data.check_data_set))
+data_app = typer.Typer(help="Data sets: list them, check their files, simulate some of them.", no_args_is_help=True)
+data_app.command("list", short_help="List the data sets, and where to get them.")(interruptible(data.list_data_sets))
+data_app.command("check", short_help="Check whether the files of a data set are whole.")(interruptible(data.check_data_set))
 data_app.command("simulate", short_help="Simulated data set -> files of inputs.")(interruptible(data.simulate_data_set))
 app.add_typer(data_app, name="data", short_help="Data sets: list, check, simulate.")
 
@@ -91,7 +91,7 @@ def options(
 
 
 def run_app(app: typer.Typer) -> None:
-    """Run a command line; a mistake in what was handed in is one sentence on standard error and exit code 2."""
+    """Run a command line; wrong input gives one sentence on standard error and exit code 2."""
     try:
         app()
     except InputError as error:

@@ -72,7 +72,7 @@ def progress_bar(title: str) -> Iterator[ProgressCallback]:
         yield _progress_in_lines(title, began)
         return
     words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
-    with Progress(BarColumn(bar_width=10), TextColumn("{task.fields[left]}"), words, console=err, transient=True, expand=True) as bar:
+    with Progress(BarColumn(bar_width=8), TextColumn("{task.fields[left]}"), words, console=err, transient=True, expand=True) as bar:
         task = bar.add_task(title, total=1.0, left="")
 
         def progress(what: str, share: float) -> None:
@@ -91,13 +91,13 @@ def time_left(seconds: float, share: float) -> str:
 
 def _progress_in_lines(title: str, began: float) -> ProgressCallback:
     """Progress for a log: a line now and then."""
-    last = -SECONDS_BETWEEN_LINES
+    last = began - SECONDS_BETWEEN_LINES
 
     def progress(what: str, share: float) -> None:
         nonlocal last
-        if monotonic() - last >= SECONDS_BETWEEN_LINES:
-            last = monotonic()
-            left = time_left(last - began, share)
+        now = monotonic()
+        if now - last >= SECONDS_BETWEEN_LINES:
+            last, left = now, time_left(now - began, share)
             say(f"{title}, {share:.0%}{f', {left}' if left else ''}: {what}")
 
     return progress

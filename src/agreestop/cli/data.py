@@ -1,4 +1,4 @@
-"""`agreestop data list`, `agreestop data check` and `agreestop data simulate`: what data sets there are, and what lies on disk."""
+"""`agreestop data list`, `agreestop data check` and `agreestop data simulate`: the known data sets and their files."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from rich.text import Text
 from agreestop.common.cores import cores
 from agreestop.common.errors import InputError
 from agreestop.common.files import make_folder
-from agreestop.events.data import EventData, EventSplits
+from agreestop.common.progress import ProgressCallback
+from agreestop.events.data import PARTS, EventData, EventSplits
 from agreestop.events.datasets.catalogue import DATA_SETS, check, find, load
 from agreestop.events.datasets.data_set import DataSet
 from agreestop.events.files import save_events
 
-from .console import out, say
+from .console import out, progress_bar, say_written
 
 NOT_WHOLE = 1
+SIMULATING = 0.9  # share of the time that the simulation takes; the rest is writing files
 SIMULATED = tuple(entry.name for entry in DATA_SETS if entry.simulated)
 Name = Annotated[str, typer.Argument(help=f"{', '.join(entry.name for entry in DATA_SETS)}.", show_default=False)]
 
 
 def list_data_sets() -> None:
-    """Show the data sets: what each is, how large, and where to get it."""
+    """List the data sets: what each one is, its size, and where to get it."""
     table = Table(show_lines=True)
     for column in ("name", "what it is", "input\ntraining + tuning + pool"):
         table.add_column(column)
@@ -34,18 +36,19 @@ def list_data_sets() -> None:
         sizes = " + ".join(f"{size:,}" for size in entry.sizes)
         table.add_row(Text(name), Text(entry.what), Text(f"{entry.inputs}\n{entry.classes} classes\n{sizes}"))
     out.print(table)
-    out.print("Where they come from, and how much that is where it is published:", markup=False)
+    out.print("Where to get them, and the size of the download where it is published:", markup=False)
     for entry in DATA_SETS:
         source = entry.address or f"agreestop data simulate {entry.name}"
         size = f" ({entry.download})" if entry.download else ""
         out.print(f"  {entry.name:<14}{source}{size}", markup=False, soft_wrap=True)
+    out.print('Your own data: [data] name = "files" in a configuration; see `agreestop run --help`.', markup=False)
 
 
 def check_data_set(
     name: Name,
-    folder: Annotated[Path | None, typer.Argument(help="Folder with its files; of mnist-dvs-sim MNIST's.", show_default=False)] = None,
+    folder: Annotated[Path | None, typer.Argument(help="Folder with its files (mnist-dvs-sim: of MNIST).", show_default=False)] = None,
 ) -> None:
-    """Say whether the files of a data set are there and whole; exit code 1 where they are not."""
+    """Check whether the files of a data set are there and whole; the exit code is 1 where they are not."""
     entry, result = find(name), check(name, folder)
     for sentence in result.found:
         out.print(f"Found: {sentence}", markup=False, soft_wrap=True)
@@ -70,9 +73,9 @@ def simulate_data_set(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for training.npz, tuning.npz and pool.npz.", show_default=False)],
     mnist: Annotated[Path | None, typer.Option(help="For mnist-dvs-sim: the folder with MNIST's four files.")] = None,
     seed: Annotated[int, typer.Option(help="Chooses the parts, the motions and the noise.")] = 0,
-    small: Annotated[bool, typer.Option("--small", help="A tenth of the inputs, to look at.")] = False,
+    small: Annotated[bool, typer.Option("--small", help="Make only a tenth of the inputs.")] = False,
 ) -> None:
-    """Simulate a data set and write its three parts as files of event streams."""
+    """Simulate a data set and write its three parts as files of events."""
     entry = find(name)
     if not entry.simulated:
         raise InputError(f"{name} is recorded, not simulated: choose one of {', '.join(SIMULATED)}.")
@@ -80,22 +83,31 @@ def simulate_data_set(
         raise InputError(f"--mnist is given, but {name} does not need MNIST: leave it out.")
     if mnist is None and name == "mnist-dvs-sim":
         raise InputError(f"--mnist is missing: give the folder with {entry.files}; get them from {entry.address}.")
-    say(f"Simulating {name}.")
     make_folder(output)
-    data = _simulate(entry, mnist, seed, small)
-    for part, words in ((data.training, "training"), (data.tuning, "tuning"), (data.pool, "pool")):
-        path = output / f"{words}.npz"
-        save_events(path, part)
-        out.print(f"Wrote {path}: {_in_words(part)}", markup=False, soft_wrap=True)
+    with progress_bar(name) as progress:
+        data = _simulate(entry, mnist, seed, small, progress)
+        for number, (path, part) in enumerate(zip(_paths(output), data, strict=True)):
+            progress(f"writing {path.name}", (SIMULATING * 3 + (1 - SIMULATING) * number) / 3)
+            save_events(path, part)
+    for path, part in zip(_paths(output), data, strict=True):
+        say_written(f"{path}: {_in_words(part)}")
 
 
-def _simulate(entry: DataSet, mnist: Path | None, seed: int, small: bool) -> EventSplits:
+def _paths(folder: Path) -> list[Path]:
+    return [folder / f"{part}.npz" for part in PARTS]
+
+
+def _simulate(entry: DataSet, mnist: Path | None, seed: int, small: bool, progress: ProgressCallback) -> EventSplits:
+    def report(what: str, share: float) -> None:
+        progress(what, SIMULATING * share)
+
+    report(f"simulating {entry.name}", 0.0)
     training, tuning, pool = (size // 10 if small else size for size in entry.sizes)
     if entry.name == "digits":
-        data = load(entry.name, seed=seed)
+        data = load(entry.name, seed=seed, progress=report)
         return EventSplits(_first(data.training, training), _first(data.tuning, tuning), _first(data.pool, pool))
     options: dict[str, Any] = {"workers": cores()} if entry.name == "gesture-sim" else {}
-    return load(entry.name, mnist, seed, sizes=(training, tuning, pool), cache=False, **options)
+    return load(entry.name, mnist, seed, sizes=(training, tuning, pool), cache=False, progress=report, **options)
 
 
 def _first(part: EventData, count: int) -> EventData:
@@ -103,5 +115,4 @@ def _first(part: EventData, count: int) -> EventData:
 
 
 def _in_words(part: EventData) -> str:
-    _, _, channels, height, width = part.inputs.shape
-    return f"{len(part):,} simulated inputs of {channels} × {height} × {width}, T = {part.steps}"
+    return f"{len(part):,} simulated inputs of {' × '.join(map(str, part.shape))}, T = {part.steps}"

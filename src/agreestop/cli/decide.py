@@ -32,11 +32,13 @@ def decide(
             help="Members to run on inputs (members.safetensors of a run), or a posterior to draw them from (posterior.safetensors)."
         ),
     ] = None,
-    engine: Annotated[str, typer.Option(help="With --members: dense, event-driven, fused, …; auto is the rule's own.")] = "auto",
-    any_engine: Annotated[bool, typer.Option("--any-engine", help="Also on another engine than the rule was calibrated with.")] = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="A .csv, .json or .npz to write; else CSV on the terminal.")] = None,
+    engine: Annotated[str, typer.Option(help="With --members: dense, event-driven, fused, …; auto takes that of the rule.")] = "auto",
+    any_engine: Annotated[bool, typer.Option("--any-engine", help="Allow another engine than the rule was calibrated with.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File to write: .csv, .json or .npz. Without it, CSV on the terminal.")
+    ] = None,
 ) -> None:
-    """Decide for every input where to stop and what to answer."""
+    """Decide for every input when to stop and what to answer."""
     if output is not None and output.suffix not in FORMATS:
         raise InputError(f"{output} ends in {output.suffix!r}: give a name that ends in {', '.join(FORMATS)}.")
     calibrated = load_rule(rule)
@@ -66,7 +68,7 @@ def decide(
 def _run_members(
     calibrated: CalibratedRule, members: Path, inputs: Path, engine: str, any_engine: bool
 ) -> tuple[Decisions, tuple[str, ...]]:
-    """Run the members on the inputs as far as each decision takes, and say with which engine and how much was computed."""
+    """Run the members on each input until its decision, and say which engine ran and how much it computed."""
     with needing_networks():
         from agreestop.engines.choice import choose_engine
         from agreestop.engines.early_stopping import decide_early

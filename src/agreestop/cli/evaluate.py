@@ -1,4 +1,4 @@
-"""`agreestop evaluate`: how often a rule's answers hold the label, and how early they come."""
+"""`agreestop evaluate`: how often the answers of a rule hold the label, and how early they come."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from agreestop.decide.spikecp import SpikeCP
 from .console import in_full, out
 
 MOST_ROWS = 8
-MOST_EXAMPLES = 5000  # beyond it the exact share takes long, and is next to nothing
+MOST_EXAMPLES = 5000  # with more, the exact share takes long to compute and is almost 0
 
 
 def evaluate(
     rule: Annotated[Path, typer.Argument(help="Rule file that `agreestop calibrate` wrote.")],
-    scores: Annotated[Path, typer.Argument(help="Score file with labels, neither tuning nor calibration data.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")] = False,
+    scores: Annotated[Path, typer.Argument(help="Score file with labels of inputs that were used neither for tuning nor for calibration.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Decide for every input of a labelled score file and compare with the labels."""
     calibrated = load_rule(rule)
@@ -52,7 +52,7 @@ def evaluate(
 
 
 def _too_low(calibrated: CalibratedRule, result: Evaluation) -> str:
-    """One sentence if coverage is clearly under the target: how often a draw of so few calibration examples ends there."""
+    """A sentence if coverage is clearly below the target: how often calibration on this few examples gives such a coverage."""
     rule = calibrated.rule
     if not isinstance(rule, (SpikeCP, AgreeStop)) or rule.delta is not None or rule.class_conditional:
         return ""
@@ -67,7 +67,7 @@ def _too_low(calibrated: CalibratedRule, result: Evaluation) -> str:
 
 
 def _few_groups(result: Evaluation) -> list[tuple[str, Evaluation | Group]]:
-    """Stopping times; where there are many, neighbours are joined until each row has an eighth of the inputs or so."""
+    """Groups of stopping times. Where there are many, neighbours are joined until each group has about an eighth of the inputs."""
     groups = result.by_stop_time
     least = result.n / MOST_ROWS if len(groups) > MOST_ROWS else 0
     rows: list[tuple[str, Evaluation | Group]] = []

@@ -28,7 +28,8 @@ def run(
 ) -> None:
     """Train the ensembles of a configuration, score them, measure every rule, and write numbers, figures and a report to a folder.
 
-    What the same settings trained and scored before is used again. A run that was stopped continues where it was.
+    A configuration is a TOML file with [data], [network], [[ensembles]] and [decide]. The data are a data set of `agreestop data list`, or
+    with name = "files" your own inputs. What the same settings trained and scored before is used again. A run that was stopped continues.
     """
     try:
         from agreestop.report.page import summary_in_words, write_report

@@ -1,4 +1,4 @@
-"""Configurations of a run: plain TOML, every key known, every value checked when it is read.
+"""The configuration of a run: a TOML file in which every key must be known and every value is checked when it is read.
 
     name = "digits"
 
@@ -6,7 +6,12 @@
     name = "digits"
     seed = 0
     views = 3                             # how often each training digit is shown
-    # name = "n-mnist", folder = "..."    # or another data set of `agreestop data list`, and where its files lie
+    # name = "n-mnist"                    # or another data set of `agreestop data list`
+    # folder = "..."                      # and the folder with its files
+    # name = "files"                      # or your own data, in the format of `agreestop.events.files`
+    # training = "a.npz"                  # a file for each part: training, tuning and pool
+    # file = "all.npz"                    # or one file, divided at random
+    # shares = [0.6, 0.15, 0.25]          # into parts of these shares
 
     [network]
     architecture = "fully-connected"      # or "convolutional", "resnet18"
@@ -23,7 +28,7 @@
     max_set_size = 3
     checkpoints = [20, 40, 60, 80]
 
-What is left out has the default that stands in the classes below.
+A key that is left out has the default of the classes below. Paths are relative to the working directory.
 """
 
 from __future__ import annotations
@@ -40,10 +45,10 @@ from agreestop.common.errors import InputError
 from agreestop.decide.checks import as_checkpoints, as_max_set_size
 from agreestop.decide.levels import as_target
 from agreestop.engines.early_stopping import ENGINES
+from agreestop.events.datasets.catalogue import NAMES
 
-DATA = ("digits", "mnist-dvs-sim", "gesture-sim", "mnist-dvs", "dvs-gesture", "n-mnist")
-"""Data sets of two polarities, which the report can show."""
-IN_FILES = ("mnist-dvs-sim", "mnist-dvs", "dvs-gesture", "n-mnist")
+OWN_FILES = "files"
+WITHOUT_FOLDER = ("digits", "gesture-sim", OWN_FILES)
 WITH_VIEWS = ("digits", "mnist-dvs-sim")
 NETWORKS = ("fully-connected", "convolutional", "resnet18")
 KINDS = ("deep", "variational")
@@ -62,31 +67,56 @@ def _at_least(name: str, value: int, least: int) -> None:
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Which data, and the folder of its files, where it has some (for mnist-dvs-sim those of MNIST).
+    """The data: a data set by name, or with name = "files" your own.
 
-    views: of digits and mnist-dvs-sim, how often each training input is shown, every time with a motion of its own.
+    seed                    chooses the parts, their order, and everything that is simulated
+    views                   digits and mnist-dvs-sim: how often each training input is shown, every time with another motion
+    folder                  the folder with the files of the data set, where it has some (for mnist-dvs-sim those of MNIST)
+    training, tuning, pool  "files": a file for each part
+    file, shares            "files": one file, and the shares of it that become training, tuning and pool
     """
 
     name: str = "digits"
     seed: int = 0
     views: int = 3
     folder: str | None = None
+    training: str | None = None
+    tuning: str | None = None
+    pool: str | None = None
+    file: str | None = None
+    shares: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        _one_of("data.name", self.name, DATA)
-        if self.name in IN_FILES and self.folder is None:
+        if self.name not in (*NAMES, OWN_FILES):
+            raise InputError(
+                f"data.name is {self.name!r}: choose one of {', '.join(NAMES)}; or for your own data give name = {OWN_FILES!r} with the "
+                "paths training, tuning and pool, or file, of files that Events.save or numpy.savez wrote."
+            )
+        own = [name for name in FILE_KEYS if getattr(self, name) is not None]
+        if self.name == OWN_FILES and not own:
+            raise InputError(f"data.name is {OWN_FILES!r}, but no file is given: give training, tuning and pool, or file.")
+        if self.name != OWN_FILES and own:
+            raise InputError(f"data.{own[0]} is given for {self.name}: leave it out, or give name = {OWN_FILES!r} for your own data.")
+        if self.name not in WITHOUT_FOLDER and self.folder is None:
             raise InputError(f"data.folder is missing: give the folder with the files of {self.name}; `agreestop data list` says which.")
         _at_least("data.views", self.views, 1)
         _at_least("data.seed", self.seed, 0)
 
 
+FILE_KEYS = ("training", "tuning", "pool", "file", "shares")
+
+
 @dataclass(frozen=True)
 class NetworkSettings:
-    """The architecture of every member, its sizes, and its neurons.
+    """The architecture of every member, its sizes, and its neurons. Times are in steps.
 
-    hidden: sizes of the hidden layers (fully-connected), or of those after the convolutions (convolutional). channels: of the stages of a
-    convolutional network. width: channels of a resnet18's first stage. Times are in steps; surrogate is the slope of a spike in training;
-    what is left out is the architecture's own.
+    hidden     sizes of the hidden layers (fully-connected), or of those after the convolutions (convolutional)
+    channels   channels of each stage of a convolutional network
+    width      channels of the first stage of a resnet18
+    learned    whether time constants and thresholds are trained too
+    surrogate  the slope that stands in for the derivative of a spike in training
+
+    A time, threshold or surrogate that is left out has the default of the architecture.
     """
 
     architecture: str = "fully-connected"
@@ -112,11 +142,13 @@ class NetworkSettings:
 
 @dataclass(frozen=True)
 class EnsembleSettings:
-    """How K members are made: a deep ensemble, or draws of a variational posterior.
+    """How the K members are made: trained one by one (deep), or drawn from one trained posterior (variational).
 
-    kl_weight 1 is the true ELBO; the weight grows to it evenly over the share `warm_up` of the epochs. initial_deviation: of the
-    posterior at the start, as a share of the initial weights'. fresh: K new members for every input, in calibration and decision
-    alike, rather than K for all.
+    readouts           the loss is taken at this many steps, evenly spread up to the last
+    kl_weight          weight of the KL term; 1 is the true ELBO
+    warm_up            share of the epochs in which the weight of the KL term grows from 0
+    initial_deviation  standard deviation of the posterior at the start, as a share of that of the initial weights
+    fresh              draw K new members for every input, in calibration and in decisions, instead of K members for all inputs
     """
 
     kind: str
@@ -144,7 +176,7 @@ class EnsembleSettings:
 
 @dataclass(frozen=True)
 class DecideSettings:
-    """What is promised, and how it is measured: random calibration and test realisations of the pool. engine: what runs the members."""
+    """The promise, and how it is measured: on random divisions of the pool into calibration and test. engine: what runs the members."""
 
     target: float = 0.9
     max_set_size: int = 3
@@ -167,7 +199,7 @@ class DecideSettings:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run: data, network, ensembles and decisions."""
+    """The settings of one run: data, network, ensembles and decisions."""
 
     name: str = "digits"
     data: DataSettings = field(default_factory=DataSettings)
@@ -183,7 +215,7 @@ class RunConfig:
 
 
 def load_config(path: str | PathLike[str]) -> RunConfig:
-    """Read a configuration. An unknown key is refused, with the known ones that look like it."""
+    """Read a configuration from a TOML file. An unknown key is refused, and the sentence names known keys that look like it."""
     return load_settings(RunConfig, path)
 
 

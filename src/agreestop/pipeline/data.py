@@ -1,23 +1,32 @@
-"""The data of a run: loaded by name or from the user's own files, and checked against the settings before anything is trained."""
+"""The data of a run: a data set by name or the user's own files, checked against the settings before anything is trained."""
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from agreestop.common.errors import InputError
+from agreestop.common.progress import ProgressCallback
 from agreestop.events.data import EventSplits
 from agreestop.events.datasets.catalogue import load
+from agreestop.events.datasets.own_files import load_files
 
-from .config import WITH_VIEWS, RunConfig
+from .config import FILE_KEYS, OWN_FILES, WITH_VIEWS, DataSettings, RunConfig
 
 
-def load_data(config: RunConfig) -> EventSplits:
+def load_data(config: RunConfig, progress: ProgressCallback | None = None) -> EventSplits:
     """The three parts of the data, with enough steps and inputs for the decisions, and no class that training never shows."""
     chosen, decide = config.data, config.decide
-    views: dict[str, Any] = {"views": chosen.views} if chosen.name in WITH_VIEWS else {}
-    data = load(chosen.name, chosen.folder, chosen.seed, **views)
+    if chosen.name == OWN_FILES:
+        data = load_files(**{name: getattr(chosen, name) for name in FILE_KEYS}, seed=chosen.seed)
+    else:
+        views: dict[str, Any] = {"views": chosen.views} if chosen.name in WITH_VIEWS else {}
+        data = load(chosen.name, chosen.folder, chosen.seed, progress=progress, **views)
     if decide.checkpoints[-1] > data.pool.steps:
         raise InputError(f"decide.checkpoints ends at {decide.checkpoints[-1]}, but the data have {data.pool.steps} steps: end earlier.")
     if decide.n_calibration >= len(data.pool):
@@ -33,3 +42,18 @@ def check_classes(data: EventSplits) -> None:
         if len(unseen):
             names = ", ".join(part.classes[label] for label in unseen)
             raise InputError(f"{part.name} holds the classes {names}, which training never shows: train on them, or leave them out.")
+
+
+def data_key(settings: DataSettings) -> dict[str, object]:
+    """What products depend on: the settings that are given, and the contents of own files."""
+    values = {name: value for name, value in asdict(settings).items() if value is not None or name not in FILE_KEYS}
+    paths = [Path(path) for name in FILE_KEYS if isinstance(path := getattr(settings, name), str)]
+    digests = [_digest(path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths if path.is_file()]
+    return values | ({"digests": digests} if digests else {})
+
+
+@lru_cache
+def _digest(path: Path, modified: int, size: int) -> str:
+    """The SHA-256 of a file; `modified` and `size` tell when it must be computed again."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -135,10 +135,7 @@ def measurement_settings(config: RunConfig, ensemble: EnsembleSettings) -> Measu
 
 
 def _shape_in_words(part: EventData) -> str:
-    shape = part.inputs.shape[2:]
-    cells = f"{shape[1]} × {shape[2]} pixels, ON and OFF events" if len(shape) == 3 and shape[0] == 2 else f"{_times(shape)} values a step"
+    shape = part.shape
+    polarity = len(shape) == 3 and shape[0] == 2
+    cells = f"{shape[1]} × {shape[2]} pixels, ON and OFF events" if polarity else f"{' × '.join(map(str, shape))} values in each step"
     return f"{part.steps} steps, {cells}, {len(part.classes)} classes"
-
-
-def _times(shape: tuple[int, ...]) -> str:
-    return " × ".join(str(size) for size in shape)

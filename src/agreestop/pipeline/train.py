@@ -22,6 +22,7 @@ from agreestop.networks.posteriors import Posterior
 from agreestop.networks.surrogates import Surrogate
 
 from .config import EnsembleSettings, NetworkSettings, RunConfig
+from .data import data_key
 from .files import EnsembleFiles, ensemble_files, is_current, mark, unmark
 
 
@@ -43,7 +44,7 @@ def build_network(settings: NetworkSettings, data: EventData, members: int) -> B
 
 def training_key(config: RunConfig, ensemble: EnsembleSettings) -> list[object]:
     """The settings that the members depend on."""
-    return [asdict(config.data), asdict(config.network), asdict(ensemble)]
+    return [data_key(config.data), asdict(config.network), asdict(ensemble)]
 
 
 def training_notes(config: RunConfig, folder: Path) -> list[str]:
@@ -74,7 +75,7 @@ def train_ensemble(
     training = StreamTraining(**{name: getattr(ensemble, name) for name in names})
 
     def report(epoch: int, figures: Epoch) -> None:
-        what = f"epoch {epoch + 1} of {training.epochs}, loss {figures.loss:.2f}, accuracy {figures.accuracy:.2f}"
+        what = f"epoch {epoch + 1}/{training.epochs}, loss {figures.loss:.2f}, accuracy {figures.accuracy:.2f}"
         progress(what, (epoch + 1) / training.epochs)
 
     progress("training", 0.0)

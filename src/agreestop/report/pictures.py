@@ -37,11 +37,11 @@ class InputPictures:
         if self._image:
             return ()
         if len(self._cells) < 2:
-            rows = "each row is a channel and each column a step"
-            return (f"{rows}: positive values", "negative values") if self._signed else (f"{rows}: the stronger, the larger",)
+            rows = "each row is a channel, each column a step"
+            return (f"{rows}; positive values", "negative values") if self._signed else (f"{rows}; a stronger colour is a larger value",)
         if self._signed:
             return ("mostly positive values so far", "mostly negative values so far")
-        return POLARITIES if self._has_polarity else ("events so far: the stronger, the more",)
+        return POLARITIES if self._has_polarity else ("events so far; a stronger colour is more of them",)
 
     @property
     def _has_polarity(self) -> bool:

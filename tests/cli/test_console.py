@@ -1,0 +1,66 @@
+"""Progress: stages share one bar that fits 80 columns, with the time left; in a log it is a line now and then."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from agreestop.cli import console
+from agreestop.common.progress import Stages
+
+
+def test_stages_are_counted_and_weighed() -> None:
+    reported: list[tuple[str, float]] = []
+    stages = Stages(lambda what, share: reported.append((what, share)), (6.0, 0.0, 2.0))
+    for name in ("deep", "deep", "variational"):
+        stage = stages.begin(name)
+        stage("first half", 0.0)
+        stage("second half", 0.5)
+    assert reported == [
+        ("1 of 3, deep: first half", 0.0),
+        ("1 of 3, deep: second half", 0.375),
+        ("2 of 3, deep: first half", 0.75),
+        ("2 of 3, deep: second half", 0.75),
+        ("3 of 3, variational: first half", 0.75),
+        ("3 of 3, variational: second half", 0.875),
+    ]
+
+
+def test_stages_without_weight_can_be_reported() -> None:
+    shares: list[float] = []
+    Stages(lambda what, share: shares.append(share), (0.0,)).begin("deep")("loading", 0.5)
+    assert shares == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "share", "words"),
+    [(1.0, 0.5, ""), (60.0, 0.001, ""), (30.0, 0.25, "1:30 left"), (3600.0, 0.25, "3:00:00 left"), (50.0, 1.0, "0:00 left")],
+)
+def test_the_time_left_is_estimated_once_it_can_be(seconds: float, share: float, words: str) -> None:
+    assert console.time_left(seconds, share) == words
+
+
+def test_a_bar_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(console, "err", Console(file=screen, force_terminal=True, width=80, highlight=False))
+    monkeypatch.setattr(console, "LEAST_SECONDS", 0.0)
+    long = "3 of 8, variational: AgreeStop, every step, target 0.925, K = 16, and words without an end [bold]"
+    with console.progress_bar("digits") as progress:
+        progress("3 of 8, variational: epoch 12/18, loss 12.34, accuracy 0.71", 0.5)
+        progress(long, 0.6)
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).replace("\r", "\n").splitlines()
+    assert max(len(line) for line in lines) <= 80
+    assert any("3 of 8, variational" in line and " left " in line for line in lines)
+
+
+def test_a_log_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = iter([0.0, 0.0, 1.0, 20.0, 21.0])
+    monkeypatch.setattr(console, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(console, "err", Console(stderr=True, width=200, highlight=False))
+    with console.progress_bar("digits") as progress:
+        for share in (0.0, 0.1, 0.25, 0.3):
+            progress(f"epoch {share:g}", share)
+    assert capsys.readouterr().err.splitlines() == ["digits, 0%: epoch 0", "digits, 25%, 1:00 left: epoch 0.25"]
