@@ -1,4 +1,4 @@
-"""SplitMix64 gives the numbers of the reference implementation, and leaves its argument alone."""
+"""SplitMix64 gives the numbers of the reference implementation, and does not change its argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_numbers_are_those_of_the_reference() -> None:
     assert mix(words).tolist() == REFERENCE
 
 
-def test_the_argument_is_left_alone() -> None:
+def test_the_argument_does_not_change() -> None:
     words = np.arange(5, dtype=np.uint64)
     mix(words)
     assert words.tolist() == [0, 1, 2, 3, 4]

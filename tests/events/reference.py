@@ -21,14 +21,14 @@ def mix(word: int) -> int:
     return word ^ (word >> 31)
 
 
-def draw(seed: int, purpose: Purpose, number: int, place: int) -> int:
-    """Draw `place` of the stream of input `number`."""
+def draw(seed: int, purpose: Purpose, number: int, index: int) -> int:
+    """Draw `index` of the stream of input `number`."""
     key = mix((mix((seed + GAMMA * (purpose + 1)) % WORD) + GAMMA * (number + 1)) % WORD)
-    return mix((key + GAMMA * (place + 1)) % WORD)
+    return mix((key + GAMMA * (index + 1)) % WORD)
 
 
 def intensity(image: Floats, y: float, x: float, background: float) -> float:
-    """Bilinear interpolation between the four neighbours of the place (y, x) in the image."""
+    """Bilinear interpolation between the four neighbours of the position (y, x) in the image."""
     top, left = math.floor(y), math.floor(x)
 
     def at(row: int, column: int) -> float:

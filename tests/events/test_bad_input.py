@@ -1,4 +1,4 @@
-"""What a user may get wrong about events: each mistake is refused with a sentence that says what was given and what to do."""
+"""Mistakes of users with events: each is refused with a sentence that says what was given and what to do."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_mistake_is_refused_in_one_sentence(call: Callable[[], object], match:
     assert_one_sentence(str(caught.value))
 
 
-def test_event_data_knows_its_measures() -> None:
+def test_event_data_has_its_length_steps_and_shape() -> None:
     some = EventData("some", False, INPUTS, np.array([0, 1, 1], dtype=np.uint8), ("a", "b"))
     assert (len(some), some.steps, some.shape) == (3, 6, (2, 4, 4))
     assert some.labels.dtype == np.int64

@@ -1,4 +1,4 @@
-"""Events into steps: as a plain loop over events has it, with no event lost or counted twice."""
+"""Binning: equal to a plain loop over events, with no event lost or counted twice."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def plain(
         for x, y, on, time in zip(recording.x, recording.y, recording.polarity, recording.time, strict=True)
         if start <= time < stop and top <= y < top + height and left <= x < left + width
     ]
-    for place, (y, x, on, time) in enumerate(events):
+    for index, (y, x, on, time) in enumerate(events):
         if by == "time":
             step = (time - start) * steps // (stop - start)
         else:
-            step = next(k for k in range(steps) if k * len(events) // steps <= place < (k + 1) * len(events) // steps)
+            step = next(k for k in range(steps) if k * len(events) // steps <= index < (k + 1) * len(events) // steps)
         counts[step, 0 if on else 1, y * size[0] // height, x * size[1] // width] += 1
     return counts
 

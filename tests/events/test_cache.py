@@ -1,4 +1,4 @@
-"""The cache of frames: what was made is found again, whatever is not whole is made again, and runs may share it."""
+"""The cache of frames: frames are found again, damaged files are made again, and several runs may share the cache."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def assert_same(one: EventSplits, other: EventSplits) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.float32])
-def test_what_was_made_is_found_again(kind: Any, tmp_path: Path) -> None:
+def test_frames_are_read_from_the_cache(kind: Any, tmp_path: Path) -> None:
     made = cached(tmp_path / "new", KEY, lambda: make(kind))
     found = cached(tmp_path / "new", KEY, fail)
     assert_same(made, make(kind))
@@ -64,13 +64,13 @@ def spoil(content: bytes, how: str) -> bytes:
 
 
 @pytest.mark.parametrize("how", ["cut", "empty", "bit", "start", "text", "half"])
-def test_what_is_not_whole_is_told_once_and_made_again(how: str, tmp_path: Path) -> None:
+def test_a_damaged_file_causes_one_warning_and_is_made_again(how: str, tmp_path: Path) -> None:
     made = cached(tmp_path, KEY, make)
     path = tmp_path / f"{KEY}.npz"
     path.write_bytes(spoil(path.read_bytes(), how))
-    with pytest.warns(CacheWarning, match="is damaged or is not of this cache: its frames are made again") as told:
+    with pytest.warns(CacheWarning, match="is damaged or is not of this cache: its frames are made again") as caught:
         assert_same(cached(tmp_path, KEY, make), made)
-    assert len(told) == 1
+    assert len(caught) == 1
     assert_same(cached(tmp_path, KEY, fail), made)
 
 
@@ -83,13 +83,13 @@ def test_the_file_of_another_key_is_not_taken(tmp_path: Path) -> None:
 
 def test_a_cache_that_cannot_be_used_costs_only_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    with pytest.warns(CacheWarning, match=r"not kept for the next time \(AGREESTOP_CACHE may .*cannot make the folder") as told:
+    with pytest.warns(CacheWarning, match=r"not kept for the next time \(AGREESTOP_CACHE may .*cannot make the folder") as caught:
         assert_same(cached(tmp_path / "file", KEY, make), make())
-    assert len(told) == 1
+    assert len(caught) == 1
     (tmp_path / f"{KEY}.npz").mkdir()
-    with pytest.warns(CacheWarning) as told:
+    with pytest.warns(CacheWarning) as caught:
         assert_same(cached(tmp_path, KEY, make), make())
-    assert "cannot be read (Is a directory)" in str(told[0].message) and "not kept" in str(told[1].message)
+    assert "cannot be read (Is a directory)" in str(caught[0].message) and "not kept" in str(caught[1].message)
 
 
 def test_a_run_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

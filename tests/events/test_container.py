@@ -95,7 +95,7 @@ def test_inputs_that_differ_have_different_hashes() -> None:
     assert len(np.unique(input_ids(many))) == len(np.unique(many.reshape(3000, -1), axis=0))
 
 
-def test_a_hash_is_about_the_input_alone() -> None:
+def test_a_hash_depends_on_the_input_only() -> None:
     x = some_inputs((20, 5, 7))
     np.testing.assert_array_equal(input_ids(x[::-1]), input_ids(x)[::-1])
     np.testing.assert_array_equal(input_ids(x.astype(np.uint8)), input_ids(x))
@@ -109,7 +109,7 @@ def test_a_hash_is_that_of_plain_integers() -> None:
     for side in (2, 2):
         form = reference.mix((form + reference.GAMMA * (side + 1)) % reference.WORD)
     total = 0
-    for position, bits in ((0, 0x3FF8000000000000), (3, 0xC000000000000000)):  # of 1.5 and -2 as float64
+    for position, bits in ((0, 0x3FF8000000000000), (3, 0xC000000000000000)):  # 1.5 and -2 as float64
         total += reference.mix(reference.mix((form + reference.GAMMA * (position + 1)) % reference.WORD) ^ bits)
     assert input_ids(x).tolist() == [reference.mix((form + total) % reference.WORD)]
     assert input_ids(np.array([[[True, False], [False, True]]])).tolist() == [16397775966040898585]
@@ -121,7 +121,7 @@ def test_arrays_in_any_order_of_memory_are_read() -> None:
         np.testing.assert_array_equal(Events.from_dense(other).to_dense(), x)
 
 
-def test_memory_beside_the_result_is_small() -> None:
+def test_extra_memory_is_small() -> None:
     x = np.zeros((4000, 10, 2, 20, 20), np.bool_)  # 32 MB
     x[:, ::5, 0, ::7, ::7] = True
     tracemalloc.start()
@@ -136,7 +136,7 @@ def test_memory_beside_the_result_is_small() -> None:
     assert hashed < x.nbytes
 
 
-def test_repr_tells_what_there_is() -> None:
+def test_repr_shows_shape_dtype_and_density() -> None:
     assert repr(Events.from_dense(np.eye(4, dtype=bool)[None], [0])) == "Events(shape=(1, 4, 4), dtype=bool, density=0.25, labelled)"
 
 

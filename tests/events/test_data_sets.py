@@ -93,24 +93,24 @@ def test_cifar10_is_held_images_in_three_parts(cifar10_folder: Path) -> None:
 
 
 def test_a_damaged_cifar10_names_the_official_files(cifar10_folder: Path) -> None:
-    place = cifar10_folder / "cifar-10-batches-bin"
+    folder_path = cifar10_folder / "cifar-10-batches-bin"
     with pytest.raises(InputError, match="tuning is 100: give fewer"):
         load_cifar10(cifar10_folder, tuning=100)
     with pytest.raises(InputError, match=r"there is no file test_batch.bin"):
         load_cifar10(cifar10_folder / "nowhere")
-    (place / cifar10.NAMES_FILE).write_text("cat dog")
+    (folder_path / cifar10.NAMES_FILE).write_text("cat dog")
     with pytest.raises(InputError, match="does not list the ten classes"):
         load_cifar10(cifar10_folder, 30)
-    (place / cifar10.NAMES_FILE).unlink()
-    content = (place / "data_batch_3.bin").read_bytes()
-    (place / "data_batch_3.bin").write_bytes(content[:-1])
+    (folder_path / cifar10.NAMES_FILE).unlink()
+    content = (folder_path / "data_batch_3.bin").read_bytes()
+    (folder_path / "data_batch_3.bin").write_bytes(content[:-1])
     with pytest.raises(InputError, match=r"data_batch_3.bin has 61,459 bytes and not 61,460.*kriz/cifar.html") as caught:
         load_cifar10(cifar10_folder, 30)
     assert all(name in str(caught.value) and md5 in str(caught.value) for name, md5 in catalogue.find("cifar10").archives.items())
-    (place / "data_batch_3.bin").write_bytes(b"\x0a" + content[1:])
+    (folder_path / "data_batch_3.bin").write_bytes(b"\x0a" + content[1:])
     with pytest.raises(InputError, match="holds the label 10"):
         load_cifar10(cifar10_folder, 30)
-    (place / "data_batch_3.bin").unlink()
+    (folder_path / "data_batch_3.bin").unlink()
     with pytest.raises(InputError, match=r"data_batch_3.bin cannot be read \(No such file"):
         load_cifar10(cifar10_folder, 30)
 
@@ -209,11 +209,11 @@ def write_n_mnist_folder(folder: Path, training: int, test: int) -> None:
     """Recordings of one event each, at x of the digit and y of the part, in step number // 10."""
     for part, count in (("Train", training), ("Test", test)):
         for number in range(count):
-            place = folder / part / str(number % 10)
-            place.mkdir(parents=True, exist_ok=True)
+            folder_path = folder / part / str(number % 10)
+            folder_path.mkdir(parents=True, exist_ok=True)
             one = (number % 10, len(part), True, 4_000 * (number // 10))
             late = (33, 33, False, 320_000)
-            write_n_mnist(place / f"{number:05d}.bin", events(one, late, size=(34, 34)))
+            write_n_mnist(folder_path / f"{number:05d}.bin", events(one, late, size=(34, 34)))
 
 
 def test_a_partial_n_mnist_is_drawn_from_all_recordings(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_partial_n_mnist_is_drawn_from_all_recordings(tmp_path: Path) -> None:
         np.testing.assert_array_equal(x, part.labels)
         assert step.max() <= 2
     both = {int(y) for y in np.nonzero(data.pool.inputs)[3]}
-    assert both == {4, 5}  # of Train and of Test
+    assert both == {4, 5}  # from Train and from Test
     np.testing.assert_array_equal(load_n_mnist(tmp_path / "N-MNIST").pool.inputs, data.pool.inputs)
 
 
@@ -247,7 +247,7 @@ def test_n_mnist_keeps_its_official_division_where_it_can(tmp_path: Path, monkey
         assert "of the official test part" in data.pool.description
 
 
-def test_a_damaged_n_mnist_is_said(tmp_path: Path) -> None:
+def test_a_damaged_n_mnist_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there are no recordings .*garrickorchard"):
         load_n_mnist(tmp_path)
     write_n_mnist_folder(tmp_path, 20, 0)
@@ -281,8 +281,8 @@ def test_real_n_mnist_recordings_are_read(tmp_path: Path) -> None:
 def test_mnist_dvs_is_cut_and_binned(tmp_path: Path) -> None:
     for digit in range(10):
         for number in (1, 2):
-            place = tmp_path / f"grabbed_data{digit}" / "scale4"
-            place.mkdir(parents=True, exist_ok=True)
+            folder_path = tmp_path / f"grabbed_data{digit}" / "scale4"
+            folder_path.mkdir(parents=True, exist_ok=True)
             corner = (54, 48, number == 1, 1_000)
             rows = (
                 corner,
@@ -291,7 +291,7 @@ def test_mnist_dvs_is_cut_and_binned(tmp_path: Path) -> None:
                 (60, 74, True, 40_000),
                 (60, 60, True, 2_001_000),
             )
-            write_aedat2(place / f"mnist_{digit}_scale04_{number:04d}.aedat", events(*rows))
+            write_aedat2(folder_path / f"mnist_{digit}_scale04_{number:04d}.aedat", events(*rows))
     write_aedat2(tmp_path / "mnist_3_scale04_0001_qt1.aedat", events((0, 0, True, 0)))  # a piece of one that is there
     write_aedat2(tmp_path / "mnist_3_scale08_0009.aedat", events((0, 0, True, 0)))
     (tmp_path / "notes.aedat").write_text("nothing")
@@ -307,7 +307,7 @@ def test_mnist_dvs_is_cut_and_binned(tmp_path: Path) -> None:
     assert sizes(load_mnist_dvs(tmp_path, sizes=(3, 2, 1), steps=10)) == [3, 2, 1]
 
 
-def test_a_missing_mnist_dvs_is_said(tmp_path: Path) -> None:
+def test_a_missing_mnist_dvs_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no recordings mnist_<digit>_scale16_<number>.aedat .*imse-cnm"):
         load_mnist_dvs(tmp_path, scale=16)
     with pytest.raises(InputError, match="scale is 5: give 4, 8 or 16"):
@@ -329,7 +329,7 @@ def test_real_mnist_dvs_recordings_show_a_digit_in_the_window(scale: int, tmp_pa
 
 
 def write_gestures(folder: Path, people: Sequence[int], name: str) -> None:
-    """Of each person one recording of all eleven gestures of 3 s, each with events that tell the person and the gesture."""
+    """One recording for each person, with all eleven gestures of 3 s; the events encode the person and the gesture."""
     lines = []
     for person in people:
         stem = f"user{person:02d}_led"
@@ -372,27 +372,27 @@ def test_gestures_are_counts_of_people_who_are_not_shared(gesture_folder: Path) 
     assert fine.pool.inputs.shape == (22, 3, 2, 128, 128)
 
 
-def test_what_is_wrong_with_gestures_is_said(gesture_folder: Path) -> None:
-    place = gesture_folder / "DvsGesture"
+def test_problems_with_gestures_are_reported(gesture_folder: Path) -> None:
+    folder_path = gesture_folder / "DvsGesture"
     with pytest.raises(InputError, match="tuning is 6, but the training part has 6 people"):
         load_dvs_gesture(gesture_folder, tuning=6)
     with pytest.raises(InputError, match="downsample is 3: give the side of a cell"):
         load_dvs_gesture(gesture_folder, downsample=3)
-    tests = (place / "trials_to_test.txt").read_text()
+    tests = (folder_path / "trials_to_test.txt").read_text()
     for text, match in (
         ("user24_led.aedat\nuser01_led.aedat\n", r"user01_led.aedat is in both"),
         ("user24_led.aedat\n../secret\n", r"names '../secret', which is no user<NN>_<light>.aedat"),
         ("user24_led.aedat\nuser26_led.aedat\n", r"there is no file .*user26_led.aedat, which trials_to_test.txt asks for"),
         ("\n", "names no recordings"),
     ):
-        (place / "trials_to_test.txt").write_text(text)
+        (folder_path / "trials_to_test.txt").write_text(text)
         with pytest.raises(InputError, match=match):
             load_dvs_gesture(gesture_folder, tuning=2)
-    (place / "trials_to_test.txt").write_text(tests)
-    (place / "user24_led_labels.csv").unlink()
+    (folder_path / "trials_to_test.txt").write_text(tests)
+    (folder_path / "user24_led_labels.csv").unlink()
     with pytest.raises(InputError, match=r"there is no file .*user24_led_labels.csv"):
         load_dvs_gesture(gesture_folder, tuning=2)
-    (place / "trials_to_train.txt").unlink()
+    (folder_path / "trials_to_train.txt").unlink()
     with pytest.raises(InputError, match=r"there are no files trials_to_train.txt and trials_to_test.txt"):
         load_dvs_gesture(gesture_folder)
 
@@ -467,7 +467,7 @@ def test_wrong_names_options_and_folders_are_refused(tmp_path: Path) -> None:
         catalogue.load("digits", tmp_path)
 
 
-def test_checks_tell_whole_partial_and_damaged_copies(
+def test_checks_distinguish_whole_partial_and_damaged_copies(
     cifar10_folder: Path, gesture_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = catalogue.check("cifar10", cifar10_folder)

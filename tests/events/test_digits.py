@@ -59,7 +59,7 @@ def test_every_class_is_in_every_part(digits: EventSplits) -> None:
         assert share.max() < 0.14
 
 
-def test_the_same_seed_gives_the_same_and_another_another(digits: EventSplits) -> None:
+def test_the_seed_decides_everything(digits: EventSplits) -> None:
     again, other = simulate_digits(seed=0), simulate_digits(seed=1)
     for first, second, third in zip(parts(digits), parts(again), parts(other), strict=True):
         assert np.array_equal(first.inputs, second.inputs)
@@ -67,7 +67,7 @@ def test_the_same_seed_gives_the_same_and_another_another(digits: EventSplits) -
         assert not np.array_equal(first.labels, third.labels)
 
 
-def test_further_views_are_of_the_same_digits_and_leave_the_rest_alone(digits: EventSplits) -> None:
+def test_further_views_show_the_same_digits_and_change_nothing_else(digits: EventSplits) -> None:
     more = simulate_digits(seed=0, views=2)
     assert len(more.training) == 1800
     assert np.array_equal(more.training.labels, np.tile(digits.training.labels, 2))
@@ -116,7 +116,7 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], match: str) -> Non
     assert_one_sentence(str(caught.value))
 
 
-def test_a_missing_scikit_learn_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_scikit_learn_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(InputError, match=r"needs scikit-learn, .* install agreestop\[learn\]") as caught:
         simulate_digits()
@@ -133,6 +133,6 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_density_is_the_share_of_active_inputs_whatever_they_count() -> None:
+def test_density_is_the_share_of_cells_that_are_not_zero() -> None:
     counts = np.array([0, 7, 0, 0, 1, 0, 0, 0], np.uint8).reshape(1, 2, 1, 2, 2)
     assert EventData("counts", True, counts, np.zeros(1, np.int64), ("a",), "made by hand").density == 0.25

@@ -42,7 +42,7 @@ def parts(data: EventSplits) -> tuple[EventData, EventData, EventData]:
 
 
 def some_performances(gesture: str, count: int = 6) -> list[Performance]:
-    """The first inputs, with this gesture in place of their own."""
+    """The first inputs, with this gesture instead of their own."""
     return [replace(draw_performance(number, 0), gesture=GESTURES.index(gesture), cadence=1.0) for number in range(count)]
 
 
@@ -79,7 +79,7 @@ def test_an_input_does_not_depend_on_the_others_nor_on_the_processes(few: EventS
             assert np.array_equal(part.labels, whole.labels[: len(part)])
 
 
-def test_fewer_frames_are_the_first_of_more(few: EventSplits) -> None:
+def test_a_shorter_input_has_the_same_first_frames(few: EventSplits) -> None:
     start = simulate_gestures(seed=0, sizes=(1, 1, 1), downsample=1, steps=4)
     assert np.array_equal(start.pool.inputs, few.pool.inputs[:1, :4])
 
@@ -172,7 +172,7 @@ def test_clapping_hands_meet_in_the_middle() -> None:
         assert np.allclose(tips[:, LEFT, 1:], tips[:, RIGHT, 1:])
 
 
-def test_rolling_forearms_turn_about_each_other() -> None:
+def test_rolling_forearms_turn_around_each_other() -> None:
     for performance in some_performances("arm roll"):
         tips = hands(performance)
         up, near = (tips[:, RIGHT] - tips[:, LEFT])[:, 1:].T
@@ -199,16 +199,16 @@ def test_the_guitar_is_strummed_by_the_right_hand_and_held_by_the_left() -> None
 
 def test_other_gestures_are_six_motions_none_of_them_another_gesture() -> None:
     first = draw_performance(0, 0)
-    choices = [(place + 0.5) / len(OTHERS) for place in range(len(OTHERS))]
+    choices = [(index + 0.5) / len(OTHERS) for index in range(len(OTHERS))]
     others = [replace(first, gesture=10, wander=(*first.wander[:3], choice, *first.wander[4:])) for choice in choices]
     named = [replace(first, gesture=gesture) for gesture in range(10)]
     ways = [hands(replace(performance, phase=0.0, cadence=1.0)) for performance in named + others]
-    for place, way in enumerate(ways):
-        for other in ways[:place]:
+    for index, way in enumerate(ways):
+        for other in ways[:index]:
             assert np.abs(way - other).max() > 0.15
 
 
-def test_pictures_are_intensities_and_finer_ones_show_the_same() -> None:
+def test_images_are_intensities_at_every_resolution() -> None:
     for number in range(4):
         performance = draw_performance(number, 0)
         coarse, fine = (np.array(list(render_frames(performance, [1.0, 2.0], (side, side)))) for side in (64, 256))

@@ -1,4 +1,4 @@
-"""mnist-dvs-sim, on files in MNIST's format with made-up digits: parts that share nothing, and damaged files that are said."""
+"""mnist-dvs-sim, on files in MNIST's format with made-up digits: parts that share nothing, and damaged files that are reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(path: Path, array: NDArray[Any]) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Bars at the place of their class, 30 for training and 12 for the test, some files gzipped."""
+    """Bars at a height that depends on the class, 30 for training and 12 for the test; some files are gzipped."""
     for part, count in (("train", 30), ("t10k", 12)):
         labels = np.arange(count) % 10
         images = np.zeros((count, 28, 28))
@@ -48,7 +48,7 @@ def test_the_seed_decides_everything(folder: Path) -> None:
     assert not np.array_equal(one.pool.inputs, other.pool.inputs)
 
 
-def test_what_is_missing_or_damaged_is_said(folder: Path) -> None:
+def test_what_is_missing_or_damaged_is_reported(folder: Path) -> None:
     with pytest.raises(InputError, match="40 training digits are asked for"):
         simulate_mnist(folder, 0, (30, 10, 5))
     labels = folder / "t10k-labels-idx1-ubyte"

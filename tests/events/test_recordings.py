@@ -170,7 +170,7 @@ def test_an_event_that_begins_like_a_header_is_an_event(tmp_path: Path) -> None:
     assert read.skipped == Skipped(special=1)
 
 
-def test_small_packets_and_room_to_spare(tmp_path: Path) -> None:
+def test_small_packets_with_unused_capacity(tmp_path: Path) -> None:
     recording = some_events(FORMATS["aedat3"], 50)
     content, start = aedat3.HEADER, 0
     for number in (0, 1, 3, 0, 20, 26):
@@ -187,7 +187,7 @@ def test_small_packets_and_room_to_spare(tmp_path: Path) -> None:
 
 
 @every_format
-def test_a_reader_needs_few_bytes_an_event(form: Format, tmp_path: Path) -> None:
+def test_a_reader_needs_few_bytes_for_each_event(form: Format, tmp_path: Path) -> None:
     n = 400_000
     form.write(tmp_path / "a", some_events(form, n))
     tracemalloc.start()
@@ -226,7 +226,7 @@ def test_times_that_run_backwards_are_ordered_and_counted(form: Format, tmp_path
     assert read.skipped == Skipped()
 
 
-def test_events_beyond_the_sensor_are_counted(tmp_path: Path) -> None:
+def test_events_outside_the_sensor_are_counted(tmp_path: Path) -> None:
     read = read_n_mnist(bytes((34, 0, 0, 0, 1)) + bytes((0, 240, 0, 0, 2)) + bytes((33, 33, 0, 0, 3)))
     assert_same(read, make([33], [33], [False], [3], (34, 34)))
     assert read.skipped == Skipped(outside=2)
@@ -237,7 +237,7 @@ def test_events_beyond_the_sensor_are_counted(tmp_path: Path) -> None:
     assert cut.skipped == Skipped(outside=1)
 
 
-def test_events_that_are_no_polarity_are_counted(tmp_path: Path) -> None:
+def test_events_without_polarity_are_counted(tmp_path: Path) -> None:
     words = [(0, 1), (1 << 15, 2), (1 << 31, 3), (2, 4)]
     (tmp_path / "a").write_bytes(aedat2.HEADER + b"".join(struct.pack(">II", *word) for word in words))
     assert read_aedat2(tmp_path / "a").skipped == Skipped(special=2)
@@ -281,15 +281,15 @@ def test_any_bytes_are_read_or_refused(form: Format, folder: Path, content: byte
 
 
 @every_format
-@given(place=st.integers(0, 10_000), value=st.integers(0, 255))
+@given(index=st.integers(0, 10_000), value=st.integers(0, 255))
 @settings(deadline=None, max_examples=80)
-def test_a_changed_byte_is_read_or_refused(form: Format, folder: Path, place: int, value: int) -> None:
+def test_a_changed_byte_is_read_or_refused(form: Format, folder: Path, index: int, value: int) -> None:
     if not (folder / f"{form.event}{form.size}").exists():
         form.write(folder / f"{form.event}{form.size}", some_events(form, 12))
     content = bytearray((folder / f"{form.event}{form.size}").read_bytes())
-    content[place % len(content)] = value
+    content[index % len(content)] = value
     read = read_anything(form, folder, bytes(content))
-    if read is not None and place % len(content) >= len(content) - 12 * form.event:
+    if read is not None and index % len(content) >= len(content) - 12 * form.event:
         assert len(read) + read.skipped.outside + read.skipped.special == 12
 
 
@@ -314,7 +314,7 @@ PACKETS = {
     "no size": (2, 0, 0, 1, 1),
     "negative capacity": (1, 8, 0, -1, 0),
     "negative number": (1, 8, 0, 1, -1),
-    "more than its room": (1, 8, 0, 1, 2),
+    "more than its capacity": (1, 8, 0, 1, 2),
     "negative overflow": (1, 8, -1, 1, 1),
     "negative type": (-1, 8, 0, 1, 1),
     "long events": (1, 16, 0, 1, 1),
@@ -322,7 +322,7 @@ PACKETS = {
 
 
 @pytest.mark.parametrize(("kind", "size", "overflow", "capacity", "number"), PACKETS.values(), ids=PACKETS.keys())
-def test_a_packet_that_cannot_be_is_refused(tmp_path: Path, kind: int, size: int, overflow: int, capacity: int, number: int) -> None:
+def test_an_impossible_packet_is_refused(tmp_path: Path, kind: int, size: int, overflow: int, capacity: int, number: int) -> None:
     write_aedat3(tmp_path / "a", some_events(FORMATS["aedat3"], 5))
     content = (tmp_path / "a").read_bytes() + struct.pack("<hhiiiiii", kind, 1, size, 4, overflow, capacity, number, number) + bytes(80)
     (tmp_path / "a").write_bytes(content)
@@ -365,7 +365,7 @@ def test_other_files_are_refused(tmp_path: Path, read: Callable[[Any], object], 
 
 
 @pytest.mark.parametrize("read", [read_aedat2, read_aedat3, read_n_mnist, read_gesture_labels])
-def test_a_missing_file_is_said(read: Callable[[Any], object], tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(read: Callable[[Any], object], tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path, str(tmp_path) + "\0"):
         with pytest.raises(InputError, match=r"there is no file .*: check the path"):
             read(path)
@@ -374,7 +374,7 @@ def test_a_missing_file_is_said(read: Callable[[Any], object], tmp_path: Path) -
 # recordings in memory
 
 
-def test_a_recording_is_checked_in_one_place() -> None:
+def test_a_recording_is_checked_and_sorted() -> None:
     recording = make([3, -1, 0, 5, 2], [0, 0, -7, 0, 4], [True] * 5, [5, 4, 3, 2, 1], (5, 5))
     assert recording.time.tolist() == [1, 5]
     assert recording.x.tolist() == [2, 3]
@@ -401,7 +401,7 @@ def test_a_window_is_cut_at_its_ends() -> None:
 
 ARRAYS = np.arange(3)
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
-    "float places": (lambda: checked_recording([0.5], [0], [True], [0], (4, 4)), "x has dtype float64: give integers"),
+    "float coordinates": (lambda: checked_recording([0.5], [0], [True], [0], (4, 4)), "x has dtype float64: give integers"),
     "float times": (lambda: checked_recording([0], [0], [True], [0.5], (4, 4)), "time has dtype float64: give integers"),
     "polarity of 0 and 1": (lambda: checked_recording([0], [0], [1], [0], (4, 4)), "polarity has dtype int64: give booleans"),
     "lengths": (

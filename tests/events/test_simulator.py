@@ -1,4 +1,4 @@
-"""The simulated camera: as a plain loop over pixels has it, and as its settings promise."""
+"""The simulated camera: equal to a plain loop over pixels, and true to its settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def still(steps: int) -> Floats:
 
 
 def blank(n: int, steps: int, sensor: Sensor, size: tuple[int, int] = (10, 10), seed: int = 0) -> Booleans:
-    """What the sensor makes of nothing at all."""
+    """Events of the sensor in front of an empty image."""
     return simulate_events(np.zeros((n, 1, 1)), still(steps), size, sensor, seed)
 
 
@@ -163,8 +163,8 @@ def test_an_input_does_not_depend_on_its_batch() -> None:
     some = simulate_events(images[numbers], circular_path(numbers, 30, seed=6), (10, 10), sensor, 2, inputs=numbers)
     assert np.array_equal(some, whole[numbers])
     for number in numbers:
-        alone = simulate_events(images[[number]], path[[number]], (10, 10), sensor, 2, inputs=[number])
-        assert np.array_equal(alone[0], whole[number])
+        single = simulate_events(images[[number]], path[[number]], (10, 10), sensor, 2, inputs=[number])
+        assert np.array_equal(single[0], whole[number])
 
 
 def test_the_past_does_not_depend_on_the_future() -> None:
@@ -173,10 +173,10 @@ def test_the_past_does_not_depend_on_the_future() -> None:
     assert np.array_equal(simulate_events(images, path[:, :13], (6, 6), SENSORS["all"], 0), long[:, :12])
 
 
-def test_memory_beside_the_result_does_not_grow_with_the_steps() -> None:
+def test_extra_memory_does_not_grow_with_the_steps() -> None:
     images = some_images(50, 8, 8)
 
-    def beside(steps: int) -> int:
+    def extra(steps: int) -> int:
         path = circular_path(1, steps)
         tracemalloc.start()
         events = simulate_events(images, path, (16, 16), Sensor(), 0)
@@ -184,5 +184,5 @@ def test_memory_beside_the_result_does_not_grow_with_the_steps() -> None:
         tracemalloc.stop()
         return peak - events.nbytes
 
-    beside(5)
-    assert beside(200) < 1.2 * beside(20)
+    extra(5)
+    assert extra(200) < 1.2 * extra(20)

@@ -1,4 +1,4 @@
-"""Random numbers by address: SplitMix64 as published, uniform, and the same for an input whatever stands beside it."""
+"""Random numbers by address: SplitMix64 as published, uniform, and independent of the other inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_words_are_those_of_splitmix64() -> None:
 def test_words_agree_with_plain_integers() -> None:
     numbers = [0, 5, 2**40]
     words = draw_words(stream_keys(7, Purpose.PATH, numbers), 10, 4)
-    expected = [[draw(7, Purpose.PATH, number, place) for place in range(10, 14)] for number in numbers]
+    expected = [[draw(7, Purpose.PATH, number, index) for index in range(10, 14)] for number in numbers]
     assert words.tolist() == expected
 
 

@@ -35,22 +35,22 @@ def check_finite(values: NDArray[Any], name: str) -> None:
     """Refuse NaN and infinity, without a temporary the size of the array."""
     if values.size and not (values.min() > -np.inf and values.max() < np.inf):
         where = np.unravel_index(int(np.argmin(np.isfinite(values))), values.shape)
-        place = ", ".join(str(int(i)) for i in where)
+        index = ", ".join(str(int(i)) for i in where)
         hint = ""
         if values[where] == -np.inf and name == "log_confidence":
             hint = (
                 "; a confidence of exactly 0 has no finite logarithm, so clip probabilities first, or take logits through log_confidence()"
             )
-        raise InputError(f"{name} holds {values[where]} at [{place}]: every value must be finite{hint}.")
+        raise InputError(f"{name} holds {values[where]} at [{index}]: every value must be finite{hint}.")
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """A finite real number, and no truth value."""
+    """Whether a value is a finite real number; a boolean is not."""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """A whole number of an integer type, and no truth value."""
+    """Whether a value is an integer; a boolean is not."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and the folders they lie in."""
+"""Files that are written completely or not at all, and folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .errors import InputError
 
 @contextmanager
 def atomic_writer(path: str | PathLike[str]) -> Iterator[BinaryIO]:
-    """A binary file beside `path` that takes its place once everything is written and on disk."""
+    """A binary file next to `path`, which replaces `path` once everything is written and on disk."""
     target = Path(path)
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
@@ -44,7 +44,7 @@ def _umask() -> int:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, where they are not there yet."""
+    """Make a folder and its parents, unless they exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

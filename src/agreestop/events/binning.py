@@ -1,12 +1,12 @@
-"""Events into steps: a recording as T pictures of which pixels fired, or how often.
+"""Binning: a recording as T frames of the pixels that fired, or of how often they fired.
 
     by time   step of an event at time t:           ⌊(t - start) T / (stop - start)⌋ for a window start <= t < stop
     by count  step of the i-th of n events, from 0:  the k with ⌊k n / T⌋ <= i < ⌊(k + 1) n / T⌋
-    place     an event at (y, x) of a crop of h × w pixels from (top, left) falls on the pixel
+    cell      an event at (y, x) of a crop of h × w pixels from (top, left) falls into the cell
               (⌊(y - top) H / h⌋, ⌊(x - left) W / w⌋) of H × W, ON before OFF
 
-All is integer arithmetic, so that every event inside window and crop falls into exactly one cell. Beside the result, memory holds
-about 40 bytes an event.
+All arithmetic is on integers, so every event inside window and crop falls into exactly one cell. In addition to the result, memory holds
+about 40 bytes for each event.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from agreestop.common.errors import InputError
 
 from .formats.recording import Recording
 
-MOST = 255  # events of one cell and polarity that a step can tell
-CELLS = 2**21  # counted together
+MOST = 255  # the largest count of events in a cell and step
+CELLS = 2**21  # cells that are counted together
 MOST_CELLS = 2**33
 
 
@@ -35,16 +35,16 @@ def bin_events(
     binary: bool = True,
     window: tuple[int, int] | None = None,
 ) -> NDArray[Any]:
-    """Events (T, 2, H, W), ON before OFF: bool where a pixel fired, or with binary=False uint8 counts, which stay at 255 beyond it.
+    """Events (T, 2, H, W), ON before OFF: bool where a pixel fired, or with binary=False uint8 counts, which stop at 255.
 
     steps   T
-    by      "time": steps of equal length; "count": steps of equally many of the events inside window and crop
-    crop    (top, left, height, width) of the part of the sensor to keep; the whole sensor unless told
-    size    (H, W) to which the crop is brought down; the crop's own unless told
-    window  (start, stop) in the recording's microseconds; from the first event to the last unless told. A window longer than
-            the recording leaves its last steps empty
+    by      "time": steps of equal length; "count": steps with equal numbers of the events inside window and crop
+    crop    (top, left, height, width) of the part of the sensor to keep; default: the whole sensor
+    size    (H, W) to which the crop is reduced; default: the size of the crop
+    window  (start, stop) in the recording's microseconds; default: from the first event to the last. If the window is longer than
+            the recording, the last steps are empty
 
-    A recording of MNIST-DVS at scale 4, whose digit stays within 52 × 52 pixels about the sensor's centre:
+    Example: in a recording of MNIST-DVS at scale 4 the digit stays within 52 × 52 pixels around the sensor's centre, so
     bin_events(recording, 80, crop=(37, 41, 52, 52), size=(26, 26)).
     """
     count = as_count(steps, "steps")
@@ -83,17 +83,17 @@ def bin_events(
         some = bounds[first : first + group + 1]
         if some[0] == some[-1]:
             continue
-        places = cells[some[0] : some[-1]] + np.repeat(np.arange(len(some) - 1) * frame, np.diff(some))
+        positions = cells[some[0] : some[-1]] + np.repeat(np.arange(len(some) - 1) * frame, np.diff(some))
         target = frames[first : first + group].reshape(-1)
         if binary:
-            target[places] = True
+            target[positions] = True
         else:
-            target[:] = np.minimum(np.bincount(places, minlength=target.size), MOST)
+            target[:] = np.minimum(np.bincount(positions, minlength=target.size), MOST)
     return frames.reshape(count, 2, rows, columns)
 
 
 def _even_parts(length: int, parts: int, up: bool = False) -> Integers:
-    """k · length / parts for k = 0..parts, rounded down or up, with no product beyond 64 bits."""
+    """k · length / parts for k = 0..parts, rounded down or up, without a product of more than 64 bits."""
     each, rest = divmod(length, parts)
     numbers = np.arange(parts + 1)
     share = -(-numbers * rest // parts) if up else numbers * rest // parts

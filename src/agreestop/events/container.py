@@ -1,11 +1,11 @@
-"""Events: inputs of T steps that keep only what is not zero.
+"""Events: inputs of T steps, stored without their zeros.
 
     position of an event     i = flat index of its cell within one step, 0 <= i < cells, cells = product of shape[2:]
     events of step t of      indices[pointers[n T + t] : pointers[n T + t + 1]], in increasing order;
     input n                  their values stand at the same positions of `values`, or are all True where `values` is None
 
 A dense array (n, T, ...) is accepted wherever an `Events` is. `from_dense` and `to_dense` are inverses of each other, the dtype
-included (only the sign of a zero is lost). Both work on blocks of rows, so they need little memory beside the result.
+included (only the sign of a zero is lost). Both work on blocks of rows, so they need little extra memory.
 """
 
 from __future__ import annotations
@@ -175,10 +175,10 @@ def dense_rows(x: ArrayLike | Events, index: RowIndex) -> NDArray[Any]:
 
 
 def input_ids(x: ArrayLike | Events) -> NDArray[np.uint64]:
-    """A hash (n,) of each input, the same for an array and the `Events` made of it, whatever other inputs stand beside it.
+    """A hash (n,) of each input, the same for an array and for the `Events` made from it, and independent of the other inputs.
 
     The hash adds up one word for each event, which is mixed from its position and its value as float64 (see `common.splitmix`), and
-    mixes the sum with the shape (T, ...). Inputs that differ get different hashes but for a chance of 2^-64 a pair.
+    mixes the sum with the shape (T, ...). Two different inputs get the same hash with a probability of about 2^-64.
     """
     inputs = as_inputs(x)
     shape = inputs.shape

@@ -5,11 +5,11 @@
     m_t(u) = L_t(u) where pixel u fires or rests,  m_{t-1}(u) - leak θ_on(u) elsewhere
 
 Here m is the level that a pixel remembers from its last event, and θ_on, θ_off are the contrast threshold with the mismatch
-of that pixel, one pattern for the camera and so the same for every input. A pixel that has fired rests for the refractory
-time, silent and following the light. It makes one event a step at most, so a change of many thresholds within a step
-is one event. The model is that of Lichtsteiner, Posch and Delbruck (2008), with the noise of Hu, Liu and Delbruck (2021).
+of that pixel: one pattern for the camera, the same for every input. A pixel that has fired rests for the refractory time: it is silent
+and its memory follows the light. It makes at most one event in a step, so a change of many thresholds within a step is one event.
+The model is that of Lichtsteiner, Posch and Delbruck (2008), with the noise of Hu, Liu and Delbruck (2021).
 
-What comes out for an input depends on the seed and on the input's number, never on the batch it is in.
+The events of an input depend on the seed and on the input's number, never on the batch it is in.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from numpy.typing import ArrayLike
 
 from agreestop.common.arrays import Booleans, Floats, Integers, as_floats, as_size, check_finite, is_integer, is_number
 from agreestop.common.errors import InputError
+from agreestop.common.splitmix import Words
 
-from .streams import Purpose, Words, as_numbers, draw_normals, draw_uniforms, draw_words, stream_keys
+from .streams import Purpose, as_numbers, draw_normals, draw_uniforms, draw_words, stream_keys
 
 ON, OFF = 0, 1  # the channels
-LEAST_THRESHOLD = 0.1  # of the contrast: no pixel's mismatch takes it lower
+LEAST_THRESHOLD = 0.1  # the lowest threshold of a pixel, as a share of the contrast
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,9 @@ class Sensor:
     contrast    change of log-intensity that makes an event, θ
     mismatch    standard deviation of θ between pixels, in the same unit
     refractory  steps that a pixel rests after an event, 0 for none
-    leak        rate of the ON events of a pixel that sees no change: its memory sinks by this share of θ_on each step
+    leak        rate of the ON events of a pixel that sees no change: its memory falls by this share of θ_on in each step
     shot_noise  rate of noise events of either polarity (Poisson; a pixel that draws several in a step shows one)
-    dark        light that reaches a pixel where the image is black, beside 1 where it is white
+    dark        light that reaches a pixel where the image is black; where it is white, 1 more does
     """
 
     contrast: float = 0.2
@@ -83,10 +84,10 @@ def simulate_events(
     """Events (n, T, 2, H, W), ON before OFF, of images (n, h, w) that move along a path (n or 1, T+1, 2).
 
     size    the sensor's (H, W)
-    inputs  the numbers of the inputs (n,), which choose their noise; 0..n-1 unless told
+    inputs  the numbers of the inputs (n,), which choose their noise; default: 0..n-1
 
-    See `move_images` for images, path, scale and background. Beside the result, memory holds one frame of intensities and of
-    each state for every input, however many steps there are.
+    See `move_images` for images, path, scale and background. In addition to the result, memory holds one frame of intensities and of
+    each state for every input, independent of the number of steps.
     """
     frames = move_images(images, path, size, scale, background)
     n, steps = len(np.asarray(images)), np.shape(path)[1] - 1
@@ -102,17 +103,17 @@ def simulate_events(
 def watch_frames(frames: Iterator[Floats], sensor: Sensor, seed: int, numbers: Integers) -> Iterator[Booleans]:
     """The events (n, 2, H, W) of the steps 1..T, one after the other, of frames of intensities (n, H, W) at the times 0..T.
 
-    numbers: of the inputs (n,), which choose their noise. Nothing is kept but one frame of each state for every input.
+    The numbers of the inputs (n,) choose their noise. Only one frame of each state is kept for every input.
     """
     level = _log_intensity(next(frames), sensor)
     threshold = sensor.thresholds((level.shape[1], level.shape[2]), seed)
-    sinking = sensor.leak * threshold[ON]
+    fall = sensor.leak * threshold[ON]
     memory = level - _leaked_before(level, threshold, sensor, seed, numbers)
     rest = np.zeros(level.shape, dtype=np.int16)
     noise = stream_keys(seed, Purpose.SHOT_NOISE, numbers)
     for step, frame in enumerate(frames):
         level = _log_intensity(frame, sensor)
-        memory -= sinking
+        memory -= fall
         change = level - memory
         ready = rest == 0
         events = np.empty((len(level), 2, *level.shape[1:]), dtype=bool)
@@ -132,14 +133,14 @@ def move_images(images: ArrayLike, path: ArrayLike, size: tuple[int, int], scale
     """The intensities (n, H, W) that the sensor sees at times 0..T, one frame after the other.
 
     images      (n, h, w), from 0 for black to 1 for white
-    path        (n, T+1, 2), or (1, T+1, 2) where all move alike: how far (down, right), in the sensor's pixels, an image's
-                centre is from the sensor's at each time
+    path        (n, T+1, 2), or (1, T+1, 2) where all images move alike: the offset (down, right), in the sensor's pixels, of the
+                image's centre from the sensor's centre at each time
     size        the sensor's (H, W)
     scale       how many of the sensor's pixels a pixel of the image is wide
     background  the intensity beyond an image's edge
 
     I_t(y, x) = Σ_{j,k} Λ((y - y_{t,j}) / scale) Λ((x - x_{t,k}) / scale) image(j, k), with Λ(z) = max(0, 1 - |z|) and (y_{t,j}, x_{t,k})
-    the place of the image's pixel (j, k) at time t: bilinear interpolation, for any fraction of a pixel.
+    the position of the image's pixel (j, k) at time t: bilinear interpolation, for any fraction of a pixel.
     """
     pictures = as_floats(images, "images")
     if pictures.ndim != 3 or pictures.size == 0:
@@ -167,13 +168,13 @@ def _frames(pictures: Floats, shifts: Floats, size: tuple[int, int], scale: floa
     for moment in range(shifts.shape[1]):
         rows = _hat_weights(size[0], pictures.shape[1], shifts[:, moment, 0], scale)
         columns = _hat_weights(size[1], pictures.shape[2], shifts[:, moment, 1], scale)
-        yield np.maximum(rows @ pictures @ columns.swapaxes(1, 2) + background, 0.0)  # rounding could leave less than nothing
+        yield np.maximum(rows @ pictures @ columns.swapaxes(1, 2) + background, 0.0)  # rounding could make it negative
 
 
 def _hat_weights(pixels: int, points: int, shift: Floats, scale: float) -> Floats:
     """Λ((y - y_j) / scale) along one axis, (n or 1, pixels, points), for the sensor's pixels y and the image's points j."""
-    place = (np.arange(pixels) - (pixels - 1) / 2 - shift[:, None]) / scale + (points - 1) / 2
-    return np.maximum(0.0, 1.0 - np.abs(place[:, :, None] - np.arange(points)))
+    position = (np.arange(pixels) - (pixels - 1) / 2 - shift[:, None]) / scale + (points - 1) / 2
+    return np.maximum(0.0, 1.0 - np.abs(position[:, :, None] - np.arange(points)))
 
 
 def _log_intensity(frame: Floats, sensor: Sensor) -> Floats:
@@ -181,7 +182,7 @@ def _log_intensity(frame: Floats, sensor: Sensor) -> Floats:
 
 
 def _leaked_before(level: Floats, threshold: Floats, sensor: Sensor, seed: int, numbers: Integers) -> Floats:
-    """How far each memory has sunk when the recording begins: a leaking camera has been on, its pixels anywhere between two leak events."""
+    """How far each memory has fallen before the recording begins: the camera was on, and each pixel is between two leak events."""
     if not sensor.leak:
         return np.zeros_like(level)
     share = draw_uniforms(stream_keys(seed, Purpose.LEAK, numbers), 0, level[0].size)
@@ -189,7 +190,7 @@ def _leaked_before(level: Floats, threshold: Floats, sensor: Sensor, seed: int, 
 
 
 def _add_shot_noise(on: Booleans, off: Booleans, ready: Booleans, rate: float, streams: Words, step: int) -> None:
-    """Noise events where a pixel is ready and has made none: either polarity with probability (1 - exp(-2 rate)) / 2."""
+    """Noise events where a pixel is ready and has not fired: each polarity with probability (1 - exp(-2 rate)) / 2."""
     pixels = ready[0].size
     words = draw_words(streams, step * pixels, pixels).reshape(ready.shape)
     bound = int(-math.expm1(-2.0 * rate) / 2.0 * 2.0**64)

@@ -1,32 +1,26 @@
-"""Random numbers by address: every input has a stream of its own, whatever else is drawn beside it.
+"""Random numbers by address: every input has its own stream, which does not depend on the other inputs.
 
     key_i = mix(mix(seed + γ (purpose + 1)) + γ (i + 1)),   draw_{i,j} = mix(key_i + γ (j + 1))
 
-`mix` is the finaliser of SplitMix64 and γ its increment (Steele, Lea and Flood, 2014), so the draws of one input are a
-SplitMix64 sequence that starts at a hashed place. Number j of input i follows from (seed, purpose, i, j) alone: a batch
-of any size and order gives the same numbers, and they are computed for all inputs at once.
+`mix` is the finaliser of SplitMix64 and γ its increment (`common.splitmix`), so the draws of one input are a SplitMix64 sequence that
+starts at a hashed state. Number j of input i depends only on (seed, purpose, i, j): a batch of any size and order gives the same
+numbers, and they are computed for all inputs at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agreestop.common.arrays import Floats, Integers, as_seed, is_integer
 from agreestop.common.errors import InputError
-
-Words: TypeAlias = NDArray[np.uint64]
-
-GAMMA = np.uint64(0x9E3779B97F4A7C15)
-FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+from agreestop.common.splitmix import GAMMA, Words, mix
 
 
 class Purpose(IntEnum):
-    """What a stream is for: numbers drawn for one purpose say nothing about those of another."""
+    """The purpose of a stream: numbers drawn for one purpose are independent of those for another."""
 
     MISMATCH = 0
     LEAK = 1
@@ -55,15 +49,14 @@ def as_numbers(inputs: int | Sequence[int] | Integers) -> Integers:
 
 
 def stream_keys(seed: int, purpose: Purpose, inputs: int | Sequence[int] | Integers) -> Words:
-    """Where the stream of every input starts, (n,)."""
-    start = _mix(np.array([as_seed(seed)], dtype=np.uint64) + GAMMA * np.array([purpose + 1], dtype=np.uint64))
-    return _mix(start + GAMMA * (as_numbers(inputs).astype(np.uint64) + np.uint64(1)))
+    """The state at which the stream of every input starts, (n,)."""
+    start = mix(np.array([as_seed(seed)], dtype=np.uint64) + GAMMA * np.array([purpose + 1], dtype=np.uint64))
+    return mix(start + GAMMA * (as_numbers(inputs).astype(np.uint64) + np.uint64(1)))
 
 
 def draw_words(keys: Words, first: int, count: int) -> Words:
-    """Draws first..first+count-1 of every stream, (n, count): whole numbers, uniform on 0..2^64-1."""
-    places = GAMMA * np.arange(first + 1, first + count + 1, dtype=np.uint64)
-    return _mix(keys[:, None] + places)
+    """Draws first..first+count-1 of every stream, (n, count): integers, uniform on 0..2^64-1."""
+    return mix(keys[:, None] + GAMMA * np.arange(first + 1, first + count + 1, dtype=np.uint64))
 
 
 def draw_uniforms(keys: Words, first: int, count: int) -> Floats:
@@ -75,13 +68,3 @@ def draw_normals(keys: Words, first: int, count: int) -> Floats:
     """Standard normal numbers (n, count) by Box and Muller, from draws 2 first..2 (first+count)-1."""
     pairs = draw_uniforms(keys, 2 * first, 2 * count).reshape(len(keys), count, 2)
     return np.sqrt(-2.0 * np.log1p(-pairs[..., 0])) * np.cos(2.0 * np.pi * pairs[..., 1])
-
-
-def _mix(words: Words) -> Words:
-    """SplitMix64's finaliser, in place: a one-to-one scrambling of 64-bit words."""
-    words ^= words >> np.uint64(30)
-    words *= FIRST
-    words ^= words >> np.uint64(27)
-    words *= SECOND
-    words ^= words >> np.uint64(31)
-    return words

@@ -89,7 +89,7 @@ def _write(path: Path, key: str, data: EventSplits) -> None:
 
 def _read(path: Path, key: str) -> EventSplits:
     """The parts in a file; any exception means that the file is not whole, or not the one that is looked for."""
-    with path.open("rb"):  # so that the system's own objections are told apart from damage
+    with path.open("rb"):  # raises the system's own errors first, which have their own warning
         arrays = read_mapped(path, "file of frames", "make it again", mmap=False)
     if arrays.pop("key") != key:
         raise ValueError("another key")

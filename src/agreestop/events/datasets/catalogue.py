@@ -81,7 +81,7 @@ def load(
 
 
 def check(name: str, folder: str | PathLike[str] | None = None) -> Check:
-    """Whether the files of a data set are there and whole: their number, their length, and the checksums of archives beside them."""
+    """Whether the files of a data set are there and whole: their number, their length, and the checksums of the archives in the folder."""
     findings = list(find(name).findings(None if folder is None else Path(folder)))
     found = tuple(sentence for kind, sentence in findings if kind == FOUND)
     problems = tuple(sentence for kind, sentence in findings if kind != FOUND)

@@ -1,20 +1,20 @@
 """AEDAT 2.0, the format that jAER writes for 128 × 128 sensors and in which MNIST-DVS is published.
 
-    lines that begin with '#', the first of them "#!AER-DAT2.0", each up to '\\n' and printable: the header
-    then 8 bytes an event, big-endian:
+    header: printable lines that begin with '#' and end with '\\n', the first of them "#!AER-DAT2.0"
+    then 8 bytes for each event, big-endian:
         uint32 address      bit 0      0 for ON, 1 for OFF
                             bits 1-7   x
                             bits 8-14  y
-                            bits 15-31 0; an external input or another device's address where not, which is skipped as special
+                            bits 15-31 0; other values are external inputs or addresses of other devices, skipped as special
         int32  timestamp    microseconds, which wrap around after 2^32 (71.6 minutes)
 
-Times are unwrapped: each event is taken to lie less than 2^31 µs (35.8 minutes) before or after the one before it in the file.
+Times are unwrapped: each event is taken to be less than 2^31 µs (35.8 minutes) before or after the one before it in the file.
 
 Coordinates are those of the address, x from the left and y from the top, which shows the digits of MNIST-DVS upright and unmirrored: of
 the eight ways to turn and mirror its first zero, this one comes closest to the zeros of MNIST.
 jAER itself draws x from the right and y from the bottom: a recording of a camera set up for its display is turned by 180 degrees here.
-That a cleared bit 0 is ON, as in jAER, was checked on a recording of MNIST-DVS: single events of pixels far from the digit, which leak
-currents make and which are ON, have it cleared in 93 of 100, and the events before the moving bright digit mostly have.
+We checked on a recording of MNIST-DVS that a cleared bit 0 is ON, as in jAER: single events of pixels far from the digit come from leak
+currents and are ON, and 93 of 100 of them have the bit cleared, as have most events in front of the moving bright digit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ UNPRINTABLE = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def read_aedat2(path: str | PathLike[str]) -> Recording:
-    """A recording of a 128 × 128 sensor. Memory: 13 bytes an event, and a few more where times run backwards."""
+    """A recording of a 128 × 128 sensor. Memory: 13 bytes for each event, and a few more where times run backwards."""
     special = 0
     with open_recording(path) as stream:
         _skip_header(stream, path)
@@ -87,7 +87,7 @@ def write_aedat2(path: str | PathLike[str], recording: Recording) -> None:
 
 
 def _skip_header(stream: BinaryIO, path: str | PathLike[str]) -> None:
-    """Go to the first event. A line that is not printable is no header: an event may begin with the byte of '#'."""
+    """Move to the first event. A line that is not printable is no header, because an event may begin with the byte of '#'."""
     line = stream.readline(LONGEST_LINE)
     if not line.startswith(VERSION) or not line.endswith(b"\n"):
         other = ", but AEDAT 3.1: use read_aedat3" if line.startswith(b"#!AER-DAT3") else f": it must begin with a line {VERSION.decode()}"
@@ -101,6 +101,6 @@ def _skip_header(stream: BinaryIO, path: str | PathLike[str]) -> None:
 
 
 def _unwrapped(stamps: NDArray[np.uint32], stamp: np.uint32, now: int) -> Integers:
-    """Full times of stamps that follow `stamp`, at the full time `now`, each less than 2^31 away from the one before."""
+    """Full times of stamps, each less than 2^31 from the one before; the stamp before the first one is `stamp`, at the full time `now`."""
     steps = np.diff(stamps, prepend=stamp).view(np.int32)
     return now + np.cumsum(steps, dtype=np.int64)

@@ -1,21 +1,21 @@
-"""AEDAT 3.1, the format of DVS128 Gesture's recordings, and the tables that say which gesture is when.
+"""AEDAT 3.1, the format of DVS128 Gesture's recordings, and the tables that list the gestures in a recording.
 
-    lines that begin with '#', the first "#!AER-DAT3.1", the last "#!END-HEADER", each up to '\\n': the header
+    header: lines that begin with '#' and end with '\\n', the first "#!AER-DAT3.1", the last "#!END-HEADER"
     then packets, little-endian:
         int16 type        1 for polarity events; other packets are skipped and counted
         int16 source
-        int32 size        bytes an event, 8 for polarity events
-        int32 offset      of the timestamp in an event
+        int32 size        bytes of an event, 8 for polarity events
+        int32 offset      offset of the timestamp in an event
         int32 overflow    how often the timestamps have run over 2^31
-        int32 capacity    the events that the packet has room for, and takes up in the file
-        int32 number      the events in it
-        int32 valid       those of them that are valid: not used, since each event says it itself
+        int32 capacity    the number of events that the packet can hold; it takes up as much in the file
+        int32 number      the number of events in it
+        int32 valid       the number of valid events in it: not used, because each event has its own mark
         polarity events of
             uint32 data       bit 0 valid, bit 1 polarity (1 for ON), bits 2-16 y, bits 17-31 x
             int32  timestamp  microseconds; the full time is timestamp + overflow · 2^31
 
-x counts from the left and y from the top. A packet whose header cannot be true (negative fields, more events than room, more than 1 GiB,
-polarity events that are not of 8 bytes) makes the file unreadable from there on, so it is refused.
+x counts from the left and y from the top. A packet with an impossible header (negative fields, more events than capacity, more than
+1 GiB, polarity events that do not have 8 bytes) makes the rest of the file unreadable, so the file is refused.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _HEAD = struct.Struct("<hhiiiiii")
 
 
 def read_aedat3(path: str | PathLike[str], size: tuple[int, int] = SIZE) -> Recording:
-    """A recording of a sensor of `size` (H, W). Memory: 13 bytes an event, and some four times the largest packet."""
+    """A recording of a sensor of `size` (H, W). Memory: 13 bytes for each event, and about four times the largest packet."""
     with open_recording(path) as stream:
         _skip_header(stream, path)
         left = bytes_left(stream)
@@ -125,7 +125,7 @@ class GestureLabel:
 
 
 def read_gesture_labels(path: str | PathLike[str]) -> tuple[GestureLabel, ...]:
-    """The gestures of a recording of DVS128 Gesture, from the file of labels beside it: a line of names, then a line for each."""
+    """The gestures of a recording of DVS128 Gesture, from its table: a line of column names, then a line for each gesture."""
     with open_recording(path) as stream:
         lines = stream.read().decode("utf-8-sig", errors="replace").splitlines()
     if not lines or lines[0].strip() != LABEL_COLUMNS:
@@ -146,7 +146,7 @@ def read_gesture_labels(path: str | PathLike[str]) -> tuple[GestureLabel, ...]:
 
 @dataclass
 class _Pending:
-    """Events read but not yet decoded: packets may be small, so that many are decoded together."""
+    """Events that are read but not yet decoded: packets may be small, so several are decoded together."""
 
     columns: Columns
     special: int = 0
@@ -179,10 +179,10 @@ class _Pending:
 
 
 def _checked_packet(path: str | PathLike[str], packet: _Packet) -> _Packet:
-    """The packet, if what it says of itself can be true."""
+    """The packet, if its header is possible."""
     body = packet.size * packet.capacity
     if packet.kind < 0 or packet.size < 1 or packet.overflow < 0 or not 0 <= packet.number <= packet.capacity or body > LARGEST_BODY:
-        wrong = f"{packet.number} events in room for {packet.capacity} of {packet.size} bytes"
+        wrong = f"{packet.number} events in a capacity of {packet.capacity} events of {packet.size} bytes"
     elif packet.kind == POLARITY and packet.size != EVENT:
         wrong = f"polarity events of {packet.size} bytes"
     else:
@@ -191,7 +191,7 @@ def _checked_packet(path: str | PathLike[str], packet: _Packet) -> _Packet:
 
 
 def _skip_header(stream: BinaryIO, path: str | PathLike[str]) -> None:
-    """Go to the first packet."""
+    """Move to the first packet."""
     line = stream.readline(LONGEST_HEADER)
     if not line.startswith(VERSION):
         other = ", but AEDAT 2.0: use read_aedat2" if line.startswith(b"#!AER-DAT2") else f": it must begin with a line {VERSION.decode()}"

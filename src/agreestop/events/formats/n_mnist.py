@@ -1,16 +1,15 @@
-"""N-MNIST's files: recordings of 34 × 34 pixels with 5 bytes an event, big-endian, and nothing else.
+"""N-MNIST's files: recordings of 34 × 34 pixels with 5 bytes for each event, big-endian, and nothing else.
 
     uint8   x
     uint8   y
     1 bit   polarity, 1 for ON
     23 bits time in microseconds, up to 8.4 s
 
-x counts from the left and y from the top, which shows the digits upright and unmirrored. That a set bit is ON was checked on 1,100 of
-the recordings: single events of pixels at the border, which leak currents make and which are ON, have it set in 99 of 100. The moving
-digits then make ON events behind them, as if darker than their ground.
+x counts from the left and y from the top, which shows the digits upright and unmirrored. We checked on 1,100 recordings that a set bit is
+ON: single events of pixels at the border come from leak currents and are ON, and 99 of 100 of them have the bit set. The moving digits then
+make ON events behind them, as if they were darker than their background.
 
-The files have no header, so that a file of any other kind reads as events, most of them beyond the sensor: look at `skipped.outside`
-where a file is in doubt.
+The files have no header, so a file of any other kind reads as events, most of them outside the sensor: `skipped.outside` counts them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ LATEST_STAMP = 2**23 - 1
 
 
 def read_n_mnist(source: str | PathLike[str] | bytes) -> Recording:
-    """The recording in a file, or in the bytes of one. Memory: 13 bytes an event, and a few more where times run backwards."""
+    """The recording in a file, or in the bytes of one. Memory: 13 bytes for each event, and a few more where times run backwards."""
     if isinstance(source, bytes):
         columns = Columns(len(source) // EVENT)
         step = EVENT * BLOCK

@@ -1,16 +1,16 @@
-"""Recordings of event cameras: single events with place, polarity and time, as the readers of all file formats hand them on.
+"""Recordings of event cameras: single events with position, polarity and time, the result of the readers of all file formats.
 
-Whatever a file holds, its reader gives a `Recording` or an `InputError`; nothing is left out or moved without being counted.
+Whatever a file holds, its reader gives a `Recording` or an `InputError`; every event that is left out or moved is counted.
 
-    event beyond the sensor                  left out, counted in `skipped.outside`
+    event outside the sensor                 left out, counted in `skipped.outside`
     event that is no valid polarity event    left out, counted in `skipped.special`
     packet of another kind                   left out, counted in `skipped.packets`
-    file cut off in the last event, packet   what is whole is kept; the bytes of the rest are `skipped.cut_bytes`, and the events that a cut
-                                             packet announces and the file does not hold are `skipped.missing`
-    time that runs backwards                 all events are kept and put in the order of their times, those of one time in the order of the
-                                             file; `reordered` counts the events that are earlier than the event before them in the file
-    counter of time that wraps around        unwrapped, where the format says how far the counter runs
-    no event of the sensor at all            refused in a sentence; only a file with no content beside its header is an empty recording
+    file cut off in its last event, packet   whole events are kept; `skipped.cut_bytes` counts the bytes of the rest, `skipped.missing` the
+                                             events that a cut packet announces and the file does not hold
+    time that runs backwards                 all events are kept and sorted by time, events of one time in the order of the file;
+                                             `reordered` counts the events that are earlier than the event before them in the file
+    time counter that wraps around           unwrapped, where the format defines its range
+    no event of the sensor at all            refused in a sentence; only a file without content after its header is an empty recording
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from agreestop.common.errors import InputError
 Coordinates: TypeAlias = NDArray[np.uint16]
 
 LONGEST_SIDE = 2**15
-LATEST = 2**62  # so that a difference of two times is an int64 as well
-BLOCK = 2**16  # events decoded together: they stay in the cache
+LATEST = 2**62  # the difference of two times still fits an int64
+BLOCK = 2**16  # events decoded together: they fit the processor's cache
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """What a reader left out.
+    """Counts of what a reader left out.
 
-    outside    events beyond the sensor
+    outside    events outside the sensor
     special    events that are no valid polarity events: external inputs, addresses of other devices, events marked invalid
     packets    packets of other kinds than polarity events
     cut_bytes  bytes at the end of the file that make no whole event
@@ -59,14 +59,14 @@ NOTHING = Skipped()
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """n events of a sensor of H × W pixels, in the order of their times, all of them on the sensor: make one with `checked_recording`.
+    """n events of a sensor of H × W pixels, sorted by time, all of them on the sensor: make one with `checked_recording`.
 
     x, y       (n,) uint16: the column from the left, the row from the top
-    polarity   (n,) bool: True where the light grew (ON), False where it fell (OFF)
+    polarity   (n,) bool: True where the light increased (ON), False where it decreased (OFF)
     time       (n,) int64, microseconds, never decreasing
     size       (H, W)
     skipped    what was left out
-    reordered  events that came earlier than the event before them, before they were put in order
+    reordered  events that were earlier than the event before them, before they were sorted
     """
 
     x: Coordinates
@@ -82,11 +82,11 @@ class Recording:
 
     @property
     def span(self) -> tuple[int, int]:
-        """From the first event's time to the microsecond after the last's; (0, 0) where there are no events."""
+        """The time of the first event, and the microsecond after the last event; (0, 0) where there are no events."""
         return (int(self.time[0]), int(self.time[-1]) + 1) if len(self) else (0, 0)
 
     def between(self, start: int, stop: int) -> Recording:
-        """The events of start <= time < stop, which share this recording's memory; `skipped` and `reordered` stay those of the whole."""
+        """The events of start <= time < stop, as views; `skipped` and `reordered` are those of the whole recording."""
         if not (is_integer(start) and is_integer(stop) and -LATEST <= start < stop <= LATEST):
             raise InputError(f"the window is {start!r} to {stop!r}: give two whole numbers of microseconds, the later one last.")
         first, last = np.searchsorted(self.time, (start, stop))
@@ -97,7 +97,7 @@ class Recording:
 def checked_recording(
     x: ArrayLike, y: ArrayLike, polarity: ArrayLike, time: ArrayLike, size: tuple[int, int], skipped: Skipped = NOTHING
 ) -> Recording:
-    """A recording of these events (n,): those beyond the sensor are left out, the rest put in the order of their times, and both counted.
+    """A recording of events (n,): events outside the sensor are left out, the others are sorted by time, and both are counted.
 
     Coordinates and times are integers, polarities booleans. Arrays that need no change are not copied.
     """
@@ -142,16 +142,16 @@ def _as_integers(values: ArrayLike, name: str) -> NDArray[Any]:
 
 
 def _below(values: NDArray[Any], bound: int) -> bool:
-    """Whether all values are from 0 to bound - 1: a pass for each end, with no array beside."""
+    """Whether all values are from 0 to bound - 1, without a temporary array."""
     return bool(values.max() < bound and (values.dtype.kind == "u" or values.min() >= 0))
 
 
 class Columns:
-    """Room for so many events, which a reader fills block by block: 13 bytes an event."""
+    """Memory for up to `capacity` events, 13 bytes each, which a reader fills block by block."""
 
-    def __init__(self, room: int) -> None:
-        self._x, self._y = np.empty(room, np.uint16), np.empty(room, np.uint16)
-        self._polarity, self._time = np.empty(room, np.bool_), np.empty(room, np.int64)
+    def __init__(self, capacity: int) -> None:
+        self._x, self._y = np.empty(capacity, np.uint16), np.empty(capacity, np.uint16)
+        self._polarity, self._time = np.empty(capacity, np.bool_), np.empty(capacity, np.int64)
         self._filled = 0
 
     def add(self, x: NDArray[Any], y: NDArray[Any], polarity: Booleans, time: Integers) -> None:
@@ -161,7 +161,7 @@ class Columns:
         self._filled = part.stop
 
     def recording(self, source: str, kind: str, size: tuple[int, int], skipped: Skipped) -> Recording:
-        """The recording of what was read; refused where the source has content, none of which is an event of the sensor."""
+        """The recording of all events added; refused where the source has content but no event of the sensor."""
         kept = slice(0, self._filled)
         recording = checked_recording(self._x[kept], self._y[kept], self._polarity[kept], self._time[kept], size, skipped)
         if not len(recording) and recording.skipped != NOTHING:
@@ -172,7 +172,7 @@ class Columns:
 
 @contextmanager
 def open_recording(path: str | PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to read from; whatever the system says against it becomes a sentence."""
+    """A file to read from; errors of the system become sentences."""
     if not Path(path).is_file():
         raise InputError(f"there is no file {os.fspath(path)!r}: check the path.")
     try:
@@ -183,12 +183,12 @@ def open_recording(path: str | PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def bytes_left(stream: BinaryIO) -> int:
-    """How many bytes the file has from here on."""
+    """The number of bytes from here to the end of the file."""
     return os.fstat(stream.fileno()).st_size - stream.tell()
 
 
 def read_blocks(stream: BinaryIO, length: int, event: int) -> Iterator[bytes]:
-    """The next `length` bytes of the file, in blocks of whole events of `event` bytes each; only the last block may end in part of one."""
+    """The next `length` bytes of the file, in blocks of whole events of `event` bytes each; only the last block may end within an event."""
     while length > 0 and (content := stream.read(min(length, event * BLOCK))):
         length -= len(content)
         yield content
