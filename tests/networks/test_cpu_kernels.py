@@ -244,7 +244,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 def sparse(x: Tensor, weight: Tensor) -> Tensor:
     """However dense."""
-    y = cpu_sparse.sparse_product(x, weight, most=1.0)
+    y = cpu_sparse.sparse_product(x, weight, max_density=1.0)
     assert y is not None
     return y
 
@@ -296,14 +296,14 @@ def test_rows_inputs_and_members_without_a_spike() -> None:
 def test_only_what_is_not_zero_is_listed_and_a_dense_input_is_left_to_torch() -> None:
     x = torch.zeros(2, 3, 70)
     x[0, 1, [3, 66]], x[1, 2, 69], x[1, 0, 4] = torch.tensor([2.0, math.nan]), -1.0, -0.0
-    active = cpu_sparse.Active.of(x, most=1.0)
+    active = cpu_sparse.Active.of(x, max_density=1.0)
     assert active is not None
     assert active.starts.tolist() == [0, 0, 2, 2, 2, 2, 3] and active.indices.tolist() == [3, 66, 69]
     assert active.values[[0, 2]].tolist() == [2.0, -1.0] and math.isnan(active.values[1])
-    turned = active.turned()
+    turned = active.transposed()
     assert (turned.rows, turned.width) == (70, 3)
     assert turned.indices.tolist() == [1, 1, 2] and turned.starts[-1] == 3
-    assert cpu_sparse.Active.of(x, most=3 / 420 - 1e-9) is None
+    assert cpu_sparse.Active.of(x, max_density=3 / 420 - 1e-9) is None
     assert cpu_sparse.sparse_product(random_spikes(4, 3, 50, rate=0.5), normal(2, 50, 4)) is None
 
 

@@ -1,7 +1,7 @@
-"""Layers of K ensemble members at once: every parameter and buffer has the member axis first.
+"""Layers of K ensemble members at once. The first axis of every parameter and buffer is the member.
 
-Inputs are (T, batch, ...), shared by the members, or (T, K, batch, ...); outputs are (T, K, batch, ...). There are no biases: a
-neuron that receives no spikes stays silent, which is what an event-driven engine relies on.
+Inputs are (T, batch, ...), shared by the members, or (T, K, batch, ...). Outputs are (T, K, batch, ...). There are no biases: a neuron
+without input spikes stays silent, and the event-driven engine relies on that.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from agreestop.common.errors import InputError
 from ._kernels import mixed_product
 from ._kernels.numba_runtime import numba_available
 
-PIECE = 1024
-"""Rows of a piece, about: more of them wait for one another."""
+CHUNK = 1024
+"""Rows of a chunk in `product_in_chunks`, approximately."""
 
 
 def check_members(x: Tensor, shared: bool, members: int) -> None:
-    """Refuse an input whose member axis is not K."""
+    """Refuse an input whose member axis does not have K entries."""
     if not shared and x.shape[1] != members:
         raise InputError(
             f"the input has {x.shape[1]} members along its second axis and the layer {members}: give one for each, or share one."
         )
 
 
-def product_in_chunks(rows: Tensor, weight: Tensor, pieces: int) -> Tensor:
-    """(K, N, in) times (K, in, out), with N in pieces: the gradient of the weights, a sum over N, is then work for a whole GPU."""
-    repeated = weight[:, None].expand(-1, pieces, -1, -1).flatten(0, 1)
+def product_in_chunks(rows: Tensor, weight: Tensor, chunks: int) -> Tensor:
+    """(K, N, in) times (K, in, out), with N in chunks. The gradient of the weights, a sum over N, can then use the whole GPU."""
+    repeated = weight[:, None].expand(-1, chunks, -1, -1).flatten(0, 1)
     return torch.bmm(rows.reshape(len(repeated), -1, rows.shape[2]), repeated).view(len(rows), rows.shape[1], -1)
 
 
@@ -51,9 +51,9 @@ class MemberLinear(nn.Module):
         return self.inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """(T, K, batch, out), stored with the members outermost, so that the next layer's product needs no copy.
+        """(T, K, batch, out). Members are outermost in memory, so the product of the next layer needs no copy.
 
-        On a GPU, spikes in float16 meet weights in float32 on tensor cores (`mixed_product`), and the result is in float32.
+        On a GPU, float16 spikes and float32 weights are multiplied on tensor cores (`mixed_product`), with a float32 result.
         """
         if x.ndim not in (3, 4) or x.shape[-1] != self.inputs:
             raise InputError(
@@ -61,7 +61,7 @@ class MemberLinear(nn.Module):
             )
         check_members(x, x.ndim == 3, self.members)
         if x.device.type == "cpu" and x.dtype == torch.float32 and numba_available():
-            from ._kernels import cpu_sparse  # imported here since it compiles its loops
+            from ._kernels import cpu_sparse  # the import compiles the loops
 
             if cpu_sparse.can_run(x, self.weight) and (sparse := cpu_sparse.sparse_product(x, self.weight)) is not None:
                 return sparse
@@ -77,9 +77,9 @@ class MemberLinear(nn.Module):
         """(K or 1, N, in) to (K, N, out)."""
         if rows.is_cuda and torch.is_grad_enabled() and len(rows) == self.members:
             count = rows.shape[1]
-            pieces = math.gcd(count, max(1, count // PIECE))
-            if pieces > 1 and self.outputs * pieces <= self.inputs:
-                return product_in_chunks(rows, self.weight, pieces)
+            chunks = math.gcd(count, max(1, count // CHUNK))
+            if chunks > 1 and self.outputs * chunks <= self.inputs:
+                return product_in_chunks(rows, self.weight, chunks)
         return torch.bmm(rows.expand(self.members, -1, -1), self.weight)
 
     def reached(self, x: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class MemberConv2d(nn.Module):
         return self.inputs * self.size**2
 
     def forward(self, x: Tensor) -> Tensor:
-        """(T, K, batch, out, H', W'), stored with the members next to the channels; padded by size // 2."""
+        """(T, K, batch, out, H', W'), padded by size // 2. In memory, members and channels are next to each other."""
         if x.ndim not in (5, 6) or x.shape[-3] != self.inputs:
             raise InputError(
                 f"the input has shape {tuple(x.shape)}: (T, batch, {self.inputs}, H, W) or (T, K, batch, {self.inputs}, H, W) "
@@ -116,27 +116,27 @@ class MemberConv2d(nn.Module):
         return members_first(y, len(x), self.members)
 
     def reached(self, x: Tensor) -> Tensor:
-        """Synapses that the non-zero entries of x (T, K, batch, in, H, W) reach, (T, K, batch); fewer from the border."""
+        """Synapses that the non-zero entries of x (T, K, batch, in, H, W) reach, (T, K, batch). Entries at the border reach fewer."""
         rows, columns = (self._windows(length).to(x.device) for length in x.shape[-2:])
         return self.outputs * ((x != 0).sum(-3) * rows[:, None] * columns).sum((-2, -1))
 
     def _windows(self, length: int) -> Tensor:
-        """How many windows of the convolution each place along an axis lies in."""
+        """The number of convolution windows that contain each position along an axis."""
         pad = self.size // 2
         starts = torch.arange(-pad, length + pad - self.size + 1, self.stride)
-        place = torch.arange(length)[:, None]
-        return ((place >= starts) & (place < starts + self.size)).sum(1)
+        position = torch.arange(length)[:, None]
+        return ((position >= starts) & (position < starts + self.size)).sum(1)
 
 
 @final
 class MemberBatchNorm2d(nn.Module):
     """Batch normalisation for each member and channel, over time, batch and positions: (x - mean) / sqrt(var + 1e-5) · weight + bias.
 
-    In training the statistics are those of the call, and the running ones move a share `momentum` of the way there; in evaluation the
-    running ones are used, so only then does a sequence in chunks give what it gives whole.
+    In training the statistics are those of the call, and the running statistics move towards them by `momentum`. Evaluation uses the
+    running statistics, so only then a sequence in chunks gives the same result as the whole sequence.
 
-    steps > 0: normalisation that knows time. Each of the first steps has statistics of its own, and later ones share those of the last of
-    them, since spikes of deep layers set in only after some steps; weight and bias serve all.
+    steps > 0: each of the first steps has separate statistics, and later steps share those of the last one, because deep layers start to
+    spike only after some steps. All steps share weight and bias.
     """
 
     running_mean: Tensor
@@ -145,7 +145,7 @@ class MemberBatchNorm2d(nn.Module):
     def __init__(self, members: int, channels: int, steps: int = 0) -> None:
         super().__init__()
         self.members, self.channels, self.steps, self.momentum = members, channels, steps, 0.1
-        self._kept: tuple[Any, dict[Any, Any]] = (None, {})
+        self._cached: tuple[Any, dict[Any, Any]] = (None, {})
         self.weight = nn.Parameter(torch.ones(members, channels))
         self.bias = nn.Parameter(torch.zeros(members, channels))
         shape = (members, steps, channels) if steps else (members, channels)
@@ -153,7 +153,7 @@ class MemberBatchNorm2d(nn.Module):
         self.register_buffer("running_var", torch.ones(shape))
 
     def forward(self, x: Tensor, time: int = 0) -> Tensor:
-        """(T, K, batch, channels, H, W), whose first step is number `time` of the sequence, counted from 0; the same out."""
+        """Normalise (T, K, batch, channels, H, W); the first step has index `time` in the sequence."""
         if x.ndim != 6 or x.shape[1] != self.members or x.shape[3] != self.channels:
             raise InputError(
                 f"the input has shape {tuple(x.shape)}: (T, {self.members}, batch, {self.channels}, H, W) is needed by this layer."
@@ -161,31 +161,31 @@ class MemberBatchNorm2d(nn.Module):
         if not self.steps:
             return members_first(self._normalise(channels_first(x), self.running_mean, self.running_var), len(x), self.members)
         if self.training:
-            images = channels_first(x).chunk(len(x))  # joined as images, so that channels that lie innermost stay there
+            images = channels_first(x).chunk(len(x))  # joined as images, so innermost channels stay innermost
             return members_first(torch.cat([self._normalise_step(*given) for given in enumerate(images, time)]), len(x), self.members)
         shift, scale = self._shift_and_scale(min(time, self.steps - 1), len(x), x.dtype)
         return torch.addcmul(shift, x, scale)
 
     def _shift_and_scale(self, time: int, steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """What normalises steps from `time` on, (steps, K, 1, channels, 1, 1) each; kept while nothing is trained and nothing changes."""
+        """Shift and scale of the steps from `time` on, each (steps, K, 1, channels, 1, 1). Cached if no gradient is needed."""
         tensors = (self.weight, self.bias, self.running_mean, self.running_var)
         versions = tuple((value, value._version) for value in tensors)
-        if torch.is_grad_enabled() or not _same(self._kept[0], versions):
-            self._kept = (versions, {})
-        kept = self._kept[1]
-        if (time, steps, dtype) not in kept:
-            places = torch.arange(time, time + steps, device=self.weight.device).clamp_(max=self.steps - 1)
-            scale = self.weight[:, None] * torch.rsqrt(self.running_var[:, places] + 1e-5)
-            shift = self.bias[:, None] - self.running_mean[:, places] * scale
+        if torch.is_grad_enabled() or not _same(self._cached[0], versions):
+            self._cached = (versions, {})
+        cached = self._cached[1]
+        if (time, steps, dtype) not in cached:
+            index = torch.arange(time, time + steps, device=self.weight.device).clamp_(max=self.steps - 1)
+            scale = self.weight[:, None] * torch.rsqrt(self.running_var[:, index] + 1e-5)
+            shift = self.bias[:, None] - self.running_mean[:, index] * scale
             shape = (steps, self.members, 1, self.channels, 1, 1)
-            kept[time, steps, dtype] = tuple(value.transpose(0, 1).reshape(shape).to(dtype) for value in (shift, scale))
-        return kept[time, steps, dtype]
+            cached[time, steps, dtype] = tuple(value.transpose(0, 1).reshape(shape).to(dtype) for value in (shift, scale))
+        return cached[time, steps, dtype]
 
     def _normalise_step(self, time: int, images: Tensor) -> Tensor:
-        place = min(time, self.steps - 1)
-        mean, var = self.running_mean[:, place].clone(), self.running_var[:, place].clone()  # autograd holds them as they are
+        index = min(time, self.steps - 1)
+        mean, var = self.running_mean[:, index].clone(), self.running_var[:, index].clone()  # autograd saves these
         y = self._normalise(images, mean, var)
-        self.running_mean[:, place], self.running_var[:, place] = mean, var
+        self.running_mean[:, index], self.running_var[:, index] = mean, var
         return y
 
     def _normalise(self, images: Tensor, mean: Tensor, var: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ class MemberBatchNorm2d(nn.Module):
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether these are the very tensors, unchanged, of two lists of (tensor, version)."""
+    """Whether two lists of (tensor, version) hold the same tensors, unchanged."""
     return one is not None and all(a is b and i == j for (a, i), (b, j) in zip(one, other, strict=True))
 
 
@@ -214,10 +214,10 @@ def members_first(y: Tensor, steps: int, members: int) -> Tensor:
 
 
 def draw_weights(network: nn.Module, generator: torch.Generator, deviation: float | None = None) -> None:
-    """Draw the weights of every MemberLinear and MemberConv2d in `network`, member after member.
+    """Draw the weights of every MemberLinear and MemberConv2d in `network`, member by member.
 
-    deviation None: U(-1/sqrt(fan_in), 1/sqrt(fan_in)), which is PyTorch's default; else N(0, deviation²), i.i.d. The first members of
-    a large ensemble are those of a small one from the same seed.
+    deviation=None: U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default; else N(0, deviation²), i.i.d. With the same seed, the first
+    members of a large ensemble equal those of a small one.
     """
     if deviation is not None and not 0 < deviation < math.inf:
         raise InputError(f"deviation is {deviation!r}: give a positive, finite standard deviation, or None for PyTorch's default.")

@@ -1,14 +1,15 @@
-"""The product of few spikes with many weights, on the CPU: rows of weights are added up where an input is not zero.
+"""The product of few spikes with many weights, on the CPU: rows of weights are added for the inputs that are not zero.
 
     y[k, t, b, :] = Σ_{i : x ≠ 0} x[t, b, i] · W[k, i, :],        ∂L/∂W[k, i, :] = Σ_{t, b : x ≠ 0} x[t, b, i] · ∂L/∂y[k, t, b, :]
 
-for an input that the members share, or x[t, k, b, i] for one each. The non-zero entries are listed once, row by row, for the forward pass
-and all members; for the backward pass the same list is turned, input by input. Both sums are then one loop: a target row adds up the
-source rows that its list names. A task takes the columns of one member that fit a few registers, with all source rows of them copied side
-by side, so that they stay in the second cache while the list jumps among them.
+for an input x[t, b, i] that the members share, or x[t, k, b, i] for one input per member. The non-zero entries are listed once, row by row,
+for the forward pass and all members. The backward pass transposes the list, input by input. Both sums are then one loop: each target row
+adds the source rows in its list. A task takes the columns of one member that fit a few registers, and copies these columns of all source
+rows next to each other, so they stay in the second cache.
 
-Promise: a row is summed in the order of its list, each multiply-and-add rounded once. A result does not depend on the number of
-threads, and a row of y not on the other rows. It is that of PyTorch's product but for the order of the sum. Only `MemberLinear` calls this.
+Promise: a row is summed in the order of its list, and each multiply-add is rounded once. A result does not depend on the number of threads,
+and a row of y does not depend on the other rows. The result is that of PyTorch's product, up to the order of the sum. Only `MemberLinear`
+calls this module.
 """
 
 from __future__ import annotations
@@ -26,41 +27,41 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .intrinsics import MASKED, copy_range, count_bits, floats, lowest_bit, multiply_add, nonzero_mask, pointer, splat
-from .numba_runtime import empty, intrinsic, jit, parallel_for, threads_for
+from .numba_runtime import emits, empty, jit, parallel_for, threads_for
 
 WIDE, NARROW = 64, 16
-"""Columns of a task: four wide registers hide the wait for an addition; one is enough for a read-out of a few classes."""
-MOST = 0.25
-"""Share of non-zero entries up to which this is faster than PyTorch's product; measured, the two meet at 0.3 to 0.45."""
+"""Columns of a task. Four wide registers hide the latency of an addition; one is enough for a read-out with few classes."""
+MAX_DENSITY = 0.25
+"""The fraction of non-zero entries up to which this is faster than PyTorch's product. Measured break-even: 0.3 to 0.45."""
 LEAST_ROWS, LEAST_PRODUCTS = 16, 1 << 21
-"""Rows of x for which it pays to copy the weights, and dense multiplications for which it pays to leave PyTorch."""
+"""Rows of x from which copying the weights pays, and dense multiplications from which this is faster than PyTorch."""
 WORTH_A_THREAD = 1 << 18
-"""Additions: 0.05 ms of work, about what it takes to wake a thread."""
+"""Additions: 0.05 ms of work, about as long as waking a thread."""
 
 
 # ---- the loops
 
 
 def _add_rows(lanes: int) -> Any:
-    """Σ over entries begin … end of a list of value times row; rows of so many columns lie side by side in `rows`."""
+    """A function for loops: the sum, over entries begin … end of a list, of value times row. Rows of `lanes` columns lie in `rows`.
 
-    @intrinsic
-    def add_rows(typing: Any, rows: Any, indices: Any, values: Any, begin: Any, end: Any, target: Any, to: Any) -> Any:
-        """Written for LLVM, since numba would keep the sum in memory: it cannot know that no row lies there too."""
-        vector, size = floats(lanes), ir.IntType(64)
+    It is written in LLVM instructions, because numba would keep the sum in memory: it cannot know that no row lies there too.
+    """
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            (rows, indices, values, begin, end, target, to), kinds = arguments, signature.args
-            total = cgutils.alloca_once_value(builder, ir.Constant(vector, None))
-            with cgutils.for_range_slice(builder, begin, end, size(1), intp=size) as (entry, _):
-                index = builder.zext(builder.load(pointer(context, builder, kinds[1], indices, entry, ir.IntType(32))), size)
-                row = builder.load(pointer(context, builder, kinds[0], rows, builder.mul(index, size(lanes)), vector), align=4)
-                value = builder.load(pointer(context, builder, kinds[2], values, entry, ir.FloatType()))
-                builder.store(multiply_add(builder, row, splat(builder, value, lanes), builder.load(total)), total)
-            builder.store(builder.load(total), pointer(context, builder, kinds[5], target, to, vector), align=4)
-            return context.get_dummy_value()
-
-        return types.void(rows, indices, values, types.int64, types.int64, target, types.int64), generate
+    @emits(
+        lambda rows, indices, values, begin, end, target, to: types.void(
+            rows, indices, values, types.int64, types.int64, target, types.int64
+        )
+    )
+    def add_rows(builder, context, signature, rows, indices, values, begin, end, target, to):  # type: ignore[no-untyped-def]
+        vector, size, kinds = floats(lanes), ir.IntType(64), signature.args
+        total = cgutils.alloca_once_value(builder, ir.Constant(vector, None))
+        with cgutils.for_range_slice(builder, begin, end, size(1), intp=size) as (entry, _):
+            index = builder.zext(builder.load(pointer(context, builder, kinds[1], indices, entry, ir.IntType(32))), size)
+            row = builder.load(pointer(context, builder, kinds[0], rows, builder.mul(index, size(lanes)), vector), align=4)
+            value = builder.load(pointer(context, builder, kinds[2], values, entry, ir.FloatType()))
+            builder.store(multiply_add(builder, row, splat(builder, value, lanes), builder.load(total)), total)
+        builder.store(builder.load(total), pointer(context, builder, kinds[5], target, to, vector), align=4)
 
     return add_rows
 
@@ -70,46 +71,46 @@ _add_wide, _add_narrow = _add_rows(WIDE), _add_rows(NARROW)
 
 @jit("void(int64, int64, float32[::1], int64, int64[::1])")
 def _count(first, last, x, width, counts):  # type: ignore[no-untyped-def]
-    """Non-zero entries of each row of x."""
+    """Count the non-zero entries of each row of x."""
     whole = width - width % MASKED
     for row in range(first, last):
         begin, total = row * width, 0
-        for place in range(0, whole, MASKED):
-            total += count_bits(nonzero_mask(x, begin + place))
-        for place in range(whole, width):
-            total += x[begin + place] != 0
+        for at in range(0, whole, MASKED):
+            total += count_bits(nonzero_mask(x, begin + at))
+        for index in range(whole, width):
+            total += x[begin + index] != 0
         counts[row] = total
 
 
 LISTS = "int64[::1], uint32[::1], float32[::1]"
-"""Where the list of each row starts; the entries' indices, and their values."""
+"""The first entry of each row's list; the indices of the entries; their values."""
 
 
 @jit(f"void(int64, int64, float32[::1], int64, {LISTS})")
 def _list(first, last, x, width, starts, indices, values):  # type: ignore[no-untyped-def]
-    """Which entries of each row of x are not zero, and their values, from starts[row] on."""
+    """List the non-zero entries of each row of x, and their values, from starts[row] on."""
     whole = width - width % MASKED
     for row in range(first, last):
         begin, n = row * width, starts[row]
-        for place in range(0, whole, MASKED):
-            left = nonzero_mask(x, begin + place)
+        for at in range(0, whole, MASKED):
+            left = nonzero_mask(x, begin + at)
             while left:
-                indices[n] = place + lowest_bit(left)
+                indices[n] = at + lowest_bit(left)
                 left &= left - np.uint64(1)
                 n += 1
-        for place in range(whole, width):
-            if x[begin + place] != 0:
-                indices[n] = place
+        for index in range(whole, width):
+            if x[begin + index] != 0:
+                indices[n] = index
                 n += 1
         for entry in range(starts[row], n):
             values[entry] = x[begin + np.int64(indices[entry])]
 
 
 @jit(f"void(int64, int64, int64, int64, {LISTS}, {LISTS}, int64[:, ::1])")
-def _turn(first, last, rows, width, starts, indices, values, turned_starts, turned_indices, turned_values, place):  # type: ignore[no-untyped-def]
-    """The lists of some members input by input: which of the member's rows name it, in order."""
+def _turn(first, last, rows, width, starts, indices, values, turned_starts, turned_indices, turned_values, scratch):  # type: ignore[no-untyped-def]
+    """Transpose the lists of some members: for each input, the rows of the member that contain it, in order."""
     for member in range(first, last):
-        begin, end, next_of = starts[member * rows], starts[(member + 1) * rows], place[member]
+        begin, end, next_of = starts[member * rows], starts[(member + 1) * rows], scratch[member]
         next_of[:] = 0
         for entry in range(begin, end):
             next_of[indices[entry]] += 1
@@ -127,7 +128,7 @@ def _turn(first, last, rows, width, starts, indices, values, turned_starts, turn
 
 @jit(f"void(int64, int64, UniTuple(int64, 4), int64, int64, float32[::1], float32[::1], boolean, {LISTS}, float32[::1])")
 def _gather(first, last, sizes, lanes, blocks, source, target, shared, starts, indices, values, scratch):  # type: ignore[no-untyped-def]
-    """target[k, row] = Σ of source[k, i] over the list of the row; a task is a member, some columns and a block of rows."""
+    """target[k, row] = Σ source[k, i] over the list of the row. A task is a member, some columns and a block of rows."""
     sources, targets, columns, across = sizes
     total = sources * lanes
     for task in range(first, last):
@@ -150,9 +151,9 @@ def _gather(first, last, sizes, lanes, blocks, source, target, shared, starts, i
 
 @dataclass(frozen=True, eq=False)
 class Active:
-    """The non-zero entries of x as rows (lists, rows, width), one list shared by the members or one each.
+    """The non-zero entries of x (lists, rows, width); the members share one list, or have one each.
 
-    Those of row n of list k are at starts[k · rows + n] … starts[k · rows + n + 1] of `indices` and `values`, in order.
+    Entries starts[k · rows + n] … starts[k · rows + n + 1] of `indices` and `values` belong to row n of list k, in order.
     """
 
     lists: int
@@ -163,14 +164,14 @@ class Active:
     values: NDArray[np.float32]
 
     @staticmethod
-    def of(x: Tensor, most: float) -> Active | None:
-        """Of x (lists, rows, width), or None where more than that share is not zero."""
+    def of(x: Tensor, max_density: float) -> Active | None:
+        """The lists of x (lists, rows, width), or None if a larger fraction than max_density is not zero."""
         lists, rows, width = x.shape
         flat, threads = x.detach().reshape(-1).numpy(), _threads(x.numel())
         starts = np.zeros(lists * rows + 1, dtype=np.int64)
         parallel_for(lambda _, first, last: _count(first, last, flat, width, starts[1:]), lists * rows, threads)
         np.cumsum(starts, out=starts)
-        if starts[-1] > most * x.numel():
+        if starts[-1] > max_density * x.numel():
             return None
         indices, values = np.empty(starts[-1], dtype=np.uint32), np.empty(starts[-1], dtype=np.float32)
         parallel_for(lambda _, first, last: _list(first, last, flat, width, starts, indices, values), lists * rows, threads)
@@ -178,29 +179,29 @@ class Active:
 
     @staticmethod
     def whole(x: Tensor) -> Active:
-        """Of x (lists, rows, width), with its zeros."""
+        """Lists of all entries of x (lists, rows, width), zeros included."""
         lists, rows, width = x.shape
         starts, indices = np.arange(lists * rows + 1) * width, np.tile(np.arange(width, dtype=np.uint32), lists * rows)
         return Active(lists, rows, width, starts, indices, x.detach().reshape(-1).numpy())
 
-    def turned(self) -> Active:
-        """The same input by input, so that rows and width change places."""
-        starts, room = np.empty(self.lists * self.width + 1, dtype=np.int64), np.empty((self.lists, self.width), dtype=np.int64)
+    def transposed(self) -> Active:
+        """The same lists input by input: rows and width are exchanged."""
+        starts, scratch = np.empty(self.lists * self.width + 1, dtype=np.int64), np.empty((self.lists, self.width), dtype=np.int64)
         starts[-1] = len(self.indices)
         turned = Active(self.lists, self.width, self.rows, starts, np.empty_like(self.indices), np.empty_like(self.values))
-        shared = self.rows, self.width, *self._arrays, *turned._arrays, room
+        shared = self.rows, self.width, *self._arrays, *turned._arrays, scratch
         parallel_for(lambda _, first, last: _turn(first, last, *shared), self.lists, _threads(len(self.indices)))
         return turned
 
-    def add_up(self, source: Tensor, target: Tensor) -> None:
-        """Fill target (K, rows, columns) with sums of the rows of source (K, width, columns), both dense."""
+    def add_rows_to(self, source: Tensor, target: Tensor) -> None:
+        """Fill target (K, rows, columns) with sums of rows of source (K, width, columns). Both are dense."""
         members, sources, columns = source.shape
         lanes = NARROW if columns <= 2 * NARROW else WIDE
         across = -(-columns // lanes)
         threads = _threads(members // self.lists * len(self.indices) * columns + source.numel() + target.numel())
         blocks = min(self.rows, -(-2 * threads // (members * across))) if threads > 1 else 1
         sizes, memory = (sources, self.rows, columns, across), (source.detach().view(-1).numpy(), target.view(-1).numpy())
-        scratch = [torch.zeros((sources + 1) * lanes).numpy() for _ in range(threads)]  # lanes past the last column are added up too
+        scratch = [torch.zeros((sources + 1) * lanes).numpy() for _ in range(threads)]  # lanes past the last column are summed too
         shared = sizes, lanes, blocks, *memory, self.lists < members, *self._arrays
         parallel_for(lambda thread, first, last: _gather(first, last, *shared, scratch[thread]), members * across * blocks, threads)
 
@@ -217,7 +218,7 @@ def _threads(work: int) -> int:
 
 
 def can_run(x: Tensor, weight: Tensor) -> bool:
-    """Whether the operator takes these: float32 on the CPU, no gradient in an input that the members share, and enough of it."""
+    """Whether the operator supports these: float32 on the CPU, large enough, and no gradient in an input that the members share."""
     members, inputs, outputs = weight.shape
     rows = x.numel() // (inputs if x.ndim == 3 else members * inputs)
     return (
@@ -230,25 +231,25 @@ def can_run(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def sparse_product(x: Tensor, weight: Tensor, most: float = MOST) -> Tensor | None:
-    """x (T, batch, in) or (T, K, batch, in) times weight (K, in, out): (T, K, batch, out), stored with the members outermost.
+def sparse_product(x: Tensor, weight: Tensor, max_density: float = MAX_DENSITY) -> Tensor | None:
+    """x (T, batch, in) or (T, K, batch, in) times weight (K, in, out): (T, K, batch, out), with the members outermost in memory.
 
-    None where more than that share of x is not zero, for which PyTorch's own product is the faster. Needs `can_run`, but for the sizes.
+    None if a larger fraction of x than max_density is not zero: PyTorch's product is then faster. Needs `can_run`, except for the sizes.
     """
     members, inputs, _ = weight.shape
     rows = x.reshape(1, -1, inputs) if x.ndim == 3 else x.transpose(0, 1).reshape(members, -1, inputs)
-    active = Active.of(rows, most)
+    active = Active.of(rows, max_density)
     return None if active is None else _SparseProduct.apply(active, x, weight)  # type: ignore[no-untyped-call]
 
 
 class _SparseProduct(torch.autograd.Function):
-    """Keeps the lists, and the weights where the input wants a gradient; not the input."""
+    """Saves the lists, and the weights if the input needs a gradient, but not the input."""
 
     @staticmethod
     def forward(ctx: Any, active: Active, x: Tensor, weight: Tensor) -> Tensor:
         (members, _, outputs), steps, batch = weight.shape, len(x), x.shape[-2]
         y = empty((steps, members, batch, outputs), (batch * outputs, steps * batch * outputs, outputs, 1))
-        active.add_up(weight.contiguous(), y.transpose(0, 1).flatten(1, 2))
+        active.add_rows_to(weight.contiguous(), y.transpose(0, 1).flatten(1, 2))
         ctx.active = active
         ctx.save_for_backward(weight if ctx.needs_input_grad[1] else None)
         return y
@@ -263,11 +264,11 @@ class _SparseProduct(torch.autograd.Function):
             (weight,) = ctx.saved_tensors
             filled, turned = empty((members, steps * batch, ctx.active.width)), weight.transpose(1, 2)
             if outputs <= NARROW:
-                Active.whole(rows).add_up(turned.contiguous(), filled)  # for a few classes as fast as PyTorch, and in our threads
+                Active.whole(rows).add_rows_to(turned.contiguous(), filled)  # for few classes as fast as PyTorch, and it uses our threads
             else:
                 torch.bmm(rows, turned, out=filled)
             to_x = filled.view(members, steps, batch, -1).transpose(0, 1)
         if ctx.needs_input_grad[2]:
             to_weight = empty((members, ctx.active.width, outputs))
-            ctx.active.turned().add_up(rows.contiguous(), to_weight)
+            ctx.active.transposed().add_rows_to(rows.contiguous(), to_weight)
         return None, to_x, to_weight

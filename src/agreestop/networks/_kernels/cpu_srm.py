@@ -7,17 +7,17 @@
 
     ∂L/∂a = Σ μ_t m_{t-1},   ∂L/∂b = Σ ∂L/∂x_t i_{t-1},   ∂L/∂r = Σ η_t h_{t-1},   ∂L/∂θ = -Σ q_t (1 + r h_{t-1}),   ∂L/∂c = Σ q_t m_t
 
-A tile of neurons of one member goes through all steps with its state in the nearest cache, so a chunk reads each current once and
-writes each spike once. Nothing but the currents is kept for the backward pass: a tile is run forward again, with the same roundings and
-so the same spikes, and then back.
+A tile of neurons of one member runs through all steps with its state in the first cache, so a chunk reads each current once and writes
+each spike once. Only the currents are saved for the backward pass: a tile is run forward again, with the same roundings and so the same
+spikes, and then backward.
 
-Promise: operations and their order are those of `srm` without fusion, each multiply-and-add rounded once, as PyTorch's own kernels do
-on processors that can. Spikes, state and gradients in currents and state have the same bits, but for the sigmoid slope, whose
-exponential is another. Gradients in the constants are summed tile by tile, in double precision from tile to tile. No result depends on
-the number of threads.
+Promise: operations and their order are those of `srm` step by step. Each multiply-add is rounded once, as in PyTorch's own kernels on
+processors that support it. Spikes, state, and gradients in currents and state have the same bits. The exception is the sigmoid slope, whose
+exponential differs. Gradients in the constants are summed within tiles, then over tiles in double precision. No result depends on the
+number of threads.
 
-The loops run over `LANES` places of one array, a number known as they are compiled, which is what lets the compiler use whole vectors; a
-tile with fewer neurons is filled up with silent ones. Only `srm` calls this.
+The loops run over `LANES` elements, a compile-time constant, so the compiler can use whole vectors. A tile with fewer neurons is padded
+with silent ones. Only `srm` calls this module.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from .intrinsics import copy_range, fma, power_of_two, prefetch
 from .numba_runtime import empty, jit, jit_inline, parallel_for, threads_for
 
 LANES = 128
-"""Neurons of a tile: eight cache lines of each step."""
+"""Neurons of a tile: eight cache lines per step."""
 INCOMING, SYNAPSE, MEMBRANE, REFRACTORY, POTENTIAL, OUTGOING, SUMS = (row * LANES for row in range(7))
-"""Rows of a tile's scratch; five rows of sums come last. In the backward pass those of the state hold the gradient in it."""
+"""Rows of a tile's scratch memory; the last are five rows of sums. In the backward pass the state rows hold the gradient in the state."""
 SCRATCH = SUMS + 5 * LANES
 AHEAD = 4
-"""Steps by which a row is asked for before it is used."""
+"""Steps between the prefetch of a row and its use."""
 SLOPES = {"arctan": 0, "fast-sigmoid": 1, "superspike": 1, "triangle": 2, "sigmoid": 3}
 """The formula of `_slopes` for each surrogate."""
 LEAST_STEPS = 4
-"""For which it pays to leave PyTorch."""
+"""Steps from which the loops are faster than PyTorch."""
 WORTH_A_THREAD = 1 << 17
-"""Neurons times steps: 0.1 ms of work, a few times what it takes to wake a thread."""
+"""Neurons times steps: 0.1 ms of work, a few times longer than waking a thread."""
 
 
-# ---- the loops; in arrays of all steps a neuron is found by the strides of time, outer axis and member, the inner axis lies dense
+# ---- the loops; an array of all steps has strides for time, outer axis and member, and its inner axis is dense
 
 
 @jit_inline
@@ -71,7 +71,7 @@ def _store_state(scratch, state, begin, count):  # type: ignore[no-untyped-def]
 
 @jit_inline
 def _tile(tile, sizes):  # type: ignore[no-untyped-def]
-    """Outer place, member, first neuron of the inner axis, and how many."""
+    """Outer index, member, first neuron of the inner axis, and number of neurons."""
     _, members, inner = sizes
     across = (inner + LANES - 1) // LANES
     begin = tile % across * LANES
@@ -96,7 +96,7 @@ def _advance(scratch, a, b, r, threshold, gain):  # type: ignore[no-untyped-def]
 
 
 STEPS, STATE = "float32[::1], UniTuple(int64, 3)", "UniTuple(float32[::1], 3), UniTuple(int64, 2)"
-"""An array of all steps with its strides of time, outer axis and member; a state with its strides of the last two."""
+"""An array of all steps with its strides of time, outer axis and member; a state with its strides of outer axis and member."""
 SIZES, CONSTANTS = "UniTuple(int64, 3)", "float32[:, ::1]"
 """Steps, members and neurons of the inner axis; a, b, r, θ and c for each member."""
 
@@ -120,10 +120,10 @@ def _forward(first, last, sizes, constants, currents, c_at, spikes, s_at, before
 
 @jit_inline
 def _exponential(x):  # type: ignore[no-untyped-def]
-    """e^x for x ≤ 0, written out so that it runs in vectors: 2^n e^f with |f| ≤ log(2)/2, e^f by its series."""
+    """e^x for x ≤ 0 in vector instructions: 2^n e^f with |f| ≤ log(2)/2, and e^f by its series."""
     x = max(x, np.float32(-87))
     n = np.floor(fma(x, np.float32(1 / math.log(2)), np.float32(0.5)))
-    f = fma(n, np.float32(-0.693359375), x)  # log(2) in two parts, the first exact in few bits
+    f = fma(n, np.float32(-0.693359375), x)  # log(2) in two parts; the first is exact in few bits
     f = fma(n, np.float32(0.693359375 - math.log(2)), f)
     p = fma(np.float32(1 / 720), f, np.float32(1 / 120))
     p = fma(p, f, np.float32(1 / 24))
@@ -135,7 +135,7 @@ def _exponential(x):  # type: ignore[no-untyped-def]
 
 @jit_inline
 def _slopes(scratch, threshold, kind, inside, outside):  # type: ignore[no-untyped-def]
-    """g(u - θ) of `surrogate.py` into OUTGOING; `inside` multiplies v and `outside` the result."""
+    """Write g(u - θ) of `surrogates.py` into OUTGOING; `inside` multiplies v and `outside` the result."""
     if kind == 0:
         for j in range(LANES):
             v = (scratch[POTENTIAL + j] - threshold) * inside
@@ -157,7 +157,7 @@ def _slopes(scratch, threshold, kind, inside, outside):  # type: ignore[no-untyp
 
 @jit_inline
 def _retreat(scratch, slopes, begin, threshold, gain):  # type: ignore[no-untyped-def]
-    """One step back: the gradient in the currents, in u (in POTENTIAL), and in the state before its decay."""
+    """One step backward: gradients in the currents, in u (in POTENTIAL), and in the state before its decay."""
     for j in range(LANES):
         to_potential = slopes[begin + np.uint64(j)] * (scratch[REFRACTORY + j] + scratch[INCOMING + j])
         to_membrane = fma(to_potential, gain, scratch[MEMBRANE + j])
@@ -169,7 +169,7 @@ def _retreat(scratch, slopes, begin, threshold, gain):  # type: ignore[no-untype
 
 @jit_inline
 def _add_up(scratch, states, begin, r):  # type: ignore[no-untyped-def]
-    """Add what this step gives to the gradients in the constants; `states` holds the state before it, and then that after it."""
+    """Add this step to the gradients in the constants; `states` holds the state before the step, followed by the state after it."""
     for j in range(LANES):
         at = begin + np.uint64(j)
         synapse, membrane, refractory = states[at], states[at + np.uint64(LANES)], states[at + np.uint64(2 * LANES)]
@@ -197,7 +197,7 @@ def _backward(  # type: ignore[no-untyped-def]
     first, last, sizes, constants, kind, inside, outside, currents, c_at, before, b_at,
     to_spikes, g_at, to_after, ga_at, to_currents, gc_at, to_before, gb_at, sums, scratch, slopes, states,
 ):  # fmt: skip
-    """`sums` receives five numbers for each tile where it has a row for each; `states` has room for all steps then."""
+    """If `sums` has a row for each tile, it receives five sums per tile, and `states` holds the states of all steps."""
     steps, learned = sizes[0], len(sums) > 0
     for tile in range(first, last):
         outer, member, begin, count = _tile(tile, sizes)
@@ -236,16 +236,16 @@ def _backward(  # type: ignore[no-untyped-def]
                 sums[tile, constant] = total
 
 
-# ---- memory: what the loops are told of it, and what they fill
+# ---- memory layout
 
 Steps = tuple[NDArray[np.float32], tuple[int, int, int]]
 State = tuple[tuple[NDArray[np.float32], ...], tuple[int, int]]
 
 
 class _Frame(NamedTuple):
-    """How loops step through a chunk (T, K, batch, ...), or (T, batch, ...) where all neurons have the same constants.
+    """The layout of a chunk (T, K, batch, ...), or (T, batch, ...) if all neurons have the same constants.
 
-    `inner` is the first of the axes that lie dense: that of the batch, or the one after it.
+    `inner` is the first of the dense axes: the batch axis or the one after it.
     """
 
     shape: tuple[int, ...]
@@ -254,34 +254,34 @@ class _Frame(NamedTuple):
 
     @staticmethod
     def of(currents: Tensor, constants: Constants) -> _Frame:
-        """For the memory orders (…, batch, rest), of a linear layer, and (…, batch, K, rest), of a convolution; others will be copied."""
+        """For the memory orders (…, batch, rest) of a linear layer and (…, batch, K, rest) of a convolution. Others are copied."""
         shape, strides = tuple(currents.shape), currents.stride()
         by_member = any(value.numel() > 1 for value in constants)
         batch = 1 + by_member
-        outside = not _lies_dense(shape, strides, batch) and _lies_dense(shape, strides, batch + 1)
+        outside = not _is_dense(shape, strides, batch) and _is_dense(shape, strides, batch + 1)
         return _Frame(shape, by_member, batch + outside)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Steps, members, neurons of the inner axes."""
+        """Steps, members, and neurons of the inner axes."""
         return self.shape[0], self.shape[1] if self.by_member else 1, math.prod(self.shape[self.inner :])
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Tiles: along the outer axis, of members, along the inner axes."""
+        """Tiles along the outer axis, members, and tiles along the inner axes."""
         return math.prod(self.shape[1 + self.by_member : self.inner]), self.sizes[1], -(-self.sizes[2] // LANES)
 
     @property
     def threads(self) -> int:
-        """How many the work is worth."""
+        """The number of threads for this chunk."""
         return threads_for(math.prod(self.shape), WORTH_A_THREAD)
 
     def steps(self, values: Tensor | None) -> Steps:
-        """Values (T, ...) as the loops take them: memory, and strides of time, outer axis and member. Copied if need be; None: zeros."""
+        """Memory of values (T, ...), and their strides of time, outer axis and member. Values are copied if necessary; None means zeros."""
         if values is None:
             return np.zeros(self.sizes[2], dtype=np.float32), (0, 0, 0)
         values = values.detach()
-        if not _lies_dense(values.shape, values.stride(), self.inner):
+        if not _is_dense(values.shape, values.stride(), self.inner):
             values = values.contiguous()
         strides, batch = values.stride(), 1 + self.by_member
         span = 1 + sum((size - 1) * stride for size, stride in zip(values.shape, strides, strict=True))
@@ -289,38 +289,38 @@ class _Frame(NamedTuple):
         return values.as_strided((span,), (1,)).numpy(), (strides[0], outer, member)
 
     def state(self, values: Sequence[Tensor | None]) -> State:
-        """The same for the three arrays of a state, all of them None or none."""
+        """The same for the three tensors of a state. Either all or none of them are None."""
         steps = [self.steps(None if value is None else value.unsqueeze(0)) for value in values]
         if len({strides[1:] for _, strides in steps}) > 1:
             steps = [self.steps(value.contiguous().unsqueeze(0)) for value in values if value is not None]
         return tuple(array for array, _ in steps), steps[0][1][1:]
 
     def empty_like(self, currents: Tensor) -> Tensor:
-        """An empty tensor in the memory order of the currents, which the loops can fill."""
+        """An empty tensor in the memory order of the currents, for the loops to fill."""
         return empty(self.shape, self._strides_like(currents))
 
     def empty_state(self, currents: Tensor) -> list[Tensor]:
-        """Three empty steps in the memory order of the currents, which the loops can fill."""
+        """Three empty steps in the memory order of the currents, for the loops to fill."""
         strides = self._strides_like(currents[:1])[1:]
         return [empty(self.shape[1:], strides) for _ in range(3)]
 
     def _strides_like(self, values: Tensor) -> list[int]:
-        """Strides without gaps in the order of the values', an axis along which they repeat outermost; or in the order of the axes."""
+        """Dense strides in the order of the values' strides, with expanded axes outermost; else in the order of the axes."""
         given, axes = values.stride(), list(reversed(range(values.ndim)))
         ordered = _dense_strides(values.shape, sorted(axes, key=lambda axis: (given[axis] == 0, given[axis])))
-        return ordered if _lies_dense(values.shape, ordered, self.inner) else _dense_strides(values.shape, axes)
+        return ordered if _is_dense(values.shape, ordered, self.inner) else _dense_strides(values.shape, axes)
 
 
 def _dense_strides(shape: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Strides without gaps; the order names the axes, that of neighbours in memory first."""
+    """Dense strides; `order` lists the axes, fastest first."""
     strides, size = [0] * len(shape), 1
     for axis in order:
         strides[axis], size = size, size * shape[axis]
     return strides
 
 
-def _lies_dense(shape: Sequence[int], strides: Sequence[int], axis: int) -> bool:
-    """Whether the axes from this one on lie in memory as one."""
+def _is_dense(shape: Sequence[int], strides: Sequence[int], axis: int) -> bool:
+    """Whether the axes from this one on are contiguous in memory."""
     wanted = _dense_strides(shape[axis:], range(len(shape) - axis - 1, -1, -1))
     return all(size == 1 or stride == right for size, stride, right in zip(shape[axis:], strides[axis:], wanted, strict=True))
 
@@ -329,7 +329,7 @@ def _lies_dense(shape: Sequence[int], strides: Sequence[int], axis: int) -> bool
 
 
 def can_run(currents: Tensor, state: SRMState | None, constants: Constants) -> bool:
-    """Whether the operator takes these: float32 on the CPU, constants that are one number or one a member, (K, 1, ..., 1), enough steps."""
+    """Whether the operator supports these: float32 on the CPU, constants with one number or shape (K, 1, ..., 1), and enough steps."""
     shape = (currents.shape[1], *(1,) * (currents.ndim - 2))
     return (
         len(currents) >= LEAST_STEPS
@@ -341,13 +341,13 @@ def can_run(currents: Tensor, state: SRMState | None, constants: Constants) -> b
 
 
 def fused_srm(currents: Tensor, state: SRMState | None, constants: Constants, surrogate: Surrogate) -> tuple[Tensor, SRMState]:
-    """What `srm` gives for currents (T, ...), the state before them, and a, b, r, θ and c, where `can_run` says so."""
+    """The result of `srm` for currents (T, ...), the state before them, and a, b, r, θ and c. Needs `can_run`."""
     spikes, *after = _FusedSRM.apply(surrogate, currents, *(state or (None,) * 3), *constants)  # type: ignore[no-untyped-call]
     return spikes, SRMState(*after)
 
 
 class _FusedSRM(torch.autograd.Function):
-    """One node of the graph for the whole sequence. Keeps the currents, and the state before them where there is one."""
+    """One autograd node for the whole sequence. It saves the currents, and the state before them if there is one."""
 
     @staticmethod
     def forward(ctx: Any, surrogate: Surrogate, currents: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -395,5 +395,5 @@ class _FusedSRM(torch.autograd.Function):
 
 
 def _table(constants: Constants, frame: _Frame) -> NDArray[np.float32]:
-    """The constants of each member, a row each."""
+    """The constants, one row per member."""
     return torch.stack([value.detach().reshape(-1).expand(frame.sizes[1]) for value in constants], dim=1).numpy()

@@ -1,4 +1,4 @@
-"""Kernels of a GPU recorded once and replayed: starting them one by one from Python can take longer than running them."""
+"""CUDA graphs: kernels are captured once and replayed, because starting them one by one from Python can take longer than running them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ WARM_UPS = 3  # libraries choose algorithms and reserve memory in their first ca
 
 
 def capture_cuda_graph(work: Callable[[], None], noise: torch.Generator | None = None, kept: Sequence[Tensor] = ()) -> Callable[[], None]:
-    """What does the same as `work` when called: `work` is called a few times, its kernels are recorded, and then they alone are replayed.
+    """A function that replays the kernels of `work`. `work` is called a few times to warm up and to capture them.
 
-    It must read and write memory at fixed places, and ask the host for nothing. noise: the generator it draws from, if any. kept: what it
-    carries from call to call. Both are left as they were, so that results do not depend on when a recording was made.
+    `work` must read and write memory at fixed addresses and must not wait for the device. noise: the generator that it draws from, if any.
+    kept: tensors that it carries from call to call. Both are restored, so results do not depend on when the graph is captured.
     """
-    drawn = None if noise is None else noise.get_state()
+    noise_before = None if noise is None else noise.get_state()
     before = [value.clone() for value in kept]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
@@ -29,22 +29,22 @@ def capture_cuda_graph(work: Callable[[], None], noise: torch.Generator | None =
     graph = torch.cuda.CUDAGraph()
     if noise is not None:
         graph.register_generator_state(noise)
-    with _kept_alive(), torch.cuda.graph(graph, stream=stream):
+    with _no_garbage_collection(), torch.cuda.graph(graph, stream=stream):
         work()
-    if noise is not None and drawn is not None:
-        noise.set_state(drawn)
-    for value, was in zip(kept, before, strict=True):
-        value.copy_(was)
+    if noise is not None and noise_before is not None:
+        noise.set_state(noise_before)
+    for value, old in zip(kept, before, strict=True):
+        value.copy_(old)
     return graph.replay
 
 
 @contextmanager
-def _kept_alive() -> Iterator[None]:
-    """Garbage waits: a recording that is thrown away while another is made would spoil that one."""
-    on = gc.isenabled()
+def _no_garbage_collection() -> Iterator[None]:
+    """Collecting another CUDA graph during a capture would make the capture invalid."""
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if on:
+        if enabled:
             gc.enable()

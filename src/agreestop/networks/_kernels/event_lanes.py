@@ -1,4 +1,4 @@
-# mypy: allow-subclassing-any, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-subclassing-any, allow-untyped-decorators
 """Vectors and addresses inside the event-driven loops: numba types for LLVM's, and the few operations on them that the loops need.
 
 LLVM splits a vector over the registers that the processor has. Inside the loops an array is its address: numba counts references to arrays,
@@ -14,7 +14,7 @@ from numba import types
 from numba.extending import models, register_model
 
 from .intrinsics import floats, integers, multiply_add, splat
-from .numba_runtime import intrinsic
+from .numba_runtime import emits
 
 WIDE, HALF, NARROW = 128, 64, 16
 """Lanes of a wide tile, of the pieces in which its recursion runs, and of a narrow tile."""
@@ -34,11 +34,11 @@ class _LanesModel(models.PrimitiveModel):
         super().__init__(manager, kind, floats(kind.count) if kind.floating else integers(kind.count, 16))
 
 
-def _load(builder: Any, address: Any, at: Any, vector: Any, align: int) -> Any:
+def _load(builder, address, at, vector, align):
     return builder.load(builder.bitcast(builder.gep(address, [at]), vector.as_pointer()), align=align)
 
 
-def _read(builder: Any, stored: Any, address: Any, at: Any, count: int) -> Any:
+def _read(builder, stored, address, at, count):
     """Load stored weights as float32. A wide row of bfloat16 holds pairs, lane j above lane j + 64: a mask and a shift convert it."""
 
     if stored == types.float32:
@@ -55,177 +55,107 @@ def _read(builder: Any, stored: Any, address: Any, at: Any, count: int) -> Any:
     return builder.bitcast(joined, floats(count))
 
 
-@intrinsic
-def address(typing: Any, array: Any) -> Any:
+@emits(lambda array: types.CPointer(array.dtype)(array))
+def address(builder, context, signature, array):
     """The address of the first element of an array."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return context.make_array(signature.args[0])(context, builder, arguments[0]).data
-
-    return types.CPointer(array.dtype)(array), generate
+    return context.make_array(signature.args[0])(context, builder, array).data
 
 
-@intrinsic
-def get(typing: Any, address: Any, at: Any) -> Any:
+@emits(lambda address, at: address.dtype(address, types.int64))
+def get(builder, context, signature, address, at):
     """Read one element."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.gep(arguments[0], [arguments[1]]))
-
-    return address.dtype(address, types.int64), generate
+    return builder.load(builder.gep(address, [at]))
 
 
-@intrinsic
-def put(typing: Any, address: Any, at: Any, value: Any) -> Any:
+@emits(lambda address, at, value: types.void(address, types.int64, address.dtype))
+def put(builder, context, signature, address, at, value):
     """Write one element."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address, at, value = arguments
-        builder.store(value, builder.gep(address, [at]))
-        return context.get_dummy_value()
-
-    return types.void(address, types.int64, address.dtype), generate
+    builder.store(value, builder.gep(address, [at]))
 
 
-@intrinsic
-def zero_sum(typing: Any, weights: Any, count: Any) -> Any:
+@emits(lambda weights, count: Lanes(count.literal_value, weights.dtype)(weights, count))
+def zero_sum(builder, context, signature, weights, count):
     """A sum of weights with no terms; count is a literal number of lanes."""
-    kind = Lanes(count.literal_value, weights.dtype)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return ir.Constant(context.get_value_type(signature.return_type), None)
-
-    return kind(weights, count), generate
+    return ir.Constant(context.get_value_type(signature.return_type), None)
 
 
-@intrinsic
-def plus_row(typing: Any, total: Any, weights: Any, at: Any) -> Any:
+@emits(lambda total, weights, at: total(total, weights, types.int64))
+def plus_row(builder, context, signature, total, weights, at):
     """Add a row of weights to a sum."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        (total, weights, at), lanes = arguments, signature.return_type
-        if lanes.floating:
-            return builder.fadd(total, _read(builder, lanes.stored, weights, at, lanes.count))
-        return builder.add(total, builder.sext(_load(builder, weights, at, integers(lanes.count, 8), 1), total.type))
-
-    return total(total, weights, types.int64), generate
+    lanes = signature.return_type
+    if lanes.floating:
+        return builder.fadd(total, _read(builder, lanes.stored, weights, at, lanes.count))
+    return builder.add(total, builder.sext(_load(builder, weights, at, integers(lanes.count, 8), 1), total.type))
 
 
-@intrinsic
-def plus_row_times(typing: Any, total: Any, weights: Any, at: Any, value: Any) -> Any:
+@emits(lambda total, weights, at, value: total(total, weights, types.int64, types.float32))
+def plus_row_times(builder, context, signature, total, weights, at, value):
     """Add a row of weights, multiplied by a value, to a float32 sum."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        (total, weights, at, value), count = arguments, signature.return_type.count
-        row = _read(builder, signature.args[1].dtype, weights, at, count)
-        return multiply_add(builder, row, splat(builder, value, count), total)
-
-    return total(total, weights, types.int64, types.float32), generate
+    count = signature.return_type.count
+    return multiply_add(builder, _read(builder, signature.args[1].dtype, weights, at, count), splat(builder, value, count), total)
 
 
-@intrinsic
-def begin_part(typing: Any, total: Any, zero: Any) -> Any:
+@emits(lambda total, zero: zero(total, zero))
+def begin_part(builder, context, signature, total, zero):
     """The start of a partial sum: a float32 sum continues from the total, an integer sum starts from zero."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return arguments[0] if signature.return_type.floating else arguments[1]
-
-    return zero(total, zero), generate
+    return total if signature.return_type.floating else zero
 
 
-@intrinsic
-def end_part(typing: Any, total: Any, part: Any) -> Any:
+@emits(lambda total, part: total(total, part))
+def end_part(builder, context, signature, total, part):
     """The total after a partial sum: a float32 part contains the total already; an integer part is added, which is exact."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        (total, part), lanes = arguments, signature.args[1]
-        if lanes.floating:
-            return part
-        return builder.fadd(total, builder.sitofp(builder.sext(part, integers(lanes.count, 32)), floats(lanes.count)))
-
-    return total(total, part), generate
+    lanes = signature.args[1]
+    if lanes.floating:
+        return part
+    return builder.fadd(total, builder.sitofp(builder.sext(part, integers(lanes.count, 32)), floats(lanes.count)))
 
 
-@intrinsic
-def zeros_like(typing: Any, lanes: Any) -> Any:
+@emits(lambda lanes: Lanes(lanes.count)(lanes))
+def zeros_like(builder, context, signature, lanes):
     """float32 zeros in the same number of lanes."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return ir.Constant(floats(signature.return_type.count), None)
-
-    return Lanes(lanes.count)(lanes), generate
+    return ir.Constant(floats(signature.return_type.count), None)
 
 
-@intrinsic
-def load_like(typing: Any, lanes: Any, address: Any, at: Any) -> Any:
+@emits(lambda lanes, address, at: lanes(lanes, address, types.int64))
+def load_like(builder, context, signature, lanes, address, at):
     """Load float32 values from `at` on, in the same number of lanes."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _read(builder, types.float32, arguments[1], arguments[2], signature.return_type.count)
-
-    return lanes(lanes, address, types.int64), generate
+    return _read(builder, types.float32, address, at, signature.return_type.count)
 
 
-@intrinsic
-def broadcast_like(typing: Any, lanes: Any, value: Any) -> Any:
+@emits(lambda lanes, value: lanes(lanes, types.float32))
+def broadcast_like(builder, context, signature, lanes, value):
     """One value in every lane, in the same number of lanes."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return splat(builder, arguments[1], signature.return_type.count)
-
-    return lanes(lanes, types.float32), generate
+    return splat(builder, value, signature.return_type.count)
 
 
-@intrinsic
-def store(typing: Any, address: Any, at: Any, lanes: Any) -> Any:
+@emits(lambda address, at, lanes: types.void(address, types.int64, lanes))
+def store(builder, context, signature, address, at, value):
     """Write float32 values, or the bits of spikes. `at` counts float32 values, or 16-bit words."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address, at, value = arguments
-        unit = ir.FloatType() if isinstance(signature.args[2], Lanes) else ir.IntType(16)
-        target = builder.gep(builder.bitcast(address, unit.as_pointer()), [at])
-        builder.store(value, builder.bitcast(target, value.type.as_pointer()), align=2)
-        return context.get_dummy_value()
-
-    return types.void(address, types.int64, lanes), generate
+    unit = ir.FloatType() if isinstance(signature.args[2], Lanes) else ir.IntType(16)
+    target = builder.gep(builder.bitcast(address, unit.as_pointer()), [at])
+    builder.store(value, builder.bitcast(target, value.type.as_pointer()), align=2)
 
 
-@intrinsic
-def multiply(typing: Any, x: Any, y: Any) -> Any:
+@emits(lambda x, y: x(x, x))
+def multiply(builder, context, signature, x, y):
     """x · y in every lane."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fmul(*arguments)
-
-    return x(x, x), generate
+    return builder.fmul(x, y)
 
 
-@intrinsic
-def multiply_add_lanes(typing: Any, x: Any, y: Any, z: Any) -> Any:
+@emits(lambda x, y, z: x(x, x, x))
+def multiply_add_lanes(builder, context, signature, x, y, z):
     """x · y + z in every lane, rounded once."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return multiply_add(builder, *arguments)
-
-    return x(x, x, x), generate
+    return multiply_add(builder, x, y, z)
 
 
-@intrinsic
-def reached(typing: Any, x: Any, y: Any) -> Any:
+@emits(lambda x, y: types.Integer.from_bitwidth(x.count, signed=False)(x, x))
+def reached(builder, context, signature, x, y):
     """The lanes in which x ≥ y, as the bits of one integer."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(builder.fcmp_ordered(">=", *arguments), ir.IntType(signature.args[0].count))
-
-    return types.Integer.from_bitwidth(x.count, signed=False)(x, x), generate
+    return builder.bitcast(builder.fcmp_ordered(">=", x, y), ir.IntType(signature.args[0].count))
 
 
-@intrinsic
-def ones_where(typing: Any, bits: Any) -> Any:
+@emits(lambda bits: Lanes(bits.bitwidth)(bits))
+def ones_where(builder, context, signature, bits):
     """1.0 in the lanes whose bit is set, else 0.0."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        count = signature.return_type.count
-        return builder.uitofp(builder.bitcast(arguments[0], integers(count, 1)), floats(count))
-
-    return Lanes(bits.bitwidth)(bits), generate
+    count = signature.return_type.count
+    return builder.uitofp(builder.bitcast(bits, integers(count, 1)), floats(count))

@@ -5,31 +5,30 @@
     backward, from t = T down to 1, with q_t = g(u_t - θ) (η_t + ∂L/∂z_t) the gradient in u_t:
     μ_t += c q_t,    ∂L/∂x_t = ι_t + μ_t,    η_t -= θ q_t,    then   ι_{t-1} = b ∂L/∂x_t,    μ_{t-1} = a μ_t,    η_{t-1} = r η_t
 
-A program of the GPU takes a tile of neurons of one member through all steps with its state in registers, always in float32, so a chunk
-reads each current once and writes each spike once. Nothing is unrolled over T: the time loop runs over segments of at most 16 steps, and
-only the steps of one segment are written out, so that their loads are under way together.
+A GPU program takes a tile of neurons of one member through all steps. The state stays in registers, always in float32, so a chunk reads
+each current once and writes each spike once. The time loop runs over segments of at most 16 steps. Only the steps of one segment are
+unrolled, so their loads run together.
 
-What the backward pass keeps. It needs u_t in reverse, and the recurrence cannot be run backwards stably. Kept are the currents, which
-lie in memory already, the spikes as bits, 16 steps of a neuron to a word, and (i, m, h) at the start of each segment but the first; the
-backward pass runs a segment forward again, with the spikes taken from the bits, so that rounding can move none, and then back.
-Bytes for a neuron and step, forward and backward, at T = 80 (s bytes to a current: 4, or 2 in bf16):
+The backward pass needs u_t in reverse, and running the recurrence backwards is not stable. So three things are saved: the currents, which
+are in memory already; the spikes as bits, 16 steps of a neuron per word; and (i, m, h) at the start of each segment except the first. The
+backward pass runs a segment forward again, with spikes from the bits, so rounding cannot change one, and then backward.
+Bytes per neuron and step, forward and backward, at T = 80 (s bytes per current: 4, or 2 in bfloat16):
 
-    currents, bits and segments   (2 s + 0.9) + (3 s + 0.7) = 5 s + 1.6   21.6 in float32, 11.6 in bf16; held: s + 0.7
-    every u_t in float32          (2 s + 4.2) + (2 s + 4)   = 4 s + 8.2   24.2 in float32, 16.2 in bf16; held: 4
+    currents, bits and segments   (2 s + 0.9) + (3 s + 0.7) = 5 s + 1.6   21.6 in float32, 11.6 in bfloat16; saved: s + 0.7
+    every u_t in float32          (2 s + 4.2) + (2 s + 4)   = 4 s + 8.2   24.2 in float32, 16.2 in bfloat16; saved: 4
 
-Promise: the operations and their order are those of `srm` without fusion. Forward, each multiply-and-add rounds once on a GPU, so chunks
-give the bits of the whole; PyTorch may round otherwise, and then a potential within rounding of the threshold may spike in one and not
-in the other. Gradients agree to rounding. No atomic operation is used: the same input gives the same bits again.
+Promise: operations and their order are those of `srm` step by step. Forward, each multiply-add rounds once on a GPU, so chunks give the
+same bits as the whole sequence. PyTorch may round differently; a potential within rounding of the threshold may then spike in one and not
+in the other. Gradients agree up to rounding. No atomic operation is used, so the same input always gives the same bits.
 
-Registered with `torch.library.custom_op`, so that torch.compile sees one node; `triton_op` would have it trace what is inside, the choice
-of layout and all, and there is nothing in there to fuse. Only `srm` calls it.
+The operator is registered with `torch.library.custom_op`, so torch.compile sees one node. `triton_op` would trace its inside, where there
+is nothing to fuse. Only `srm` calls it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -40,18 +39,19 @@ from torch import Tensor
 from ..srm_types import Constants, empty_like
 from ..surrogates import Surrogate
 from .gpu_srm_kernels import backward_kernel, forward_kernel
+from .triton_runtime import on_device_of
 
 LONGEST_SEGMENT = 16
-"""Steps of a neuron whose bits share a word; also what a thread holds in registers for each of its neurons in the backward pass."""
+"""Steps whose spike bits share a word. The backward pass holds this many slopes per neuron in registers."""
 LONGEST_SEGMENT_LEARNED = 8
-"""Shorter where constants are learned: the backward pass then holds the states of a segment as well as its slopes."""
+"""Shorter if constants are learned: the backward pass then also holds the states of a segment."""
 
 
-# Memory: what the kernels are told of it, and what they fill.
+# ---- memory layout
 
 
 class _Layout(NamedTuple):
-    """How the neurons of a step lie: its axes, slowest first, those outside and inside the member axis, and (outer, members, inner)."""
+    """Memory layout of a step: its axes, slowest first; those outside and inside the member axis; and the sizes (outer, members, inner)."""
 
     order: tuple[int, ...]
     outside: tuple[int, ...]
@@ -70,7 +70,7 @@ class _Layout(NamedTuple):
         return _Layout(order, outside, inside, sizes)
 
     def strides(self, values: Tensor) -> tuple[int, int, int, int] | None:
-        """(time, outer, member, inner) of values (T, ...), or None where a kernel cannot step through them so."""
+        """Strides (time, outer, member, inner) of values (T, ...), or None if the values do not have this layout."""
         shape, strides = values.shape[1:], values.stride()[1:]
         for axes in (self.outside, self.inside):
             if any(strides[slow] != strides[fast] * shape[fast] for slow, fast in pairwise(axes)):
@@ -79,26 +79,26 @@ class _Layout(NamedTuple):
         return values.stride(0), outer, strides[0] if self.sizes[1] > 1 else 0, inner
 
     def empty(self, like: Tensor, dtype: torch.dtype, steps: int | None = None) -> Tensor:
-        """An empty step of the shape of a step of `like` (T, ...), or `steps` of them, dense in this order."""
+        """An empty step with the shape of a step of `like` (T, ...), or `steps` of them, dense in this layout."""
         lead, shape = () if steps is None else (steps,), like.shape[1:]
         dense = torch.empty([*lead, *(shape[axis] for axis in self.order)], dtype=dtype, device=like.device)
         return dense.permute(*range(len(lead)), *(len(lead) + self.order.index(axis) for axis in range(len(shape))))
 
     def dense(self, step: Tensor) -> Tensor:
-        """A step in float32 and this order: itself where it is that already."""
+        """A step in float32 and this layout; the step itself if it has both."""
         wanted = self.empty(step.unsqueeze(0), torch.float32)
         return step if step.dtype == torch.float32 and step.stride() == wanted.stride() else wanted.copy_(step)
 
 
 class Tile(NamedTuple):
-    """How many neurons a program takes, a power of two, and with how many warps of 32 threads."""
+    """Neurons of a program, a power of two, and its warps of 32 threads."""
 
     neurons: int
     warps: int
 
 
 WIDE, INFERENCE, FORWARD, BACKWARD = Tile(512, 4), Tile(128, 2), Tile(256, 2), Tile(256, 4)
-"""The fastest found on an H200: for currents of two bytes going forward, then for four bytes, and for going back."""
+"""The fastest on an H200: forward with currents of two bytes, forward with four bytes (inference, training), and backward."""
 
 
 def _forward_tile(currents: Tensor, longest: int) -> Tile:
@@ -108,7 +108,7 @@ def _forward_tile(currents: Tensor, longest: int) -> Tile:
 
 
 def _fitted(tile: Tile, sizes: tuple[int, int, int]) -> Tile:
-    """The tile, made smaller where it would leave processors idle."""
+    """The tile, or a smaller one if it would leave processors idle."""
     neurons, total = tile.neurons, math.prod(sizes)
     while neurons > 128 and total < 512 * neurons:
         neurons //= 2
@@ -134,16 +134,11 @@ def _segments(steps: int, longest: int) -> tuple[int, int]:
     return count, -(-steps // count)
 
 
-def _on(values: Tensor) -> AbstractContextManager[Any]:
-    """Triton starts kernels on the current device, which need not be that of the values."""
-    return torch.cuda.device(values.device) if values.is_cuda else nullcontext()
-
-
 def _stride_of(constant: Tensor) -> int:
     return constant.stride(0) if constant.numel() > 1 else 0
 
 
-# The operator.
+# ---- the operator
 
 State = tuple[Tensor, Tensor, Tensor]
 
@@ -153,7 +148,7 @@ def _by_member(constants: Iterable[Tensor]) -> bool:
 
 
 def _outputs(currents: Tensor, layout: _Layout, longest: int, float16_spikes: bool = False) -> tuple[Tensor, State, Tensor, Tensor]:
-    """Spikes, state after, bits and checkpoints, all to be filled; longest 0: nothing is kept."""
+    """Empty spikes, state after, bits and checkpoints. longest 0: nothing is saved."""
     after = (layout.empty(currents, torch.float32), layout.empty(currents, torch.float32), layout.empty(currents, torch.float32))
     count = _segments(len(currents), longest)[0] if longest else 0
     size = math.prod(layout.sizes)
@@ -165,10 +160,7 @@ def _outputs(currents: Tensor, layout: _Layout, longest: int, float16_spikes: bo
 def forward(
     currents: Tensor, before: State | None, constants: Constants, longest: int, tile: Tile | None = None, float16_spikes: bool = False
 ) -> tuple[Tensor, State, Tensor, Tensor]:
-    """Spikes, state after, and for the backward pass bits and checkpoints, with segments of at most `longest` steps; 0 keeps nothing.
-
-    float16_spikes: the dtype of the spikes is float16.
-    """
+    """Spikes, state after, and bits and checkpoints for the backward pass, with segments of at most `longest` steps; 0 saves nothing."""
     layout = _Layout.of(currents, _by_member(constants))
     spikes, after, bits, checkpoints = _outputs(currents, layout, longest, float16_spikes)
     strides, filled = layout.strides(currents), spikes
@@ -179,28 +171,14 @@ def forward(
         filled = layout.empty(currents, spikes.dtype, len(currents))
     tile = tile or _fitted(_forward_tile(currents, longest), layout.sizes)
     grid, (count, length) = _Grid.of(layout.sizes, tile), _segments(len(currents), longest or LONGEST_SEGMENT)
-    with _on(currents):
+    with on_device_of(currents):
         forward_kernel[(grid.programs,)](
-            currents,
-            filled,
-            None if before is None else tuple(layout.dense(value) for value in before),
-            after,
-            bits if longest else None,
-            checkpoints if longest else None,
-            constants,
-            len(currents),
-            count,
-            layout.sizes,
-            strides,
-            layout.strides(filled),
-            tuple(_stride_of(value) for value in constants),
-            SEGMENT=length,
-            EVEN=count * length == len(currents),
-            ROWS=grid.rows,
-            COLUMNS=grid.columns,
-            num_warps=tile.warps,
-            enable_fp_fusion=True,  # said, since Triton's default is about to change; what must round once says so itself
-        )
+            currents, filled, None if before is None else tuple(layout.dense(value) for value in before), after,
+            bits if longest else None, checkpoints if longest else None, constants, len(currents), count, layout.sizes, strides,
+            layout.strides(filled), tuple(_stride_of(value) for value in constants), SEGMENT=length,
+            EVEN=count * length == len(currents), ROWS=grid.rows, COLUMNS=grid.columns, num_warps=tile.warps,
+            enable_fp_fusion=True,  # explicit, because Triton's default is about to change; what must round once says so itself
+        )  # fmt: skip
     if filled is not spikes:
         spikes.copy_(filled)
     return spikes, after, bits, checkpoints
@@ -220,7 +198,7 @@ def backward(
     for_constants: bool,
     tile: Tile | None = None,
 ) -> tuple[Tensor, State | None, Tensor | None]:
-    """Gradients in the currents, in the state before them, and in the constants (5, members), the last two where wanted."""
+    """Gradients in the currents, and, if needed, in the state before them and in the constants (5, members)."""
     layout = _Layout.of(currents, _by_member(constants))
     to_currents, to_before = empty_like(currents), None
     if for_state:
@@ -236,35 +214,15 @@ def backward(
     grid, (count, length) = _Grid.of(layout.sizes, tile), _segments(len(currents), longest)
     sums = torch.empty((grid.programs, 5), dtype=torch.float32, device=currents.device) if for_constants else None
     inside, outside = surrogate.factors
-    with _on(currents):
+    with on_device_of(currents):
         backward_kernel[(grid.programs,)](
-            to_spikes,
-            None if to_after is None else tuple(layout.dense(value) for value in to_after),
-            filled,
-            to_before,
-            sums,
-            currents,
-            None if before is None else tuple(layout.dense(value) for value in before),
-            bits,
-            checkpoints,
-            constants,
-            inside,
-            outside,
-            len(currents),
-            count,
-            layout.sizes,
-            layout.strides(to_spikes),
-            layout.strides(filled),
-            layout.strides(currents),
-            tuple(_stride_of(value) for value in constants),
-            SLOPE=surrogate.name,
-            SEGMENT=length,
-            EVEN=count * length == len(currents),
-            ROWS=grid.rows,
-            COLUMNS=grid.columns,
-            num_warps=tile.warps,
-            enable_fp_fusion=True,  # said, since Triton's default is about to change; what must round once says so itself
-        )
+            to_spikes, None if to_after is None else tuple(layout.dense(value) for value in to_after), filled, to_before, sums,
+            currents, None if before is None else tuple(layout.dense(value) for value in before), bits, checkpoints, constants, inside,
+            outside, len(currents), count, layout.sizes, layout.strides(to_spikes), layout.strides(filled), layout.strides(currents),
+            tuple(_stride_of(value) for value in constants), SLOPE=surrogate.name, SEGMENT=length,
+            EVEN=count * length == len(currents), ROWS=grid.rows, COLUMNS=grid.columns, num_warps=tile.warps,
+            enable_fp_fusion=True,  # explicit, because Triton's default is about to change; what must round once says so itself
+        )  # fmt: skip
     if filled is not to_currents:
         to_currents.copy_(filled)
     return to_currents, to_before, None if sums is None else sums.view(layout.sizes[1], -1, 5).sum(1).t()
@@ -280,23 +238,9 @@ _CONSTANTS = "Tensor membrane_decay, Tensor synapse_decay, Tensor refractory_dec
     schema=f"(Tensor currents, {_STATE}, {_CONSTANTS}, str slope, float sharpness, int longest)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
-def _operator(
-    currents: Tensor,
-    synapse: Tensor | None,
-    membrane: Tensor | None,
-    refractory: Tensor | None,
-    membrane_decay: Tensor,
-    synapse_decay: Tensor,
-    refractory_decay: Tensor,
-    threshold: Tensor,
-    gain: Tensor,
-    slope: str,
-    sharpness: float,
-    longest: int,
-) -> tuple[Tensor, ...]:
+def _operator(*given: Any) -> tuple[Tensor, ...]:
     """Spikes, state after, bits and checkpoints."""
-    constants = (membrane_decay, synapse_decay, refractory_decay, threshold, gain)
-    spikes, after, bits, checkpoints = forward(currents, _state(synapse, membrane, refractory), constants, longest)
+    spikes, after, bits, checkpoints = forward(given[0], _state(*given[1:4]), given[4:9], given[-1])
     return spikes, *after, bits, checkpoints
 
 
@@ -313,41 +257,11 @@ def _(currents: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     f"{_STATE}, Tensor bits, Tensor checkpoints, {_CONSTANTS}, str slope, float sharpness, int longest, "
     "bool for_state, bool for_constants) -> Tensor[]",
 )
-def _operator_backward(
-    to_spikes: Tensor,
-    to_synapse: Tensor | None,
-    to_membrane: Tensor | None,
-    to_refractory: Tensor | None,
-    currents: Tensor,
-    synapse: Tensor | None,
-    membrane: Tensor | None,
-    refractory: Tensor | None,
-    bits: Tensor,
-    checkpoints: Tensor,
-    membrane_decay: Tensor,
-    synapse_decay: Tensor,
-    refractory_decay: Tensor,
-    threshold: Tensor,
-    gain: Tensor,
-    slope: str,
-    sharpness: float,
-    longest: int,
-    for_state: bool,
-    for_constants: bool,
-) -> list[Tensor]:
-    """Gradients in the currents; then in the state, where wanted; then in the constants (5, members), where wanted."""
+def _operator_backward(*given: Any) -> list[Tensor]:
+    """Gradients in the currents; then in the state, if needed; then in the constants (5, members), if needed."""
+    to_after, before, constants = given[1:4], given[5:8], given[10:15]
     to_currents, to_before, to_constants = backward(
-        to_spikes,
-        _state(to_synapse, to_membrane, to_refractory),
-        currents,
-        _state(synapse, membrane, refractory),
-        bits,
-        checkpoints,
-        (membrane_decay, synapse_decay, refractory_decay, threshold, gain),
-        Surrogate(slope, sharpness),
-        longest,
-        for_state,
-        for_constants,
+        given[0], _state(*to_after), given[4], _state(*before), given[8], given[9], constants, Surrogate(*given[15:17]), *given[17:]
     )
     return [to_currents, *(to_before or ()), *(() if to_constants is None else (to_constants,))]
 
@@ -362,7 +276,7 @@ def _(*given: Any) -> list[Tensor]:
 
 
 def _state(*values: Tensor | None) -> State | None:
-    """The three of them, with zeros for some that are missing; None where all are."""
+    """The three tensors, with zeros for missing ones; None if all are missing."""
     given = next((value for value in values if value is not None), None)
     if given is None:
         return None
@@ -370,7 +284,7 @@ def _state(*values: Tensor | None) -> State | None:
     return synapse, membrane, refractory
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     currents, before, constants = inputs[0], inputs[1:4], inputs[4:9]
     ctx.settings = inputs[9:]
     ctx.set_materialize_grads(False)
@@ -378,7 +292,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _gradients(ctx: Any, *arrived: Tensor | None) -> tuple[Tensor | None, ...]:
-    """In all inputs of the operator, from those in its outputs."""
+    """Gradients in all inputs of the operator, from the gradients in its outputs."""
     kept = ctx.saved_tensors
     currents, constants = kept[0], kept[6:]
     to_spikes = torch.zeros_like(currents[:1]).expand_as(currents) if arrived[0] is None else arrived[0]
@@ -393,17 +307,17 @@ def _gradients(ctx: Any, *arrived: Tensor | None) -> tuple[Tensor | None, ...]:
     return found[0], *to_state, *to_constants, None, None, None
 
 
-_operator.register_autograd(_gradients, setup_context=_keep)
+_operator.register_autograd(_gradients, setup_context=_save)
 
 
-# What `srm` calls.
+# ---- called by `srm`
 
 INTERPRETED = not isinstance(forward_kernel, triton.JITFunction)
-"""Whether TRITON_INTERPRET=1 was set as Triton was imported: the kernels then run on the CPU, slowly, for tests."""
+"""Whether TRITON_INTERPRET=1 was set when Triton was imported: the kernels then run on the CPU, slowly, for tests."""
 
 
 def objection(currents: Tensor, dtype: torch.dtype, constants: Constants) -> str | None:
-    """Why the kernels cannot take these, or None where they can."""
+    """The reason why the kernels cannot run on these, or None."""
     if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 3):
         return f"Triton is {triton.__version__} and 3.3 is needed"  # kernels that take tuples
     if not currents.numel():
@@ -421,13 +335,13 @@ def objection(currents: Tensor, dtype: torch.dtype, constants: Constants) -> str
 def srm_fused(
     currents: Tensor, before: State | None, constants: Constants, surrogate: Surrogate, float16_spikes: bool = False
 ) -> tuple[Tensor, State]:
-    """Spikes and the state after them, as `srm`; before None: from rest."""
+    """Spikes and the state after them, as `srm`; before None: the state is zero."""
     given = (currents, *(before or ()), *constants)
     longest = 0
     if torch.is_grad_enabled() and any(value.requires_grad for value in given):
         longest = LONGEST_SEGMENT_LEARNED if any(value.requires_grad for value in constants) else LONGEST_SEGMENT
     elif not torch.compiler.is_compiling():
-        # without the operator's registration, which takes longer than the kernel
+        # the dispatch of a registered operator takes longer than the kernel
         return forward(currents, before, constants, 0, float16_spikes=float16_spikes)[:2]
     spikes, synapse, membrane, refractory, _, _ = _operator(
         currents, *(before or (None,) * 3), *constants, surrogate.name, surrogate.gain, longest

@@ -1,20 +1,19 @@
-"""The kernels of `fused`, in Triton, with the equations that stand there.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+"""The Triton kernels of `gpu_srm`, which has the equations.
 
-Strides of an array are (time, outer, member, inner), those of the constants one for each. A tile is ROWS × COLUMNS neurons of one member;
-arrays of one step lie dense, in the order (outer, member, inner).
+The strides of an array are (time, outer, member, inner). Each constant has one stride. A tile is ROWS × COLUMNS neurons of one member.
+Arrays of one step are dense, in the order (outer, member, inner).
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import triton
 import triton.language as tl
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _tile(sizes: tl.tuple, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> Any:
-    """Member, rows (ROWS, 1) and columns (1, COLUMNS) of this program's tile, and which of its neurons exist."""
+@triton.jit
+def _tile(sizes, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Member, rows (ROWS, 1) and columns (1, COLUMNS) of this program's tile, and a mask of the neurons that exist."""
     outer, _, inner = sizes
     program = tl.program_id(0)
     across, down = tl.cdiv(inner, COLUMNS), tl.cdiv(outer, ROWS)
@@ -23,8 +22,8 @@ def _tile(sizes: tl.tuple, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> Any:
     return (program // (across * down)).to(tl.int64), row.to(tl.int64), column.to(tl.int64), (row < outer) & (column < inner)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _constants_of(constants: tl.tuple, strides: tl.tuple, member: tl.tensor) -> Any:
+@triton.jit
+def _constants_of(constants, strides, member):
     """a, b, r, θ and c of the member."""
     a = tl.load(constants[0] + member * strides[0])
     b = tl.load(constants[1] + member * strides[1])
@@ -34,39 +33,31 @@ def _constants_of(constants: tl.tuple, strides: tl.tuple, member: tl.tensor) -> 
     return a, b, r, threshold, gain
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _load_state(arrays: tl.tuple, place: tl.tensor, exists: tl.tensor) -> Any:
-    synapse = tl.load(arrays[0] + place, mask=exists, other=0.0)
-    membrane = tl.load(arrays[1] + place, mask=exists, other=0.0)
-    refractory = tl.load(arrays[2] + place, mask=exists, other=0.0)
+@triton.jit
+def _load_state(arrays, index, exists):
+    synapse = tl.load(arrays[0] + index, mask=exists, other=0.0)
+    membrane = tl.load(arrays[1] + index, mask=exists, other=0.0)
+    refractory = tl.load(arrays[2] + index, mask=exists, other=0.0)
     return synapse, membrane, refractory
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _store_state(arrays: tl.tuple, place: tl.tensor, exists: tl.tensor, state: tl.tuple) -> None:
-    tl.store(arrays[0] + place, state[0], mask=exists)
-    tl.store(arrays[1] + place, state[1], mask=exists)
-    tl.store(arrays[2] + place, state[2], mask=exists)
+@triton.jit
+def _store_state(arrays, index, exists, state):
+    tl.store(arrays[0] + index, state[0], mask=exists)
+    tl.store(arrays[1] + index, state[1], mask=exists)
+    tl.store(arrays[2] + index, state[2], mask=exists)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _checkpoint(array: tl.tensor, segment: tl.tensor, size: tl.tensor) -> Any:
-    """Where the state at the start of a segment is kept; there is none for the first."""
+@triton.jit
+def _checkpoint(array, segment, size):
+    """Addresses of the saved state at the start of a segment. The first segment has none."""
     start = array + (segment - 1) * 3 * size
     return start, start + size, start + 2 * size
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _load_segment(
-    array: tl.tensor,
-    stride: tl.tensor,
-    exists: tl.tensor,
-    first: tl.tensor,
-    lasts: tl.tensor,
-    SEGMENT: tl.constexpr,
-    EVEN: tl.constexpr,
-) -> Any:
-    """The steps of a segment, all on their way before one is used: the compiler moves no load across a store."""
+@triton.jit
+def _load_segment(array, stride, exists, first, lasts, SEGMENT: tl.constexpr, EVEN: tl.constexpr):
+    """Load all steps of a segment before the first is used, because the compiler moves no load across a store."""
     loaded: tl.tuple = ()
     for step in tl.static_range(SEGMENT):
         there = exists if EVEN else first + step < lasts
@@ -74,9 +65,9 @@ def _load_segment(
     return loaded
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _slope(v: tl.tensor, inside: tl.tensor, outside: tl.tensor, SLOPE: tl.constexpr) -> Any:
-    """g(v) of `surrogate.py`; `inside` multiplies v and `outside` the result."""
+@triton.jit
+def _slope(v, inside, outside, SLOPE: tl.constexpr):
+    """g(v) of `surrogates.py`; `inside` multiplies v and `outside` the result."""
     if SLOPE == "arctan":
         scaled = v * inside
         slope = outside / (scaled * scaled + 1)
@@ -92,33 +83,18 @@ def _slope(v: tl.tensor, inside: tl.tensor, outside: tl.tensor, SLOPE: tl.conste
     return slope
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def forward_kernel(
-    currents: tl.tensor,
-    spikes: tl.tensor,
-    before: tl.tuple,
-    after: tl.tuple,
-    bits: tl.tensor,
-    checkpoints: tl.tensor,
-    constants: tl.tuple,
-    steps: tl.tensor,
-    segments: tl.tensor,
-    sizes: tl.tuple,
-    currents_strides: tl.tuple,
-    spikes_strides: tl.tuple,
-    constants_strides: tl.tuple,
-    SEGMENT: tl.constexpr,
-    EVEN: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> None:
-    """before None: from rest. bits None: nothing is kept for a backward pass. EVEN: the segments fill the steps."""
+    currents, spikes, before, after, bits, checkpoints, constants, steps, segments, sizes, currents_strides, spikes_strides,
+    constants_strides, SEGMENT: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """before None: the state is zero. bits None: nothing is saved for a backward pass. EVEN: all segments are full."""
     member, row, column, exists = _tile(sizes, ROWS, COLUMNS)
     a, b, r, threshold, gain = _constants_of(constants, constants_strides, member)
     reset = -(threshold * r)
-    lasts = tl.where(exists, steps, 0)  # steps that each neuron of the tile has
+    lasts = tl.where(exists, steps, 0)  # the number of steps of each neuron of the tile
     size = tl.cast(sizes[0], tl.int64) * sizes[1] * sizes[2]
-    place = (row * sizes[1] + member) * sizes[2] + column
+    index = (row * sizes[1] + member) * sizes[2] + column
     source = currents + member * currents_strides[2] + (row * currents_strides[1] + column * currents_strides[3])
     target = spikes + member * spikes_strides[2] + (row * spikes_strides[1] + column * spikes_strides[3])
     if before is None:
@@ -126,15 +102,15 @@ def forward_kernel(
         m = tl.zeros((ROWS, COLUMNS), tl.float32)
         h = tl.zeros((ROWS, COLUMNS), tl.float32)
     else:
-        i, m, h = _load_state(before, place, exists)
+        i, m, h = _load_state(before, index, exists)
     segment = tl.cast(0, tl.int64)
     while segment < segments:
         first = segment * SEGMENT
         loaded = _load_segment(source, currents_strides[0], exists, first, lasts, SEGMENT, EVEN)
         word = tl.zeros((ROWS, COLUMNS), tl.int32)
-        if bits is not None:  # noqa: SIM102 (decided as the kernel is compiled, and the next as it runs)
+        if bits is not None:  # noqa: SIM102 (a condition at compile time; the next one is at run time)
             if segment > 0:
-                _store_state(_checkpoint(checkpoints, segment, size), place, exists, (i, m, h))
+                _store_state(_checkpoint(checkpoints, segment, size), index, exists, (i, m, h))
         for step in tl.static_range(SEGMENT):
             new_i = tl.fma(i, b, loaded[step].to(tl.float32))
             new_m = tl.fma(m, a, new_i)
@@ -150,52 +126,31 @@ def forward_kernel(
                 i, m, h = tl.where(there, new_i, i), tl.where(there, new_m, m), tl.where(there, new_h, h)
             tl.store(target + (first + step) * spikes_strides[0], spike.to(spikes.dtype.element_ty), mask=there)
         if bits is not None:
-            tl.store(bits + segment * size + place, word.to(tl.int16), mask=exists)
+            tl.store(bits + segment * size + index, word.to(tl.int16), mask=exists)
         segment += 1
-    _store_state(after, place, exists, (i, m, h))
+    _store_state(after, index, exists, (i, m, h))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def backward_kernel(
-    to_spikes: tl.tensor,
-    to_after: tl.tuple,
-    to_currents: tl.tensor,
-    to_before: tl.tuple,
-    to_constants: tl.tensor,
-    currents: tl.tensor,
-    before: tl.tuple,
-    bits: tl.tensor,
-    checkpoints: tl.tensor,
-    constants: tl.tuple,
-    inside_slope: tl.tensor,
-    outside_slope: tl.tensor,
-    steps: tl.tensor,
-    segments: tl.tensor,
-    sizes: tl.tuple,
-    to_spikes_strides: tl.tuple,
-    to_currents_strides: tl.tuple,
-    currents_strides: tl.tuple,
-    constants_strides: tl.tuple,
-    SLOPE: tl.constexpr,
-    SEGMENT: tl.constexpr,
-    EVEN: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> None:
-    """to_after None: zero. to_before or to_constants None: not wanted. to_constants receives five sums for each program."""
+    to_spikes, to_after, to_currents, to_before, to_constants, currents, before, bits, checkpoints, constants, inside_slope,
+    outside_slope, steps, segments, sizes, to_spikes_strides, to_currents_strides, currents_strides, constants_strides,
+    SLOPE: tl.constexpr, SEGMENT: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """to_after None: zero. to_before or to_constants None: not needed. to_constants receives five sums per program."""
     member, row, column, exists = _tile(sizes, ROWS, COLUMNS)
     a, b, r, threshold, gain = _constants_of(constants, constants_strides, member)
     reset = -(threshold * r)
-    lasts = tl.where(exists, steps, 0)  # steps that each neuron of the tile has
+    lasts = tl.where(exists, steps, 0)  # the number of steps of each neuron of the tile
     size = tl.cast(sizes[0], tl.int64) * sizes[1] * sizes[2]
-    place = (row * sizes[1] + member) * sizes[2] + column
+    index = (row * sizes[1] + member) * sizes[2] + column
     source = currents + member * currents_strides[2] + (row * currents_strides[1] + column * currents_strides[3])
     arriving = to_spikes + member * to_spikes_strides[2] + (row * to_spikes_strides[1] + column * to_spikes_strides[3])
     target = to_currents + member * to_currents_strides[2] + (row * to_currents_strides[1] + column * to_currents_strides[3])
     zero = tl.zeros((ROWS, COLUMNS), tl.float32)
     to_i, to_m, to_h = zero, zero, zero
     if to_after is not None:
-        to_i, to_m, to_h = _load_state(to_after, place, exists)
+        to_i, to_m, to_h = _load_state(to_after, index, exists)
     for_a, for_b, for_r, for_threshold, for_gain = zero, zero, zero, zero, zero
     segment = tl.cast(segments, tl.int64)
     while segment > 0:
@@ -203,12 +158,12 @@ def backward_kernel(
         first = segment * SEGMENT
         loaded = _load_segment(source, currents_strides[0], exists, first, lasts, SEGMENT, EVEN)
         arrived = _load_segment(arriving, to_spikes_strides[0], exists, first, lasts, SEGMENT, EVEN)
-        word = tl.load(bits + segment * size + place, mask=exists, other=0).to(tl.int32)
+        word = tl.load(bits + segment * size + index, mask=exists, other=0).to(tl.int32)
         i, m, h = zero, zero, zero
         if segment > 0:
-            i, m, h = _load_state(_checkpoint(checkpoints, segment, size), place, exists)
+            i, m, h = _load_state(_checkpoint(checkpoints, segment, size), index, exists)
         elif before is not None:
-            i, m, h = _load_state(before, place, exists)
+            i, m, h = _load_state(before, index, exists)
         slopes: tl.tuple = ()
         states: tl.tuple = ()
         for step in tl.static_range(SEGMENT):
@@ -243,7 +198,7 @@ def backward_kernel(
                 to_h = tl.where(there, new_h * r, to_h)
             tl.store(target + (first + step) * to_currents_strides[0], to_x.to(to_currents.dtype.element_ty), mask=there)
     if to_before is not None:
-        _store_state(to_before, place, exists, (to_i, to_m, to_h))
+        _store_state(to_before, index, exists, (to_i, to_m, to_h))
     if to_constants is not None:
         sums = to_constants + tl.program_id(0).to(tl.int64) * 5
         tl.store(sums, tl.sum(for_a))

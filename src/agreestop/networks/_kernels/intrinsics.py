@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from .numba_runtime import intrinsic, jit_inline
+from .numba_runtime import emits, jit_inline
 
 MASKED = 64
 """Entries that `nonzero_mask` tests at once."""
@@ -50,78 +50,50 @@ def multiply_add(builder: Any, x: Any, y: Any, z: Any) -> Any:
 # ---- intrinsics
 
 
-@intrinsic
-def fma(typing: Any, x: Any, y: Any, z: Any) -> Any:
+@emits(lambda x, y, z: types.float32(types.float32, types.float32, types.float32))
+def fma(builder, context, signature, x, y, z):
     """x · y + z, rounded once."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return multiply_add(builder, *arguments)
-
-    return types.float32(types.float32, types.float32, types.float32), generate
+    return multiply_add(builder, x, y, z)
 
 
-@intrinsic
-def power_of_two(typing: Any, exponent: Any) -> Any:
+@emits(lambda exponent: types.float32(types.float32))
+def power_of_two(builder, context, signature, exponent):
     """2^n for an integer n ≥ -126."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        biased = builder.add(builder.fptosi(arguments[0], ir.IntType(32)), ir.IntType(32)(127))
-        return builder.bitcast(builder.shl(biased, ir.IntType(32)(23)), ir.FloatType())
-
-    return types.float32(types.float32), generate
+    biased = builder.add(builder.fptosi(exponent, ir.IntType(32)), ir.IntType(32)(127))
+    return builder.bitcast(builder.shl(biased, ir.IntType(32)(23)), ir.FloatType())
 
 
-@intrinsic
-def prefetch(typing: Any, array: Any, at: Any, count: Any) -> Any:
+@emits(lambda array, at, count: types.void(array, types.int64, count))
+def prefetch(builder, context, signature, array, at, count):
     """Ask for `count` float32 values, a literal number, ahead of time. The processor does not foresee jumps of a page or more."""
-    lines = range(0, count.literal_value, 16)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        byte, number = ir.IntType(8), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        for line in lines:
-            at = builder.add(arguments[1], ir.IntType(64)(line))
-            address = pointer(context, builder, signature.args[0], arguments[0], at, byte)
-            builder.call(function, [address, number(0), number(3), number(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64, count), generate
+    byte, number = ir.IntType(8), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    for line in range(0, signature.args[2].literal_value, 16):
+        address = pointer(context, builder, signature.args[0], array, builder.add(at, ir.IntType(64)(line)), byte)
+        builder.call(function, [address, number(0), number(3), number(1)])
 
 
-@intrinsic
-def nonzero_mask(typing: Any, memory: Any, at: Any) -> Any:
+@emits(lambda memory, at: types.uint64(memory, types.int64))
+def nonzero_mask(builder, context, signature, memory, at):
     """Which of the 64 entries from `at` on are not zero, as the bits of one integer; for float32 values or bytes."""
-    floating = memory.dtype == types.float32
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = floats(MASKED) if floating else integers(MASKED, 8)
-        address = pointer(context, builder, signature.args[0], arguments[0], arguments[1], vector)
-        found = builder.load(address, align=4 if floating else 1)
-        compare = builder.fcmp_unordered if floating else builder.icmp_unsigned
-        return builder.bitcast(compare("!=", found, ir.Constant(vector, None)), ir.IntType(MASKED))
-
-    return types.uint64(memory, types.int64), generate
+    floating = signature.args[0].dtype == types.float32
+    vector = floats(MASKED) if floating else integers(MASKED, 8)
+    found = builder.load(pointer(context, builder, signature.args[0], memory, at, vector), align=4 if floating else 1)
+    compare = builder.fcmp_unordered if floating else builder.icmp_unsigned
+    return builder.bitcast(compare("!=", found, ir.Constant(vector, None)), ir.IntType(MASKED))
 
 
-@intrinsic
-def lowest_bit(typing: Any, bits: Any) -> Any:
+@emits(lambda bits: types.int64(types.uint64))
+def lowest_bit(builder, context, signature, bits):
     """The index of the lowest bit that is set; 64 if none is."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.IntType(1)(0))
-
-    return types.int64(types.uint64), generate
+    return builder.cttz(bits, ir.IntType(1)(0))
 
 
-@intrinsic
-def count_bits(typing: Any, bits: Any) -> Any:
+@emits(lambda bits: types.int64(types.uint64))
+def count_bits(builder, context, signature, bits):
     """The number of bits that are set."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ctpop(arguments[0])
-
-    return types.int64(types.uint64), generate
+    return builder.ctpop(bits)
 
 
 @jit_inline

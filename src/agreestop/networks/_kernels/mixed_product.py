@@ -1,14 +1,14 @@
-"""Products of spikes in float16 with weights in float32, on a GPU's tensor cores and as exact as in float32.
+"""Products of float16 spikes with float32 weights, on a GPU's tensor cores and as exact as in float32.
 
     w = w₁ + 2^-11 w₂,  each wᵢ in float16:    x W = x W₁ + (2^-11 x) W₂
 
-float16 keeps 11 bits of a number, so two parts hold a weight of float32 to one in its last place, and three of four to the bit; zeros,
-ones and 2^-11 are exact; tensor cores multiply float16 exactly and add in float32. So the result differs from a product in float32 by no
-more than the order of its additions makes, and two products of float16 are many times as fast as one of float32. The gradient of the
-weights, xᵀ G, is computed likewise, with G in parts once it is scaled to the range of float16.
+float16 has 11 significant bits, so two parts hold a float32 weight to one unit in the last bit, and three of four weights exactly. Zeros,
+ones and 2^-11 are exact. Tensor cores multiply float16 exactly and add in float32. So the result differs from a float32 product only by the
+order of its additions, and two float16 products are many times faster than one float32 product. The gradient of the weights, xᵀ G, is
+computed in the same way, with G scaled to the range of float16 and then split.
 
-Weights below 2^-14 are held to 2^-36, which no sum of currents shows. Weights beyond 65,504 have no parts: where nothing is trained they
-are multiplied in float32, and in training their currents are infinite or not a number.
+Weights below 2^-14 have an error of 2^-36, which is negligible in a sum of currents. Weights above 65,504 cannot be split: without training
+they are multiplied in float32, and in training their currents are infinite or not a number.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from .triton_runtime import TRITON_AVAILABLE
 
 SHIFT = 11
-"""Bits of float16: the second part is larger than it counts by a factor of 2^11."""
+"""Significant bits of float16. The second part is stored times 2^11."""
 TOP, LARGEST = 15, 100
-"""Gradients are scaled to stay below 2^15, which float16 holds, by 2^100 at most, which float32 holds."""
+"""Gradients are scaled below 2^15, within float16, by at most 2^100, within float32."""
 
 
 def can_run(x: Tensor, weight: Tensor) -> bool:
-    """Spikes in float16, which need no gradient, and weights in float32, on a GPU; not within autocast, which asks for less."""
-    return _mixed(x, weight) and x.is_cuda and not x.requires_grad and _offered()
+    """Whether x is float16 without gradient and the weights are float32, on a GPU. Not within autocast, which asks for less precision."""
+    return _mixed(x, weight) and x.is_cuda and not x.requires_grad and _supported()
 
 
 def _mixed(x: Tensor, weight: Tensor) -> bool:
@@ -39,13 +39,13 @@ def _mixed(x: Tensor, weight: Tensor) -> bool:
 
 
 def match_precision(x: Tensor, weight: Tensor) -> Tensor:
-    """x in float32 where it came as float16 to weights in float32, and autocast does not narrow those."""
+    """x, converted to float32 if it is float16, the weights are float32, and autocast is off."""
     return x.float() if _mixed(x, weight) else x
 
 
 @cache
-def _offered() -> bool:
-    """Whether this PyTorch sums products of float16 into float32."""
+def _supported() -> bool:
+    """Whether this PyTorch has float16 products with a float32 result."""
     try:
         some = torch.zeros(1, 8, 8, dtype=torch.float16, device="cuda")
         torch.bmm(some, some, out_dtype=torch.float32)
@@ -59,16 +59,16 @@ def mixed_product(x: Tensor, weight: Tensor) -> Tensor:
     if torch.is_grad_enabled() and weight.requires_grad:
         return _MixedProduct.apply(x, weight)  # type: ignore[no-untyped-call]
     shared = len(x) == 1
-    parts = _kept_parts(weight, shared)
+    parts = _cached_parts(weight, shared)
     if parts is None:
         return torch.bmm(x.float().expand(len(weight), -1, -1), weight)
     return _product(x, parts) if shared else _product_side_by_side(x, parts)
 
 
 def split_float16(values: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Two parts (K, 2, ...) in float16 of values (K, ...) in float32, times a scale."""
+    """Two float16 parts (K, 2, ...) of float32 values (K, ...) times a scale."""
     if values.is_cuda and TRITON_AVAILABLE and values.is_contiguous():
-        from .split_kernel import split  # imported here since Triton takes a while
+        from .split_kernel import split  # importing Triton is slow
 
         return split(values, 2.0**SHIFT, scale)
     values = values if scale is None else values * scale
@@ -77,42 +77,42 @@ def split_float16(values: Tensor, scale: Tensor | None = None) -> Tensor:
 
 
 def _spread(x: Tensor, axis: int) -> Tensor:
-    """What meets both parts along an axis."""
+    """x and 2^-11 x, joined along an axis: the factors of the two parts."""
     return torch.cat([x, x * 2.0**-SHIFT], axis)
 
 
 def _product(x: Tensor, parts: Tensor) -> Tensor:
-    """Inputs that all members share, with parts (K, 2 · in, out) below each other, so that the sum is made in registers."""
+    """Product of inputs that the members share with parts (K, 2 · in, out). The two products are added in registers."""
     return torch.bmm(_spread(x, 2).expand(len(parts), -1, -1), parts, out_dtype=torch.float32)
 
 
 def _product_side_by_side(x: Tensor, parts: Tensor) -> Tensor:
-    """Inputs of each member, which are large, with parts (K, in, 2 · out) side by side, so that the inputs need not be repeated."""
+    """Product of each member's own inputs with parts (K, in, 2 · out), so the large inputs need not be repeated."""
     first, second = torch.bmm(x, parts, out_dtype=torch.float32).chunk(2, 2)
     return torch.add(first, second, alpha=2.0**-SHIFT)
 
 
-def _kept_parts(weight: Tensor, shared: bool) -> Tensor | None:
-    """Parts of weights that nothing trains, taken apart once, below each other or side by side; None where float16 does not hold them."""
-    kept = _KEPT.get(weight)  # type: ignore[no-untyped-call]
-    if kept is None or kept[:2] != (weight._version, shared):
+def _cached_parts(weight: Tensor, shared: bool) -> Tensor | None:
+    """Cached parts of weights that are not trained, joined along inputs (shared) or outputs. None if float16 cannot hold them."""
+    cached = _CACHE.get(weight)  # type: ignore[no-untyped-call]
+    if cached is None or cached[:2] != (weight._version, shared):
         parts = split_float16(weight)
         if not bool(parts.isfinite().all()):
-            kept = (weight._version, shared, None)
+            cached = (weight._version, shared, None)
         else:
-            kept = (weight._version, shared, parts.flatten(1, 2) if shared else torch.cat(parts.unbind(1), 2))
-        _KEPT[weight] = kept
-    return kept[2]
+            cached = (weight._version, shared, parts.flatten(1, 2) if shared else torch.cat(parts.unbind(1), 2))
+        _CACHE[weight] = cached
+    return cached[2]
 
 
-_KEPT: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_CACHE: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 class _MixedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        parts = split_float16(weight)  # anew each time: a recorded step must see what training made of the weights
+        parts = split_float16(weight)  # not cached: a CUDA graph must see the current weights
         return _product(x, parts.flatten(1, 2))
 
     @staticmethod

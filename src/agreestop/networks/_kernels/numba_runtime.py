@@ -9,6 +9,7 @@ contain functions from other files of this package, so the cache key here depend
 
 from __future__ import annotations
 
+import inspect
 import math
 import mmap
 import os
@@ -18,6 +19,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from hashlib import sha256
+from inspect import Parameter
 from pathlib import Path
 from typing import Any, final
 from weakref import finalize
@@ -88,11 +90,27 @@ def jit_template(function: Loop) -> Loop:
     return _njit(function, inline="always")
 
 
-def intrinsic(function: Callable[..., Any]) -> Any:
-    """A function that writes LLVM instructions. Callers leave out its first argument. A literal argument arrives as a literal type."""
+def emits(signature_of: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Make a function that loops can call from one that writes LLVM instructions, `(builder, context, signature, *values) -> value`.
+
+    signature_of gives the numba signature for the types of the arguments. The type of a literal argument has its `literal_value`.
+    """
     from numba.extending import intrinsic
 
-    return intrinsic(prefer_literal=True)(function)
+    def decorate(emit: Callable[..., Any]) -> Any:
+        def typing(_: Any, *arguments: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                value = emit(builder, context, signature, *values)
+                return context.get_dummy_value() if value is None else value
+
+            return signature_of(*arguments), generate
+
+        types = Parameter("_", Parameter.POSITIONAL_OR_KEYWORD), *inspect.signature(signature_of).parameters.values()
+        typing.__signature__ = inspect.Signature(types)  # type: ignore[attr-defined]
+        typing.__name__ = typing.__qualname__ = emit.__name__
+        return intrinsic(prefer_literal=True)(typing)
+
+    return decorate
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The loop of `screen`: approximate log-risks from spike counts, one input and checkpoint after another."""
+"""The loop of the prefilter: approximate log-risks from spike counts, for each input and checkpoint."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from .numba_runtime import jit, jit_inline
 
 @jit_inline
 def _log_sum(values, first, last, scale):  # type: ignore[no-untyped-def]
-    """log Σ exp(scale · value) over a stretch."""
+    """log Σ exp(scale · value) over values first … last."""
     top = -math.inf
-    for place in range(first, last):
-        top = max(top, scale * values[place])
+    for index in range(first, last):
+        top = max(top, scale * values[index])
     if top == -math.inf:
         return top
     total = 0.0
-    for place in range(first, last):
-        total += math.exp(scale * values[place] - top)
+    for index in range(first, last):
+        total += math.exp(scale * values[index] - top)
     return top + math.log(total)
 
 
 @jit("void(int64[:,:,:,::1], int64[::1], float64, float64[::1], float64[::1], float64[:,::1], int64, float64, float64, boolean[:,::1])")
 def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size, slack, floor, flags):  # type: ignore[no-untyped-def]
-    """Fill flags (rows, S) from counts (rows, S, K, C); `bounds` have their slack."""
-    rows, places, members, classes = counts.shape
+    """Fill flags (rows, S) from counts (rows, S, K, C). `bounds` include their slack."""
+    rows, steps, members, classes = counts.shape
     logs = np.empty((members, classes))
     one = np.empty(members)
     pooled = np.empty(classes)
@@ -34,25 +34,25 @@ def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size,
     order = np.empty(classes, np.int64)
     best = min(size, classes)
     for row in range(rows):
-        for place in range(places):
-            checkpoint = checkpoints[place]
+        for index in range(steps):
+            checkpoint = checkpoints[index]
             bound = bounds[checkpoint]
             if bound == -math.inf:
-                flags[row, place] = False
+                flags[row, index] = False
                 continue
             if best == classes:
-                flags[row, place] = True
+                flags[row, index] = True
                 continue
             for member in range(members):
                 top = 0
                 for label in range(classes):
-                    top = max(top, counts[row, place, member, label])
+                    top = max(top, counts[row, index, member, label])
                 total = 0.0
                 for label in range(classes):
-                    total += math.exp(float(counts[row, place, member, label] - top))
+                    total += math.exp(float(counts[row, index, member, label] - top))
                 rest = math.log(total)
                 for label in range(classes):
-                    logs[member, label] = counts[row, place, member, label] - top - rest
+                    logs[member, label] = counts[row, index, member, label] - top - rest
             for label in range(classes):
                 for member in range(members):
                     one[member] = logs[member, label]
@@ -65,7 +65,7 @@ def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size,
                 else:
                     value = (_log_sum(one, 0, members, exponent) - math.log(float(members))) / exponent
                 pooled[label] = temperatures[checkpoint] * value
-            for label in range(classes):  # in order, by insertion: there are few classes
+            for label in range(classes):  # insertion sort: there are few classes
                 at = label
                 while at > 0 and pooled[order[at - 1]] < pooled[label]:
                     order[at] = order[at - 1]
@@ -76,9 +76,9 @@ def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size,
             whole = _log_sum(ranked, 0, classes, 1.0)
             risk = _log_sum(ranked, best, classes, 1.0) - whole
             if learned.shape[1]:
-                # an order that hangs on rounding is the rule's to find
+                # if the order depends on rounding, the rule decides
                 if ranked[best - 1] - ranked[best] < slack or ranked[0] - ranked[1] < slack:
-                    flags[row, place] = True
+                    flags[row, index] = True
                     continue
                 tail = max(risk, floor)
                 log_time = learned[checkpoint, 1]
@@ -104,4 +104,4 @@ def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size,
                 logit += weights[3] * mean + weights[4] * one.max() + weights[5] * math.sqrt(spread / members)
                 logit += weights[6] * dissent / members + weights[7] * log_time + weights[8] * log_time * tail
                 risk = -math.log1p(math.exp(-logit)) if logit > -700 else logit
-            flags[row, place] = risk < bound
+            flags[row, index] = risk < bound

@@ -1,4 +1,4 @@
-"""Inputs on their way from numpy to a device."""
+"""Copies of inputs from numpy to a device."""
 
 from __future__ import annotations
 
@@ -16,30 +16,28 @@ from .numba_runtime import parallel_for
 
 
 def upload(array: Tensor | NDArray[Any], device: torch.device | str) -> Tensor:
-    """The array on the device, of the same type; to a GPU through page-locked memory, so that the copy goes on while Python does."""
+    """Copy an array to a device. The copy to a GPU goes through page-locked memory, and Python continues meanwhile."""
     source = array if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))
-    if torch.device(device).type != "cuda":
-        return source.to(device)
-    return _locked(source).to(device, non_blocking=True)
+    return _locked(source).to(device, non_blocking=True) if torch.device(device).type == "cuda" else source.to(device)
 
 
-COPIERS, PARTS, WORTH_SHARING = 2, 2, 1 << 20
-"""Threads that copy together at most, the parts of each, and the bytes that are worth it: one core does not copy at the speed of memory."""
+COPIERS, CHUNKS, WORTH_SHARING = 2, 2, 1 << 20
+"""Threads that copy together, chunks per thread, and bytes from which it pays: one core does not copy at the speed of memory."""
 
 
 def copy_rows(source: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-    """Copy these rows of `source`."""
+    """Copy these rows of `source` into `out`."""
 
     def copy(_: int, first: int, last: int) -> None:
         source.take(rows[first:last], axis=0, out=out[first:last], mode="clip")
 
-    parallel_for(copy, len(rows), _copiers(out.nbytes), PARTS)
+    parallel_for(copy, len(rows), _copiers(out.nbytes), CHUNKS)
 
 
 def _locked(source: Tensor) -> Tensor:
-    """In page-locked memory, from where a GPU copies by itself.
+    """A copy in page-locked memory, which a GPU reads by itself.
 
-    PyTorch would copy with all its threads, which on a busy machine wait longer for one another than one takes.
+    PyTorch would copy with all its threads. On a busy machine they wait for one another longer than one thread takes.
     """
     locked = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
     given, out = np.atleast_1d(source.numpy()), np.atleast_1d(locked.numpy())
@@ -47,56 +45,55 @@ def _locked(source: Tensor) -> Tensor:
     def copy(_: int, first: int, last: int) -> None:
         np.copyto(out[first:last], given[first:last])
 
-    parallel_for(copy, len(out), _copiers(out.nbytes), PARTS)
+    parallel_for(copy, len(out), _copiers(out.nbytes), CHUNKS)
     return locked
 
 
 def _copiers(count: int) -> int:
-    """Threads for so many bytes; half the cores are left to others."""
+    """The number of threads that copy this many bytes; at most half of the cores."""
     return min(COPIERS, max(1, cores() // 2)) if count >= WORTH_SHARING else 1
 
 
 @dataclass(frozen=True, eq=False)
 class PendingUpload:
-    """An array on its way."""
+    """A copy that may not be finished."""
 
-    there: Tensor
+    values: Tensor
     event: Any
 
     def wait(self) -> Tensor:
-        """The array, which whatever is computed from now on waits for."""
+        """The tensor on the device. Kernels that are started from now on wait for it; Python does not."""
         if self.event is not None:
-            current = torch.cuda.current_stream(self.there.device)
+            current = torch.cuda.current_stream(self.values.device)
             current.wait_event(self.event)
-            self.there.record_stream(current)
-        return self.there
+            self.values.record_stream(current)
+        return self.values
 
 
 @final
 class AsyncUpload:
-    """Sends arrays to a device while that computes; what it sends is there once it is `received`."""
+    """Copies tensors to a device while the device computes."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def send(self, source: Tensor) -> PendingUpload:
-        """On its way from now on."""
+        """Start the copy."""
         if self._stream is None:
             return PendingUpload(source.to(self._device), None)
         locked = _locked(source)
         with torch.cuda.stream(self._stream):
-            there = locked.to(self._device, non_blocking=True)
-            return PendingUpload(there, self._stream.record_event())
+            return PendingUpload(locked.to(self._device, non_blocking=True), self._stream.record_event())
 
 
 def as_floats(inputs: Tensor) -> Tensor:
-    """Booleans as float16 on a GPU, which holds them exactly and multiplies fastest; all else as float32."""
+    """Convert to float32; booleans on a GPU to float16, which holds them exactly and multiplies fastest."""
     return inputs.to(torch.float16 if inputs.is_cuda and inputs.dtype == torch.bool else torch.float32)
 
 
 def time_first(inputs: NDArray[Any], device: str) -> Tensor:
-    """(n, T, ...) as numbers (T, n, ...) on the device."""
+    """Inputs (n, T, ...) as floats (T, n, ...) on the device."""
     if torch.device(device).type == "cpu":
         return torch.as_tensor(np.ascontiguousarray(np.moveaxis(inputs, 1, 0))).float()
     return as_floats(upload(inputs, device).transpose(0, 1))
