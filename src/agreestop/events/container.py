@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common.arrays import Integers, check_finite
 from agreestop.common.errors import InputError
-from agreestop.common.mapped_npz import write_mapped
+from agreestop.common.npz import write_npz
 from agreestop.common.splitmix import GAMMA, mix
 from agreestop.decide.checks import as_labels
 
@@ -116,7 +116,7 @@ class Events:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the file that `load` reads and memory-maps (its format: `agreestop.events.files`), whole or not at all."""
-        write_mapped(path, self.arrays())
+        write_npz(path, self.arrays())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays of the file."""

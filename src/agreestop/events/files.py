@@ -6,7 +6,7 @@
     both      labels (n,) integers from 0 to C-1, and classes (C,), the names of the classes
     words     name, description (texts), simulated (a truth value: whether a simulator made the events) and held (for images of one
               step: how many steps each image is shown)
-    digest    SHA-256 of all other arrays; see `agreestop.common.mapped_npz`
+    digest    SHA-256 of all other arrays; see `agreestop.common.npz`
 
 Labels, classes, words and digest may be missing. `Events.save` and `save_events` write no compression and begin every array at a
 multiple of 64 bytes, so that `load` can map the file. A compressed file, as numpy.savez_compressed writes it, is read into memory.
@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agreestop.common.errors import InputError
-from agreestop.common.mapped_npz import read_mapped, write_mapped
-from agreestop.common.npz import Arrays, read_text
+from agreestop.common.npz import Arrays, read_npz, read_text, write_npz
 
 from .container import Events, Inputs, as_inputs, as_labels_and_classes
 from .data import EventData
@@ -49,7 +48,7 @@ def save_events(path: str | PathLike[str], data: EventData) -> None:
     """Write a part of a data set, sparse or dense, whichever is smaller; whole or not at all."""
     words = {"name": data.name, "description": data.description, "simulated": data.simulated, "held": data.held or 0}
     arrays = _input_arrays(data.inputs) | {"labels": data.labels, "classes": np.array(data.classes, np.str_)}
-    write_mapped(path, arrays | {name: np.array(word) for name, word in words.items()})
+    write_npz(path, arrays | {name: np.array(word) for name, word in words.items()})
 
 
 def load_events(path: str | PathLike[str]) -> EventData:
@@ -81,7 +80,7 @@ class StoredEvents:
 
 def read_stored(path: str | PathLike[str], mmap: bool = True) -> StoredEvents:
     """The content of a file, checked."""
-    arrays = read_mapped(path, "file of events", HOW, mmap)
+    arrays = read_npz(path, "file of events", HOW, mmap=mmap)
     if "log_confidence" in arrays or "spikes" in arrays:
         raise InputError(f"{path} holds scores, not inputs: give the inputs themselves, or leave the members out.")
     try:

@@ -1,6 +1,6 @@
 """Binned frames kept on disk, so that recordings are read once: one file for each data set and way of reading it.
 
-A file is an `.npz` with a digest (`agreestop.common.mapped_npz`): the key, and for each part its labels, its inputs (booleans as packed
+A file is an `.npz` with a digest (`agreestop.common.npz`): the key, and for each part its labels, its inputs (booleans as packed
 bits) and the other fields of `EventData`, named <part>.<field>.
 
 The key is a fingerprint of the settings and of the names, sizes and times of the recordings: other settings or other files make
@@ -24,8 +24,7 @@ import numpy as np
 
 from agreestop.common.errors import InputError
 from agreestop.common.files import make_folder
-from agreestop.common.mapped_npz import read_mapped, write_mapped
-from agreestop.common.npz import Arrays
+from agreestop.common.npz import Arrays, read_npz, write_npz
 
 from ..data import PARTS, EventData, EventSplits
 
@@ -84,13 +83,13 @@ def _write(path: Path, key: str, data: EventSplits) -> None:
         if content.inputs.dtype == np.bool_:
             arrays[f"{part}.bits"] = np.packbits(arrays.pop(f"{part}.inputs").ravel())
             arrays[f"{part}.shape"] = np.array(content.inputs.shape)
-    write_mapped(path, arrays)
+    write_npz(path, arrays)
 
 
 def _read(path: Path, key: str) -> EventSplits:
     """The parts in a file; any exception means that the file is not whole, or not the one that is looked for."""
     with path.open("rb"):  # raises the system's own errors first, which have their own warning
-        arrays = read_mapped(path, "file of frames", "make it again", mmap=False)
+        arrays = read_npz(path, "file of frames", "make it again")
     if arrays.pop("key") != key:
         raise ValueError("another key")
     return EventSplits(
