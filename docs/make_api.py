@@ -1,10 +1,14 @@
-"""Write docs/api.md from the docstrings of the public names."""
+"""Write docs/api.md from the docstrings of all public names: those of `agreestop`, and those of its packages."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import agreestop as ag
 
@@ -21,42 +25,108 @@ SECTIONS = {
     "Score files and simulated scores": ("Scores", "load_scores", "save_scores", "save_spikes", "simulate_scores", "simulate_spikes"),
     "Errors and warnings": ("InputError", "CalibrationWarning"),
 }
-VERBS = ("calibrate", "examples_needed", "fit", "per_time", "decide", "stream", "save", "push", "step", "start", "pool", "rows")
+PACKAGES = {
+    "ensembles": "Ensembles of spiking networks: train, score, decide, save",
+    "networks": "Architectures, neurons and posteriors; modules of your own",
+    "events": "Inputs, file formats, data sets and the simulated event camera",
+    "engines": "What runs the members, and stops early",
+}
+LONGEST_DEFAULT, LONGEST_CONSTANT = 45, 120  # characters
+BEFORE_CALIBRATION = ("decide", "stream", "save", "fit", "start", "step", "judge")
+"""Verbs of a calibrated rule; a rule before calibration has them only to say so, or for internal use."""
+INTRODUCTION = """# API
+
+Every public name of `agreestop`. Shapes: n inputs, M checkpoints, K members, C classes, T steps. Written by `make docs`.
+
+`import agreestop as ag` gives the decision layer, which needs only numpy. The packages `ag.ensembles`, `ag.networks`, `ag.events` and
+`ag.engines` are loaded when they are first used. They need `agreestop[networks]`, and `agreestop[engines]` for the fastest engine on CPUs.
+"""
 
 
-def entry(name: str) -> str:
-    """A heading, the signature and the docstring, then the public methods of a class."""
-    value = getattr(ag, name)
-    lines = [f"### `{name}`", "", "```python", f"{name}{_signature(value)}", "```", "", "```text", inspect.getdoc(value) or "", "```", ""]
+def entry(value: Any, name: str, path: str) -> str:
+    """A heading, the signature and the docstring; for a class also its public methods and properties."""
+    if not callable(value) or not hasattr(value, "__module__") or not hasattr(value, "__name__"):
+        return f"### `{path}`\n\n```python\n{name} = {_constant(value)}\n```\n"
+    lines = [f"### `{path}`", "", "```python", f"{name}{_signature(value)}", "```", "", "```text", inspect.getdoc(value) or "", "```", ""]
     if inspect.isclass(value):
-        for verb in VERBS:
-            method = getattr(value, verb, None)
-            refused = name in RULES and verb in ("decide", "stream", "save", "fit")
-            if callable(method) and not refused:
-                lines += [f"- `{verb}{_signature(method)}`: {(inspect.getdoc(method) or '').splitlines()[0]}"]
-        lines.append("")
+        skipped = BEFORE_CALIBRATION if name in RULES else ()
+        members = [line for member, line in _members(value) if member not in skipped]
+        lines += [*members, ""] if members else []
     return "\n".join(lines)
 
 
-def _signature(value: object) -> str:
+def _members(kind: type) -> Iterator[tuple[str, str]]:
+    """Public methods and properties that are defined in agreestop and have a docstring, each in one line."""
+    seen: set[str] = set()
+    for base in kind.__mro__:
+        if not base.__module__.startswith("agreestop"):
+            continue
+        for name, member in vars(base).items():
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            if name.startswith("_") or name in seen or not inspect.isfunction(function) or not function.__doc__:
+                continue
+            seen.add(name)
+            signature = "" if isinstance(member, property) else _signature(getattr(kind, name))
+            yield name, f"- `{name}{signature}`: {inspect.cleandoc(function.__doc__).splitlines()[0]}"
+
+
+def _constant(value: object) -> str:
+    """A constant in at most one line, with the quotes that ruff format wants."""
+    text = f"{{{', '.join(map(repr, value))}}}" if isinstance(value, dict) else repr(value).replace("typing.", "")
+    text = text.replace("'", '"')
+    return text if len(text) <= LONGEST_CONSTANT else f"{text[: LONGEST_CONSTANT - 3]}..."
+
+
+class _Words:
+    """A default value that is shown as these words."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def __repr__(self) -> str:
+        return self._words
+
+
+def _default(value: Any, parameter: inspect.Parameter) -> Any:
+    """The default of a parameter; long ones are shortened, and the default factory of a dataclass is named."""
+    default = parameter.default
+    if repr(default) == "<factory>":
+        (factory,) = (field.default_factory for field in fields(value) if field.name == parameter.name)
+        return _Words(f"{getattr(factory, '__name__', '…')}()".replace("<lambda>()", "…"))
+    if inspect.isfunction(default) or len(repr(default)) > LONGEST_DEFAULT:
+        return _Words("(…)" if isinstance(default, tuple) else f"{type(default).__name__}(…)".replace("function(…)", "…"))
+    return default
+
+
+def _signature(value: Any) -> str:
+    if getattr(value, "_is_protocol", False):
+        return ""  # nobody makes one
     try:
-        text = str(inspect.signature(value))  # type: ignore[arg-type]
+        signature = inspect.signature(value)
     except (TypeError, ValueError):
         return ""
-    text = re.sub(r"\((?:[\d.]+, ){5,}[\d.]+\)", "(…)", text)  # a long default
-    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text).replace("<factory>", "TopMass()")
-    return text.replace("agreestop.decide.", "").replace("self, ", "").replace("(self)", "()").removesuffix(" -> None")
+    shown = [one.replace(default=_default(value, one)) for one in signature.parameters.values()]
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(signature.replace(parameters=shown)))
+    text = re.sub(r"agreestop\.(?:\w+\.)+(?=[A-Z])", "", text)
+    return text.replace("self, ", "").replace("(self)", "()").removesuffix(" -> None")
 
 
-def main() -> None:
+def page() -> str:
+    """The whole page."""
     missing = set(ag.__all__) ^ {name for names in SECTIONS.values() for name in names}
     if missing:
-        raise SystemExit(f"SECTIONS and the public names differ in {sorted(missing)}: list every public name once.")
-    parts = ["# API\n\nEvery public name of `agreestop`. Shapes: n inputs, M checkpoints, K members, C classes. Written by `make docs`.\n"]
+        raise SystemExit(f"SECTIONS and agreestop.__all__ differ in {sorted(missing)}: list every public name once.")
+    parts = [INTRODUCTION]
     for title, names in SECTIONS.items():
-        parts += [f"## {title}\n", *(entry(name) for name in names)]
-    Path(__file__).with_name("api.md").write_text("\n".join(parts).rstrip() + "\n")
+        parts += [f"## {title}\n", *(entry(getattr(ag, name), name, name) for name in names)]
+    for package, title in PACKAGES.items():
+        module = import_module(f"agreestop.{package}")
+        parts += [f"## `ag.{package}`: {title[0].lower()}{title[1:]}\n", f"```text\n{inspect.getdoc(module) or ''}\n```\n"]
+        parts += [entry(getattr(module, name), name, f"ag.{package}.{name}") for name in getattr(module, "__all__", ())]
+    return "\n".join(parts).rstrip() + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    path = Path(__file__).with_name("api.md")
+    path.write_text(page(), encoding="utf-8")
+    print(f"Wrote {path}")

@@ -1,7 +1,9 @@
 """Write docs/reproduction.md from results/fig*/numbers.json: every claim of the paper's experiments, and what was measured.
 
-A claim is judged by a rule that stands here, not by eye: "reproduced" or "not reproduced" where all its parts are so on every ensemble,
-"in part" where some are; "impossible as printed" where a proof says so, with the measurement beside it.
+The functions below judge each claim, nobody judges by eye. A claim is "reproduced" if all its parts hold on every ensemble, "not
+reproduced" if none does, and "in part" otherwise. It is "impossible as printed" if a proof says so; the measurement stands beside it.
+
+    PYTHONPATH=. python docs/make_reproduction.py
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from paper.records import FigureNumbers, FigureRecord, load_numbers
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "reproduction.md"
-CM, PM, ALONE, DC = "confidence-merging", "p-variable-merging", "spikecp", "dcsnn"
-NAMES = {"deep": "DE", "variational": "VI", CM: "CM", PM: "PM", DC: "DC-SNN", ALONE: "one member"}
+CM, PM, SINGLE, DC = "confidence-merging", "p-variable-merging", "spikecp", "dcsnn"
+NAMES = {"deep": "DE", "variational": "VI", CM: "CM", PM: "PM", DC: "DC-SNN", SINGLE: "one member"}
 ENSEMBLES = ("deep", "variational")
 DRAFT = {
     ("DVS128 Gesture", "gesture-sim", "fig5"): {
@@ -32,14 +34,14 @@ DRAFT = {
         ("variational", PM): (0.687, 0.600, 0.538, 0.500),
     },
 }
-"""Latency over T at K = 1, 3, 5, 9, read off a figure of an earlier draft of the paper."""
+"""Latency over T at K = 1, 3, 5, 9, read from a figure of an earlier draft of the paper."""
 DRAFT_SIZES = (1, 3, 5, 9)
 STEPS = 80
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Whether each part of a claim holds, the numbers, and a line why."""
+class ClaimVerdict:
+    """Whether each part of a claim holds, the numbers, and the reason in one line."""
 
     holds: tuple[bool, ...]
     numbers: str
@@ -47,7 +49,8 @@ class Judged:
     impossible: bool = False
 
     @property
-    def verdict(self) -> str:
+    def words(self) -> str:
+        """The verdict in words."""
         if self.impossible:
             return "**impossible as printed**"
         if all(self.holds):
@@ -57,22 +60,22 @@ class Judged:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, the figure it speaks of, and how it is judged on that figure's numbers."""
+    """A sentence of the paper, its figure, and the function that judges it on the numbers of this figure."""
 
     figure: str
     says: str
-    judge: Callable[[FigureNumbers], Judged]
+    judge: Callable[[FigureNumbers], ClaimVerdict]
 
 
-def some(numbers: FigureNumbers, rule: str, ensemble: str, checkpoints: str | None = None) -> list[FigureRecord]:
+def records_of(numbers: FigureNumbers, rule: str, ensemble: str, checkpoints: str | None = None) -> list[FigureRecord]:
     """The records of a rule on an ensemble, along the x-axis."""
     found = [one for one in numbers.records if (one.rule, one.ensemble) == (rule, ensemble) and checkpoints in (None, one.checkpoints)]
     return sorted(found, key=lambda one: -math.inf if one.x is None else one.x)
 
 
 def usual(numbers: FigureNumbers, rule: str, ensemble: str, checkpoints: str | None = None) -> FigureRecord:
-    """The record at the setting that all figures share."""
-    return next(one for one in some(numbers, rule, ensemble, checkpoints) if one.default)
+    """The record at the default setting, which all figures share."""
+    return next(one for one in records_of(numbers, rule, ensemble, checkpoints) if one.default)
 
 
 def ensembles(numbers: FigureNumbers) -> list[str]:
@@ -80,7 +83,7 @@ def ensembles(numbers: FigureNumbers) -> list[str]:
 
 
 def kept(records: Iterable[FigureRecord]) -> tuple[bool, ...]:
-    """Whether each mean coverage is no more than two standard errors under its target."""
+    """Whether each mean coverage is at least its target minus two standard errors."""
     return tuple(one.coverage >= one.target - 2 * one.coverage_se for one in records)
 
 
@@ -89,118 +92,123 @@ def along(records: Iterable[FigureRecord]) -> str:
 
 
 def falls(records: list[FigureRecord]) -> bool:
-    """Whether latency at the end is below that at the start by more than two standard errors of both."""
+    """Whether the last latency is lower than the first one by more than two standard errors of their difference."""
     first, last = records[0], records[-1]
     return last.latency < first.latency - 2 * math.hypot(first.latency_se, last.latency_se)
 
 
-# ---- judges
-
-
-def always_reliable(numbers: FigureNumbers) -> Judged:
-    parts, words = [], []
+def always_reliable(numbers: FigureNumbers) -> ClaimVerdict:
+    parts: list[bool] = []
+    words: list[str] = []
     for ensemble in ensembles(numbers):
         for rule in (CM, PM):
-            records = some(numbers, rule, ensemble)
+            records = records_of(numbers, rule, ensemble)
             parts += kept(records)
             worst = min((one for one in records if not one.vacuous), key=lambda one: one.coverage - one.target)
             words.append(f"{NAMES[ensemble]} {NAMES[rule]} {worst.coverage:.3f} at {worst.target:g}")
-    why = "Where n = 50 cannot exclude any class the sets are full, so coverage is 1 and latency too."
-    return Judged(tuple(parts), "nearest to its target: " + "; ".join(words), why)
+    why = "If n = 50 is too small to exclude any class, the sets are full: coverage is 1 and latency is 1."
+    return ClaimVerdict(tuple(parts), "nearest to its target: " + "; ".join(words), why)
 
 
-def baseline_unreliable(numbers: FigureNumbers) -> Judged:
-    parts, words = [], []
+def baseline_unreliable(numbers: FigureNumbers) -> ClaimVerdict:
+    parts: list[bool] = []
+    words: list[str] = []
     for ensemble in ensembles(numbers):
-        records = some(numbers, DC, ensemble)
+        records = records_of(numbers, DC, ensemble)
         fine = kept(records)
         parts += [fine[0], not all(fine)]
         missed = [f"{one.coverage:.3f} at {one.target:g}" for one, good in zip(records, fine, strict=True) if not good]
         words.append(f"{NAMES[ensemble]}: missed " + (", ".join(missed) if missed else "nowhere"))
-    why = "Its threshold is chosen for top-1 accuracy, and it answers three classes: these cover more than promised here."
-    return Judged(tuple(parts), "; ".join(words), why)
+    why = "Its threshold is chosen for top-1 accuracy, but it answers three classes, which cover more than the target here."
+    return ClaimVerdict(tuple(parts), "; ".join(words), why)
 
 
-def baseline_short(numbers: FigureNumbers) -> Judged:
-    words, parts = [], []
+def baseline_short(numbers: FigureNumbers) -> ClaimVerdict:
+    parts: list[bool] = []
+    words: list[str] = []
     for ensemble in ensembles(numbers):
-        records = some(numbers, DC, ensemble)
+        records = records_of(numbers, DC, ensemble)
         parts += [not good for good in kept(records)]
         words.append(f"{NAMES[ensemble]}: {min(one.coverage for one in records):.3f} to {max(one.coverage for one in records):.3f}")
-    why = "" if all(parts) else "Three classes are answered, which hold the label more often than its top one."
-    return Judged(tuple(parts), "coverage " + "; ".join(words), why)
+    why = "" if all(parts) else "It answers three classes, which hold the label more often than the top class does."
+    return ClaimVerdict(tuple(parts), "coverage " + "; ".join(words), why)
 
 
-def baseline_waits(numbers: FigureNumbers) -> Judged:
-    records = {ensemble: some(numbers, DC, ensemble) for ensemble in ensembles(numbers)}
+def baseline_waits(numbers: FigureNumbers) -> ClaimVerdict:
+    records = {ensemble: records_of(numbers, DC, ensemble) for ensemble in ensembles(numbers)}
     parts = tuple(falls(list(reversed(found))) for found in records.values())
-    return Judged(parts, "; ".join(f"{NAMES[name]} {along(found)}" for name, found in records.items()))
+    return ClaimVerdict(parts, "; ".join(f"{NAMES[name]} {along(found)}" for name, found in records.items()))
 
 
-def best_is_vi_pm(numbers: FigureNumbers) -> Judged:
+def best_is_vi_pm(numbers: FigureNumbers) -> ClaimVerdict:
     found = {(ensemble, rule): usual(numbers, rule, ensemble) for ensemble in ensembles(numbers) for rule in (CM, PM)}
     best = min(found, key=lambda key: found[key].latency)
     words = "; ".join(f"{NAMES[name]} {NAMES[rule]} {one.latency:.3f}" for (name, rule), one in found.items())
-    return Judged((best == ("variational", PM),), words, "PM's sets contain those of every member: see the proof below.", True)
+    return ClaimVerdict((best == ("variational", PM),), words, "PM's sets contain the sets of every member: see the proof below.", True)
 
 
-def latency_falls(rule: str) -> Callable[[FigureNumbers], Judged]:
-    def judge(numbers: FigureNumbers) -> Judged:
-        records = {ensemble: some(numbers, rule, ensemble) for ensemble in ensembles(numbers)}
+def latency_falls(rule: str) -> Callable[[FigureNumbers], ClaimVerdict]:
+    def judge(numbers: FigureNumbers) -> ClaimVerdict:
+        records = {ensemble: records_of(numbers, rule, ensemble) for ensemble in ensembles(numbers)}
         parts = tuple(falls(found) for found in records.values())
         words = "; ".join(f"{NAMES[name]} {along(found)}" for name, found in records.items())
         if rule == PM:
-            return Judged(parts, words, "PM stops no earlier than its slowest member, so more members can only delay it.", True)
-        return Judged(
-            parts, words, "" if all(parts) else "Falls by less than two standard errors, where one member is nearly as good as all."
+            return ClaimVerdict(parts, words, "PM stops no earlier than its slowest member, so more members can only delay it.", True)
+        return ClaimVerdict(
+            parts, words, "" if all(parts) else "It falls by less than two standard errors where one member is nearly as good as all."
         )
 
     return judge
 
 
-def best_exponent_cm(numbers: FigureNumbers) -> Judged:
-    parts, words = [], []
+def best_exponent_cm(numbers: FigureNumbers) -> ClaimVerdict:
+    parts: list[bool] = []
+    words: list[str] = []
     for ensemble in ensembles(numbers):
-        records = some(numbers, CM, ensemble)
+        records = records_of(numbers, CM, ensemble)
         best = min(records, key=lambda one: one.latency)
         at_one = next(one for one in records if one.x == 1)
         parts.append(at_one.latency <= best.latency + 2 * math.hypot(at_one.latency_se, best.latency_se))
-        words.append(f"{NAMES[ensemble]}: {at_one.latency:.3f} at r = 1, least {best.latency:.3f} at r = {best.x:g}")
-    return Judged(tuple(parts), "; ".join(words), "Within two standard errors of the least, r = 1 is as good as any.")
+        words.append(f"{NAMES[ensemble]}: {at_one.latency:.3f} at r = 1, lowest {best.latency:.3f} at r = {best.x:g}")
+    return ClaimVerdict(tuple(parts), "; ".join(words), "r = 1 is within two standard errors of the lowest latency.")
 
 
-def large_exponent_pm(numbers: FigureNumbers) -> Judged:
-    parts, words = [], []
+def large_exponent_pm(numbers: FigureNumbers) -> ClaimVerdict:
+    parts: list[bool] = []
+    words: list[str] = []
     for ensemble in ensembles(numbers):
-        records = some(numbers, PM, ensemble)
+        records = records_of(numbers, PM, ensemble)
         parts.append(records[-1].latency == min(one.latency for one in records))
         useful = [one for one in records if not one.vacuous]
         words.append(
             f"{NAMES[ensemble]}: 1 for r < {useful[0].x:g} (vacuous), then {along(useful)}" if useful else f"{NAMES[ensemble]}: vacuous"
         )
-    why = "With n = 50 every r below 7.4 gives full sets for ever (a/(n+1) > α/M), so only large r can do anything at all."
-    return Judged(tuple(parts), "; ".join(words), why)
+    why = "With n = 50, every r below 7.4 always gives full sets (a/(n+1) > α/M), so only a large r can stop early."
+    return ClaimVerdict(tuple(parts), "; ".join(words), why)
 
 
-def all_reliable(numbers: FigureNumbers) -> Judged:
-    records = [one for ensemble in ensembles(numbers) for rule in (CM, PM) for one in some(numbers, rule, ensemble)]
+def all_reliable(numbers: FigureNumbers) -> ClaimVerdict:
+    records = [one for ensemble in ensembles(numbers) for rule in (CM, PM) for one in records_of(numbers, rule, ensemble)]
     low = min(records, key=lambda one: one.coverage)
-    return Judged(kept(records), f"lowest mean coverage {low.coverage:.3f} ± {2 * low.coverage_se:.3f}, target {low.target:g}")
+    return ClaimVerdict(kept(records), f"lowest mean coverage {low.coverage:.3f} ± {2 * low.coverage_se:.3f}, target {low.target:g}")
 
 
-def vi_earlier(numbers: FigureNumbers) -> Judged:
-    parts, words = [], []
+def vi_earlier(numbers: FigureNumbers) -> ClaimVerdict:
+    parts: list[bool] = []
+    words: list[str] = []
     for rule in (CM, PM):
         deep, variational = (usual(numbers, rule, ensemble) for ensemble in ENSEMBLES)
         parts.append(variational.latency < deep.latency)
         words.append(f"{NAMES[rule]}: VI {variational.latency:.3f}, DE {deep.latency:.3f}")
-    return Judged(tuple(parts), "; ".join(words))
+    return ClaimVerdict(tuple(parts), "; ".join(words))
 
 
-def pm_earlier(numbers: FigureNumbers) -> Judged:
+def pm_earlier(numbers: FigureNumbers) -> ClaimVerdict:
     pairs = [(usual(numbers, PM, ensemble), usual(numbers, CM, ensemble)) for ensemble in ensembles(numbers)]
     words = "; ".join(f"{NAMES[pm.ensemble]}: PM {pm.latency:.3f}, CM {cm.latency:.3f}" for pm, cm in pairs)
-    return Judged(tuple(pm.latency < cm.latency for pm, cm in pairs), words, "PM cannot beat any of its members; CM can.", True)
+    return ClaimVerdict(
+        tuple(pm.latency < cm.latency for pm, cm in pairs), words, "PM cannot stop earlier than any of its members; CM can.", True
+    )
 
 
 CLAIMS = (
@@ -234,16 +242,16 @@ TITLES = {
     "fig8": "How many calibration examples each rule needs (ours)",
 }
 FIRST_OF_DATA = ("fig2", "fig5", "fig6", "fig7")
-"""Figures after which our rules are compared: the others show the same data."""
+"""Figures with a comparison of our rules; the other figures show the same data."""
 PROOF = """## Why p-variable merging cannot beat its members
 
 The paper merges the members' p-variables as F = a·M_r(p¹, …, p^K) with r = 45 and a = K^(1/r). For r ≥ K - 1,
 
     K^(1/r) · ((1/K) Σ_k p_k^r)^(1/r) = (Σ_k p_k^r)^(1/r) ≥ max_k p_k.
 
-So a class that any member keeps, p_k > α/M, is kept by the merged rule too: its set contains the union of the members' sets at every
-checkpoint, is small enough no earlier than theirs, and on every input the merged rule stops no earlier than its slowest member. That its
-latency falls with K in the paper's figures cannot come from the printed rule. We implement it as printed and measure it.
+So the merged rule keeps every class that some member keeps (p_k > α/M): at every checkpoint its set contains the union of the members'
+sets. Therefore, on every input, the merged rule stops no earlier than its slowest member. The printed rule cannot explain why its latency
+falls with K in the paper's figures. We implement the rule as printed and measure it.
 """
 
 
@@ -261,15 +269,16 @@ def page() -> str:
 
 
 INTRODUCTION = """Every claim of the paper's Section 5 and abstract, with what we measured. Written by `make docs` from
-`results/fig*/numbers.json`, which `agreestop reproduce` wrote; how a claim is judged stands in `docs/make_reproduction.py`.
-Latency is the mean stopping time over T; n = 50, four checkpoints, at most three classes, 50 realisations, K = 6 and
-target 0.9 unless swept.
+`results/fig*/numbers.json`. `python -m paper all --from-scores` (or `make figures`) makes these files from the stored score files, and the
+recipes of the score files are in `paper/recipes`. The functions that judge the claims are in `docs/make_reproduction.py`. Latency is the
+mean stopping time over T. There are n = 50 calibration examples, four checkpoints, at most three classes, 50 realisations, K = 6 members
+and target 0.9; a figure may sweep one of these.
 
-The recordings of MNIST-DVS and DVS128 Gesture could not be had where this was built. Their figures run on simulated stand-ins, which say
-so: `mnist-dvs-sim` (MNIST's digits, moving) and `gesture-sim` (a drawn figure, performing). CIFAR-10, N-MNIST and Braille are real; of
-N-MNIST 1,100 recordings were at hand.
+The recordings of MNIST-DVS and DVS128 Gesture were not available. Their figures use simulated stand-ins and say so: `mnist-dvs-sim`
+(MNIST's digits, moving) and `gesture-sim` (a drawn figure that performs gestures). CIFAR-10, N-MNIST and Braille are real. 1,100 recordings
+of N-MNIST were available.
 
-The abstract's claim that variational ensembles with p-variable pooling reduce latency most rests on the claims about PM below.
+The abstract claims that variational ensembles with p-variable pooling reduce latency most. This depends on the claims about PM below.
 """
 
 
@@ -279,25 +288,25 @@ def _figure(name: str, numbers: FigureNumbers) -> list[str]:
         lines += ["| the paper says | verdict | measured | why |", "|---|---|---|---|"]
         for claim in claims:
             judged = claim.judge(numbers)
-            lines.append(f"| {claim.says} | {judged.verdict} | {judged.numbers} | {judged.why} |")
+            lines.append(f"| {claim.says} | {judged.words} | {judged.numbers} | {judged.why} |")
         lines.append("")
     lines += _draft(name, numbers)
     if name in FIRST_OF_DATA:
         lines += _accuracies(numbers) + _best(numbers) + _above(numbers)
     if numbers.swept == "n":
         lines += [
-            "Hollow points: with so few examples the rule can never stop early; `rule.examples_needed(K)` says how many it takes.",
+            "Hollow points: the rule has too few examples to ever stop early; `rule.examples_needed(K)` gives the number it needs.",
             "",
         ]
     return lines + (_six_and_one(numbers) if numbers.swept == "K" else [])
 
 
 def _accuracies(numbers: FigureNumbers) -> list[str]:
-    """How good the members are at T, on the pool."""
+    """The accuracy of the members at T, on the pool."""
     parts = []
     for source in numbers.header["sources"]:
-        alone = source["about"]["member_accuracies"]
-        together = f"{len(alone)} members {min(alone):.3f} to {max(alone):.3f} each, {source['about']['accuracy']:.3f} together"
+        single = source["about"]["member_accuracies"]
+        together = f"{len(single)} members {min(single):.3f} to {max(single):.3f} each, {source['about']['accuracy']:.3f} together"
         parts.append(f"{source['data']} {NAMES[source['ensemble']]}: {together}")
     sizes = {
         source["data"]: f"{source['data']} {source['about']['n_training']:,} + {source['n_tuning']:,} + {source['n_pool']:,}"
@@ -308,9 +317,9 @@ def _accuracies(numbers: FigureNumbers) -> list[str]:
 
 OURS = ("simultaneous", "stop-aware", "agreestop")
 FAR_ABOVE = 0.04
-SIMULTANEOUS = "it holds at every checkpoint at once, which is more than is asked at the one where it stops"
-AT_FIRST = "nearly all inputs stop at the first checkpoint, where their sets hold the label that often already, and nothing stops earlier"
-TIES = "scores of few spikes tie, and ties count on the safe side"
+SIMULTANEOUS = "it holds at all checkpoints together, which is more than is needed at the checkpoint where it stops"
+AT_FIRST = "nearly all inputs stop at the first checkpoint, where their sets already hold the label that often, and none can stop earlier"
+TIES = "scores of few spikes have ties, and ties are counted conservatively"
 
 
 def _reason(one: FigureRecord) -> str:
@@ -319,8 +328,8 @@ def _reason(one: FigureRecord) -> str:
 
 
 def _above(numbers: FigureNumbers) -> list[str]:
-    """Why a rule covers far more than it promises."""
-    lines = ["The rules with a Bonferroni correction cover far more than they promise, as they share α out among the checkpoints."]
+    """Why a rule covers far more than its target."""
+    lines = ["The rules with a Bonferroni correction cover far more than the target, since they divide α among the checkpoints."]
     for one in numbers.records:
         if one.default and one.rule in OURS and one.coverage > one.target + FAR_ABOVE:
             lines.append(f"{one.label}, {one.data} {NAMES[one.ensemble]}, covers {one.coverage:.3f}: {_reason(one)}.")
@@ -328,14 +337,14 @@ def _above(numbers: FigureNumbers) -> list[str]:
 
 
 def _six_and_one(numbers: FigureNumbers) -> list[str]:
-    """Latency with one member and with the usual number, under the same rule."""
+    """Latency with one member and with the default number, for the same rule."""
     usual = max(one.K for one in numbers.records if one.default)
     lines = ["Latency with one member and with several:", ""]
     lines += [f"| ensemble | rule | one member | {usual} members | earlier by |", "|---|---|---|---|---|"]
     for ensemble in ensembles(numbers):
         for checkpoints in ("few", "every"):
             for rule in OURS:
-                found = {one.x: one for one in some(numbers, rule, ensemble, checkpoints)}
+                found = {one.x: one for one in records_of(numbers, rule, ensemble, checkpoints)}
                 if 1 in found and usual in found:
                     one, several = found[1], found[usual]
                     share = round(100 * (1 - several.latency / one.latency))
@@ -344,25 +353,28 @@ def _six_and_one(numbers: FigureNumbers) -> list[str]:
 
 
 def _draft(name: str, numbers: FigureNumbers) -> list[str]:
-    """Latency beside that of the paper's earlier draft, where it is known."""
+    """Latency beside that of the paper's earlier draft, if it is known."""
     found = next((table for (_, _, figure), table in DRAFT.items() if figure == name), None)
     if found is None:
         return []
     lines = [
-        f"Latency at K = {', '.join(map(str, DRAFT_SIZES))} (ours up to 6), beside values read off an earlier draft of the paper:",
+        f"Latency at K = {', '.join(map(str, DRAFT_SIZES))} (ours up to 6), beside values read from an earlier draft of the paper:",
         "",
     ]
     lines += ["| | paper | ours |", "|---|---|---|"]
     for (ensemble, rule), theirs in found.items():
-        ours = {one.x: one.latency for one in some(numbers, rule, ensemble)}
+        ours = {one.x: one.latency for one in records_of(numbers, rule, ensemble)}
         cells = " ".join(f"{ours[size]:.3f}" if size in ours else "-" for size in DRAFT_SIZES)
         lines.append(f"| {NAMES[ensemble]} {NAMES[rule]} | {' '.join(f'{value:.3f}' for value in theirs)} | {cells} |")
     return [*lines, ""]
 
 
 def _best(numbers: FigureNumbers) -> list[str]:
-    """Our rules beside the best Bonferroni rule, at the setting that all figures share."""
-    lines = ["Our rules keep the same promise. At four checkpoints nothing can stop before a quarter of T; at every step it can.", ""]
+    """Our rules beside the best Bonferroni rule, at the default setting."""
+    lines = [
+        "Our rules have the same guarantee. With four checkpoints no input stops before a quarter of T; at every step, an input can.",
+        "",
+    ]
     lines += [
         "| data | ensemble | best Bonferroni rule | best of ours, four checkpoints | best of ours, every step |",
         "|---|---|---|---|---|",
@@ -370,7 +382,7 @@ def _best(numbers: FigureNumbers) -> list[str]:
     for data in dict.fromkeys(one.data for one in numbers.records):
         for ensemble in ensembles(numbers):
             here = [one for one in numbers.records if (one.data, one.ensemble) == (data, ensemble) and one.default]
-            bonferroni = [one for one in here if one.rule in (CM, PM, ALONE, "rank-pooling")]
+            bonferroni = [one for one in here if one.rule in (CM, PM, SINGLE, "rank-pooling")]
             if not bonferroni:
                 continue
             best = min(bonferroni, key=lambda one: one.latency)
