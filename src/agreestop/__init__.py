@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agreestop.common.errors import InputError
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.calibrated import CalibratedRule, Session
+from agreestop.decide.calibrated import CalibratedRule, Session, load_rule
 from agreestop.decide.checks import CalibrationWarning
 from agreestop.decide.confidence import generalized_mean, log_confidence
 from agreestop.decide.confidence_rules import DCSNN, SEENN
@@ -19,7 +19,6 @@ from agreestop.decide.merging import majority_vote, merge_exchangeable, merge_p_
 from agreestop.decide.pooling import MajorityVote, MergeConfidence, MergePValues, MergeRanks
 from agreestop.decide.pvalues import p_values
 from agreestop.decide.risks import ShapedRisk, TopMass
-from agreestop.decide.rule_files import load_rule
 from agreestop.decide.score_files import Scores, load_scores, save_scores, save_spikes
 from agreestop.decide.scores import LogLoss, Shaped, Spread, Temperature, TuningRanks
 from agreestop.decide.simulated import simulate_scores, simulate_spikes

@@ -12,9 +12,9 @@ import typer
 from agreestop.common.errors import InputError
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import POOLINGS, build_rule
+from agreestop.decide.calibrated import load_rule
 from agreestop.decide.pooling import MergeConfidence
 from agreestop.decide.risks import TopMass
-from agreestop.decide.rule_files import load_rule
 from agreestop.decide.score_files import Scores, load_scores
 from agreestop.decide.spikecp import SpikeCP
 from agreestop.decide.tuned_rows import TunedRows, mark_rows

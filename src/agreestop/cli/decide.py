@@ -13,9 +13,8 @@ import typer
 
 from agreestop.common.errors import InputError
 from agreestop.common.files import atomic_writer
-from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
-from agreestop.decide.rule_files import load_rule
 from agreestop.decide.score_files import load_scores
 
 from .console import needing_networks, say
@@ -46,9 +45,7 @@ def decide(
         if engine != "auto":
             raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members and inputs.")
         data = load_scores(scores, calibrated.checkpoints)
-        if not any_engine:
-            calibrated.check_engine(data.engine)
-        decisions, classes = calibrated.decide(data.log_confidence), data.classes
+        decisions, classes = calibrated.decide(data, any_engine=any_engine), data.classes
     else:
         decisions, classes = _run_members(calibrated, members, scores, engine, any_engine)
     names = classes or tuple(str(label) for label in range(calibrated.classes))

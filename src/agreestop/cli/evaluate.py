@@ -11,11 +11,10 @@ from rich.table import Table
 
 from agreestop.common.errors import InputError
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Estimate, Evaluation, Group
 from agreestop.decide.decisions import evaluate as evaluate_decisions
 from agreestop.decide.levels import as_target, draws_this_low, in_words
-from agreestop.decide.rule_files import load_rule
 from agreestop.decide.score_files import load_scores
 from agreestop.decide.spikecp import SpikeCP
 
@@ -35,7 +34,7 @@ def evaluate(
     data = load_scores(scores, calibrated.checkpoints)
     if data.labels is None:
         raise InputError(f"{scores} has no labels: evaluation needs one label for each input.")
-    calibrated.check_engine(data.engine)
+    calibrated.check_source(data.engine, data.ensemble_digest)
     if calibrated.saw(data.log_confidence, data.labels):
         raise InputError(f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows.")
     result = evaluate_decisions(calibrated.decide(data.log_confidence), data.labels)

@@ -18,9 +18,11 @@ from .levels import Target, as_delta, as_target, least_n, order_statistic, quant
 from .policies import Policy, RiskThreshold
 from .risks import Risk, TopMass
 from .rule import coverage_promise, groups_of, validate
+from .rule_files import kept_in_files
 from .tuned_rows import TunedRows
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class AgreeStop(Uncalibrated):
     """Stop when the best `max_set_size` classes are sure enough: the estimated risk that they miss falls under a calibrated threshold.

@@ -20,10 +20,12 @@ from .levels import Target, as_target
 from .policies import ConfidenceThreshold, Policy
 from .pooling import MODEL_AVERAGE
 from .rule import validate
+from .rule_files import kept_in_files
 
 GRID = tuple(i / 100 for i in range(1, 100))
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class DCSNN(Uncalibrated):
     """Stop when the top confidence reaches p_th: the smallest of the grid whose calibration accuracy is at least the target.
@@ -75,6 +77,7 @@ class DCSNN(Uncalibrated):
         return 1
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class SEENN(Uncalibrated):
     """SEENN-I: stop when the top confidence reaches a threshold that the user fixed for a time budget; answer the top classes.

@@ -4,7 +4,7 @@
     latency             mean stopping time; normalized_latency the same over the last checkpoint's time
     set_size            mean number of classes in an answer
 
-each an `Estimate`: a number with `low` and `high`, here at 95 % unless another level is asked for.
+Each is an `Estimate`: a number with `low` and `high`, at 95 % if no other level is asked for.
 """
 
 from __future__ import annotations
@@ -21,25 +21,38 @@ from agreestop.common.arrays import Booleans, Floats, Integers
 from agreestop.common.errors import InputError
 
 from .checks import as_labels
+from .score_files import Scores
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Where one input stopped, and the classes it answers with."""
+    """Where one input stopped, and the classes it answers with; `names` are the names of those classes, where they are known."""
 
     time: float
     index: int
     classes: tuple[int, ...]
+    names: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, index: int, answer: Booleans, checkpoints: Sequence[float], class_names: Sequence[str] | None) -> Decision:
+        """The decision for a stop at checkpoint `index` with the set `answer`, (C,)."""
+        classes = tuple(np.flatnonzero(answer).tolist())
+        return cls(checkpoints[index], index, classes, None if class_names is None else tuple(class_names[label] for label in classes))
 
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """Where n inputs stopped and what they answer: `stop_index` (n,), `sets` (n, C). `reuse` says so if they were tuned on."""
+    """Where n inputs stopped and what they answer: `stop_index` (n,), `sets` (n, C).
+
+    reuse        a sentence if the rule was tuned on some of the inputs, else an empty string
+    class_names  (C,) where they are known
+    """
 
     stop_index: Integers
     sets: Booleans
     checkpoints: tuple[float, ...]
     reuse: str = ""
+    class_names: tuple[str, ...] | None = None
 
     @property
     def stop_time(self) -> Integers | Floats:
@@ -54,8 +67,7 @@ class Decisions:
         return len(self.stop_index)
 
     def __getitem__(self, i: int) -> Decision:
-        index = int(self.stop_index[i])
-        return Decision(self.checkpoints[index], index, tuple(np.flatnonzero(self.sets[i]).tolist()))
+        return Decision.of(int(self.stop_index[i]), self.sets[i], self.checkpoints, self.class_names)
 
 
 class Estimate(float):
@@ -148,11 +160,14 @@ class Evaluation:
     by_class: tuple[Group, ...]
 
 
-def evaluate(decisions: Decisions, labels: ArrayLike, confidence: float = 0.95) -> Evaluation:
-    """Compare decisions with the true labels (n,). Refuses decisions on rows that the rule was tuned on."""
+def evaluate(decisions: Decisions, labels_or_scores: ArrayLike | Scores, confidence: float = 0.95) -> Evaluation:
+    """Compare decisions with the true labels (n,), or those of a `Scores`. Refuses decisions on rows that the rule was tuned on."""
     n, classes = decisions.sets.shape
     if n == 0:
         raise InputError("there are no decisions to evaluate: decide on at least one input.")
+    labels = labels_or_scores.labels if isinstance(labels_or_scores, Scores) else labels_or_scores
+    if labels is None:
+        raise InputError("the scores hold no labels: give one label for each input to evaluate decisions.")
     truth = as_labels(labels, n, classes)
     if decisions.reuse:
         raise InputError(f"evaluation: {decisions.reuse}")

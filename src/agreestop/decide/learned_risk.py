@@ -18,10 +18,11 @@ from agreestop.common.errors import InputError
 
 from .checks import as_max_set_size
 from .evidence import Evidence, Index
+from .examples import Examples, ScoresLike
 from .pooling import MergeConfidence
 from .risks import Tails, TopMass
-from .tuned_rows import TunedRows
-from .tuning_data import TuningData, cut_fitted
+from .rule_files import kept_in_files
+from .tuned_rows import TunedRows, cut_fitted
 
 FEATURES = (
     "log mass outside the best I classes",
@@ -60,6 +61,7 @@ def agreement_features(log_confidence: Floats, tails: Tails, max_set_size: int, 
     return np.stack(columns, axis=1)
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class LearnedRisk:
     """The risk that the best I classes miss, learned from how the members agree. Make one with `LearnedRisk.fit`."""
@@ -74,21 +76,24 @@ class LearnedRisk:
     @classmethod
     def fit(
         cls,
-        log_confidence: ArrayLike,
-        labels: ArrayLike,
+        scores_or_log_confidence: ScoresLike,
+        labels: ArrayLike | None = None,
         pooling: MergeConfidence | None = None,
         max_set_size: int = 3,
         times: Sequence[float] | None = None,
     ) -> LearnedRisk:
-        """Learn on tuning data (n, M, K, C) with labels (n,), for sets of `max_set_size` classes; needs scikit-learn."""
+        """Learn on tuning scores, or log-confidences (n, M, K, C) with labels (n,), for sets of `max_set_size` classes.
+
+        This needs scikit-learn.
+        """
         size = as_max_set_size(max_set_size)
-        posterior = TopMass.fit(log_confidence, labels, pooling, times)
-        data = TuningData.of(log_confidence, labels, times)
+        data = Examples.of(scores_or_log_confidence, labels, times)
+        posterior = TopMass.fit(data, pooling=pooling)
         clock = np.arange(1.0, data.checkpoints + 1) if data.times is None else np.array(data.times, dtype=np.float64)
         log_times = np.log(clock / clock[-1])
         tails = [posterior.tails(index, data.at(index)) for index in range(data.checkpoints)]
         parts = [agreement_features(data.at(i), tail, size, float(log_times[i])) for i, tail in enumerate(tails)]
-        misses = np.concatenate([(tail.order[:, :size] != data.labels[:, None]).all(axis=1) for tail in tails])
+        misses = np.concatenate([(tail.order[:, :size] != data.truth[:, None]).all(axis=1) for tail in tails])
         weights, bias = _fit_logistic(np.concatenate(parts), misses)
         return cls(posterior, size, weights, bias, log_times, data.times)
 

@@ -15,6 +15,7 @@ from agreestop.common.arrays import Booleans, Floats, Integers
 
 from .evidence import Evidence, Index
 from .ranking import MergedRanks, PooledRanks
+from .rule_files import kept_in_files
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -102,6 +103,7 @@ def _fill_empty(sets: Booleans, scores: Floats) -> Booleans:
     return sets
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class CheckpointThresholds:
     """Bonferroni: Γ_t = {c : S_t ≤ threshold_t}; `thresholds` is (M, 1), or (M, C) with one for each class."""
@@ -117,6 +119,7 @@ class CheckpointThresholds:
         return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class MemberVotes:
     """Bonferroni: classes in more than half of the members' sets {c : S_t^k ≤ threshold_t^k}; `thresholds` is (M, K)."""
@@ -133,6 +136,7 @@ class MemberVotes:
         return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class MergedPValues:
     """Bonferroni: Γ_t = {c : merged p-variable > α/M}. An input keeps its uniform number, if the form asks for one."""
@@ -148,6 +152,7 @@ class MergedPValues:
         return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class RankPooling:
     """Bonferroni: Γ_t = {c : p-variable of the pooled ranks > α/M}."""
@@ -163,6 +168,7 @@ class RankPooling:
         return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class RunningThreshold:
     """Simultaneous: Γ_t = {c : max over t' ≤ t of S_t' ≤ threshold}; an input keeps the maximum so far."""
@@ -180,6 +186,7 @@ class RunningThreshold:
         return Verdict(_small_sets(sets, self.max_set_size, last), _fill_empty(sets, largest), State(len(sets), largest))
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class StoppingThreshold:
     """Stop-aware: Γ_t = {c : S_t ≤ threshold}; an empty set does not stop before the last checkpoint."""
@@ -197,6 +204,7 @@ class StoppingThreshold:
         return Verdict(stop, _fill_empty(sets, evidence.values) if np.any(last) else sets, state)
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class RiskThreshold:
     """AgreeStop: stop when log e_t < threshold.
@@ -237,6 +245,7 @@ class RiskThreshold:
         return self._best(mass) & ((mass >= self.threshold) | (mass == mass.max(axis=1, keepdims=True)))
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class ConfidenceThreshold:
     """DC-SNN and SEENN-I: stop when the largest pooled log-confidence reaches the threshold; answer the top I classes."""

@@ -15,8 +15,10 @@ from agreestop.common.errors import InputError
 
 from .confidence import as_exponent, pool_logs
 from .merging import as_prefix_exponent, as_randomized_exponent, merging_factor, prefix_factor
+from .rule_files import kept_in_files
 
 
+@kept_in_files
 @dataclass(frozen=True)
 class MergeConfidence:
     """Confidence merging, CM(r): the generalised mean of the members' confidences; r = 1 is model averaging.
@@ -39,6 +41,7 @@ MODEL_AVERAGE = MergeConfidence(r=1)
 FORMS = ("any", "exchangeable", "randomized")
 
 
+@kept_in_files
 @dataclass(frozen=True)
 class MergePValues:
     """P-variable merging, PM(r): a conformal p-variable for each member, then a_{r,K} · M_r of them.
@@ -73,6 +76,7 @@ class MergePValues:
         return prefix_factor(self.r) if self.form == "exchangeable" else 1.0
 
 
+@kept_in_files
 @dataclass(frozen=True)
 class MergeRanks:
     """Rank pooling: p-variable merging without its price.
@@ -88,6 +92,7 @@ class MergeRanks:
         object.__setattr__(self, "r", as_exponent(self.r))
 
 
+@kept_in_files
 @dataclass(frozen=True)
 class MajorityVote:
     """Classes in more than half of the members' sets. Any dependence; each member works at half the miscoverage (α/2M)."""

@@ -22,6 +22,7 @@ from agreestop.common.arrays import Booleans, Floats, Integers
 from .evidence import Index, at_checkpoints
 from .pooling import MergePValues
 from .pvalues import ranks
+from .rule_files import kept_in_files
 
 ROUND_UP = 1 + 1e-12
 TIE = 1e-9  # sums nearer to 0 than this for each member are decided in integers
@@ -55,6 +56,7 @@ def _table(n: int, level: Fraction, r: float, factor: float) -> Floats:
         return x if r == 0 else np.expm1(r * x) / r
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class MergedRanks:
     """PM(r) after calibration: each member's sorted calibration losses (M, K, n) and the level α(n+1)/M."""
@@ -121,6 +123,7 @@ class MergedRanks:
         return kept
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class PooledRanks:
     """Rank pooling after calibration: the members' calibration losses (M, K, n), rows in one order for all members.

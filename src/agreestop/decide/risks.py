@@ -22,10 +22,11 @@ from agreestop.common.errors import InputError
 
 from .checks import as_checkpoints
 from .evidence import Evidence, Index, at_checkpoint
+from .examples import Examples, ScoresLike
 from .pooling import MODEL_AVERAGE, MergeConfidence
+from .rule_files import kept_in_files
 from .scores import fit_temperatures, pooling_of
-from .tuned_rows import TunedRows
-from .tuning_data import TuningData, cut_fitted
+from .tuned_rows import TunedRows, cut_fitted
 
 
 class Risk(Protocol):
@@ -74,6 +75,7 @@ class Tails:
         return Evidence(by_class, log_risk)
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class TopMass:
     """The posterior mass of all but the I most probable classes; `TopMass.fit` gives the posterior a temperature per checkpoint."""
@@ -88,12 +90,16 @@ class TopMass:
 
     @classmethod
     def fit(
-        cls, log_confidence: ArrayLike, labels: ArrayLike, pooling: MergeConfidence | None = None, times: Sequence[float] | None = None
+        cls,
+        scores_or_log_confidence: ScoresLike,
+        labels: ArrayLike | None = None,
+        pooling: MergeConfidence | None = None,
+        times: Sequence[float] | None = None,
     ) -> TopMass:
-        """Fit τ_t by log-loss on tuning data (n, M, K, C) with labels (n,); name `times` to let rules use some of the checkpoints."""
-        data = TuningData.of(log_confidence, labels, times)
+        """Fit τ_t by log-loss on tuning scores, or on log-confidences (n, M, K, C) with labels (n,), as `Temperature.fit` does."""
+        data = Examples.of(scores_or_log_confidence, labels, times)
         merge = pooling_of(pooling)
-        return cls(merge, fit_temperatures(data, merge), data.times, data.rows)
+        return cls(merge, fit_temperatures(data, merge), data.times, data.as_tuned())
 
     def check_size(self, max_set_size: int) -> None:
         """Any I will do."""
@@ -114,6 +120,7 @@ class TopMass:
         return self if self.temperatures is None else cut_fitted(self, checkpoints)
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class ShapedRisk:
     """A risk whose threshold is shaped over time: stop when e_t < λ · exp(offset_t), keep classes with ρ_t ≥ λ · exp(offset_t).

@@ -1,11 +1,11 @@
 """Rule files: a calibrated rule in one file that any later run can decide with.
 
     line 1      agreestop-rule <format> <bytes of the header> <sha256 of all that follows this line>
-    header      JSON that a person can read: the guarantee in words, n, versions, settings, where each array lies
+    header      JSON that a person can read: the guarantee in words, n, versions, settings, type and shape of each array
     arrays      raw little-endian bytes
 
-Loading builds only the classes listed here, from plain values and arrays. It runs no code from the file, and refuses a file that is
-truncated, altered, foreign or newer.
+Loading builds only classes that are marked with `kept_in_files`, from plain values and arrays. It runs no code from the file, and refuses
+a file that is truncated, altered, foreign or newer.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,55 +26,29 @@ from numpy.typing import NDArray
 from agreestop.common.errors import InputError
 from agreestop.common.files import atomic_writer
 
-from .agree_stop import AgreeStop
-from .calibrated import CalibratedRule
-from .confidence_rules import DCSNN, SEENN
-from .learned_risk import LearnedRisk
-from .policies import (
-    CheckpointThresholds,
-    ConfidenceThreshold,
-    MemberVotes,
-    MergedPValues,
-    RankPooling,
-    RiskThreshold,
-    RunningThreshold,
-    StoppingThreshold,
-)
-from .pooling import MajorityVote, MergeConfidence, MergePValues, MergeRanks
-from .ranking import MergedRanks, PooledRanks
-from .risks import ShapedRisk, TopMass
-from .scores import LogLoss, Shaped, Spread, Temperature, TuningRanks
-from .spikecp import SpikeCP
-from .tuned_rows import TunedRows
-
 MAGIC = "agreestop-rule"
-FORMAT = 1
+FORMAT = 2  # format 1, of agreestop 0.1, had no ensemble_digest, class_names or ids; such files still load
 DTYPES = ("<f8", "<i8", "<u8", "|b1")
 
-_KNOWN: dict[str, Callable[..., Any]] = {
-    kind.__name__: kind
-    for kind in (
-        *(SpikeCP, AgreeStop, DCSNN, SEENN),
-        *(MergeConfidence, MergePValues, MergeRanks, MajorityVote),
-        *(LogLoss, Temperature, TuningRanks, Spread, Shaped, TopMass, LearnedRisk, ShapedRisk, TunedRows),
-        *(CheckpointThresholds, MemberVotes, MergedPValues, RankPooling, RunningThreshold, StoppingThreshold),
-        *(RiskThreshold, ConfidenceThreshold, MergedRanks, PooledRanks, CalibratedRule),
-    )
-}
+_KNOWN: dict[str, type[Any]] = {}
+
+Kind = TypeVar("Kind")
 
 
-def save_rule(calibrated: CalibratedRule, path: str | PathLike[str]) -> None:
-    """Write a calibrated rule, whole or not at all."""
+def kept_in_files(kind: type[Kind]) -> type[Kind]:
+    """A class decorator: objects of this dataclass may be kept in rule files, under the name of the class."""
+    _KNOWN[kind.__name__] = kind
+    return kind
+
+
+def write_rule_file(path: str | PathLike[str], rule: object, summary: dict[str, Any]) -> None:
+    """Write an object of a known class, whole or not at all; the header begins with the summary, for people to read."""
     from importlib.metadata import version  # slow to import, and only saving needs it
 
     arrays: list[NDArray[Any]] = []
-    body = _encode(calibrated, arrays)
+    body = _encode(rule, arrays)
     header = {
-        "guarantee": calibrated.guarantee,
-        "calibration_examples": calibrated.n,
-        "members": calibrated.members,
-        "classes": calibrated.classes,
-        "data_fingerprint": calibrated.fingerprint,
+        **summary,
         "versions": {"agreestop": version("agreestop"), "numpy": np.__version__},
         "rule": body,
         "arrays": [{"dtype": array.dtype.str, "shape": list(array.shape)} for array in arrays],
@@ -93,8 +66,8 @@ def _readable(header: dict[str, Any]) -> str:
     return re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found[0].split()), text)
 
 
-def load_rule(path: str | PathLike[str]) -> CalibratedRule:
-    """Read a calibrated rule. Refuses, with a sentence, what is not a whole and unaltered rule file of a known format."""
+def read_rule_file(path: str | PathLike[str], kind: type[Kind]) -> Kind:
+    """Read an object of that class. What is not a whole and unaltered rule file of a known format is refused with a sentence."""
     try:
         raw = Path(path).read_bytes()
     except FileNotFoundError:
@@ -112,7 +85,7 @@ def load_rule(path: str | PathLike[str]) -> CalibratedRule:
     if hashlib.sha256(content).hexdigest() != words[3]:
         raise InputError(f"{path} was truncated or altered (its checksum does not match): copy it again, or calibrate the rule again.")
     try:
-        return _Reader.of(content, int(words[2])).rule()
+        return _read_content(content, int(words[2]), kind)
     except InputError:
         raise
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -120,7 +93,7 @@ def load_rule(path: str | PathLike[str]) -> CalibratedRule:
 
 
 def _encode(value: Any, arrays: list[NDArray[Any]]) -> Any:
-    """Plain JSON for settings; arrays go to `arrays` and leave their number."""
+    """Plain JSON for settings; an array is added to `arrays`, and the JSON holds its number."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -133,50 +106,42 @@ def _encode(value: Any, arrays: list[NDArray[Any]]) -> Any:
         arrays.append(np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")))
         return {"array": len(arrays) - 1}
     if is_dataclass(value) and type(value).__name__ in _KNOWN:
-        content = {field.name: _encode(getattr(value, field.name), arrays) for field in fields(value)}
+        content = {field.name: _encode(getattr(value, field.name), arrays) for field in fields(value) if field.init}
         return {"type": type(value).__name__, **content}
     raise InputError(f"{type(value).__name__} cannot be kept in a rule file: use the scores, risks and poolings of agreestop.")
 
 
-@dataclass(frozen=True)
-class _Reader:
-    arrays: list[NDArray[Any]]
-    body: Any
+def _read_content(content: bytes, header_size: int, kind: type[Kind]) -> Kind:
+    header = json.loads(content[:header_size])
+    arrays, position = [], header_size
+    for entry in header["arrays"]:
+        if entry["dtype"] not in DTYPES:
+            raise ValueError(f"array of type {entry['dtype']}")
+        dtype, shape = np.dtype(entry["dtype"]), tuple(int(size) for size in entry["shape"])
+        count = math.prod(shape)
+        arrays.append(np.frombuffer(content, dtype, count, position).reshape(shape).copy())
+        position += count * dtype.itemsize
+    if position != len(content):
+        raise ValueError(f"{len(content) - position} bytes too many")
+    value = _decode(header["rule"], arrays)
+    if not isinstance(value, kind):
+        raise ValueError(f"no {kind.__name__} in it")
+    return value
 
-    @classmethod
-    def of(cls, content: bytes, header_size: int) -> _Reader:
-        header = json.loads(content[:header_size])
-        arrays, place = [], header_size
-        for entry in header["arrays"]:
-            if entry["dtype"] not in DTYPES:
-                raise ValueError(f"array of type {entry['dtype']}")
-            dtype, shape = np.dtype(entry["dtype"]), tuple(int(size) for size in entry["shape"])
-            count = math.prod(shape)
-            arrays.append(np.frombuffer(content, dtype, count, place).reshape(shape).copy())
-            place += count * dtype.itemsize
-        if place != len(content):
-            raise ValueError(f"{len(content) - place} bytes too many")
-        return cls(arrays, header["rule"])
 
-    def rule(self) -> CalibratedRule:
-        value = self.decode(self.body)
-        if not isinstance(value, CalibratedRule):
-            raise ValueError("no calibrated rule in it")
+def _decode(value: Any, arrays: list[NDArray[Any]]) -> Any:
+    if isinstance(value, list):
+        return tuple(_decode(item, arrays) for item in value)
+    if not isinstance(value, dict):
         return value
-
-    def decode(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return tuple(self.decode(item) for item in value)
-        if not isinstance(value, dict):
-            return value
-        if "type" in value:
-            build = _KNOWN[value["type"]]
-            return build(**{name: self.decode(item) for name, item in value.items() if name != "type"})
-        ((kind, content),) = value.items()
-        if kind == "array":
-            return self.arrays[content]
-        if kind == "fraction":
-            return Fraction(content)
-        if kind == "number":
-            return float(content)
-        raise ValueError(f"unknown entry {kind}")
+    if "type" in value:
+        build = _KNOWN[value["type"]]
+        return build(**{name: _decode(item, arrays) for name, item in value.items() if name != "type"})
+    ((kind, content),) = value.items()
+    if kind == "array":
+        return arrays[content]
+    if kind == "fraction":
+        return Fraction(content)
+    if kind == "number":
+        return float(content)
+    raise ValueError(f"unknown entry {kind}")

@@ -24,9 +24,10 @@ from agreestop.common.arrays import Floats, as_floats
 from agreestop.common.errors import InputError
 
 from .confidence import log_softmax
+from .examples import Examples, ScoresLike
 from .pooling import MODEL_AVERAGE, MergeConfidence
-from .tuned_rows import TunedRows
-from .tuning_data import TuningData, cut_fitted
+from .rule_files import kept_in_files
+from .tuned_rows import TunedRows, cut_fitted
 
 
 class Score(Protocol):
@@ -53,6 +54,7 @@ def pooling_of(pooling: MergeConfidence | None) -> MergeConfidence:
     return pooling
 
 
+@kept_in_files
 @dataclass(frozen=True)
 class LogLoss:
     """The pooled log-loss, -log M_r(f): the score of the paper."""
@@ -71,12 +73,12 @@ class LogLoss:
         return self
 
 
-def fit_temperatures(data: TuningData, pooling: MergeConfidence) -> Floats:
+def fit_temperatures(data: Examples, pooling: MergeConfidence) -> Floats:
     """The τ_t of least log-loss at each checkpoint, by bisection on its derivative, which grows with τ."""
     return np.array([_fit_temperature(pooling.pool(data.at(index)), data) for index in range(data.checkpoints)])
 
 
-def _fit_temperature(pooled: Floats, data: TuningData) -> float:
+def _fit_temperature(pooled: Floats, data: Examples) -> float:
     own = data.of_label(pooled).mean()
     low, high = np.log(1e-3), np.log(1e3)
     for _ in range(26):
@@ -89,6 +91,7 @@ def _fit_temperature(pooled: Floats, data: TuningData) -> float:
     return float(np.exp((low + high) / 2))
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class Temperature:
     """Log-loss at a temperature per checkpoint: the recommended score for stop-aware calibration."""
@@ -100,12 +103,16 @@ class Temperature:
 
     @classmethod
     def fit(
-        cls, log_confidence: ArrayLike, labels: ArrayLike, pooling: MergeConfidence | None = None, times: Sequence[float] | None = None
+        cls,
+        scores_or_log_confidence: ScoresLike,
+        labels: ArrayLike | None = None,
+        pooling: MergeConfidence | None = None,
+        times: Sequence[float] | None = None,
     ) -> Temperature:
-        """Fit τ_t on tuning data (n, M, K, C) with labels (n,); name `times` to let rules use some of the checkpoints."""
-        data = TuningData.of(log_confidence, labels, times)
+        """Fit τ_t on tuning scores, or on log-confidences (n, M, K, C) with labels (n,); with `times` rules may use some of them."""
+        data = Examples.of(scores_or_log_confidence, labels, times)
         merge = pooling_of(pooling)
-        return cls(merge, fit_temperatures(data, merge), data.times, data.rows)
+        return cls(merge, fit_temperatures(data, merge), data.times, data.as_tuned())
 
     @property
     def fitted_checkpoints(self) -> int:
@@ -121,6 +128,7 @@ class Temperature:
 QUANTILES = 64
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class TuningRanks:
     """The rank of a class's loss among the true labels' losses of the tuning split, at the same checkpoint.
@@ -136,14 +144,18 @@ class TuningRanks:
 
     @classmethod
     def fit(
-        cls, log_confidence: ArrayLike, labels: ArrayLike, pooling: MergeConfidence | None = None, times: Sequence[float] | None = None
+        cls,
+        scores_or_log_confidence: ScoresLike,
+        labels: ArrayLike | None = None,
+        pooling: MergeConfidence | None = None,
+        times: Sequence[float] | None = None,
     ) -> TuningRanks:
-        """Learn the distribution of the true label's loss at each checkpoint of tuning data (n, M, K, C)."""
-        data = TuningData.of(log_confidence, labels, times)
+        """Learn the distribution of the true label's loss at each checkpoint of tuning scores, or of arrays (n, M, K, C) and (n,)."""
+        data = Examples.of(scores_or_log_confidence, labels, times)
         merge = pooling_of(pooling)
         own = [-data.of_label(merge.pool(data.at(index))) for index in range(data.checkpoints)]
         levels = np.linspace(0, 1, QUANTILES)
-        return cls(merge, np.quantile(np.array(own), levels, axis=1).T.copy(), data.times, data.rows)
+        return cls(merge, np.quantile(np.array(own), levels, axis=1).T.copy(), data.times, data.as_tuned())
 
     @property
     def fitted_checkpoints(self) -> int:
@@ -159,6 +171,7 @@ class TuningRanks:
         return cut_fitted(self, checkpoints)
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class Spread:
     """A score plus β times the members' disagreement: the standard deviation of their losses for the class."""
@@ -182,6 +195,7 @@ class Spread:
         return replace(self, base=self.base.cut(checkpoints))
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class Shaped:
     """A score less an offset per checkpoint: a threshold shaped over time, S_t ≤ λ + offset_t. `tune` finds offsets.

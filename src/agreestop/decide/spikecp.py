@@ -23,6 +23,7 @@ from .policies import CheckpointThresholds, MemberVotes, MergedPValues, Policy, 
 from .pooling import MODEL_AVERAGE, MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
 from .ranking import MergedRanks, PooledRanks, least_n_merged
 from .rule import coverage_promise, groups_of, validate
+from .rule_files import kept_in_files
 from .scores import Score
 from .stop_aware import StopProfile, earliest_threshold, last_failures
 from .tuned_rows import TunedRows
@@ -35,6 +36,7 @@ def own_entries(values: Floats, labels: Integers) -> Floats:
     return values[np.arange(len(labels)), ..., labels]
 
 
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class SpikeCP(Uncalibrated):
     """Conformal sets at checkpoints; stop at the first set of at most `max_set_size` classes (I_th).

@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike
 from agreestop.common.arrays import Booleans, Floats, Integers
 from agreestop.common.errors import InputError
 
-from .calibrated import gather_evidence, refuse_tuned
-from .checks import CalibrationWarning, as_labels, as_log_confidence, columns_of
+from .calibrated import gather_evidence
+from .checks import CalibrationWarning
 from .decisions import Estimate
 from .evidence import Evidence
+from .examples import Examples, ScoresLike
 from .policies import run_policy
 from .rule import Rule, shortage
 
@@ -44,21 +45,21 @@ class Splits:
 
 def repeat_splits(
     rule: Rule,
-    log_confidence: ArrayLike,
-    labels: ArrayLike,
+    scores_or_log_confidence: ScoresLike,
+    labels: ArrayLike | None = None,
     n_calibration: int = 50,
     repeats: int = 50,
     seed: int = 0,
     times: Sequence[float] | None = None,
 ) -> Splits:
-    """Calibrate on `n_calibration` random rows of the pool (n, M, K, C), decide on the others; `repeats` times.
+    """Calibrate on `n_calibration` random rows of a pool and decide on the others, `repeats` times.
 
-    What the rule reads off each input is computed once for the whole pool; a realisation costs a fit and a verdict.
+    The pool is a `Scores` with labels, or log-confidences (n, M, K, C) with labels (n,). The evidence that the rule reads off the inputs
+    is computed once for the whole pool.
     """
-    array = as_log_confidence(log_confidence)
-    n, available, members, classes = array.shape
-    truth = as_labels(labels, n, classes)
-    columns = columns_of(rule.checkpoints, available, times)
+    data = Examples.of(scores_or_log_confidence, labels, times)
+    truth, columns = data.truth, data.columns(rule.checkpoints)
+    n, _, members, classes = data.log_confidence.shape
     for name, value in (("n_calibration", n_calibration), ("repeats", repeats)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise InputError(f"{name} is {value!r}: an integer is needed.")
@@ -66,9 +67,8 @@ def repeat_splits(
         raise InputError(f"n_calibration is {n_calibration} and the pool has {n} rows: choose from 1 to {n - 1}, so that test rows remain.")
     if repeats < 1:
         raise InputError(f"repeats is {repeats}: at least one realisation is needed.")
-    if rule.tuned is not None:
-        refuse_tuned(rule.tuned, array, columns, "repeat_splits")
-    evidence = gather_evidence(rule, array, columns)
+    data.refuse_tuned(rule.tuned, columns, "repeat_splits")
+    evidence = gather_evidence(rule, data.log_confidence, columns)
     rows = np.random.default_rng(seed).permutation(n)[:n_calibration]
     if sentence := shortage(rule, truth[rows], members, classes):
         warnings.warn(sentence, CalibrationWarning, stacklevel=2)

@@ -1,23 +1,30 @@
 """Which rows a tuned object has seen, so that calibration and evaluation can refuse them.
 
-A row is marked by a 64-bit hash of its log-confidences at each checkpoint. Rate-coded rows may repeat by chance, silent ones above all; how
-often is seen inside the tuning split itself: a row repeats at most as often as its cells do at the checkpoint where they repeat
-least, and no rate below 4/n can be told from 0 by n rows. Only more overlap than that is called reuse; where no cell ever
-repeats, as with scores that are not counts, a single row is enough.
+Rows are recognised by their ids, where both sides have ids. A fresh row has an id of its own unless ids repeat inside the tuning split.
+
+Without ids, a row is marked by a 64-bit hash of its log-confidences at each checkpoint. Rate-coded rows may repeat by chance, silent ones
+above all. The tuning split itself shows how often: a row repeats at most as often as its cells do at the checkpoint where they repeat
+least, and n rows cannot tell a rate below 4/n from 0. Only more overlap than that is called reuse. Where no cell ever repeats, as
+with scores that are not counts, a single row is enough.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common.arrays import Booleans
 from agreestop.common.errors import InputError
 from agreestop.common.splitmix import mix
+
+from .checks import columns_of
+from .rule_files import kept_in_files
 
 Marks = NDArray[np.uint64]
 
@@ -43,6 +50,15 @@ def mark_rows(log_confidence: NDArray[np.floating], columns: Sequence[int]) -> M
     return join_marks(np.stack([mark_cells(log_confidence[:, column]) for column in columns], axis=1))
 
 
+def mark_ids(ids: ArrayLike) -> Marks:
+    """Ids as 64-bit numbers: whole numbers stay what they are, strings are hashed."""
+    array = np.asarray(ids)
+    if array.dtype.kind in "iu":
+        return array.astype(np.uint64)
+    digests = b"".join(hashlib.blake2b(str(text).encode(), digest_size=8).digest() for text in array)
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
+
+
 def _twin_rate(marks: Marks) -> float:
     """The share of entries that occur more than once, and four standard errors of it; 0 if none does."""
     _, counts = np.unique(marks, return_counts=True)
@@ -50,21 +66,36 @@ def _twin_rate(marks: Marks) -> float:
     return min(1.0, share + 4 * math.sqrt(share / len(marks)))
 
 
+def _chance(rates: Sequence[float], n: int) -> float:
+    """The rate at which fresh rows may repeat n rows whose parts repeat at these rates."""
+    return max(min(rates), 4 / n) if any(rates) else 0.0
+
+
+def _sentence(seen: int, total: int, rate: float) -> str:
+    """A sentence if more rows were seen than chance explains, else an empty string."""
+    if seen <= total * rate + 4 * math.sqrt(total * rate * (1 - rate)):
+        return ""
+    return f"{seen} of the {total} rows were used for tuning: keep tuning, calibration and test data apart."
+
+
+@kept_in_files
 @dataclass(frozen=True, eq=False)
 class TunedRows:
     """Rows that something was tuned on: marks of their cells, (n, M), or, once cut to a rule's checkpoints, of the rows, (n,).
 
-    `chance` is the rate at which fresh rows may repeat them, known once they are cut.
+    `chance` is the rate at which fresh rows may repeat them, known once they are cut. `ids` (n,) are marks of the rows' ids, where known.
     """
 
     marks: Marks
     chance: float = 0.0
+    ids: Marks | None = None
 
     @classmethod
-    def of(cls, log_confidence: NDArray[np.floating]) -> TunedRows:
+    def of(cls, log_confidence: NDArray[np.floating], ids: ArrayLike | None = None) -> TunedRows:
         """Marks of an array (n, M, K, C), in blocks."""
         blocks = range(0, len(log_confidence), 256)
-        return cls(np.concatenate([mark_cells(log_confidence[start : start + 256]) for start in blocks]))
+        marks = np.concatenate([mark_cells(log_confidence[start : start + 256]) for start in blocks])
+        return cls(marks, ids=None if ids is None else mark_ids(ids))
 
     @property
     def rows(self) -> Marks:
@@ -74,9 +105,8 @@ class TunedRows:
     def cut(self, columns: Sequence[int], fitted: int) -> TunedRows:
         """The same rows at some of the `fitted` checkpoints."""
         if self.marks.ndim == 2:
-            some = self.marks[:, list(columns)]
-            rates = [_twin_rate(column) for column in some.T]
-            return TunedRows(join_marks(some), max(min(rates), 4 / len(some)) if any(rates) else 0.0)
+            chosen = self.marks[:, list(columns)]
+            return TunedRows(join_marks(chosen), _chance([_twin_rate(column) for column in chosen.T], len(chosen)), self.ids)
         if list(columns) != list(range(fitted)):
             raise InputError("this score or risk was taken from a rule with other checkpoints: give it as it was fitted.")
         return self
@@ -85,7 +115,9 @@ class TunedRows:
         """These rows and those of another tuned object with the same checkpoints."""
         if other is None:
             return self
-        return TunedRows(np.concatenate([self.marks, other.marks[~self.seen(other.rows)]]), max(self.chance, other.chance))
+        marks = np.concatenate([self.marks, other.marks[~self.seen(other.rows)]])
+        ids = None if self.ids is None or other.ids is None else np.union1d(self.ids, other.ids)
+        return TunedRows(marks, max(self.chance, other.chance), ids)
 
     def seen(self, rows: Marks) -> Booleans:
         """Which of the given rows are among the tuned ones."""
@@ -93,7 +125,34 @@ class TunedRows:
 
     def reuse(self, rows: Marks) -> str:
         """A sentence if more of these rows than chance explains were tuned on, else an empty string."""
-        seen, total, rate = int(self.seen(rows).sum()), len(rows), self.chance
-        if seen <= total * rate + 4 * math.sqrt(total * rate * (1 - rate)):
+        return _sentence(int(self.seen(rows).sum()), len(rows), self.chance)
+
+    def knows(self, ids: ArrayLike | None) -> bool:
+        """Whether rows with these ids can be recognised by them."""
+        return ids is not None and self.ids is not None
+
+    def reuse_of(self, ids: ArrayLike | None) -> str:
+        """The same from the rows' ids; an empty string if either side has none."""
+        if ids is None or self.ids is None:
             return ""
-        return f"{seen} of the {total} rows were used for tuning: keep tuning, calibration and test data apart."
+        marks = mark_ids(ids)
+        return _sentence(int(np.isin(marks, self.ids).sum()), len(marks), _chance([_twin_rate(self.ids)], len(self.ids)))
+
+
+Fitted = TypeVar("Fitted", bound=Any)
+
+
+def cut_fitted(fitted: Fitted, checkpoints: tuple[float, ...]) -> Fitted:
+    """A fitted score or risk restricted to a rule's checkpoints: every field with an axis of checkpoints is cut.
+
+    Without named times the object must have been fitted for exactly as many checkpoints as the rule has.
+    """
+    columns = columns_of(checkpoints, fitted.fitted_checkpoints, fitted.times, type(fitted).__name__)
+    changes: dict[str, Any] = {"times": checkpoints}
+    for field in fields(fitted):
+        value = getattr(fitted, field.name)
+        if isinstance(value, TunedRows):
+            changes[field.name] = value.cut(columns, fitted.fitted_checkpoints)
+        elif isinstance(value, np.ndarray) and field.metadata.get("per_checkpoint"):
+            changes[field.name] = value[columns]
+    return replace(fitted, **changes)

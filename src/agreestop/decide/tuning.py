@@ -23,15 +23,14 @@ from agreestop.common.errors import InputError
 
 from .agree_stop import AgreeStop
 from .calibrated import gather_evidence
-from .checks import columns_of
 from .evidence import Evidence
+from .examples import Examples, ScoresLike
 from .learned_risk import LearnedRisk, NothingToLearn
 from .pooling import MergeConfidence
 from .risks import Risk, ShapedRisk, TopMass
 from .scores import LogLoss, Score, Shaped, Spread, Temperature, TuningRanks
 from .spikecp import SpikeCP
 from .splits import split_figures
-from .tuning_data import TuningData
 
 EXPONENTS = (-1.0, 0.0, 1.0, 2.0)
 POWERS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
@@ -57,7 +56,7 @@ class Tuned:
     trials: tuple[Trial, ...]
 
 
-Fit = Callable[[TuningData], Score | Risk]
+Fit = Callable[[Examples], Score | Risk]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +68,7 @@ class _Candidate:
 
 
 class _Fitter(Protocol):
-    def __call__(
-        self, log_confidence: ArrayLike, labels: ArrayLike, pooling: MergeConfidence | None, times: Sequence[float] | None
-    ) -> Score | Risk: ...
+    def __call__(self, scores_or_log_confidence: ScoresLike, *, pooling: MergeConfidence | None) -> Score | Risk: ...
 
 
 def _fixed(chosen: Score | Risk) -> Fit:
@@ -79,15 +76,15 @@ def _fixed(chosen: Score | Risk) -> Fit:
 
 
 def _fitted(fitter: _Fitter, pooling: MergeConfidence) -> Fit:
-    return lambda data: fitter(data.log_confidence, data.labels, pooling, data.times)
+    return lambda data: fitter(data, pooling=pooling)
 
 
 def _learned(max_set_size: int) -> Fit:
-    return lambda data: LearnedRisk.fit(data.log_confidence, data.labels, None, max_set_size, data.times)
+    return lambda data: LearnedRisk.fit(data, max_set_size=max_set_size)
 
 
 def _spread(beta: float) -> Fit:
-    return lambda data: Spread(Temperature.fit(data.log_confidence, data.labels, None, data.times), beta)
+    return lambda data: Spread(Temperature.fit(data), beta)
 
 
 def _candidates(rule: SpikeCP | AgreeStop, exponents: Sequence[float], members: int) -> Iterator[_Candidate]:
@@ -117,8 +114,8 @@ def _with(rule: SpikeCP | AgreeStop, chosen: Score | Risk) -> SpikeCP | AgreeSto
 
 def tune(
     rule: SpikeCP | AgreeStop,
-    log_confidence: ArrayLike,
-    labels: ArrayLike,
+    scores_or_log_confidence: ScoresLike,
+    labels: ArrayLike | None = None,
     times: Sequence[float] | None = None,
     n_calibration: int = 50,
     exponents: Sequence[float] = EXPONENTS,
@@ -126,18 +123,18 @@ def tune(
     seed: int = 0,
     progress: Callable[[str, float], None] | None = None,
 ) -> Tuned:
-    """The rule with the score or risk that stops earliest on tuning data (n, M, K, C) with labels (n,).
+    """The rule with the score or risk that stops earliest on tuning scores, or on log-confidences (n, M, K, C) with labels (n,).
 
-    n_calibration is the number of calibration examples the rule will later have; exponents are the r to try; `progress` is told
-    what is being tried and the share that is done. Calibrate the result on other rows: it refuses these.
+    n_calibration is the number of calibration examples that the rule will have later. exponents are the r to try. `progress` is called
+    with what is being tried and the share that is done. Calibrate the result on other rows: it refuses these.
     """
     base = _untuned(rule)
-    columns = columns_of(base.checkpoints, np.asarray(log_confidence).shape[1], times)
-    data = TuningData.of(np.asarray(log_confidence)[:, columns], labels, base.checkpoints)
-    n = len(data.labels)
+    given = Examples.of(scores_or_log_confidence, labels, times)
+    data = replace(given, log_confidence=given.log_confidence[:, given.columns(base.checkpoints)], times=tuple(base.checkpoints))
+    n = len(data.truth)
     if not 1 <= n_calibration <= n // 2:
         raise InputError(f"n_calibration is {n_calibration} and there are {n} tuning rows: give at least twice as many rows.")
-    tell = progress or (lambda what, share: None)
+    report = progress or (lambda what, share: None)
     bench = _Bench(base, data, n_calibration, repeats, seed)
     candidates = list(_candidates(base, exponents, data.log_confidence.shape[2]))
     finalists = FINALISTS if bench.has_one_threshold else 0
@@ -146,7 +143,7 @@ def tune(
 
     def count(what: str) -> None:
         nonlocal done
-        tell(what, done / total)
+        report(what, done / total)
         done += 1
 
     trials: list[Trial] = []
@@ -172,13 +169,13 @@ def tune(
         trials += [other.trial for index, other in shapes if index != best] + [shape.trial]
     chosen = tried[best].fit(data)
     if shapes:
-        rows = None if chosen.tuned is not None else data.rows
+        rows = None if chosen.tuned is not None else data.as_tuned()
         offsets, known = bench.offsets(shape.heights), tuple(base.checkpoints)
         if isinstance(base, AgreeStop):
             chosen = ShapedRisk(cast(Risk, chosen), offsets, known, rows)
         else:
             chosen = Shaped(cast(Score, chosen), offsets, known, rows)
-    tell("done", 1.0)
+    report("done", 1.0)
     return Tuned(_with(base, chosen), tuple(sorted(trials, key=lambda trial: trial.latency)))
 
 
@@ -206,7 +203,7 @@ class _Bench:
     """Measures candidates on the tuning split, all with the same random rows."""
 
     rule: SpikeCP | AgreeStop
-    data: TuningData
+    data: Examples
     n_calibration: int
     repeats: int
     seed: int
@@ -218,18 +215,17 @@ class _Bench:
 
     def crossfit(self, fit: Fit) -> Evidence:
         """Evidence (n, M, ...) of every row under a fit on the other half of the rows."""
-        half = np.random.default_rng(self.seed).permutation(len(self.data.labels)) % 2 == 0
+        half = np.random.default_rng(self.seed).permutation(len(self.data.truth)) % 2 == 0
         columns = list(range(self.data.checkpoints))
         parts = []
         for rows in (half, ~half):
-            chosen = fit(TuningData(self.data.log_confidence[~rows], self.data.labels[~rows], self.data.times))
+            chosen = fit(self.data.rows(~rows))
             parts.append(gather_evidence(_with(self.rule, chosen), self.data.log_confidence[rows], columns))
         return Evidence.concatenate(parts)[np.argsort(~half, kind="stable").argsort()]
 
     def figures(self, evidence: Evidence) -> tuple[float, float]:
         """Mean normalised latency and set size over random calibration rows."""
-        classes = self.data.log_confidence.shape[3]
-        splits = split_figures(self.rule, evidence, self.data.labels, classes, self.n_calibration, self.repeats, self.seed)
+        splits = split_figures(self.rule, evidence, self.data.truth, self.data.classes, self.n_calibration, self.repeats, self.seed)
         return float(splits.latencies.mean()), float(splits.set_sizes.mean())
 
     @property
@@ -240,7 +236,7 @@ class _Bench:
 
     @property
     def knots(self) -> Floats:
-        """The places, in log time, between which offsets are interpolated."""
+        """Points in log time between which offsets are interpolated."""
         return np.linspace(self.clock[0], 0.0, min(KNOTS, len(self.clock)))
 
     def offsets(self, heights: Floats) -> Floats:
@@ -251,19 +247,19 @@ class _Bench:
         latency, size = self.figures(evidence.minus(self.offsets(heights)))
         return shape if latency >= shape.trial.latency else _Shape(heights, replace(shape.trial, latency=latency, set_size=size))
 
-    def best_power(self, evidence: Evidence, plain: Trial, tell: Callable[[], None]) -> _Shape:
+    def best_power(self, evidence: Evidence, plain: Trial, progress: Callable[[], None]) -> _Shape:
         """Offsets in proportion to log time: the best power of t/T."""
         shape = _Shape(np.zeros(len(self.knots)), replace(plain, name=f"{plain.name}, shaped over time"))
         for power in POWERS:
-            tell()
+            progress()
             shape = self._try(evidence, power * self.knots, shape)
         return shape
 
-    def search(self, evidence: Evidence, shape: _Shape, tell: Callable[[], None]) -> _Shape:
+    def search(self, evidence: Evidence, shape: _Shape, progress: Callable[[], None]) -> _Shape:
         """Offsets that move freely at the knots, by random steps from the best so far. The last stays 0: a constant changes nothing."""
         rng = np.random.default_rng(self.seed)
         for _ in range(SEARCH_STEPS):
-            tell()
+            progress()
             moved = rng.random(len(self.knots)) < 0.4
             moved[-1] = False
             steps = np.where(moved, rng.normal(scale=0.5, size=len(self.knots)), 0.0)

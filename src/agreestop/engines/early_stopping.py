@@ -123,7 +123,7 @@ def decide_early(
     together, where checkpoints lie so close; the engine's own unless told. any_engine allows another than the rule was calibrated with.
     """
     if not any_engine:
-        calibrated.check_engine(engine.name)
+        calibrated.check_source(engine.name)
     times = _as_steps(calibrated, engine, None if inputs.shape[1] == 1 else inputs.shape[1])
     screen = screen_of(calibrated)
     began = perf_counter()
@@ -331,7 +331,7 @@ class LiveSession:
 
     def __init__(self, engine: Engine, calibrated: CalibratedRule, number: int = 0, any_engine: bool = False) -> None:
         if not any_engine:
-            calibrated.check_engine(engine.name)
+            calibrated.check_source(engine.name)
         self._times = _as_steps(calibrated, engine, None)
         self._session, self._live = calibrated.stream(number), engine.live()
         self._screen = screen_of(calibrated) if can_screen_here() else None

@@ -1,0 +1,281 @@
+"""Every verb takes a `Scores`, and a rule knows the engine, the ensemble, the classes and the tuned rows that it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import agreestop as ag
+from agreestop.decide.score_files import load_spikes
+from tests.decide.strategies import assert_one_sentence, assert_same_decisions, make_sample
+
+TIMES = (1, 2.5, 4)
+CHECKPOINTS = (1, 4)
+NAMES = ("cat", "dog", "fox", "owl")
+DIGEST = "0123456789abcdef" * 4
+OLD = Path(__file__).parent / "files_of_0_1"
+
+
+def make_scores(n: int, seed: int, tied: bool = True, **known: Any) -> ag.Scores:
+    return ag.Scores(*make_sample(n, seed=seed, tied=tied), TIMES, **known)
+
+
+def changed(scores: ag.Scores, **changes: Any) -> ag.Scores:
+    return replace(scores, **changes)
+
+
+TUNING, CALIBRATION, TEST = make_scores(120, 1), make_scores(160, 2), make_scores(60, 3)
+RULE = ag.AgreeStop(0.8, CHECKPOINTS, 1)
+KNOWN: dict[str, Any] = {"classes": NAMES, "engine": "dense", "ensemble_digest": DIGEST}
+
+
+def arrays(scores: ag.Scores) -> tuple[Any, Any, Any]:
+    return scores.log_confidence, scores.labels, scores.times
+
+
+# ---------------------------------------------------------------------------------------------------- a Scores or its arrays
+
+
+@pytest.mark.parametrize("rule", [RULE, ag.SpikeCP(0.8, CHECKPOINTS, 1, ag.MergeRanks(1)), ag.DCSNN(0.8, CHECKPOINTS, 1)])
+def test_calibrate_decide_evaluate_and_repeat_take_scores(rule: ag.AgreeStop | ag.SpikeCP | ag.DCSNN) -> None:
+    whole, apart = rule.calibrate(CALIBRATION), rule.calibrate(*arrays(CALIBRATION))
+    assert whole.fingerprint == apart.fingerprint
+    decisions = whole.decide(TEST)
+    assert_same_decisions(decisions, apart.decide(TEST.log_confidence, TEST.times))
+    assert ag.evaluate(decisions, TEST).coverage == ag.evaluate(decisions, TEST.labels).coverage  # type: ignore[arg-type]
+    assert whole.saw(CALIBRATION) and apart.saw(CALIBRATION) and not whole.saw(TEST)
+    first = ag.repeat_splits(rule, CALIBRATION, n_calibration=60, repeats=3)
+    second = ag.repeat_splits(rule, CALIBRATION.log_confidence, CALIBRATION.labels, 60, 3, times=TIMES)
+    np.testing.assert_array_equal(first.latencies, second.latencies)
+
+
+def test_fits_and_tune_take_scores() -> None:
+    for kind in (ag.Temperature, ag.TopMass):
+        np.testing.assert_array_equal(kind.fit(TUNING).temperatures, kind.fit(*arrays(TUNING)[:2], times=TIMES).temperatures)
+    np.testing.assert_array_equal(ag.TuningRanks.fit(TUNING).quantiles, ag.TuningRanks.fit(*arrays(TUNING)[:2]).quantiles)
+    learned = ag.LearnedRisk.fit(TUNING, max_set_size=1)
+    np.testing.assert_array_equal(learned.weights, ag.LearnedRisk.fit(*arrays(TUNING)[:2], max_set_size=1, times=TIMES).weights)
+    assert learned.times == TIMES
+    whole, apart = ag.tune(RULE, TUNING, n_calibration=40, repeats=2), ag.tune(RULE, *arrays(TUNING), n_calibration=40, repeats=2)
+    assert whole.trials == apart.trials
+    assert_same_decisions(whole.rule.calibrate(CALIBRATION).decide(TEST), apart.rule.calibrate(CALIBRATION).decide(TEST))
+
+
+UNLABELLED = changed(CALIBRATION, labels=None)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: RULE.calibrate(CALIBRATION, CALIBRATION.labels), "labels are given together with scores"),
+        (lambda: RULE.calibrate(CALIBRATION, times=TIMES), "times are given together with scores"),
+        (lambda: RULE.calibrate(CALIBRATION).decide(TEST, TIMES), "times are given together with scores"),
+        (lambda: ag.tune(RULE, TUNING, TUNING.labels), "labels are given together with scores"),
+        (lambda: ag.repeat_splits(RULE, CALIBRATION, times=TIMES), "times are given together with scores"),
+        (lambda: ag.TopMass.fit(TUNING, TUNING.labels), "labels are given together with scores"),
+        (lambda: RULE.calibrate(UNLABELLED), "labels are missing"),
+        (lambda: RULE.calibrate(CALIBRATION.log_confidence, times=TIMES), "labels are missing"),
+        (lambda: ag.tune(RULE, UNLABELLED), "labels are missing"),
+        (lambda: ag.repeat_splits(RULE, UNLABELLED), "labels are missing"),
+        (lambda: ag.Temperature.fit(UNLABELLED), "labels are missing"),
+        (lambda: ag.evaluate(RULE.calibrate(CALIBRATION).decide(TEST), changed(TEST, labels=None)), "the scores hold no labels"),
+        (lambda: ag.evaluate(RULE.calibrate(CALIBRATION).decide(TEST), CALIBRATION), "labels has 160 entries for 60 inputs"),
+        (lambda: ag.AgreeStop(0.8, (1, 3), 1).calibrate(CALIBRATION), "times lacks the rule's checkpoint 3"),
+        (lambda: changed(TEST, ids=range(59)), "ids has 59 entries for 60 inputs"),
+        (lambda: changed(TEST, ids=np.zeros(60)), r"ids has shape \(60,\) and dtype float64"),
+        (lambda: changed(TEST, ids=np.zeros((60, 1), int)), r"ids has shape \(60, 1\)"),
+        (lambda: changed(TEST, classes=NAMES[:3]), "classes names 3 classes"),
+    ],
+)
+def test_one_clear_sentence(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(ag.InputError, match=words) as caught:
+        call()
+    assert_one_sentence(str(caught.value))
+
+
+def test_rows_keep_labels_and_ids() -> None:
+    scores = changed(TEST, ids=[f"input {i}" for i in range(60)], **KNOWN)
+    mask = np.arange(60) % 3 == 0
+    for rows in (slice(0, 60, 3), np.flatnonzero(mask), mask):
+        part = scores.rows(rows)
+        assert part.ids is not None and part.labels is not None and scores.labels is not None
+        assert part.ids.tolist() == [f"input {i}" for i in range(0, 60, 3)]
+        np.testing.assert_array_equal(part.labels, scores.labels[::3])
+        assert (part.classes, part.engine, part.ensemble_digest) == (NAMES, "dense", DIGEST)
+
+
+def test_scores_of_lists_become_arrays() -> None:
+    scores = ag.Scores([[[[-1.0, -2.0]]]], [1], [3], ["a", "b"], ids=[7])  # type: ignore[arg-type]
+    assert scores.log_confidence.shape == (1, 1, 1, 2)
+    assert (scores.times, scores.classes) == ((3,), ("a", "b"))
+
+
+# ------------------------------------------------------------------------------------------------- engine, members and names
+
+
+def test_a_rule_knows_where_its_scores_come_from_and_keeps_it_in_its_file(tmp_path: Path) -> None:
+    calibrated = RULE.calibrate(changed(CALIBRATION, **KNOWN))
+    calibrated.save(tmp_path / "rule")
+    for rule in (calibrated, ag.load_rule(tmp_path / "rule")):
+        assert (rule.engine, rule.ensemble_digest, rule.class_names) == ("dense", DIGEST, NAMES)
+
+
+@pytest.mark.parametrize("way", ["fresh", "loaded"])
+def test_scores_of_another_engine_or_ensemble_are_refused(way: str, tmp_path: Path) -> None:
+    rule = RULE.calibrate(changed(CALIBRATION, **KNOWN))
+    if way == "loaded":
+        rule.save(tmp_path / "rule")
+        rule = ag.load_rule(tmp_path / "rule")
+    expected = rule.decide(changed(TEST, **KNOWN))
+    other_engine, other_members = changed(TEST, engine="event-driven"), changed(TEST, ensemble_digest="f" * 64)
+    for scores, words in (
+        (other_engine, r"the dense engine, and these are of the event-driven one: .*any_engine=True"),
+        (other_members, r"the ensemble 0123456789ab, and these are of ffffffffffff: .*any_members=True"),
+    ):
+        with pytest.raises(ag.InputError, match=words) as caught:
+            rule.decide(scores)
+        assert_one_sentence(str(caught.value))
+    assert_same_decisions(rule.decide(other_engine, any_engine=True), expected)
+    assert_same_decisions(rule.decide(other_members, any_members=True), expected)
+    with pytest.raises(ag.InputError, match="any_members"):
+        rule.decide(other_members, any_engine=True)
+    with pytest.raises(ag.InputError, match="any_engine"):
+        rule.decide(other_engine, any_members=True)
+
+
+def test_what_is_unknown_is_not_refused() -> None:
+    known, unknown = RULE.calibrate(changed(CALIBRATION, **KNOWN)), RULE.calibrate(CALIBRATION)
+    assert_same_decisions(known.decide(TEST), unknown.decide(changed(TEST, **KNOWN)))
+    assert_same_decisions(known.decide(TEST.log_confidence, TIMES), unknown.decide(TEST))
+    known.check_source("dense", DIGEST)
+    known.check_source()
+
+
+def test_decisions_know_the_names_of_classes() -> None:
+    calibrated = RULE.calibrate(changed(CALIBRATION, **KNOWN))
+    decisions = calibrated.decide(TEST)
+    assert decisions.class_names == NAMES
+    for number in range(10):
+        decision = decisions[number]
+        assert decision.names == tuple(NAMES[label] for label in decision.classes) != ()
+        session = calibrated.stream()
+        answers = [session.push(values) for values in TEST.log_confidence[number, [0, 2]][: decision.index + 1]]
+        assert answers[-1] == decision
+    assert RULE.calibrate(CALIBRATION).decide(TEST)[0].names is None
+
+
+def test_streams_are_numbered_by_themselves() -> None:
+    """With randomised merging each stream has a uniform number of its own: that of the same input in a batch."""
+    rule = ag.SpikeCP(0.8, CHECKPOINTS, 1, ag.MergePValues(1, "randomized")).calibrate(CALIBRATION)
+    numbers = [session._state.uniforms for session in (rule.stream(), rule.stream(7), rule.stream(), rule.stream())]
+    batch = rule.start(8).uniforms
+    assert batch is not None and len(np.unique(batch)) == 8
+    np.testing.assert_array_equal(np.concatenate(numbers)[:, 0], batch[[0, 7, 1, 2], 0])  # type: ignore[arg-type]
+    assert rule.stream(0)._state.uniforms == batch[0]
+    decisions = ag.SpikeCP(0.8, CHECKPOINTS, 1, ag.MergePValues(1, "randomized")).calibrate(CALIBRATION)
+    expected = decisions.decide(TEST)
+    for number, row in enumerate(TEST.log_confidence[:, [0, 2]]):
+        session = decisions.stream()
+        found = session.push(row[0]) or session.push(row[1])
+        assert found == expected[number]
+
+
+# --------------------------------------------------------------------------------------------------------- reuse, seen by ids
+
+
+@pytest.mark.parametrize("ids", [np.arange(120, dtype=np.uint64) << np.uint64(50), np.arange(-60, 60), [f"row {i}" for i in range(120)]])
+@pytest.mark.parametrize("way", ["fresh", "loaded"])
+def test_one_row_that_was_tuned_on_is_recognised_by_its_id(ids: Any, way: str, tmp_path: Path) -> None:
+    """Even where its scores are others: the input was computed again, on another engine."""
+    tuning = changed(TUNING, ids=ids)
+    fresh = [f"new {i}" for i in range(160)] if isinstance(ids, list) else np.arange(1000, 1160)
+    calibration = changed(CALIBRATION, ids=fresh)
+    rule = ag.AgreeStop(0.8, CHECKPOINTS, 1, risk=ag.TopMass.fit(tuning)).calibrate(calibration)
+    if way == "loaded":
+        rule.save(tmp_path / "rule")
+        rule = ag.load_rule(tmp_path / "rule")
+    assert tuning.ids is not None
+    mixed = np.array(fresh[:60])
+    mixed = mixed.astype(np.uint64) if tuning.ids.dtype == np.uint64 else mixed
+    assert rule.decide(changed(TEST, ids=mixed)).reuse == rule.reuse_of(mixed) == ""
+    mixed[5] = tuning.ids[17]
+    decisions = rule.decide(changed(TEST, ids=mixed))
+    assert decisions.reuse == rule.reuse_of(mixed) != ""
+    assert decisions.reuse.startswith("1 of the 60 rows were used for tuning")
+    with pytest.raises(ag.InputError, match="evaluation: 1 of the 60 rows"):
+        ag.evaluate(decisions, TEST)
+    with pytest.raises(ag.InputError, match="calibration: 1 of the 60 rows"):
+        rule.rule.calibrate(changed(TEST, ids=mixed))  # type: ignore[attr-defined]
+    with pytest.raises(ag.InputError, match="repeat_splits: 1 of the 60 rows"):
+        ag.repeat_splits(rule.rule, changed(TEST, ids=mixed))
+
+
+def test_tuned_rules_know_the_ids_of_their_rows() -> None:
+    rule = ag.tune(RULE, changed(TUNING, ids=range(120)), n_calibration=40, repeats=2).rule
+    calibrated = rule.calibrate(changed(CALIBRATION, ids=range(500, 660)))
+    assert calibrated.reuse_of([119, 800]) != ""
+    assert calibrated.reuse_of([120, 800]) == ""
+
+
+def test_without_ids_on_both_sides_rows_are_recognised_by_their_scores() -> None:
+    for tuned_ids, test_ids in ((None, range(120)), (range(120), None), (None, None)):
+        tuning = changed(make_scores(120, 1, tied=False), ids=tuned_ids)
+        rule = ag.AgreeStop(0.8, CHECKPOINTS, 1, risk=ag.TopMass.fit(tuning)).calibrate(make_scores(160, 2, tied=False))
+        assert rule.decide(changed(tuning, ids=test_ids)).reuse.startswith("120 of the 120 rows")
+        assert rule.reuse_of(None) == ""
+
+
+def test_equal_scores_with_other_ids_are_other_rows() -> None:
+    rule = ag.AgreeStop(0.8, CHECKPOINTS, 1, risk=ag.TopMass.fit(changed(TUNING, ids=range(120)))).calibrate(CALIBRATION)
+    assert rule.decide(changed(TUNING, ids=range(200, 320))).reuse == ""
+
+
+def test_ids_that_repeat_inside_the_tuning_split_may_repeat_outside_it() -> None:
+    """Equal inputs have equal hashes: what repeats by chance is not called reuse, and what repeats more often is."""
+    ids = np.arange(120)
+    ids[60:84] = 0
+    rule = ag.AgreeStop(0.8, CHECKPOINTS, 1, risk=ag.TopMass.fit(changed(TUNING, ids=ids))).calibrate(CALIBRATION)
+    assert rule.reuse_of(np.r_[np.zeros(12, int), 1000:1048]) == ""
+    assert rule.reuse_of(ids) != ""
+
+
+# ----------------------------------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("ids", [None, np.arange(60, dtype=np.uint64) << np.uint64(58), [f"é{i}" for i in range(60)]])
+def test_score_files_keep_everything(ids: Any, tmp_path: Path) -> None:
+    scores = changed(TEST, ids=ids, **KNOWN)
+    ag.save_scores(tmp_path / "scores.npz", scores)
+    spikes = np.random.default_rng(0).random((60, 5, 2, 4)) < 0.3
+    ag.save_spikes(tmp_path / "spikes.npz", spikes, TEST.labels, NAMES, "dense", DIGEST, ids)
+    kept = load_spikes(tmp_path / "spikes.npz")
+    ag.save_spikes(tmp_path / "again.npz", kept)
+    assert kept.rows(slice(0, 7)).spikes.shape == (7, 5, 2, 4)
+    for loaded in (ag.load_scores(tmp_path / "scores.npz"), kept, ag.load_scores(tmp_path / "again.npz", times=(2, 4))):
+        assert (loaded.classes, loaded.engine, loaded.ensemble_digest) == (NAMES, "dense", DIGEST)
+        assert loaded.labels is not None
+        np.testing.assert_array_equal(loaded.labels, TEST.labels)
+        assert (loaded.ids is None) == (ids is None)
+        if loaded.ids is not None:
+            assert loaded.ids.tolist() == np.asarray(ids).tolist()
+
+
+def test_files_of_0_1_still_load() -> None:
+    scores = ag.load_scores(OLD / "scores.npz")
+    assert (len(scores), scores.classes, scores.engine) == (8, ("a", "b", "c", "d"), "dense")
+    assert (scores.ensemble_digest, scores.ids) == ("", None)
+    rules = [ag.load_rule(OLD / f"{name}.rule") for name in ("agreestop", "spikecp")]
+    assert [rule.engine for rule in rules] == ["dense", ""]
+    for rule in rules:
+        assert (rule.ensemble_digest, rule.class_names) == ("", None)
+        assert len(rule.decide(changed(scores, engine=""))) == 8
+        assert rule.reuse_of([1, 2]) == ""
+    with pytest.raises(ag.InputError, match="dense engine"):
+        rules[0].decide(changed(scores, engine="event-driven"))
+    tuned = ag.simulate_scores(120, steps=6, K=2, C=4, seed=1).rows(slice(0, 40))
+    assert rules[0].decide(tuned).reuse.startswith("40 of the 40 rows")
