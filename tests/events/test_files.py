@@ -135,6 +135,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({}, "it holds nothing but no 'inputs' and no 'indices'"),
     "x": ({"x": X}, "it holds x but no 'inputs'"),
     "one axis": ({"inputs": np.zeros(3)}, r"inputs has shape \(3,\): \(n, T, \.\.\.\) is needed"),
+    "nan": ({"inputs": np.full((6, 2, 3), np.nan)}, r"inputs holds nan at \[0, 0, 0\]"),
     "words": ({"inputs": np.array([["a", "b"]])}, "inputs has dtype <U1"),
     "fewer labels": ({"inputs": X, "labels": LABELS[1:]}, "labels has 5 entries for 6 inputs"),
     "classes": ({"inputs": X, "labels": LABELS, "classes": np.array(["a", "b"])}, "labels holds 2, but there are 2 classes"),

@@ -99,6 +99,14 @@ def test_numbers_become_what_networks_take(tmp_path: Path, given: str, kept: str
     assert sorted(np.concatenate([input_ids(part.inputs) for part in data])) == sorted(input_ids(x))
 
 
+def test_tiny_numbers_may_become_zero(tmp_path: Path) -> None:
+    x = np.full((10, 2, 2), 1e-60)
+    x[:, 0] = 1
+    Events.from_dense(x, np.zeros(10, int)).save(tmp_path / "a.npz")
+    data = load_files(tmp_path / "a.npz")
+    np.testing.assert_array_equal(data.training.inputs.to_dense(), x[:6].astype(np.float32))
+
+
 def test_parts_of_different_numbers_become_one_kind(tmp_path: Path) -> None:
     paths = write_three(tmp_path, tuning={"inputs": numbered(12, first=30).astype(np.uint8)})
     assert {part.inputs.dtype for part in load_files(**paths)} == {np.dtype(np.float32)}

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agreestop.common.arrays import check_finite
 from agreestop.common.errors import InputError
 from agreestop.common.npz import Arrays, read_npz, read_text, write_npz
 
@@ -116,6 +117,7 @@ def _dense_inputs(arrays: Arrays) -> NDArray[Any]:
         inputs = np.unpackbits(inputs)[: math.prod(shape)].view(np.bool_).reshape(shape)
     dense = as_inputs(inputs)
     assert isinstance(dense, np.ndarray)
+    check_finite(dense, "inputs")
     return dense
 
 

@@ -107,7 +107,7 @@ def _with_classes(one: StoredEvents, path: Path, stored: Sequence[StoredEvents],
 
 
 def _number_type(inputs: Inputs) -> type[np.generic]:
-    """The dtype, out of NUMBERS, that keeps these inputs."""
+    """The dtype of NUMBERS that holds these inputs."""
     if inputs.dtype in NUMBERS:
         return inputs.dtype.type
     values = inputs.values if isinstance(inputs, Events) else inputs
@@ -122,4 +122,6 @@ def _converted(inputs: Inputs, dtype: type[np.generic]) -> Inputs:
     if not isinstance(inputs, Events):
         return inputs.astype(dtype)
     values = np.ones(len(inputs.indices), dtype) if inputs.values is None else inputs.values.astype(dtype)
+    if not values.all():  # tiny numbers became 0
+        return Events.from_dense(inputs.to_dense().astype(dtype))
     return Events(inputs.indices, inputs.pointers, values, inputs.shape)

@@ -14,6 +14,7 @@ The files have no header, so a file of any other kind reads as events, most of t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from os import PathLike
 
 import numpy as np
@@ -31,17 +32,10 @@ LATEST_STAMP = 2**23 - 1
 def read_n_mnist(source: str | PathLike[str] | bytes) -> Recording:
     """The recording in a file, or in the bytes of one. Memory: 13 bytes for each event, and a few more where times run backwards."""
     if isinstance(source, bytes):
-        columns = Columns(len(source) // EVENT)
-        step = EVENT * BLOCK
-        for start in range(0, len(source), step):
-            _decode(source[start : start + step], columns)
-        return _finished("the content", columns, len(source))
+        return _decode("the content", len(source), [source])
     with open_recording(source) as stream:
         length = bytes_left(stream)
-        columns = Columns(length // EVENT)
-        for content in read_blocks(stream, length, EVENT):
-            _decode(content, columns)
-    return _finished(str(source), columns, length)
+        return _decode(str(source), length, read_blocks(stream, length, EVENT))
 
 
 def write_n_mnist(path: str | PathLike[str], recording: Recording) -> None:
@@ -61,14 +55,13 @@ def write_n_mnist(path: str | PathLike[str], recording: Recording) -> None:
             stream.write(content.astype(np.uint8).tobytes())
 
 
-def _decode(content: bytes, columns: Columns) -> None:
-    events = np.frombuffer(content, np.uint8, len(content) // EVENT * EVENT).reshape(-1, EVENT)
-    high = events[:, 2].astype(np.int32)
-    time = (high & 127) << 16 | events[:, 3].astype(np.int32) << 8 | events[:, 4]
-    columns.add(events[:, 0], events[:, 1], high >= 128, time.astype(np.int64))
-
-
-def _finished(name: str, columns: Columns, length: int) -> Recording:
+def _decode(name: str, length: int, blocks: Iterable[bytes]) -> Recording:
     if not length:
         raise InputError(f"{name} is empty: N-MNIST's files hold at least one event of {EVENT} bytes, so get it again.")
+    columns = Columns(length // EVENT)
+    for content in blocks:
+        events = np.frombuffer(content, np.uint8, len(content) // EVENT * EVENT).reshape(-1, EVENT)
+        high = events[:, 2].astype(np.int32)
+        time = (high & 127) << 16 | events[:, 3].astype(np.int32) << 8 | events[:, 4]
+        columns.add(events[:, 0], events[:, 1], high >= 128, time.astype(np.int64))
     return columns.recording(name, "N-MNIST", SIZE, Skipped(cut_bytes=length % EVENT))
