@@ -1,1 +1,1 @@
-"""What every package needs and what belongs to none: input errors, array checks, atomic files, cores."""
+"""What every package needs: input errors, array checks, atomic files, `.npz` files, hashes, progress, cores."""

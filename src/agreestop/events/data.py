@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from agreestop.decide.checks import as_labels
 from .container import Events, RowIndex, as_inputs
 
 NUMBERS = (np.bool_, np.uint8, np.float32)
+PARTS = ("training", "tuning", "pool")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +83,10 @@ class EventSplits:
     tuning: EventData
     pool: EventData
 
+    @classmethod
+    def of(cls, name: str, parts: Iterable[EventData]) -> EventSplits:
+        """Three parts, which are named after the data set and their use: "digits, pool"."""
+        return cls(*(replace(data, name=f"{name}, {part}") for part, data in zip(PARTS, parts, strict=True)))
+
     def __iter__(self) -> Iterator[EventData]:
         return iter((self.training, self.tuning, self.pool))
-
-
-PARTS = tuple(part.name for part in fields(EventSplits))

@@ -28,7 +28,7 @@ from agreestop.decide.checks import as_labels
 
 from ..data import EventData, EventSplits
 from .data_set import FOUND, DataSet, Findings, address_of
-from .division import Done, Sizes, as_sizes, by_shares, draw, make_parts
+from .division import Sizes, as_sizes, by_shares, draw
 
 STEPS = 128
 FILE = "braille7.npz"
@@ -64,11 +64,8 @@ def load_spike_trains(
     classes  the names of the classes, where the file has none; by default their numbers
     """
     as_seed(seed)
-    how, where = (
-        "write one with numpy.savez, without objects",
-        f"give an .npz of spike trains; those of Braille letters come from {ADDRESS}",
-    )
-    content = read_npz(path, ".npz of plain arrays", how, where)
+    missing = f"give an .npz of spike trains; those of Braille letters come from {ADDRESS}"
+    content = read_npz(path, ".npz of plain arrays", "write one with numpy.savez, without objects", missing)
     known, others = _known_and_others(content, path)
     arrays = [_spike_trains(content, f"x{part}", f"y{part}", path) for part in (*known, *others)]
     if len({trains.shape[1:] for trains, _ in arrays}) > 1:
@@ -77,11 +74,8 @@ def load_spike_trains(
     labels = np.concatenate([labels for _, labels in arrays])
     rows = _divide(sum(len(labels) for _, labels in arrays[: len(known)]), len(labels), sizes, seed, path)
     names = _class_names(content, classes, int(labels.max()) + 1)
-
-    def make(title: str, some: Integers, done: Done) -> EventData:
-        return EventData(title, False, trains[some], labels[some], names, description)
-
-    return make_parts(name or Path(path).stem, rows, make)
+    everything = EventData(name or Path(path).stem, False, trains, labels, names, description)
+    return EventSplits.of(everything.name, (everything.rows(some) for some in rows))
 
 
 def _known_and_others(content: Arrays, path: str | PathLike[str]) -> tuple[list[str], list[str]]:

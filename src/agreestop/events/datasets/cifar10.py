@@ -57,14 +57,11 @@ def load_cifar10(folder: str | PathLike[str], tuning: int = TUNING, seed: int = 
     if tuning >= len(labels):
         raise InputError(f"tuning is {tuning}: give fewer than the {len(labels):,} training images.")
     rng = np.random.default_rng(seed)
-    first, held_back = draw(len(labels), (len(labels) - tuning, tuning), rng, "training images")
+    first, second = draw(len(labels), (len(labels) - tuning, tuning), rng, "training images")
     new_images, new_labels = read_batch(path / TEST_FILE)
     (others,) = draw(len(new_labels), (len(new_labels),), rng, "test images")
-    return EventSplits(
-        training=EventData("cifar10, training", False, images[first], labels[first], CLASSES, DESCRIPTION, steps),
-        tuning=EventData("cifar10, tuning", False, images[held_back], labels[held_back], CLASSES, DESCRIPTION, steps),
-        pool=EventData("cifar10, pool", False, new_images[others], new_labels[others], CLASSES, DESCRIPTION, steps),
-    )
+    parts = ((images[first], labels[first]), (images[second], labels[second]), (new_images[others], new_labels[others]))
+    return EventSplits.of("cifar10", (EventData("cifar10", False, x, y, CLASSES, DESCRIPTION, steps) for x, y in parts))
 
 
 def find_files(folder: str | PathLike[str]) -> Path:

@@ -58,12 +58,7 @@ def load_files(
         sources = parts
         rows = [draw(len(part), (size,), rng, f"inputs of {path}")[0] for part, size, path in zip(parts, wanted, paths, strict=True)]
     name = paths[0].stem if len(paths) == 1 else "files"
-    return EventSplits(
-        *(
-            replace(source.rows(some), name=f"{name}, {part}", description=source.description or DESCRIPTION)
-            for part, source, some in zip(PARTS, sources, rows, strict=True)
-        )
-    )
+    return EventSplits.of(name, (source.rows(some) for source, some in zip(sources, rows, strict=True)))
 
 
 def _as_paths(file: str | PathLike[str] | None, parts: Sequence[str | PathLike[str] | None]) -> list[Path]:
@@ -101,7 +96,7 @@ def _with_classes(one: StoredEvents, path: Path, stored: Sequence[StoredEvents],
     dtypes = {_number_type(other.inputs) for other in stored}
     inputs = _converted(one.inputs, dtypes.pop() if len(dtypes) == 1 else np.float32)
     try:
-        return one.data(path, inputs, one.name, classes)
+        return replace(one, description=one.description or DESCRIPTION).data(path, inputs, one.name, classes)
     except InputError as error:
         raise error if str(path) in str(error) else InputError(f"{path} cannot be used: {error}") from None
 
