@@ -33,7 +33,7 @@ def bench_kernel(plan: BenchmarkPlan) -> list[BenchRecord]:
     _, _, bits, checkpoints = forward(currents, None, constants, LONGEST_SEGMENT)
     arrived, copy = torch.randn_like(currents), torch.empty_like(currents)
     segments = -(-plan.steps // LONGEST_SEGMENT)
-    kept = 1 / 8 + 12 * (segments - 1) / plan.steps  # the first state is 0 and not stored
+    stored = 1 / 8 + 12 * (segments - 1) / plan.steps  # the first state is 0 and not stored
 
     def amount(share: float) -> float:
         return RUNS * currents.numel() * share / 1e9
@@ -51,8 +51,8 @@ def bench_kernel(plan: BenchmarkPlan) -> list[BenchRecord]:
         return backward(arrived, None, currents, None, bits, checkpoints, constants, neuron.surrogate, LONGEST_SEGMENT, False, False)
 
     systems = [
-        ours("srm-kernel", "forward", often(lambda: forward(currents, None, constants, LONGEST_SEGMENT)), amount(2 * 4 + kept)),
-        ours("srm-kernel", "backward", often(back), amount(3 * 4 + kept)),
+        ours("srm-kernel", "forward", often(lambda: forward(currents, None, constants, LONGEST_SEGMENT)), amount(2 * 4 + stored)),
+        ours("srm-kernel", "backward", often(back), amount(3 * 4 + stored)),
         TimedSystem("srm-kernel", "copy", torch.__version__, "on the device", often(lambda: copy.copy_(currents)), amount(2 * 4)),
     ]
     return with_ratios(plan, measure(systems, Conditions("normal currents", BYTES, batch), plan.repeats, plan.device))

@@ -196,7 +196,7 @@ FOLDER = Path("runs/bench")
 
 
 def default_output(device: str, quick: bool) -> Path:
-    """The file of the records, if no other is given; quick records are not kept with the results."""
+    """The file of the records, if no other is given; quick records are not written to the results."""
     return (FOLDER if quick else Path("results/bench")) / f"{device}.json"
 
 

@@ -1,7 +1,7 @@
 """Write docs/reproduction.md from results/fig*/numbers.json: every claim of the paper's experiments, and what was measured.
 
 The functions below judge each claim, nobody judges by eye. A claim is "reproduced" if all its parts hold on every ensemble, "not
-reproduced" if none does, and "in part" otherwise. It is "impossible as printed" if a proof says so; the measurement stands beside it.
+reproduced" if none does, and "in part" otherwise. It is "impossible as printed" if a proof says so; the measurement is shown too.
 
     PYTHONPATH=. python docs/make_reproduction.py
 """
@@ -82,7 +82,7 @@ def ensembles(numbers: FigureNumbers) -> list[str]:
     return [name for name in ENSEMBLES if any(one.ensemble == name for one in numbers.records)]
 
 
-def kept(records: Iterable[FigureRecord]) -> tuple[bool, ...]:
+def meets_target(records: Iterable[FigureRecord]) -> tuple[bool, ...]:
     """Whether each mean coverage is at least its target minus two standard errors."""
     return tuple(one.coverage >= one.target - 2 * one.coverage_se for one in records)
 
@@ -103,7 +103,7 @@ def always_reliable(numbers: FigureNumbers) -> ClaimVerdict:
     for ensemble in ensembles(numbers):
         for rule in (CM, PM):
             records = records_of(numbers, rule, ensemble)
-            parts += kept(records)
+            parts += meets_target(records)
             worst = min((one for one in records if not one.vacuous), key=lambda one: one.coverage - one.target)
             words.append(f"{NAMES[ensemble]} {NAMES[rule]} {worst.coverage:.3f} at {worst.target:g}")
     why = "If n = 50 is too small to exclude any class, the sets are full: coverage is 1 and latency is 1."
@@ -115,7 +115,7 @@ def baseline_unreliable(numbers: FigureNumbers) -> ClaimVerdict:
     words: list[str] = []
     for ensemble in ensembles(numbers):
         records = records_of(numbers, DC, ensemble)
-        fine = kept(records)
+        fine = meets_target(records)
         parts += [fine[0], not all(fine)]
         missed = [f"{one.coverage:.3f} at {one.target:g}" for one, good in zip(records, fine, strict=True) if not good]
         words.append(f"{NAMES[ensemble]}: missed " + (", ".join(missed) if missed else "nowhere"))
@@ -128,7 +128,7 @@ def baseline_short(numbers: FigureNumbers) -> ClaimVerdict:
     words: list[str] = []
     for ensemble in ensembles(numbers):
         records = records_of(numbers, DC, ensemble)
-        parts += [not good for good in kept(records)]
+        parts += [not good for good in meets_target(records)]
         words.append(f"{NAMES[ensemble]}: {min(one.coverage for one in records):.3f} to {max(one.coverage for one in records):.3f}")
     why = "" if all(parts) else "It answers three classes, which hold the label more often than the top class does."
     return ClaimVerdict(tuple(parts), "coverage " + "; ".join(words), why)
@@ -190,7 +190,9 @@ def large_exponent_pm(numbers: FigureNumbers) -> ClaimVerdict:
 def all_reliable(numbers: FigureNumbers) -> ClaimVerdict:
     records = [one for ensemble in ensembles(numbers) for rule in (CM, PM) for one in records_of(numbers, rule, ensemble)]
     low = min(records, key=lambda one: one.coverage)
-    return ClaimVerdict(kept(records), f"lowest mean coverage {low.coverage:.3f} ± {2 * low.coverage_se:.3f}, target {low.target:g}")
+    return ClaimVerdict(
+        meets_target(records), f"lowest mean coverage {low.coverage:.3f} ± {2 * low.coverage_se:.3f}, target {low.target:g}"
+    )
 
 
 def vi_earlier(numbers: FigureNumbers) -> ClaimVerdict:

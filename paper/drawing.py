@@ -163,7 +163,7 @@ def _in_percent(axis: Axis) -> None:
 
 
 def _latency_axis(axes: Axes, least: float) -> None:
-    """From 0 to 1, or on a logarithmic scale if some rules stop so early that they would lie on the axis."""
+    """From 0 to 1, or on a logarithmic scale if some rules stop so early that they would be drawn on the axis."""
     if least > LOGARITHMIC_BELOW:
         axes.set_ylim(0, 1.03)
         return

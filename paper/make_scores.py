@@ -150,11 +150,8 @@ def load_data(name: str, recipe: Recipe, files: Path | None) -> EventSplits:
     data = load(name, files, **recipe.data.given(), **processes)
     if recipe.rows is None:
         return data
-    return EventSplits(*(_first(part, rows) for part, rows in zip((data.training, data.tuning, data.pool), recipe.rows, strict=True)))
-
-
-def _first(part: EventData, rows: int) -> EventData:
-    return replace(part, inputs=part.inputs[:rows], labels=part.labels[:rows])
+    parts = zip((data.training, data.tuning, data.pool), recipe.rows, strict=True)
+    return EventSplits(*(part.rows(slice(rows)) for part, rows in parts))
 
 
 def _find_files(name: str, recipe_file: RecipeFile, data_folder: Path | None) -> Path | None:

@@ -1,6 +1,6 @@
 """Recipes: how the score files of a data set are made, one TOML file for each data set in `paper/recipes`.
 
-    folders = ["n-mnist"]                 # where its files may lie within the folder of --data; left out where there are none
+    folders = ["n-mnist"]                 # folders of its files in the folder of --data; left out if it needs none
 
     [full]                                # the scale of the paper, for a GPU
     network.hidden = [1000]               # as in a configuration of `agreestop run`
@@ -37,7 +37,7 @@ SCALES = ("small", "full")
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Options of the functions that load a data set; None leaves the data set's own value."""
+    """Options for loading a data set; None stands for the default of the data set."""
 
     sizes: tuple[int, ...] | None = None
     views: int | None = None
@@ -50,7 +50,7 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """How each kind of ensemble is trained on images; it takes the place of what `ensembles` says about training."""
+    """How each kind of ensemble is trained on images. The training settings in `ensembles` are then not used."""
 
     deep: ImageTraining
     variational: ImageTraining
@@ -84,7 +84,7 @@ class Recipe:
     network    the network of every member
     ensembles  a deep ensemble and a variational one
     rows       how many training, tuning and pool inputs are used, the first ones; None for all
-    images     given for images that are held still
+    images     for images that are held still; None for events
     """
 
     network: NetworkSettings

@@ -86,7 +86,7 @@ class FigureNumbers:
 
 
 def save_numbers(path: Path, numbers: FigureNumbers) -> None:
-    """Write `numbers.json`, whole or not at all."""
+    """Write `numbers.json`, completely or not at all."""
     known = {name: getattr(numbers, name) for name in ("figure", "title", "swept")}
     content = {**known, **numbers.header, "records": [as_plain(record) for record in numbers.records]}
     with atomic_writer(path) as stream:
@@ -102,5 +102,5 @@ def load_numbers(path: Path) -> FigureNumbers:
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: run `python -m paper` first.") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} is not a whole file of `python -m paper` ({error}): run it again.") from None
+        raise InputError(f"{path} is not a complete file of `python -m paper` ({error}): run it again.") from None
     return FigureNumbers(**known, header=content, records=records)

@@ -251,14 +251,14 @@ def test_graphs_and_compiled_forms_are_for_gpus_and_can_be_left_out() -> None:
 def test_records_are_complete(labelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "PEERS", (PLAIN, Peer("absent", lambda: __import__("absent_library"))))
     monkeypatch.setattr(benchmark, "simulate_mnist", lambda folder, seed, sizes: DATA)
-    said: list[str] = []
+    notes: list[str] = []
     output = tmp_path / "new" / "tiny.json"
     mnist = tmp_path if labelled else None
-    result = benchmark.run_benchmark(TINY, mnist, output, tmp_path / "work", "bench", lambda what, share: None, said.append)
+    result = benchmark.run_benchmark(TINY, mnist, output, tmp_path / "work", "bench", lambda what, share: None, notes.append)
     header, records = load_benchmark(output)
-    assert records == result.records and header["notes"] == said
+    assert records == result.records and header["notes"] == notes
     assert header["command"] == "bench" and header["machine"]["cores"] >= 1 and header["versions"]["torch"] == torch.__version__
-    assert any("absent" in sentence for sentence in said)
+    assert any("absent" in sentence for sentence in notes)
     raw = json.loads(output.read_text())["records"]
     assert all({"work", "inputs", "system", "version", "unit", "median", "low", "high"} <= set(record) for record in raw)
     assert all(0 <= record.low <= record.median <= record.high for record in records)
@@ -277,12 +277,12 @@ def test_records_are_complete(labelled: bool, tmp_path: Path, monkeypatch: pytes
         early = [record for record in records if record.work == "decide-early"]
         assert {record.batch for record in early} == {4, 8} and {record.inputs for record in early} == {"mnist-dvs-sim"}
         assert all(record.coverage is not None and 0 < (record.latency or 0) <= 1 and record.computed for record in early)
-        kept = list((tmp_path / "work").iterdir())
-        assert [path.suffix for path in kept] == [".safetensors"]
-        before = kept[0].stat().st_mtime_ns
-        told: list[str] = []
-        benchmark_preparation.trained_members(TINY, DATA, tmp_path / "work", lambda what, share: told.append(what))
-        assert not told and kept[0].stat().st_mtime_ns == before, "members are trained once"
+        files = list((tmp_path / "work").iterdir())
+        assert [path.suffix for path in files] == [".safetensors"]
+        before = files[0].stat().st_mtime_ns
+        reported: list[str] = []
+        benchmark_preparation.trained_members(TINY, DATA, tmp_path / "work", lambda what, share: reported.append(what))
+        assert not reported and files[0].stat().st_mtime_ns == before, "members are trained once"
 
 
 @pytest.mark.usefixtures("small")

@@ -78,5 +78,5 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="run `python -m paper` first"):
         load_numbers(path)
     path.write_text('{"figure": "fig3", "title": "", "swept": "K", "records": [{"data": "x"}]}')
-    with pytest.raises(InputError, match="is not a whole file"):
+    with pytest.raises(InputError, match="is not a complete file"):
         load_numbers(path)

@@ -38,8 +38,8 @@ class Toy:
         inputs: Any = rng.random((n, 1 if held else STEPS, 2, size, size)) < rate
         labels: Integers = rng.integers(CLASSES, size=n)
         right = self.easy[:, None] | (np.arange(1, STEPS + 1) >= 5)
-        said = (labels[:, None] + ~right) % CLASSES
-        logits = rng.normal(scale=0.1, size=(n, STEPS, MEMBERS, CLASSES)) + 3.0 * (np.arange(CLASSES) == said[:, :, None, None])
+        answered = (labels[:, None] + ~right) % CLASSES
+        logits = rng.normal(scale=0.1, size=(n, STEPS, MEMBERS, CLASSES)) + 3.0 * (np.arange(CLASSES) == answered[:, :, None, None])
         names = tuple("abcd")
         self.data = EventData("toy", True, inputs.astype(np.float32) if held else inputs, labels, names, held=STEPS if held else None)
         self.scores = Scores(ag.log_confidence(logits), labels, tuple(range(1, STEPS + 1)), names)
