@@ -227,14 +227,6 @@ def test_a_network_is_the_same_network() -> None:
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
 
 
-def test_the_operator_is_registered_as_pytorch_asks() -> None:
-    currents = currents_of(5, 2, 3, 4, order=(1, 0, 2, 3)).requires_grad_()
-    _, p = constants(2, learned=True)
-    a, b, r, threshold = (v.detach().requires_grad_() for v in (p.membrane_decay, p.synapse_decay, p.refractory_decay, p.threshold))
-    arguments = (currents, None, None, None, a, b, r, threshold, (1 - a).detach(), "arctan", 2.0, 8)
-    torch.library.opcheck(fused._operator, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
-
-
 def test_the_choice_of_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     _, parameters = constants(2)
     currents = currents_of(3, 2, 1, 2)

@@ -60,10 +60,14 @@ def srm(
             f"state has shape {tuple(state.membrane.shape)} and a step of the currents {tuple(currents.shape[1:])}: "
             "give the state that the same inputs left, or None to start."
         )
-    if fused or (fused is None and currents.is_cuda):
-        found = _run_triton(currents, state, constants, dtype, parameters.surrogate, fused is not None, float16_spikes)
-        if found is not None:
-            return found
+    if fused or (fused is None and currents.is_cuda and not torch.compiler.is_compiling()):
+        reason = _why_not_triton(currents, dtype, constants)
+        if reason is None:
+            from ._kernels.gpu_srm import srm_fused  # importing Triton is slow, and a CPU does not need it
+
+            return srm_fused(currents, state, constants, parameters.surrogate, float16_spikes)
+        if fused:
+            raise InputError(f"fused is True, but {reason}: change that, or give fused=None.")
     if fused is None and currents.device.type == "cpu" and dtype == torch.float32 and numba_available():
         from ._kernels import cpu_srm  # the import compiles the loops
 
@@ -78,30 +82,15 @@ def srm(
     return _advance(currents, state, *constants, None)
 
 
-def _run_triton(
-    currents: Tensor,
-    state: SRMState | None,
-    constants: Constants,
-    dtype: torch.dtype,
-    surrogate: Surrogate,
-    required: bool,
-    float16_spikes: bool,
-) -> tuple[Tensor, SRMState] | None:
-    """Run the Triton kernel. Return None if it cannot run here and is not required."""
-    if not TRITON_AVAILABLE:
-        if required:
-            raise InputError("fused is True, but Triton is not installed: install triton, or give fused=None.")
-        warnings.warn("Triton is not installed, so spiking layers run step by step on the GPU: install triton to fuse them.", stacklevel=3)
-        return None
-    from ._kernels.gpu_srm import objection, srm_fused  # importing Triton is slow, and a CPU does not need it
+def _why_not_triton(currents: Tensor, dtype: torch.dtype, constants: Constants) -> str | None:
+    """The reason why the Triton kernel cannot run, or None."""
+    if TRITON_AVAILABLE:
+        from ._kernels.gpu_srm import objection
 
-    reason = objection(currents, dtype, constants)
-    if reason is None:
-        spikes, after = srm_fused(currents, state, constants, surrogate, float16_spikes)
-        return spikes, SRMState(*after)
-    if required:
-        raise InputError(f"fused is True, but {reason}: change that, or give fused=None.")
-    return None
+        return objection(currents, dtype, constants)
+    if currents.is_cuda:
+        warnings.warn("Triton is not installed, so spiking layers run step by step on the GPU: install triton to fuse them.", stacklevel=3)
+    return "Triton is not installed"
 
 
 def _advance(

@@ -19,24 +19,23 @@ Bytes per neuron and step, forward and backward, at T = 80 (s bytes per current:
 
 Promise: operations and their order are those of `srm` step by step. Forward, each multiply-add rounds once on a GPU, so chunks give the
 same bits as the whole sequence. PyTorch may round differently; a potential within rounding of the threshold may then spike in one and not
-in the other. Gradients agree up to rounding. No atomic operation is used, so the same input always gives the same bits.
-
-The operator is registered with `torch.library.custom_op`, so torch.compile sees one node. `triton_op` would trace its inside, where there
-is nothing to fuse. Only `srm` calls it.
+in the other. Gradients agree up to rounding. No atomic operation is used, so the same input always gives the same bits. Only `srm` calls
+this module.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from ..srm_types import Constants, empty_like
+from ..srm_types import Constants, SRMState, empty_like
 from ..surrogates import Surrogate
 from .gpu_srm_kernels import backward_kernel, forward_kernel
 from .triton_runtime import on_device_of
@@ -83,6 +82,10 @@ class _Layout(NamedTuple):
         lead, shape = () if steps is None else (steps,), like.shape[1:]
         dense = torch.empty([*lead, *(shape[axis] for axis in self.order)], dtype=dtype, device=like.device)
         return dense.permute(*range(len(lead)), *(len(lead) + self.order.index(axis) for axis in range(len(shape))))
+
+    def empty_state(self, like: Tensor) -> SRMState:
+        """An empty state for values like `like` (T, ...)."""
+        return SRMState(*(self.empty(like, torch.float32) for _ in range(3)))
 
     def dense(self, step: Tensor) -> Tensor:
         """A step in float32 and this layout; the step itself if it has both."""
@@ -140,16 +143,14 @@ def _stride_of(constant: Tensor) -> int:
 
 # ---- the operator
 
-State = tuple[Tensor, Tensor, Tensor]
-
 
 def _by_member(constants: Iterable[Tensor]) -> bool:
     return any(value.numel() > 1 for value in constants)
 
 
-def _outputs(currents: Tensor, layout: _Layout, longest: int, float16_spikes: bool = False) -> tuple[Tensor, State, Tensor, Tensor]:
+def _outputs(currents: Tensor, layout: _Layout, longest: int, float16_spikes: bool = False) -> tuple[Tensor, SRMState, Tensor, Tensor]:
     """Empty spikes, state after, bits and checkpoints. longest 0: nothing is saved."""
-    after = (layout.empty(currents, torch.float32), layout.empty(currents, torch.float32), layout.empty(currents, torch.float32))
+    after = layout.empty_state(currents)
     count = _segments(len(currents), longest)[0] if longest else 0
     size = math.prod(layout.sizes)
     bits = torch.empty((count, size), dtype=torch.int16, device=currents.device)
@@ -158,8 +159,8 @@ def _outputs(currents: Tensor, layout: _Layout, longest: int, float16_spikes: bo
 
 
 def forward(
-    currents: Tensor, before: State | None, constants: Constants, longest: int, tile: Tile | None = None, float16_spikes: bool = False
-) -> tuple[Tensor, State, Tensor, Tensor]:
+    currents: Tensor, before: SRMState | None, constants: Constants, longest: int, float16_spikes: bool = False
+) -> tuple[Tensor, SRMState, Tensor, Tensor]:
     """Spikes, state after, and bits and checkpoints for the backward pass, with segments of at most `longest` steps; 0 saves nothing."""
     layout = _Layout.of(currents, _by_member(constants))
     spikes, after, bits, checkpoints = _outputs(currents, layout, longest, float16_spikes)
@@ -169,11 +170,11 @@ def forward(
         currents, strides = dense, layout.strides(dense)
     if layout.strides(spikes) is None:
         filled = layout.empty(currents, spikes.dtype, len(currents))
-    tile = tile or _fitted(_forward_tile(currents, longest), layout.sizes)
+    tile = _fitted(_forward_tile(currents, longest), layout.sizes)
     grid, (count, length) = _Grid.of(layout.sizes, tile), _segments(len(currents), longest or LONGEST_SEGMENT)
     with on_device_of(currents):
         forward_kernel[(grid.programs,)](
-            currents, filled, None if before is None else tuple(layout.dense(value) for value in before), after,
+            currents, filled, None if before is None else tuple(layout.dense(value) for value in before), tuple(after),
             bits if longest else None, checkpoints if longest else None, constants, len(currents), count, layout.sizes, strides,
             layout.strides(filled), tuple(_stride_of(value) for value in constants), SEGMENT=length,
             EVEN=count * length == len(currents), ROWS=grid.rows, COLUMNS=grid.columns, num_warps=tile.warps,
@@ -186,9 +187,9 @@ def forward(
 
 def backward(
     to_spikes: Tensor,
-    to_after: State | None,
+    to_after: SRMState | None,
     currents: Tensor,
-    before: State | None,
+    before: SRMState | None,
     bits: Tensor,
     checkpoints: Tensor,
     constants: Constants,
@@ -196,13 +197,10 @@ def backward(
     longest: int,
     for_state: bool,
     for_constants: bool,
-    tile: Tile | None = None,
-) -> tuple[Tensor, State | None, Tensor | None]:
+) -> tuple[Tensor, SRMState | None, Tensor | None]:
     """Gradients in the currents, and, if needed, in the state before them and in the constants (5, members)."""
     layout = _Layout.of(currents, _by_member(constants))
-    to_currents, to_before = empty_like(currents), None
-    if for_state:
-        to_before = (layout.empty(currents, torch.float32), layout.empty(currents, torch.float32), layout.empty(currents, torch.float32))
+    to_currents, to_before = empty_like(currents), layout.empty_state(currents) if for_state else None
     filled = to_currents
     if layout.strides(filled) is None:
         filled = layout.empty(currents, currents.dtype, len(currents))
@@ -210,13 +208,13 @@ def backward(
         currents = layout.empty(currents, currents.dtype, len(currents)).copy_(currents)
     if layout.strides(to_spikes) is None:
         to_spikes = layout.empty(currents, to_spikes.dtype, len(currents)).copy_(to_spikes)
-    tile = tile or _fitted(BACKWARD, layout.sizes)
+    tile = _fitted(BACKWARD, layout.sizes)
     grid, (count, length) = _Grid.of(layout.sizes, tile), _segments(len(currents), longest)
     sums = torch.empty((grid.programs, 5), dtype=torch.float32, device=currents.device) if for_constants else None
     inside, outside = surrogate.factors
     with on_device_of(currents):
         backward_kernel[(grid.programs,)](
-            to_spikes, None if to_after is None else tuple(layout.dense(value) for value in to_after), filled, to_before, sums,
+            to_spikes, None if to_after is None else tuple(layout.dense(value) for value in to_after), filled, to_before and tuple(to_before), sums,
             currents, None if before is None else tuple(layout.dense(value) for value in before), bits, checkpoints, constants, inside,
             outside, len(currents), count, layout.sizes, layout.strides(to_spikes), layout.strides(filled), layout.strides(currents),
             tuple(_stride_of(value) for value in constants), SLOPE=surrogate.name, SEGMENT=length,
@@ -228,86 +226,44 @@ def backward(
     return to_currents, to_before, None if sums is None else sums.view(layout.sizes[1], -1, 5).sum(1).t()
 
 
-_STATE = "Tensor? synapse, Tensor? membrane, Tensor? refractory"
-_CONSTANTS = "Tensor membrane_decay, Tensor synapse_decay, Tensor refractory_decay, Tensor threshold, Tensor gain"
+class _FusedSRM(torch.autograd.Function):
+    """One autograd node for the whole sequence."""
+
+    @staticmethod
+    def forward(ctx: Any, surrogate: Surrogate, longest: int, currents: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        before, constants = rest[:3], rest[3:]
+        spikes, after, bits, checkpoints = forward(currents, _state(before), constants, longest)
+        ctx.surrogate, ctx.longest = surrogate, longest
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(currents, bits, checkpoints, *rest)
+        return spikes, *after
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_spikes: Tensor | None, *to_after: Tensor | None) -> tuple[Tensor | None, ...]:
+        currents, bits, checkpoints, *rest = ctx.saved_tensors
+        before, constants = _state(rest[:3]), (rest[3], rest[4], rest[5], rest[6], rest[7])
+        if to_spikes is None:
+            to_spikes = torch.zeros_like(currents[:1]).expand_as(currents)
+        needed = any(ctx.needs_input_grad[3:6]), any(ctx.needs_input_grad[6:])
+        to_currents, to_before, found = backward(
+            to_spikes, _state(to_after), currents, before, bits, checkpoints, constants, ctx.surrogate, ctx.longest, *needed
+        )
+        to_constants = [None] * 5 if found is None else _shaped(found, constants)
+        return None, None, to_currents, *(to_before or (None,) * 3), *to_constants
 
 
-@torch.library.custom_op(
-    "agreestop::srm",
-    mutates_args=(),
-    schema=f"(Tensor currents, {_STATE}, {_CONSTANTS}, str slope, float sharpness, int longest)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
-def _operator(*given: Any) -> tuple[Tensor, ...]:
-    """Spikes, state after, bits and checkpoints."""
-    spikes, after, bits, checkpoints = forward(given[0], _state(*given[1:4]), given[4:9], given[-1])
-    return spikes, *after, bits, checkpoints
+def _shaped(found: Tensor, constants: Constants) -> list[Tensor]:
+    """Gradients (5, members) in the shapes of the constants."""
+    return [(row if value.numel() > 1 else row.sum()).reshape(value.shape) for row, value in zip(found, constants, strict=True)]
 
 
-@_operator.register_fake
-def _(currents: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    spikes, after, bits, checkpoints = _outputs(currents, _Layout.of(currents, _by_member(rest[3:8])), rest[-1])
-    return spikes, *after, bits, checkpoints
-
-
-@torch.library.custom_op(
-    "agreestop::srm_backward",
-    mutates_args=(),
-    schema="(Tensor to_spikes, Tensor? to_synapse, Tensor? to_membrane, Tensor? to_refractory, Tensor currents, "
-    f"{_STATE}, Tensor bits, Tensor checkpoints, {_CONSTANTS}, str slope, float sharpness, int longest, "
-    "bool for_state, bool for_constants) -> Tensor[]",
-)
-def _operator_backward(*given: Any) -> list[Tensor]:
-    """Gradients in the currents; then in the state, if needed; then in the constants (5, members), if needed."""
-    to_after, before, constants = given[1:4], given[5:8], given[10:15]
-    to_currents, to_before, to_constants = backward(
-        given[0], _state(*to_after), given[4], _state(*before), given[8], given[9], constants, Surrogate(*given[15:17]), *given[17:]
-    )
-    return [to_currents, *(to_before or ()), *(() if to_constants is None else (to_constants,))]
-
-
-@_operator_backward.register_fake
-def _(*given: Any) -> list[Tensor]:
-    currents, constants, for_state, for_constants = given[4], given[10:15], *given[-2:]
-    layout = _Layout.of(currents, _by_member(constants))
-    to_state = [layout.empty(currents, torch.float32) for _ in range(3)] if for_state else []
-    to_constants = [currents.new_empty((layout.sizes[1], 5), dtype=torch.float32).t()] if for_constants else []
-    return [empty_like(currents), *to_state, *to_constants]
-
-
-def _state(*values: Tensor | None) -> State | None:
+def _state(values: Sequence[Tensor | None]) -> SRMState | None:
     """The three tensors, with zeros for missing ones; None if all are missing."""
     given = next((value for value in values if value is not None), None)
     if given is None:
         return None
-    synapse, membrane, refractory = (torch.zeros_like(given) if value is None else value for value in values)
-    return synapse, membrane, refractory
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    currents, before, constants = inputs[0], inputs[1:4], inputs[4:9]
-    ctx.settings = inputs[9:]
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(currents, *before, *output[4:], *constants)
-
-
-def _gradients(ctx: Any, *arrived: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Gradients in all inputs of the operator, from the gradients in its outputs."""
-    kept = ctx.saved_tensors
-    currents, constants = kept[0], kept[6:]
-    to_spikes = torch.zeros_like(currents[:1]).expand_as(currents) if arrived[0] is None else arrived[0]
-    for_state, for_constants = any(ctx.needs_input_grad[1:4]), any(ctx.needs_input_grad[4:9])
-    found = _operator_backward(to_spikes, *arrived[1:4], *kept, *ctx.settings, for_state, for_constants)
-    to_state = found[1:4] if for_state else (None,) * 3
-    to_constants: Iterable[Tensor | None] = (None,) * 5
-    if for_constants:
-        to_constants = (
-            (row if value.numel() > 1 else row.sum()).reshape(value.shape) for row, value in zip(found[-1], constants, strict=True)
-        )
-    return found[0], *to_state, *to_constants, None, None, None
-
-
-_operator.register_autograd(_gradients, setup_context=_save)
+    return SRMState(*(torch.zeros_like(given) if value is None else value for value in values))
 
 
 # ---- called by `srm`
@@ -333,17 +289,12 @@ def objection(currents: Tensor, dtype: torch.dtype, constants: Constants) -> str
 
 
 def srm_fused(
-    currents: Tensor, before: State | None, constants: Constants, surrogate: Surrogate, float16_spikes: bool = False
-) -> tuple[Tensor, State]:
+    currents: Tensor, before: SRMState | None, constants: Constants, surrogate: Surrogate, float16_spikes: bool = False
+) -> tuple[Tensor, SRMState]:
     """Spikes and the state after them, as `srm`; before None: the state is zero."""
-    given = (currents, *(before or ()), *constants)
-    longest = 0
-    if torch.is_grad_enabled() and any(value.requires_grad for value in given):
-        longest = LONGEST_SEGMENT_LEARNED if any(value.requires_grad for value in constants) else LONGEST_SEGMENT
-    elif not torch.compiler.is_compiling():
-        # the dispatch of a registered operator takes longer than the kernel
+    trained = torch.is_grad_enabled() and any(value.requires_grad for value in (currents, *(before or ()), *constants))
+    if not trained:
         return forward(currents, before, constants, 0, float16_spikes=float16_spikes)[:2]
-    spikes, synapse, membrane, refractory, _, _ = _operator(
-        currents, *(before or (None,) * 3), *constants, surrogate.name, surrogate.gain, longest
-    )
-    return spikes, (synapse, membrane, refractory)
+    longest = LONGEST_SEGMENT_LEARNED if any(value.requires_grad for value in constants) else LONGEST_SEGMENT
+    spikes, *after = _FusedSRM.apply(surrogate, longest, currents, *(before or (None,) * 3), *constants)  # type: ignore[no-untyped-call]
+    return spikes, SRMState(*after)
