@@ -22,7 +22,8 @@ from agreestop.decide.decisions import Evaluation, evaluate
 from agreestop.decide.risks import TopMass
 from agreestop.decide.tuning import tune
 from agreestop.engines.choice import choose_engine
-from agreestop.engines.early_stopping import Engine, run_to_end
+from agreestop.engines.early_stopping import run_to_end
+from agreestop.engines.protocol import Engine
 from agreestop.ensembles.files import load_members, save_members
 from agreestop.ensembles.streams import StreamTraining
 from agreestop.ensembles.trainable import TrainableMembers

@@ -24,7 +24,8 @@ from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.risks import TopMass
 from agreestop.engines.choice import choose_engine
-from agreestop.engines.early_stopping import CHUNK, EarlyRun, Engine, decide_early, run_to_end
+from agreestop.engines.early_stopping import EarlyRun, decide_early, run_to_end
+from agreestop.engines.protocol import CHUNK_STEPS, Engine
 from agreestop.ensembles.files import load_members, save_members
 from agreestop.events.datasets.cifar10 import load_cifar10
 from agreestop.networks.architectures import ResNet18
@@ -54,8 +55,8 @@ def run_through(engine: Engine, inputs: NDArray[Any]) -> None:
     """Run all steps of inputs (n, T, ...), a chunk at a time, and keep none of the spikes."""
     run, left = engine.begin(inputs), inputs.shape[1]
     while left:
-        run.advance(min(CHUNK, left))
-        left -= min(CHUNK, left)
+        run.advance(min(CHUNK_STEPS, left))
+        left -= min(CHUNK_STEPS, left)
 
 
 def bench_scaling(prepared: PreparedMembers) -> Iterator[list[BenchRecord]]:
@@ -126,7 +127,7 @@ def _probe(members: Path, batch: int, steps: int) -> float:
     network = load_members(members)
     inputs = np.random.default_rng(0).random((batch, steps, *network.config.input_shape), dtype=np.float32) < DENSITY
     engine = choose_engine(network, "auto", DENSITY)
-    run_through(engine, inputs[:2, : 2 * CHUNK])
+    run_through(engine, inputs[:2, : 2 * CHUNK_STEPS])
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status("VmRSS")
     run_through(engine, inputs)

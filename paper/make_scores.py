@@ -35,7 +35,7 @@ from agreestop.common.progress import ProgressCallback, Stages
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.pooling import MODEL_AVERAGE
 from agreestop.decide.score_files import load_scores, save_spikes
-from agreestop.engines.early_stopping import BATCH, run_to_end
+from agreestop.engines.early_stopping import BATCH_SIZE, run_to_end
 from agreestop.ensembles.files import load_members, save_members
 from agreestop.ensembles.images import join, reestimate_batchnorm
 from agreestop.ensembles.trainable import TrainableMembers
@@ -259,7 +259,7 @@ def _score(
         progress(f"scoring {part.name}", 0.0 if file == TUNING else 0.5)
         on_gpu = part.held and torch.cuda.is_available()
         engine = engine_for(members, "fused-bfloat16" if on_gpu else "auto", part)
-        spikes = run_to_end(engine, part.inputs, IMAGES_AT_ONCE if on_gpu else BATCH, part.held)
+        spikes = run_to_end(engine, part.inputs, IMAGES_AT_ONCE if on_gpu else BATCH_SIZE, part.held)
         save_spikes(target / file, spikes, part.labels, part.classes, engine.name)
         if file == POOL:
             reached = {"engine": engine.name, "K": spikes.shape[2], **_accuracies(spikes, part.labels)}

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agreestop.common.arrays import Booleans
-from agreestop.engines.dense import run_dense
+from agreestop.engines.dense import Dense
+from agreestop.engines.early_stopping import run_counted
 from agreestop.engines.event_driven.engine import PRECISIONS, EventDriven
+from agreestop.engines.protocol import EnsembleRun
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, ResNet18, SpikingLayer, SpikingNetwork
 from agreestop.networks.neurons import Neuron
 from tests.networks.plain import generator, refused
@@ -72,6 +74,10 @@ def frames(network: SpikingNetwork, rows: int = ROWS, steps: int = STEPS, rate: 
 
 def spikes_of(network: SpikingNetwork, inputs: NDArray[Any], precision: str = "float32", threads: int = 1) -> Booleans:
     return EventDriven(network, precision, threads).begin(inputs).advance(inputs.shape[1])
+
+
+def run_dense(network: SpikingNetwork, inputs: NDArray[Any]) -> EnsembleRun:
+    return run_counted(Dense(network), inputs)
 
 
 def rates_of(network: SpikingNetwork, inputs: Booleans) -> list[float]:
@@ -182,13 +188,11 @@ def test_chunks_threads_dropped_rows_and_the_stream_change_nothing(name: str, pr
     assert np.array_equal(second, whole[[0, 2, 3, 5], 10:20])
     assert np.array_equal(thinned.advance(20), whole[[2, 5], 20:])
 
-    live = engine.live()
     for row in range(2):
+        live = engine.live()
         for t in range(STEPS):
             counts = live.push(np.flatnonzero(inputs[row, t]))
             assert np.array_equal(counts, whole[row, : t + 1].sum(0)), t
-        live.reset()
-        assert not counts.any()
 
 
 def test_blocks_of_rows_and_steps_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +201,7 @@ def test_blocks_of_rows_and_steps_change_nothing(monkeypatch: pytest.MonkeyPatch
         inputs = frames(network)
         whole = spikes_of(network, inputs)
         for pairs in (1, 7, 50):
-            monkeypatch.setattr("agreestop.engines.event_driven.engine.PAIRS_IN_A_BLOCK", pairs)
+            monkeypatch.setattr("agreestop.engines.event_driven.engine.BLOCK_PAIRS", pairs)
             assert np.array_equal(spikes_of(network, inputs, threads=2), whole)
         monkeypatch.undo()
 
@@ -244,8 +248,7 @@ def test_real_inputs_are_weights_times_value_in_batch_and_stream(precision: str)
             assert (whole != run_dense(network, inputs).spikes).mean() < 1e-3
         live = EventDriven(network, precision).live()
         for frame in inputs[0]:
-            events = np.flatnonzero(frame)
-            counts = live.push(events, values=frame.ravel()[events])
+            counts = live.push(frame=frame)
         assert np.array_equal(counts, whole[0].sum(0))
 
 
@@ -375,7 +378,7 @@ def test_bad_input_is_refused_with_a_sentence() -> None:
     batch = engine.begin(inputs)
     batch.advance(STEPS - 2)
     for steps in (0, 3, 1.0, True):
-        refused(lambda steps=steps: batch.advance(steps), "2 of 40 time steps remain")  # type: ignore[misc]
+        refused(lambda steps=steps: batch.advance(steps), "2 of 40 time steps are left")  # type: ignore[misc]
     refused(lambda: batch.keep(np.ones(ROWS + 1, dtype=bool)), "one boolean for each of the 6 inputs")
     refused(lambda: batch.keep(np.arange(ROWS)), "one boolean for each")  # type: ignore[arg-type]
     assert batch.advance(2).shape == (ROWS, 2, 3, 5)
@@ -390,15 +393,18 @@ def test_a_bad_step_of_a_stream_is_refused_and_changes_nothing() -> None:
     engine = EventDriven(network)
     one, other = engine.live(), engine.live()
     for t, frame in enumerate(frames(network)[0]):
-        refused(lambda: one.push([3, 162]), "events holds 162, but the inputs are numbered from 0 to 161")
+        refused(lambda: one.push([3, 162]), "events holds 162, but the inputs are numbered 0 to 161")
         refused(lambda: one.push(np.array([3, -1])), "events holds -1")
-        refused(lambda: one.push(frame), "numpy.flatnonzero")  # noqa: B023
-        refused(lambda: one.push([0.5]), "type float64")
-        refused(lambda: one.push([1], values=[1.0]), "set real_input=True")
+        refused(lambda: one.push(frame), "push\\(frame=...\\)")  # noqa: B023
+        refused(lambda: one.push([0.5]), "dtype float64")
+        refused(lambda: one.push(frame=2.0 * frame), "set real_input=True")  # noqa: B023
+        refused(lambda: one.push(frame=frame[0]), "numbers of shape \\(2, 9, 9\\)")  # noqa: B023
+        refused(lambda: one.push([1], frame=frame), "one of events and frame")  # noqa: B023
+        refused(lambda: one.push(), "one of events and frame")
         assert np.array_equal(one.push(np.flatnonzero(frame)), other.push(np.flatnonzero(frame))), t
     real = EventDriven(network_of(replace(network.config, real_input=True), (1.0, 1.0))).live()
-    for values in ([1.0], [1.0, np.nan], [1.0, 1e300]):
-        refused(lambda values=values: real.push([1, 2], values=values), "one finite number for each event")  # type: ignore[misc]
+    for value, message in ((np.nan, "every value must be finite"), (1e300, "float32 cannot hold")):
+        refused(lambda value=value: real.push(frame=np.full((2, 9, 9), value)), message)  # type: ignore[misc]
 
 
 def test_numba_is_needed_only_by_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:

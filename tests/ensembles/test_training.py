@@ -16,7 +16,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag
-from agreestop.engines.dense import run_dense
+from agreestop.engines.dense import Dense
+from agreestop.engines.early_stopping import run_counted
 from agreestop.engines.energy import PICOJOULE_ACCUMULATE, running_energy
 from agreestop.ensembles.files import load_members, save_members
 from agreestop.ensembles.streams import StreamTraining
@@ -52,7 +53,7 @@ def test_training_learns(kind: str) -> None:
     model = make(kind)
     history = train(model, *toy(), StreamTraining(epochs=12, batch_size=30, learning_rate=2e-2, kl_weight=0.1))
     inputs, labels = toy(60, seed=1)
-    run = run_dense(model.members(torch.Generator().manual_seed(1)), inputs)
+    run = run_counted(Dense(model.members(torch.Generator().manual_seed(1))), inputs)
     counts = run.spikes.sum(axis=1)
     assert history[-1].loss < history[0].loss
     assert (counts.argmax(axis=-1) == labels[:, None]).mean() > 0.8
@@ -186,7 +187,7 @@ def test_members_are_kept_in_a_file(config: Architecture, tmp_path: Path) -> Non
 
 def test_energy_adds_up_what_was_done() -> None:
     inputs, _ = toy(5)
-    run = run_dense(make("deep").network, inputs)
+    run = run_counted(Dense(make("deep").network), inputs)
     assert run.spikes.shape == (5, 16, 2, 3)
     assert not run.operations.multiplies.any()
     spent = running_energy(run.operations)

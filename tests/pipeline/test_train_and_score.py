@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 import agreestop as ag
 from agreestop.common.progress import ProgressCallback, no_progress
 from agreestop.decide.score_files import load_spikes
-from agreestop.engines.dense import run_fresh
+from agreestop.engines.dense import FreshMembers
+from agreestop.engines.early_stopping import run_to_end
 from agreestop.engines.energy import running_energy
 from agreestop.ensembles.files import load_members, load_posterior, save_members
 from agreestop.events.data import EventData, EventSplits
@@ -120,11 +121,11 @@ def test_fresh_members_are_drawn_for_every_input_and_follow_from_its_row(tmp_pat
     score_ensemble(config, ensemble, files)
     posterior = load_posterior(files.posterior)
     same = np.repeat(DATA.pool.inputs[:1], 6, axis=0)
-    spikes = run_fresh(posterior, same, (0, 1)).spikes
+    spikes = run_to_end(FreshMembers(posterior, (0, 1)), same)
     assert len(np.unique(spikes.reshape(6, -1), axis=0)) > 1
-    np.testing.assert_array_equal(run_fresh(posterior, same[:2], (0, 1)).spikes, spikes[:2])
+    np.testing.assert_array_equal(run_to_end(FreshMembers(posterior, (0, 1)), same[:2]), spikes[:2])
     kept = load_spikes(files.pool).spikes
-    np.testing.assert_array_equal(run_fresh(posterior, DATA.pool.inputs, (ensemble.seed, 1)).spikes, kept)
+    np.testing.assert_array_equal(run_to_end(FreshMembers(posterior, (ensemble.seed, 1)), DATA.pool.inputs), kept)
 
 
 @pytest.mark.parametrize("settings", [NetworkSettings("convolutional", (8,), (4,)), NetworkSettings("resnet18", width=2, learned=False)])

@@ -1,1 +1,64 @@
-"""Engines: drive an ensemble over time."""
+"""Engines: run an ensemble over time and stop where a calibrated rule stops.
+
+    engine = choose_engine(network)                        dense, event-driven (CPU) or fused (GPU)
+    scores = score(engine, inputs, labels)                 log-confidences (n, T, K, C)
+    run = decide_early(engine, calibrated, inputs)         decisions, and the steps that were computed
+    session = LiveSession(engine, calibrated)              one live input
+
+The names that need PyTorch or numba are loaded on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .early_stopping import EarlyRun, TimeSaved, decide_early, measure_saving, run_counted, run_to_end, score
+from .energy import running_energy
+from .live import LiveSession
+from .protocol import ENGINES, Engine, EnsembleRun, Live, Operations, Pass
+
+if TYPE_CHECKING:
+    from .choice import choose_engine as choose_engine
+    from .choice import lightest_engine as lightest_engine
+    from .dense import Dense as Dense
+    from .dense import FreshMembers as FreshMembers
+    from .event_driven.engine import EventDriven as EventDriven
+    from .gpu.engine import Fused as Fused
+
+__all__ = [
+    "ENGINES",
+    "Dense",
+    "EarlyRun",
+    "Engine",
+    "EnsembleRun",
+    "EventDriven",
+    "FreshMembers",
+    "Fused",
+    "Live",
+    "LiveSession",
+    "Operations",
+    "Pass",
+    "TimeSaved",
+    "choose_engine",
+    "decide_early",
+    "lightest_engine",
+    "measure_saving",
+    "run_counted",
+    "run_to_end",
+    "running_energy",
+    "score",
+]
+
+_LAZY = {
+    "Dense": "dense",
+    "EventDriven": "event_driven.engine",
+    "FreshMembers": "dense",
+    "Fused": "gpu.engine",
+    "choose_engine": "choice",
+    "lightest_engine": "choice",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

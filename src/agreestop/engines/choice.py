@@ -1,35 +1,36 @@
-"""Which engine: by device, architecture and how many inputs are active, unless one is named."""
+"""The choice of an engine: the one that is named, or the one that fits device, network and inputs."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from agreestop.common.errors import InputError
 from agreestop.decide.calibrated import CalibratedRule
+from agreestop.events.container import Events
 from agreestop.networks._kernels.triton_runtime import TRITON_AVAILABLE
-from agreestop.networks.architectures import ResNet18, SpikingNetwork
+from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.posteriors import Posterior
 
 from .dense import Dense, FreshMembers
-from .early_stopping import ENGINES, Engine, decide_early
+from .early_stopping import decide_early
 from .gpu.engine import Fused
+from .protocol import ENGINES, Engine
 
-FRESH = 2  # apart from the draws for tuning, 0, and for calibration and test, 1
-LIGHT = ("int8", "bfloat16")  # the lightest first
+FRESH_DRAWS = 2  # in the seed; the draws for tuning have 0, those for calibration and test 1
+LIGHT_PRECISIONS = ("int8", "bfloat16")  # the lightest first
 DENSE_FROM = 0.3
-"""The share of active inputs from which a matrix product is the faster."""
+"""From this share of active inputs on, a matrix product is faster than event lists."""
 
 
 def choose_engine(network: SpikingNetwork | Posterior, name: str = "auto", density: float = 0.0, seed: int = 0) -> Engine:
-    """The engine of that name, or the one that fits: fused on a GPU; event-driven on a CPU where it can and inputs are sparse; else dense.
+    """The engine of that name, or with "auto" the one that fits; its `reason` then says why.
 
-    density: the share of inputs that are active in a step, where it is known. A posterior draws new members for every input, from the
-    seed, on the dense engine.
+    density: the share of inputs that are active in a step, where it is known. A posterior draws members for each input, from the seed, on
+    the dense engine.
     """
     names = (*ENGINES, FreshMembers.name)
     if name not in names:
@@ -37,11 +38,16 @@ def choose_engine(network: SpikingNetwork | Posterior, name: str = "auto", densi
     if isinstance(network, Posterior):
         if name not in ("auto", FreshMembers.name):
             raise InputError(f"engine is {name!r}, but a posterior runs on {FreshMembers.name}: name that, or give members.")
-        return FreshMembers(network, (seed, FRESH))
+        return FreshMembers(network, (seed, FRESH_DRAWS))
     if name == FreshMembers.name:
-        raise InputError(f"engine is {name!r}, which draws members for every input: give the posterior, not members drawn from it.")
-    if name == "auto":
-        name = _fitting(network, density)
+        raise InputError(f"engine is {name!r}, which draws members for each input: give the posterior, not members drawn from it.")
+    chosen, reason = _fitting(network, density) if name == "auto" else (name, "")
+    engine = _make(network, chosen)
+    engine.reason = reason
+    return engine
+
+
+def _make(network: SpikingNetwork, name: str) -> Engine:
     if name.startswith("event-driven"):
         from .event_driven.engine import EventDriven
 
@@ -53,20 +59,27 @@ def choose_engine(network: SpikingNetwork | Posterior, name: str = "auto", densi
     return Fused(network, bf16=name == "fused-bfloat16") if TRITON_AVAILABLE else Dense(network, "cuda")
 
 
-def _fitting(network: SpikingNetwork, density: float) -> str:
+def _fitting(network: SpikingNetwork, density: float) -> tuple[str, str]:
+    """The name of the engine that fits, and why."""
     if torch.cuda.is_available():
-        return "fused"
-    events = find_spec("numba") is not None and not isinstance(network.config, ResNet18) and density < DENSE_FROM
-    return "event-driven" if events else "dense"
+        return "fused", "The fused engine was chosen since there is a GPU."
+    kind = type(network.config)
+    if kind not in (FullyConnected, Convolutional):
+        return "dense", f"The dense engine was chosen since the event-driven engine does not know {kind.__name__}."
+    if find_spec("numba") is None:
+        return "dense", "The dense engine was chosen since numba, which the event-driven engine needs, is not installed."
+    if density >= DENSE_FROM:
+        return "dense", f"The dense engine was chosen since {density:.0%} of the inputs are active in a step."
+    return "event-driven", "The event-driven engine was chosen since there is no GPU and the inputs are sparse."
 
 
-def lightest_engine(network: SpikingNetwork, calibrated: CalibratedRule, inputs: NDArray[Any]) -> Engine:
-    """The event-driven engine with the lightest weights, int8, bfloat16 or float32, whose decisions on these inputs are those of float32.
+def lightest_engine(network: SpikingNetwork, calibrated: CalibratedRule, inputs: ArrayLike | Events) -> Engine:
+    """The event-driven engine with the lightest weights (int8, bfloat16, float32) whose decisions on these inputs are those of float32.
 
     Give inputs of the tuning split, then score, calibrate and decide with the engine that is returned.
     """
     reference = decide_early(choose_engine(network, "event-driven"), calibrated, inputs, any_engine=True).decisions
-    for precision in LIGHT:
+    for precision in LIGHT_PRECISIONS:
         engine = choose_engine(network, f"event-driven-{precision}")
         decisions = decide_early(engine, calibrated, inputs, any_engine=True).decisions
         if np.array_equal(decisions.stop_index, reference.stop_index) and np.array_equal(decisions.sets, reference.sets):

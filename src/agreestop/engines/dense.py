@@ -1,12 +1,11 @@
-"""The dense engine: every neuron of every member at every step, with PyTorch. Plain, and what other engines are measured against.
+"""The dense engine: every neuron of every member at every step, with PyTorch. It is the reference for the other engines.
 
-On a GPU with Triton the fused engine takes its place.
+It also runs networks of the user (`networks.ModuleMembers`). `FreshMembers` runs members that are drawn for each input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -14,92 +13,122 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from agreestop.common.arrays import Booleans, Integers
+from agreestop.common.arrays import Booleans
 from agreestop.common.errors import InputError
-from agreestop.networks._kernels.upload import time_first
-from agreestop.networks.architectures import SpikingNetwork, State
+from agreestop.networks.architectures import Activity, SpikingNetwork, State
 from agreestop.networks.posteriors import Posterior
 
-from .early_stopping import CHUNK
-from .inputs import as_inputs, as_places
+from .inputs import check_events, check_frame, check_inputs, check_kept_rows, check_one_of, check_steps
+from .protocol import CHUNK_STEPS, EnsembleRun, Operations
 
 
 @final
 class Dense:
-    """K members on a device of PyTorch's, "cpu" or "cuda"."""
+    """K members on a PyTorch device, "cpu" or "cuda"."""
 
-    name = "dense"
+    name, output, reason = "dense", "spikes", ""
 
     def __init__(self, network: SpikingNetwork, device: str = "cpu") -> None:
         check_weights(network)
         self._network, self._device = network.to(device).eval(), device
         self.members, self.classes = network.config.members, network.config.classes
 
-    def chunk_of(self, rows: int) -> int:
-        """Steps that are worth computing together."""
-        return CHUNK
+    def chunk_steps(self, rows: int) -> int:
+        """The number of steps to compute together."""
+        return CHUNK_STEPS
 
-    def begin(self, inputs: NDArray[Any]) -> DensePass:
+    def begin(self, inputs: NDArray[Any], first: int = 0) -> DensePass:
         """Start on inputs (n, T, ...), or on images (n, 1, ...) that are held."""
-        return DensePass(self._network, self._device, as_inputs(inputs, self._network.config.input_shape))
+        return DensePass(self._network, self._device, check_inputs(inputs, self._network.config.input_shape))
 
-    def live(self) -> DenseLive:
+    def live(self, number: int = 0) -> DenseLive:
         """Start on one live input."""
         return DenseLive(self._network, self._device)
 
 
 @final
 class DensePass:
-    """Some inputs under way."""
+    """A batch of inputs on its way through time."""
 
     def __init__(self, network: SpikingNetwork, device: str, inputs: NDArray[Any]) -> None:
-        self._network, self._steps, self._held = network, inputs.shape[1], inputs.shape[1] == 1
+        self._network, self._steps = network, inputs.shape[1]
         self._inputs = torch.as_tensor(inputs, device=device).transpose(0, 1)
         self._state: State | None = None
         self._time = 0
 
     @property
     def rows(self) -> int:
-        """How many are under way."""
+        """The number of inputs that are still running."""
         return self._inputs.shape[1]
+
+    def _next_frames(self, steps: int) -> tuple[Tensor, int | None]:
+        """Inputs of the next steps, and for how many steps an image is held."""
+        check_steps(steps, self._steps, self._time)
+        begin, self._time = self._time, self._time + steps
+        held = self._steps == 1
+        return (self._inputs if held else self._inputs[begin : self._time]).float(), steps if held else None
 
     @torch.no_grad()
     def advance(self, steps: int) -> Booleans:
         """Read-out spikes (rows, steps, K, C) of the next steps."""
-        if steps < 1 or (not self._held and steps > self._steps - self._time):
-            raise InputError(f"{steps} steps are asked for, but {self._steps - self._time} are left of {self._steps}: ask for 1 to those.")
-        frames = self._inputs if self._held else self._inputs[self._time : self._time + steps]
-        spikes, self._state = self._network(frames.float(), self._state, steps if self._held else None)
-        self._time += steps
-        return spikes.permute(2, 0, 1, 3).bool().cpu().numpy()
+        frames, held = self._next_frames(steps)
+        spikes, self._state = self._network(frames, self._state, held)
+        return rows_first(spikes)
+
+    @torch.no_grad()
+    def advance_counted(self, steps: int) -> EnsembleRun:
+        """Spikes and operations of the next steps."""
+        frames, held = self._next_frames(steps)
+        spikes, self._state, activity = self._network(frames, self._state, held, activity=True)
+        return EnsembleRun(rows_first(spikes), count_operations(activity))
 
     def keep(self, rows: Booleans) -> None:
-        """Go on with these of the rows."""
-        if rows.shape != (self.rows,) or rows.dtype != np.bool_:
-            raise InputError(f"rows has shape {rows.shape}: a boolean for each of the {self.rows} inputs still running is needed.")
-        if rows.all():
+        """Continue with the rows (rows,) that are True."""
+        mask = check_kept_rows(rows, self.rows)
+        if mask.all():
             return
-        chosen = torch.as_tensor(np.flatnonzero(rows), device=self._inputs.device)
-        self._inputs = self._inputs[:, chosen]
+        index = torch.as_tensor(np.flatnonzero(mask), device=self._inputs.device)
+        self._inputs = self._inputs[:, index]
         if self._state is not None:
-            self._state = self._state.rows(chosen)
+            self._state = self._state.rows(index)
+
+
+def rows_first(outputs: Tensor) -> NDArray[Any]:
+    """Spikes (T, K, rows, C) of a network as booleans (rows, T, K, C)."""
+    return outputs.permute(2, 0, 1, 3).bool().cpu().numpy()
+
+
+def count_operations(activity: Activity) -> Operations:
+    """Operations (rows, T, K), summed over the layers."""
+    totals = (value.sum(0).permute(2, 0, 1).cpu().numpy() for value in (activity.spikes, activity.accumulates, activity.multiplies))
+    return Operations(*totals)
+
+
+def check_weights(network: torch.nn.Module) -> None:
+    """Refuse weights that are not finite."""
+    if not all(bool(torch.isfinite(value).all()) for value in network.parameters()):
+        raise InputError("the members hold weights that are not finite: train again with a lower learning rate.")
 
 
 @final
 class DenseLive:
-    """One live input under way."""
+    """One live input."""
 
     def __init__(self, network: SpikingNetwork, device: str) -> None:
         self._network, self._shape = network, network.config.input_shape
         self._frame = torch.zeros(int(np.prod(self._shape)), device=device)
         self._state: State | None = None
-        self._counts: Tensor = torch.zeros(network.config.members, network.config.classes, dtype=torch.int64, device=device)
+        self._counts = torch.zeros(network.config.members, network.config.classes, dtype=torch.int64, device=device)
 
     @torch.no_grad()
-    def push(self, events: ArrayLike) -> Integers:
-        """One step, with the flat places of the inputs that are active in it, once each; the spike counts (K, C) so far."""
-        places = torch.as_tensor(as_places(events, len(self._frame)), device=self._frame.device)
-        self._frame.zero_()[places] = 1
+    def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> NDArray[Any]:
+        """Run one step, given by events or by a frame (see `protocol.Live`), and return the spike counts (K, C) so far."""
+        check_one_of(events, frame)
+        if frame is not None:
+            self._frame.copy_(torch.as_tensor(np.ascontiguousarray(check_frame(frame, self._shape))))
+        elif events is not None:
+            index = torch.as_tensor(check_events(events, len(self._frame)), device=self._frame.device)
+            self._frame.zero_()[index] = 1
         spikes, self._state = self._network(self._frame.view(1, 1, *self._shape), self._state)
         self._counts += spikes[0, :, 0].long()
         return self._counts.cpu().numpy()
@@ -107,105 +136,67 @@ class DenseLive:
 
 @final
 class FreshMembers:
-    """K members drawn anew from a posterior for every input; a draw follows from the seed and from how many came before."""
+    """K members drawn from a posterior for each input. A draw follows from the seed and the number of the input alone."""
 
-    name = "dense-fresh"
+    name, output, reason = "dense-fresh", "spikes", ""
 
-    def __init__(self, posterior: Posterior, seed: Sequence[int]) -> None:
-        self._posterior, self._seed, self._begun = posterior, seed, 0
+    def __init__(self, posterior: Posterior, seed: Sequence[int], device: str = "cpu") -> None:
+        self._posterior, self._seed, self._device = posterior, seed, device
         self.members, self.classes = posterior.config.members, posterior.config.classes
 
-    def chunk_of(self, rows: int) -> int:
-        """Steps that are worth computing together."""
-        return CHUNK
+    def chunk_steps(self, rows: int) -> int:
+        """The number of steps to compute together."""
+        return CHUNK_STEPS
 
-    def _draw(self) -> Dense:
-        self._begun += 1
-        return Dense(self._posterior.members(_generator(*self._seed, self._begun - 1)))
+    def draw(self, number: int) -> Dense:
+        """The members of the input with this number."""
+        seed = np.random.SeedSequence((*self._seed, number)).generate_state(1, np.uint64)[0] >> np.uint64(1)
+        return Dense(self._posterior.members(torch.Generator().manual_seed(int(seed))), self._device)
 
-    def begin(self, inputs: NDArray[Any]) -> FreshPass:
-        """Start on inputs (n, T, ...)."""
-        array = as_inputs(inputs, self._posterior.config.input_shape)
-        return FreshPass([self._draw().begin(array[place : place + 1]) for place in range(len(array))])
+    def begin(self, inputs: NDArray[Any], first: int = 0) -> FreshPass:
+        """Start on inputs (n, T, ...), numbered from `first`."""
+        return FreshPass(self, check_inputs(inputs, self._posterior.config.input_shape), first)
 
-    def live(self) -> DenseLive:
-        """Start on one live input."""
-        return self._draw().live()
+    def live(self, number: int = 0) -> DenseLive:
+        """Start on the live input with this number."""
+        return self.draw(number).live()
 
 
 @final
 class FreshPass:
-    """Some inputs under way, each with members of its own."""
+    """A batch of inputs on its way through time, each with members of its own.
 
-    def __init__(self, runs: list[DensePass]) -> None:
-        self._runs = runs
+    Members are drawn at the first step of their input and released after its last, so a pass to the end holds one ensemble at a time.
+    """
+
+    def __init__(self, engine: FreshMembers, inputs: NDArray[Any], first: int) -> None:
+        self._engine, self._inputs, self._numbers = engine, inputs, first + np.arange(len(inputs))
+        self._runs: list[DensePass | None] = [None] * len(inputs)
+        self._time = 0
 
     @property
     def rows(self) -> int:
-        """How many are under way."""
+        """The number of inputs that are still running."""
         return len(self._runs)
 
     def advance(self, steps: int) -> Booleans:
         """Read-out spikes (rows, steps, K, C) of the next steps."""
-        return np.concatenate([run.advance(steps) for run in self._runs])
+        return self.advance_counted(steps).spikes
+
+    def advance_counted(self, steps: int) -> EnsembleRun:
+        """Spikes and operations of the next steps."""
+        total = self._inputs.shape[1]
+        check_steps(steps, total, self._time)
+        self._time += steps
+        parts = []
+        for row, number in enumerate(self._numbers):
+            run = self._runs[row] or self._engine.draw(int(number)).begin(self._inputs[row : row + 1])
+            parts.append(run.advance_counted(steps))
+            self._runs[row] = None if total == self._time > 1 else run
+        return EnsembleRun.joined(parts)
 
     def keep(self, rows: Booleans) -> None:
-        """Go on with these of the rows."""
-        self._runs = [run for run, kept in zip(self._runs, rows, strict=True) if kept]
-
-
-@dataclass(frozen=True, eq=False)
-class Operations:
-    """What members did at each step, (n, T, K): spikes emitted, accumulates, multiply-accumulates."""
-
-    emitted: Integers
-    accumulates: Integers
-    multiplies: Integers
-
-
-@dataclass(frozen=True, eq=False)
-class EnsembleRun:
-    """What K members did over T steps: read-out spikes (n, T, K, C), and the operations behind them."""
-
-    spikes: Booleans
-    operations: Operations
-
-
-def check_weights(network: SpikingNetwork) -> None:
-    """Refuse weights that are not finite."""
-    if not all(bool(torch.isfinite(value).all()) for value in network.parameters()):
-        raise InputError("the members hold weights that are not finite: train again with a lower learning rate.")
-
-
-def run_dense(
-    network: SpikingNetwork, inputs: NDArray[Any], batch_size: int = 128, device: str = "cpu", steps: int | None = None
-) -> EnsembleRun:
-    """Run every member over inputs (n, T, ...), or images (n, 1, ...) held for so many steps, to the end, and count what it does."""
-    if not len(inputs):
-        raise InputError("there are no inputs: give at least one.")
-    check_weights(network)
-    network = network.to(device).eval()
-    parts: list[tuple[NDArray[Any], ...]] = []
-    with torch.no_grad():
-        for start in range(0, len(inputs), batch_size):
-            spikes, _, activity = network(time_first(inputs[start : start + batch_size], device), steps=steps, activity=True)
-            totals = (value.sum(0) for value in (activity.spikes, activity.accumulates, activity.multiplies))
-            parts.append((spikes.permute(2, 0, 1, 3).bool().cpu().numpy(), *(value.permute(2, 0, 1).cpu().numpy() for value in totals)))
-    return _joined(parts)
-
-
-def run_fresh(posterior: Posterior, inputs: NDArray[Any], seed: Sequence[int], device: str = "cpu") -> EnsembleRun:
-    """Run K members drawn anew for every one of the inputs (n, T, ...); those of an input follow from the seed and its place alone."""
-    if not len(inputs):
-        raise InputError("there are no inputs: give at least one.")
-    runs = [run_dense(posterior.members(_generator(*seed, place)), inputs[place : place + 1], 1, device) for place in range(len(inputs))]
-    return _joined([(run.spikes, run.operations.emitted, run.operations.accumulates, run.operations.multiplies) for run in runs])
-
-
-def _generator(*seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1))
-
-
-def _joined(parts: Sequence[tuple[NDArray[Any], ...]]) -> EnsembleRun:
-    spikes, *operations = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return EnsembleRun(spikes, Operations(*operations))
+        """Continue with the rows (rows,) that are True."""
+        mask = check_kept_rows(rows, self.rows)
+        self._inputs, self._numbers = self._inputs[mask], self._numbers[mask]
+        self._runs = [run for run, kept in zip(self._runs, mask, strict=True) if kept]

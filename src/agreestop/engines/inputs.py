@@ -1,38 +1,76 @@
-"""What engines take: whole inputs, and the events of one step."""
+"""Checks of what engines are given: batches of inputs, and single steps of a live input."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common.arrays import Integers
+from agreestop.common.arrays import Booleans, Integers, check_finite
 from agreestop.common.errors import InputError
 
 
-def as_inputs(inputs: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Inputs (n, T, *shape) of finite numbers or booleans, at least one of at least one step."""
+def check_inputs(inputs: NDArray[Any], shape: Sequence[int] | None) -> NDArray[Any]:
+    """Inputs (n, T, *shape) of booleans or finite numbers, with n and T at least 1; any shape where None."""
     array = np.asarray(inputs)
-    wanted = f"(n, T, {', '.join(map(str, shape))})"
-    if array.ndim != len(shape) + 2 or tuple(array.shape[2:]) != tuple(shape) or not array.size:
-        raise InputError(f"inputs has shape {array.shape}: {wanted}, n and T at least 1, is what these members were trained on.")
+    inner = "..." if shape is None else ", ".join(map(str, shape))
+    if array.ndim < 2 or not array.size or (shape is not None and tuple(array.shape[2:]) != tuple(shape)):
+        raise InputError(f"inputs has shape {array.shape}: (n, T, {inner}), n and T at least 1, is what these members take.")
     if array.dtype.kind not in "bfiu":
         raise InputError(f"inputs has dtype {array.dtype}: booleans or numbers are needed.")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise InputError("inputs holds values that are not finite: mend or drop those inputs.")
-    return array.copy() if min(array.strides) < 0 else array  # PyTorch takes no array that runs backwards
+        raise InputError("inputs holds values that are not finite: repair or drop those inputs.")
+    return array.copy() if min(array.strides) < 0 else array  # PyTorch refuses arrays with negative strides
 
 
-def as_places(events: ArrayLike, size: int) -> Integers:
-    """The flat places of the active inputs of a step, from 0 to size - 1; an input named twice is active all the same."""
-    places = np.asarray(events)
-    if places.size == 0:
-        return np.zeros(0, np.int64)
-    if places.ndim != 1 or places.dtype.kind not in "iu":
+def check_steps(steps: int, total: int, time: int) -> None:
+    """Refuse a number of steps that is not between 1 and those that are left; an image (total 1) is held for any number."""
+    left = total - time
+    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1 or (total > 1 and steps > left):
+        raise InputError(f"steps is {steps!r} and {left} of {total} time steps are left: give an integer from 1 to {left}.")
+
+
+def check_kept_rows(rows: Booleans, running: int) -> Booleans:
+    """A boolean for each running input."""
+    mask = np.asarray(rows)
+    if mask.shape != (running,) or mask.dtype != np.bool_:
         raise InputError(
-            f"events has shape {places.shape} and dtype {places.dtype}: a list of whole numbers, the active inputs, is needed."
+            f"rows has shape {mask.shape} and dtype {mask.dtype}: one boolean for each of the {running} inputs still running is needed."
         )
-    if places.min() < 0 or places.max() >= size:
-        raise InputError(f"events reaches from {places.min()} to {places.max()}: the sensor's inputs are numbered 0 to {size - 1}.")
-    return places.astype(np.int64)
+    return mask
+
+
+def check_events(events: ArrayLike, size: int) -> Integers:
+    """Flat indices of the active inputs of one step, from 0 to size - 1, as int64; an index may be repeated."""
+    indices = np.asarray(events)
+    if indices.size == 0:
+        return np.zeros(0, np.int64)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise InputError(
+            f"events has shape {indices.shape} and dtype {indices.dtype}: a list of the flat indices of active inputs is needed. "
+            "A dense step is given as push(frame=...)."
+        )
+    if indices.min() < 0 or indices.max() >= size:
+        wrong = indices.min() if indices.min() < 0 else indices.max()
+        raise InputError(f"events holds {wrong}, but the inputs are numbered 0 to {size - 1}: drop events outside the sensor.")
+    return indices.astype(np.int64)
+
+
+def check_frame(frame: ArrayLike, shape: Sequence[int], real_input: bool = True) -> NDArray[Any]:
+    """One dense step of booleans or finite numbers in the given shape, or flattened, returned flat; 0 and 1 alone unless real_input."""
+    array = np.asarray(frame)
+    if array.shape not in (tuple(shape), (math.prod(shape),)) or array.dtype.kind not in "bfiu":
+        raise InputError(f"frame has shape {array.shape} and dtype {array.dtype}: booleans or numbers of shape {tuple(shape)} are needed.")
+    check_finite(array, "frame")
+    if not real_input and not ((array == 0) | (array == 1)).all():
+        raise InputError("frame holds values other than 0 and 1: set real_input=True in the settings of the network to use them.")
+    return array.reshape(-1)
+
+
+def check_one_of(events: ArrayLike | None, frame: ArrayLike | None) -> None:
+    """Refuse a step given twice or not at all."""
+    if (events is None) == (frame is None):
+        raise InputError("one of events and frame is needed: push(indices), push([]) for a pause, or push(frame=array).")

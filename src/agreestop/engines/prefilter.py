@@ -1,19 +1,18 @@
-"""Who cannot stop yet: a quick look at every input before the rule itself judges those that may.
+"""The prefilter: a fast test that tells which inputs cannot stop yet, so that the rule judges only the others.
 
-At most checkpoints most inputs go on, and to find that out a rule need not be exact. For AgreeStop an approximate log-risk is computed in a
-compiled loop, here, or in one kernel of a GPU (`fused_screen`), and an input may stop only where
+At most checkpoints most inputs continue, and an approximate risk is enough to see that. For AgreeStop an approximate log-risk is computed
+in a compiled loop, here on the CPU, or in one GPU kernel (`gpu.prefilter`). An input may stop at checkpoint t only where
 
-    log e_t - offset_t  <  log λ + slack,        slack = SLACK (1 + |log λ + offset_t|) + doubt_t
+    log e_t - offset_t  <  log λ + margin,        margin = SLACK (1 + |log λ + offset_t|) + rounding_bound_t
 
-and SLACK is far above the rounding of that arithmetic; `doubt` is what a large temperature, many steps or an exponent near 0 make of it.
-The rule itself then judges each input at the first checkpoint where it may stop, all of them at once, and at the next one if it does not;
-on a GPU only where stop or answer lie within the slack. So decisions are the rule's own, bit for bit, and the looking costs little.
+SLACK is far above the rounding error of that arithmetic. `rounding_bound` adds the error that a large temperature, many steps or an
+exponent near 0 amplify. The prefilter only says "cannot stop here". Every other input goes to `calibrated.step`, so decisions are those of
+the rule, bit for bit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,88 +22,76 @@ from numpy.typing import NDArray
 from agreestop.common.arrays import Booleans, Floats, Integers
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.confidence import log_softmax
 from agreestop.decide.learned_risk import FEATURES, FLOOR, LearnedRisk
-from agreestop.decide.policies import RiskThreshold, State, Verdict
+from agreestop.decide.policies import RiskThreshold
 from agreestop.decide.risks import ShapedRisk, TopMass
 
 SLACK = 1e-9
 EPSILON = float(np.finfo(np.float64).eps)
 ROUNDINGS = 16
-"""Roundings, with room, of numbers as large as the counts of a step, between spikes and the pooled log-confidence."""
+"""An upper bound on the number of roundings between spike counts and the pooled log-confidence."""
 EXPONENTS, LARGEST = (1e-3, 1e6), 1e6
-"""Exponents, and numbers in a rule, that float32 can work with."""
+"""The range of exponents, and the largest number in a rule, for which float32 is precise enough."""
 
 
 @dataclass(frozen=True, eq=False)
-class Screen:
-    """What is known of a rule, an entry for each of its M checkpoints.
+class Prefilter:
+    """The numbers of a calibrated rule that the test needs, one entry for each of its M checkpoints.
 
+    max_set_size  I: the risk is the mass outside the best I classes
     exponent      of the generalised mean over members
     temperatures  (M,) of the pooled log-confidence
     bounds        (M,) log λ + offset: an input stops where its log-risk is below
-    learned       (M, 2 + features): bias, log time and weights of a learned risk; no columns for the mass outside the best I classes
+    learned       (M, 2 + features) bias, log time and weights of a learned risk; no columns for TopMass
     """
 
-    rule: AgreeStop
-    policy: RiskThreshold
+    calibrated: CalibratedRule
+    max_set_size: int
     exponent: float
     temperatures: Floats
     bounds: Floats
     learned: Floats
 
     @property
-    def on_device(self) -> bool:
-        """Whether the kernel for GPUs knows this risk, and float32 holds its numbers."""
-        mean = self.exponent == 0 or math.isinf(self.exponent) or EXPONENTS[0] <= abs(self.exponent) <= EXPONENTS[1]
+    def fits_gpu(self) -> bool:
+        """Whether the GPU kernel knows this risk and float32 is precise enough for its numbers."""
+        exponent_fits = self.exponent == 0 or math.isinf(self.exponent) or EXPONENTS[0] <= abs(self.exponent) <= EXPONENTS[1]
         bounds = self.bounds[np.isfinite(self.bounds)]
-        held = all((np.abs(values) <= LARGEST).all() for values in (bounds, self.temperatures))
-        return not self.learned.shape[1] and mean and held
-
-    @property
-    def times(self) -> list[int]:
-        """The checkpoints, where they are whole steps."""
-        return [int(time) for time in self.rule.checkpoints]
+        return not self.learned.shape[1] and exponent_fits and all((np.abs(part) <= LARGEST).all() for part in (bounds, self.temperatures))
 
     @property
     def last(self) -> int:
-        """The last checkpoint, at which every input stops."""
+        """The index of the last checkpoint, at which every input stops."""
         return len(self.bounds) - 1
 
-    def doubt(self, classes: int, epsilon: float) -> Floats:
-        """How far rounding of relative size `epsilon` may move two tempered log-confidences apart, (M,): counts are at most their step."""
+    def rounding_bound(self, classes: int, epsilon: float) -> Floats:
+        """A bound (M,) on how far rounding of relative size `epsilon` moves two tempered log-confidences apart.
+
+        It uses that a count is at most its number of steps.
+        """
         sums = 8 / abs(self.exponent) if self.exponent and math.isfinite(self.exponent) else 0.0
-        largest = np.array(self.rule.checkpoints, dtype=np.float64) + math.log(classes) + sums
+        largest = np.array(self.calibrated.checkpoints, dtype=np.float64) + math.log(classes) + sums
         return np.asarray(2 * ROUNDINGS * epsilon * np.abs(self.temperatures) * largest)
 
-    def slack(self, share: float, doubt: Floats) -> Floats:
-        """Of the bounds, (M,), none of those that are infinite: `share` of their size and the doubt."""
-        return np.where(np.isfinite(self.bounds), share * (1 + np.abs(self.bounds)) + doubt, 0)
+    def bounds_with_margin(self, slack: float, classes: int, epsilon: float) -> Floats:
+        """Bounds (M,) raised by the margin; an infinite bound stays as it is."""
+        margin = slack * (1 + np.abs(self.bounds)) + self.rounding_bound(classes, epsilon)
+        return self.bounds + np.where(np.isfinite(self.bounds), margin, 0)
 
-    def answers(self, classes: int) -> int:
-        """How many classes are answered at most."""
-        return min(self.rule.max_set_size, classes)
-
-    def may_stop(self, counts: NDArray[Any], checkpoints: Sequence[int]) -> Booleans:
-        """Whether inputs with these spike counts (rows, len(checkpoints), K, C) may stop there, (rows, len(checkpoints))."""
-        from agreestop.networks._kernels.prefilter_kernel import may_stop  # imported here since it compiles its loop
+    def may_stop(self, counts: NDArray[Any], checkpoints: Integers) -> Booleans:
+        """Whether inputs with spike counts (rows, m, K, C) at these m checkpoints may stop there, (rows, m)."""
+        from agreestop.networks._kernels.prefilter_kernel import may_stop  # imported here since numba compiles it on import
 
         flags = np.empty(counts.shape[:2], np.bool_)
-        places = np.array(checkpoints, dtype=np.int64)
         counts = np.ascontiguousarray(counts, dtype=np.int64)
-        bounds = self.bounds + self.slack(SLACK, self.doubt(counts.shape[3], EPSILON))
-        may_stop(counts, places, self.exponent, self.temperatures, bounds, self.learned, self.rule.max_set_size, SLACK, FLOOR, flags)
-        flags[:, places == self.last] = True
+        bounds = self.bounds_with_margin(SLACK, counts.shape[3], EPSILON)
+        may_stop(counts, checkpoints, self.exponent, self.temperatures, bounds, self.learned, self.max_set_size, SLACK, FLOOR, flags)
+        flags[:, checkpoints == self.last] = True
         return flags
 
-    def judge(self, checkpoints: Integers, counts: NDArray[Any]) -> Verdict:
-        """The rule's own verdict on inputs with spike counts (b, K, C), each at a checkpoint of its own, (b,)."""
-        evidence = self.rule.evidence(checkpoints, log_softmax(counts.astype(np.float64)))
-        return self.policy.judge(checkpoints, checkpoints == self.last, evidence, State(len(counts)))
 
-
-def screen_of(calibrated: CalibratedRule) -> Screen | None:
-    """The screen of a rule; None for one that has none."""
+def prefilter_for(calibrated: CalibratedRule) -> Prefilter | None:
+    """The prefilter of a rule; None for a rule that has none."""
     rule, policy = calibrated.rule, calibrated.policy
     if not isinstance(rule, AgreeStop) or not isinstance(policy, RiskThreshold):
         return None
@@ -120,13 +107,12 @@ def screen_of(calibrated: CalibratedRule) -> Screen | None:
     if not isinstance(risk, TopMass):
         return None
     temperatures = np.ones(count) if risk.temperatures is None else np.asarray(risk.temperatures, np.float64)
-    return Screen(rule, policy, risk.pooling.r, temperatures, policy.threshold + offsets, np.ascontiguousarray(learned))
+    bounds = policy.threshold + offsets
+    return Prefilter(calibrated, rule.max_set_size, risk.pooling.r, temperatures, bounds, np.ascontiguousarray(learned))
 
 
-def can_screen_here() -> bool:
-    """Whether the loop can be compiled."""
-    from agreestop.networks._kernels.numba_runtime import (
-        numba_available,  # imported here since it brings PyTorch, which names of engines need not
-    )
+def can_prefilter_on_cpu() -> bool:
+    """Whether the compiled loop is available."""
+    from agreestop.networks._kernels.numba_runtime import numba_available  # imported here since it loads PyTorch
 
     return numba_available()

@@ -44,7 +44,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 from agreestop.common.errors import InputError
 from agreestop.decide.checks import as_checkpoints, as_max_set_size
 from agreestop.decide.levels import as_target
-from agreestop.engines.early_stopping import ENGINES
+from agreestop.engines.protocol import ENGINES
 from agreestop.events.datasets.catalogue import NAMES
 
 OWN_FILES = "files"

@@ -11,8 +11,9 @@ from agreestop.common.files import atomic_writer
 from agreestop.common.progress import ProgressCallback
 from agreestop.decide.score_files import load_spikes, save_spikes
 from agreestop.engines.choice import choose_engine
-from agreestop.engines.dense import FreshMembers, Operations, run_dense, run_fresh
-from agreestop.engines.early_stopping import Engine, run_to_end
+from agreestop.engines.dense import FreshMembers
+from agreestop.engines.early_stopping import run_counted, run_to_end
+from agreestop.engines.protocol import Engine, Operations
 from agreestop.ensembles.files import load_members, load_posterior
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.files import save_events
@@ -61,17 +62,15 @@ def _score_part(
     members: SpikingNetwork, engine: str, ensemble: EnsembleSettings, split: int, part: EventData, files: EnsembleFiles, path: Path
 ) -> None:
     """Write the scores of one part, and for the pool its operations too."""
-    counted = None
     if ensemble.fresh:
-        counted = run_fresh(load_posterior(files.posterior), part.inputs, (ensemble.seed, split), ensemble.device)
-        spikes, name = counted.spikes, FreshMembers.name
+        chosen: Engine = FreshMembers(load_posterior(files.posterior), (ensemble.seed, split), ensemble.device)
     else:
         chosen = engine_for(members, engine, part)
-        spikes, name = run_to_end(chosen, part.inputs), chosen.name
+    counted = run_counted(chosen, part.inputs) if path == files.pool else None
+    spikes = run_to_end(chosen, part.inputs) if counted is None else counted.spikes
     unmark(path)
-    save_spikes(path, spikes, part.labels, part.classes, name)
-    if path == files.pool:
-        counted = counted or run_dense(members, part.inputs, device=ensemble.device)
+    save_spikes(path, spikes, part.labels, part.classes, chosen.name)
+    if counted is not None:
         unmark(files.energy)
         with atomic_writer(files.energy) as stream:
             np.savez_compressed(stream, **asdict(counted.operations))

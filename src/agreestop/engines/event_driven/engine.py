@@ -1,24 +1,23 @@
 """The event-driven engine: K members on the CPU, where only active inputs and neurons that spike cost synaptic work.
 
-A weight row holds the synapses of one input in all K members side by side, so one event is one read for all of them. Neurons are
-those of `networks.srm`, in float32 and with the same roundings; batch normalisation, as in evaluation, is a gain and a constant
-current for each channel; a max-pool of spikes is an "or".
+A weight row holds the synapses of one input in all K members side by side, so one event reads one row for all of them. Neurons are those
+of `networks.neurons`, in float32 and with the same roundings. Batch normalisation, as in evaluation, is a gain and a constant current for
+each channel. A max-pool of spikes is a logical "or".
 
-    engine = EventDriven(network)                         float32, or precision="bfloat16" or "int8" for the weights
-    batch = engine.begin(inputs)                          (n, T, ...)
-    spikes = batch.advance(20)                            (rows, 20, K, C); the state is carried on
-    batch.keep(undecided)                                 the others cost nothing from now on
+    engine = EventDriven(network)                         precision="bfloat16" or "int8" for lighter weights
+    run = engine.begin(inputs)                            (n, T, ...)
+    spikes = run.advance(20)                              (rows, 20, K, C); the state is kept
+    run.keep(undecided)                                   the other rows cost nothing from now on
     live = engine.live()
-    counts = live.push(events)                            indices of the inputs that are active in this step
+    counts = live.push(events)                            flat indices of the inputs that are active in this step
 
-A result does not depend on the number of threads, on the other rows, on how the time is cut, or on batch or stream. It is that of
-the dense engine but for the order in which a neuron's synapses are summed.
+A result does not depend on the number of threads, on the other rows, on the chunks, or on batch or live. It is that of the dense engine,
+except for the order in which the synapses of a neuron are summed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -28,74 +27,77 @@ from numpy.typing import ArrayLike, NDArray
 from agreestop.common.arrays import Booleans, Integers
 from agreestop.common.cores import cores
 from agreestop.common.errors import InputError
+from agreestop.networks._kernels.numba_runtime import parallel_for
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 
-from ..early_stopping import CHUNK
-from ..inputs import as_inputs
-from .layout import Plan, aligned, load_kernels, make_plan
+from ..inputs import check_frame, check_inputs, check_kept_rows, check_one_of, check_steps
+from ..protocol import CHUNK_STEPS, EnsembleRun, Operations
+from .layout import FlatNetwork, aligned, flatten_network, load_kernels
 
 PRECISIONS = ("float32", "bfloat16", "int8")
-PAIRS_IN_A_BLOCK = 8192  # of row and step: enough for the weights of a tile to be fetched from afar for nothing
-STEPS_IN_A_BLOCK = 128  # rather than rows: the state of the rows shares the second cache with the weights of the tile
-BYTES_IN_A_BLOCK = 1 << 26
-PARTS_A_THREAD = 4
+BLOCK_PAIRS = 8192  # pairs of row and step: enough work for each time that the weights of a tile are read from memory
+BLOCK_STEPS = 128  # at most, since the state of the rows shares the second-level cache with the weights of the tile
+BLOCK_BYTES = 1 << 26
 NO_VALUES = np.zeros(0, dtype=np.float32)
 LARGEST = float(np.finfo(np.float32).max)
 
 
 @final
 class EventDriven:
-    """K members of a fully connected or convolutional network, as they are now: later training does not reach the engine.
+    """K members of a fully connected or convolutional network, copied: later training does not change the engine.
 
-    precision: how weights are kept. "float32" as they are; "bfloat16" rounded to 8 bits of mantissa, half the memory; "int8" in 127 steps
-    for each member and output, a quarter of the memory and the fastest. State and sums are float32 in each (int8 weights of active
-    inputs are summed exactly). threads: for batches, all cores where None; a stream takes one.
+    precision: how weights are stored. "float32" keeps them. "bfloat16" rounds them to 8 bits of mantissa and takes half the memory. "int8"
+    rounds them to 127 steps for each member and output, takes a quarter of the memory and is the fastest. State and sums are float32 in
+    each (int8 weights of active inputs are summed exactly). threads: for batches, all cores where None. A live input uses one thread.
 
-    The first batch and the first stream are compiled, which takes seconds. numba keeps the result next to this package's files, or in its
-    own directory where those cannot be written (NUMBA_CACHE_DIR names another), or for this process alone.
+    The first batch and the first live input compile the kernels, which takes seconds. numba caches the result next to this package's files,
+    or in its own directory where those cannot be written (NUMBA_CACHE_DIR names another), or for this process alone.
     """
+
+    output, reason = "spikes", ""
 
     def __init__(self, network: SpikingNetwork, precision: str = "float32", threads: int | None = None) -> None:
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}: choose one of {', '.join(PRECISIONS)}.")
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise InputError(f"threads is {threads!r}: an integer of at least 1 is needed, or None for all cores.")
-        if not isinstance(network.config, (FullyConnected, Convolutional)):
+        config = getattr(network, "config", network)
+        if not isinstance(config, (FullyConnected, Convolutional)):
             raise InputError(
-                f"the network is a {type(network.config).__name__}, and the event-driven engine runs FullyConnected and Convolutional: "
+                f"the network is a {type(config).__name__}, and the event-driven engine runs FullyConnected and Convolutional: "
                 "use the dense engine."
             )
         self.name = "event-driven" if precision == "float32" else f"event-driven-{precision}"
         self.precision, self.threads = precision, threads or cores()
-        self.input_shape = tuple(network.config.input_shape)
-        self._plan = make_plan(network, precision)
-        self.members, self.classes = self._plan.members, self._plan.classes
+        self.input_shape = tuple(config.input_shape)
+        self._network = flatten_network(network, precision)
+        self.members, self.classes = self._network.members, self._network.classes
 
-    def chunk_of(self, rows: int) -> int:
-        """Steps that are worth computing together."""
-        return CHUNK
+    def chunk_steps(self, rows: int) -> int:
+        """The number of steps to compute together."""
+        return CHUNK_STEPS
 
-    def begin(self, inputs: NDArray[Any]) -> EventDrivenPass:
-        """A pass over inputs (n, T, *input_shape): booleans, 0 and 1, or real numbers where the network's settings allow them.
+    def begin(self, inputs: NDArray[Any], first: int = 0) -> EventDrivenPass:
+        """Start on inputs (n, T, *input_shape): booleans, 0 and 1, or real numbers where the network's settings allow them.
 
-        The inputs are looked at in place, and copied only if they do not lie in order.
+        The inputs are read where they are, and copied only if they are not contiguous.
         """
-        array = as_inputs(inputs, self.input_shape)
+        array = check_inputs(inputs, self.input_shape)
         flat = np.ascontiguousarray(array).reshape(*array.shape[:2], -1)
         if flat.dtype.kind == "f" and max(-flat.min(), flat.max()) > LARGEST:
             raise InputError(f"inputs reaches {max(-flat.min(), flat.max()):.3g}, which float32 cannot hold: rescale the inputs.")
         binary = _is_binary(flat)
-        if not binary and not self._plan.real_input:
+        if not binary and not self._network.real_input:
             raise InputError("inputs holds values other than 0 and 1: set real_input=True in the settings of the network to use them.")
-        return EventDrivenPass(self._plan, flat.view(np.uint8) if binary and flat.itemsize == 1 else flat, not binary, self.threads)
+        return EventDrivenPass(self._network, flat.view(np.uint8) if binary and flat.itemsize == 1 else flat, not binary, self.threads)
 
-    def live(self) -> LiveRun:
-        """One stream that is pushed step by step."""
-        return LiveRun(self._plan)
+    def live(self, number: int = 0) -> EventDrivenLive:
+        """Start on one live input."""
+        return EventDrivenLive(self._network, self.input_shape)
 
 
 def _is_binary(flat: NDArray[Any]) -> bool:
-    """Whether all is 0 or 1, without a temporary the size of the array."""
+    """Whether every value is 0 or 1, tested without a temporary of the size of the array."""
     if flat.dtype.kind in "bui":
         return flat.dtype == np.bool_ or bool(flat.min() >= 0 and flat.max() <= 1)
     return all(bool(((row == 0) | (row == 1)).all()) for row in flat)
@@ -103,7 +105,7 @@ def _is_binary(flat: NDArray[Any]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Lists:
-    """Room for lists of events: where each begins, the events, and their values."""
+    """Buffers for lists of events: where each list begins, the events, their values, and the currents of a tile."""
 
     starts: Integers
     events: NDArray[np.int32]
@@ -112,7 +114,7 @@ class _Lists:
 
     @classmethod
     def of(cls, lists: int, size: int, lanes: int = 0) -> _Lists:
-        """For that many lists, of that size in all, and currents of that many lanes; memory that no event reaches is never touched."""
+        """Buffers for `lists` lists of `size` events in all, and `lanes` currents; memory that no event reaches is never touched."""
         kernels = load_kernels()
         events, currents = size + kernels.SPARE, max(lanes, kernels.WIDE * kernels.STEPS_SUMMED)
         return cls(np.empty(lists + 1, np.int64), np.empty(events, np.int32), np.empty(size, np.float32), aligned(currents, np.float32))
@@ -120,7 +122,7 @@ class _Lists:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Room for the spikes of all layers in some rows and steps, for the lists of inputs, and for the lists that each thread makes."""
+    """Buffers for the spikes of all layers in some rows and steps, for the lists of inputs, and for the lists of each thread."""
 
     pairs: int
     steps: int
@@ -131,193 +133,211 @@ class _Block:
     local: list[_Lists]
 
     @classmethod
-    def of(cls, plan: Plan, pairs: int, steps: int, threads: int) -> _Block:
-        """For that many pairs of row and step; an odd number of cache lines, as for the weights."""
+    def of(cls, network: FlatNetwork, pairs: int, steps: int, threads: int) -> _Block:
+        """Buffers for `pairs` pairs of row and step; a row of words is an odd number of cache lines, as for the weights."""
         columns = (-(-pairs // 8) | 1) * 8
         return cls(
             pairs,
             steps,
-            np.zeros((plan.received, columns), np.uint64),
-            [np.zeros((words, columns), np.uint64) for words in plan.spikes],
-            [np.zeros((words, columns), np.uint64) for words in plan.pooled],
-            _Lists.of(pairs, 0 if plan.received else pairs * plan.inputs),
-            [_Lists.of(steps, steps * plan.listed) for _ in range(threads)],
+            np.zeros((network.received, columns), np.uint64),
+            [np.zeros((words, columns), np.uint64) for words in network.spikes],
+            [np.zeros((words, columns), np.uint64) for words in network.pooled],
+            _Lists.of(pairs, 0 if network.received else pairs * network.inputs),
+            [_Lists.of(steps, steps * network.listed) for _ in range(threads)],
         )
 
 
 @final
 class EventDrivenPass:
-    """A batch on its way through time. Made by `EventDriven.begin`."""
+    """A batch of inputs on its way through time."""
 
-    def __init__(self, plan: Plan, inputs: NDArray[Any], valued: bool, threads: int) -> None:
-        self._plan, self._inputs, self._valued, self._threads = plan, inputs, valued, threads
-        self._left: Integers = np.arange(len(inputs))
+    def __init__(self, network: FlatNetwork, inputs: NDArray[Any], valued: bool, threads: int) -> None:
+        self._network, self._inputs, self._valued, self._threads = network, inputs, valued, threads
+        self._active: Integers = np.arange(len(inputs))
         self._time = 0
-        self._state = aligned(len(inputs) * plan.state, np.float32)
-        words = plan.received + sum(plan.spikes) + sum(plan.pooled)
-        self._pairs = max(1, min(PAIRS_IN_A_BLOCK, BYTES_IN_A_BLOCK // (8 * words + 8 * plan.inputs)))
+        self._state = aligned(len(inputs) * network.state, np.float32)
+        words = network.received + sum(network.spikes) + sum(network.pooled)
+        self._pairs = max(1, min(BLOCK_PAIRS, BLOCK_BYTES // (8 * words + 8 * network.inputs)))
         self._block: _Block | None = None
-        self._pool: ThreadPoolExecutor | None = None
 
     @property
     def rows(self) -> int:
-        """Inputs that are still running."""
-        return len(self._left)
+        """The number of inputs that are still running."""
+        return len(self._active)
 
     def keep(self, rows: Booleans) -> None:
-        """Go on with those rows of (rows,) that are True; the others are dropped and cost nothing from now on."""
-        chosen = np.asarray(rows)
-        if chosen.shape != (self.rows,) or chosen.dtype != np.bool_:
-            raise InputError(
-                f"rows has shape {chosen.shape} and type {chosen.dtype}: "
-                f"one boolean for each of the {self.rows} inputs still running is needed."
-            )
-        self._left = self._left[chosen]
+        """Continue with the rows (rows,) that are True."""
+        self._active = self._active[check_kept_rows(rows, self.rows)]
 
     def advance(self, steps: int) -> Booleans:
         """Read-out spikes (rows, steps, K, C) of the next steps."""
-        remaining = self._inputs.shape[1] - self._time
-        if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or not 1 <= steps <= remaining:
-            raise InputError(
-                f"steps is {steps!r} and {remaining} of {self._inputs.shape[1]} time steps remain: give an integer from 1 to what remains."
-            )
-        spikes = np.empty((self.rows, steps, self._plan.members, self._plan.classes), dtype=np.bool_)
-        length = min(int(steps), self._pairs, STEPS_IN_A_BLOCK)
+        return self._advance(steps, None)
+
+    def advance_counted(self, steps: int) -> EnsembleRun:
+        """Spikes and operations of the next steps. The input of a held image is counted at every step, as this engine computes it."""
+        check_steps(steps, self._inputs.shape[1], self._time)
+        operations = Operations(*(np.zeros((self.rows, steps, self._network.members), np.int64) for _ in range(3)))
+        return EnsembleRun(self._advance(steps, operations), operations)
+
+    def _advance(self, steps: int, operations: Operations | None) -> Booleans:
+        check_steps(steps, self._inputs.shape[1], self._time)
+        spikes = np.empty((self.rows, steps, self._network.members, self._network.classes), dtype=np.bool_)
+        length = min(int(steps), self._pairs, BLOCK_STEPS)
         height = self._pairs // length
         for top in range(0, self.rows, height):
             for first in range(0, int(steps), length):
-                part = spikes[top : top + height, first : first + length]
-                part[:] = self._run(self._left[top : top + height], self._time + first, part.shape[1])
+                part = np.s_[top : top + height, first : first + length]
+                count = spikes[part].shape[1]
+                spikes[part] = self._run(self._active[top : top + height], self._time + first, count)
+                if operations is not None:
+                    self._count(operations, part, count)
         self._time += int(steps)
         return spikes
 
     def _run(self, slots: Integers, first: int, steps: int) -> Booleans:
         """Some rows over a block of steps, layer after layer."""
-        kernels, plan, pairs = load_kernels(), self._plan, len(slots) * steps
+        kernels, network, pairs = load_kernels(), self._network, len(slots) * steps
         if self._block is None or self._block.pairs < pairs or self._block.steps < steps:
-            self._block = _Block.of(plan, pairs, steps, self._threads)
+            self._block = _Block.of(network, pairs, steps, self._threads)
         block, lists = self._block, self._block.inputs
         marks, frames, rows, total = self._inputs.reshape(-1), NO_VALUES, slots, self._inputs.shape[1]
-        if marks.dtype != np.uint8 or self._valued:
-            part = self._inputs[slots, first : first + steps].reshape(-1)
+        if marks.dtype != np.uint8 or self._valued or total == 1:
+            part = np.repeat(self._inputs[slots], steps, axis=1) if total == 1 else self._inputs[slots, first : first + steps]
+            part = part.reshape(-1)
             marks, rows, total, first = (part != 0).view(np.uint8), np.arange(len(slots)), steps, 0
             frames = part.astype(np.float32) if self._valued else NO_VALUES
-        if plan.received:
-            kernels.mark_positions(plan.layers[0], marks, total, rows, first, steps, block.received)
+        if network.received:
+            kernels.mark_positions(network.layers[0], marks, total, rows, first, steps, block.received)
         else:
-            room = (lists.starts, lists.events, lists.values)
-            kernels.list_inputs(marks, frames, self._valued, plan.inputs, total, rows, first, steps, *room)
-        arrived = block.received
-        for place, layer in enumerate(plan.layers):
-            spikes, shared = block.spikes[place], not (place or plan.received)
-            fixed = (layer, plan.members, plan.weights, plan.constants[place], plan.scale, plan.bias, slots, plan.state, self._state, steps)
-            given = (*fixed, spikes, arrived, frames, self._valued and place == 0)
+            lists_of_inputs = (lists.starts, lists.events, lists.values)
+            kernels.list_inputs(marks, frames, self._valued, network.inputs, total, rows, first, steps, *lists_of_inputs)
+        received = block.received
+        for index, layer in enumerate(network.layers):
+            spikes, shared = block.spikes[index], not (index or network.received)
+            constants = (network.weights, network.constants[index], network.scale, network.bias)
+            fixed = (layer, network.members, *constants, slots, network.state, self._state, steps)
+            given = (*fixed, spikes, received, frames, self._valued and index == 0)
             if shared:
-                units = plan.members * int(layer["wide"] + layer["narrow"])
-                self._share(units * len(slots), kernels.advance, (*given, *room), block.local, ("currents",))
+                units = network.members * int(layer["wide"] + layer["narrow"])
+                self._in_parallel(units * len(slots), kernels.advance, (*given, *lists_of_inputs), ("currents",))
             else:
-                units = (plan.members if place else 1) * int(layer["height"])
-                self._share(units * len(slots), kernels.advance, given, block.local, ("starts", "events", "values", "currents"))
-            arrived = spikes
+                units = (network.members if index else 1) * int(layer["height"])
+                self._in_parallel(units * len(slots), kernels.advance, given, ("starts", "events", "values", "currents"))
+            received = spikes
             if layer["pool"]:
-                arrived = block.pooled[place]
-                lines = plan.members * int(layer["height"] // 2)
-                self._share(lines, kernels.pool, (layer, pairs, spikes, arrived), block.local, ())
-        bits = arrived[:, :pairs].reshape(plan.members, -1, len(slots), steps).transpose(2, 3, 0, 1)  # (rows, steps, K, words)
-        return np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), axis=-1, count=plan.classes, bitorder="little").view(np.bool_)
+                received = block.pooled[index]
+                lines = network.members * int(layer["height"] // 2)
+                self._in_parallel(lines, kernels.pool, (layer, pairs, spikes, received), ())
+        bits = received[:, :pairs].reshape(network.members, -1, len(slots), steps).transpose(2, 3, 0, 1)  # (rows, steps, K, words)
+        return np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), axis=-1, count=network.classes, bitorder="little").view(np.bool_)
 
-    def _share(
-        self, items: int, kernel: Callable[..., None], arguments: tuple[Any, ...], local: list[_Lists], own: tuple[str, ...]
-    ) -> None:
-        """Run a kernel over its items in a few parts for each thread, so that one that others hold up does not hold up all."""
-        threads = min(self._threads, items)
-        size = -(-items // (PARTS_A_THREAD * threads)) if threads > 1 else items
-        parts = iter(range(0, items, size))
+    def _in_parallel(self, items: int, kernel: Callable[..., None], arguments: tuple[Any, ...], buffers: tuple[str, ...]) -> None:
+        """Run a kernel over its items in several threads, each with its own buffers."""
+        assert self._block is not None
+        local = [tuple(getattr(lists, name) for name in buffers) for lists in self._block.local]
+        parallel_for(lambda thread, first, last: kernel(*arguments, *local[thread], first, last), items, self._threads)
 
-        def take(lists: _Lists) -> None:
-            mine = tuple(getattr(lists, name) for name in own)
-            for start in parts:
-                kernel(*arguments, *mine, start, min(start + size, items))
+    def _count(self, operations: Operations, part: tuple[slice, slice], steps: int) -> None:
+        """Add the operations of the block that `_run` has just computed; `part` is its rows and steps."""
+        network, block = self._network, self._block
+        assert block is not None
+        pairs = operations.emitted[part].shape[0] * steps
 
-        if threads > 1 and self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads - 1)
-        others = [self._pool.submit(take, lists) for lists in local[1:threads]] if self._pool is not None else []
-        take(local[0])
-        for other in others:
-            other.result()
+        def by_member(counts: NDArray[Any]) -> NDArray[Any]:
+            """(K, pairs), or (1, pairs) where the members share the input, as (rows, steps, K)."""
+            return counts.reshape(len(counts), -1, steps).transpose(1, 2, 0)
+
+        for index, layer in enumerate(network.layers):
+            operations.emitted[part] += by_member(_number_set(block.spikes[index], network.members, pairs).sum(axis=1))
+            if index == 0 and not network.received:
+                reached = np.diff(block.inputs.starts[: pairs + 1])[None] * int(layer["outputs"])
+            else:
+                before = network.layers[index - 1] if index else layer
+                words = block.received if index == 0 else block.pooled[index - 1] if before["pool"] else block.spikes[index - 1]
+                active = _number_set(words, network.members if index else 1, pairs, int(layer["in_words"]))
+                reached = np.einsum("kxp,x->kp", active, _windows(layer)) * int(layer["outputs"])
+            total = operations.multiplies if index == 0 and network.real_input else operations.accumulates
+            total[part] += by_member(reached)
+
+
+def _number_set(words: NDArray[np.uint64], members: int, pairs: int, words_each: int = 1) -> Integers:
+    """The spikes (K, positions, pairs) in 64-bit words of spikes, `words_each` of them for a position."""
+    counts = np.bitwise_count(words[:, :pairs]).astype(np.int64)
+    return counts.reshape(members, -1, words_each, pairs).sum(axis=2)
+
+
+def _windows(layer: Any) -> Integers:
+    """The number of output positions that each input position reaches, (in_height · in_width,): 1, or up to 9 for a 3×3 convolution."""
+    sides = [np.arange(int(layer[name])) for name in ("in_height", "in_width")]
+    reached = [1 + ((side > 0) + 1 * (side < len(side) - 1)) * int(layer["window"] > 0) for side in sides]
+    return np.outer(*reached).ravel()
 
 
 @final
-class LiveRun:
-    """One live stream, all members, in one thread. Made by `EventDriven.live`.
+class EventDrivenLive:
+    """One live input, all members, in one thread.
 
-    A pause is a step without events. The state stays bounded and the counts are 64-bit, so a stream need not end.
+    The state stays bounded and the counts are 64-bit, so a stream need not end.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan, self._kernel = plan, load_kernels().push
-        self._counts: Integers = np.zeros((plan.members, plan.classes), np.int64)
-        self._state = aligned(plan.state, np.float32)
-        self._events: Integers = np.zeros(plan.inputs, np.int64)
-        lists = _Lists.of(1, plan.listed, plan.members * int(plan.layers[0]["lanes"]))
-        self._before = (plan.layers, plan.weights, plan.constants, plan.scale, plan.bias)
+    def __init__(self, network: FlatNetwork, input_shape: tuple[int, ...]) -> None:
+        self._network, self._kernel, self._shape = network, load_kernels().push, input_shape
+        self._counts: Integers = np.zeros((network.members, network.classes), np.int64)
+        self._state = aligned(network.state, np.float32)
+        self._events: Integers = np.zeros(network.inputs, np.int64)
+        lists = _Lists.of(1, network.listed, network.members * int(network.layers[0]["lanes"]))
+        self._before = (network.layers, network.weights, network.constants, network.scale, network.bias)
         self._after = (
-            np.zeros(plan.inputs, np.uint8),
-            np.zeros(plan.inputs, np.float32),
+            np.zeros(network.inputs, np.uint8),
+            np.zeros(network.inputs, np.float32),
             np.zeros(1, np.int64),
             self._state,
-            np.zeros((plan.received + sum(plan.spikes) + sum(plan.pooled), 1), np.uint64),
+            np.zeros((network.received + sum(network.spikes) + sum(network.pooled), 1), np.uint64),
             lists.starts,
             lists.events,
             lists.values,
             lists.currents,
             self._counts,
         )
-        self.push(self._events[:0])  # so that numba compiles now, and not while the stream waits
-        self.reset()
+        self.push(self._events[:0])  # numba compiles now rather than during the stream
+        self._state[:], self._counts[:] = 0, 0
 
-    def push(self, events: ArrayLike, values: ArrayLike | None = None) -> Integers:
-        """One time step: the flat indices of its active inputs, none for a pause, to the spike counts (K, C) so far.
+    def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> Integers:
+        """Run one step (see `protocol.Live`) and return the spike counts (K, C) so far, which the next push overwrites.
 
-        The next push overwrites what is returned. The order of the indices means nothing, and one that is repeated counts once, as in
-        `frame[events] = 1`; with values, for a network of real inputs, as in `frame[events] = values`. Nothing is allocated where events
-        are an array of int64. A refused step leaves the stream as it was.
+        The order of events has no meaning, and a repeated one counts once. Nothing is allocated where events are an array of int64. A step
+        that is refused leaves the input as it was.
         """
-        given = self._indices(events)
-        real = NO_VALUES if values is None else self._real(values, len(given))
-        wrong = self._kernel(*self._before, given, real, values is not None, *self._after)
+        check_one_of(events, frame)
+        given, values = self._from_frame(frame) if frame is not None else (self._as_indices(events), None)
+        wrong = self._kernel(*self._before, given, NO_VALUES if values is None else values, values is not None, *self._after)
         if wrong >= 0:
-            raise InputError(
-                f"events holds {given[wrong]}, but the inputs are numbered from 0 to {self._plan.inputs - 1}: "
-                "drop events outside the sensor, or give flat indices."
-            )
+            last = self._network.inputs - 1
+            raise InputError(f"events holds {given[wrong]}, but the inputs are numbered 0 to {last}: drop events outside the sensor.")
         return self._counts
 
-    def reset(self) -> None:
-        """Begin again, with nothing seen."""
-        self._state[:] = 0
-        self._counts[:] = 0
+    def _from_frame(self, frame: ArrayLike) -> tuple[Integers, NDArray[np.float32] | None]:
+        """The flat indices of the active inputs, and their values for a network of real inputs."""
+        flat = check_frame(frame, self._shape, self._network.real_input)
+        active = np.flatnonzero(flat)
+        if not self._network.real_input:
+            return active, None
+        values = flat[active]
+        if len(values) and max(-values.min(), values.max()) > LARGEST:
+            raise InputError(f"frame reaches {max(-values.min(), values.max()):.3g}, which float32 cannot hold: rescale the inputs.")
+        return active, values.astype(np.float32)
 
-    def _indices(self, events: ArrayLike) -> Integers:
+    def _as_indices(self, events: ArrayLike | None) -> Integers:
         if type(events) is np.ndarray and events.dtype == np.int64 and events.ndim == 1 and events.flags.carray:
             return events
         array = np.asarray(events)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise InputError(
-                f"events has shape {array.shape} and type {array.dtype}: a list of the flat indices of active inputs is needed, "
-                "which numpy.flatnonzero gives for a frame."
+                f"events has shape {array.shape} and dtype {array.dtype}: a list of the flat indices of active inputs is needed. "
+                "A dense step is given as push(frame=...)."
             )
         if array.size > len(self._events):
             return array.astype(np.int64)
-        room = self._events[: array.size]
-        room[:] = array
-        return room
-
-    def _real(self, values: ArrayLike, events: int) -> NDArray[np.float32]:
-        if not self._plan.real_input:
-            raise InputError("values is given to a network of spikes: set real_input=True in its settings, or leave values out.")
-        with np.errstate(over="ignore"):
-            real = np.array(values, dtype=np.float32)
-        if real.shape != (events,) or not np.isfinite(real).all():
-            raise InputError(f"values has shape {real.shape} for {events} events: one finite number for each event is needed.")
-        return real
+        indices = self._events[: array.size]
+        indices[:] = array
+        return indices

@@ -1,4 +1,4 @@
-"""A network as the loops of the event-driven engine see it: flat arrays, a weight row for each input with the synapses of all members."""
+"""The memory layout of the event-driven engine: a network in flat arrays, with one weight row for each input that serves all members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CACHE_LINE = 64
 
 
 def load_kernels() -> ModuleType:
-    """The compiled loops, or a sentence where numba is missing."""
+    """The compiled kernels; an InputError where numba is missing."""
     try:
         from agreestop.networks._kernels import event_kernels
     except ImportError as error:
@@ -29,7 +29,7 @@ def load_kernels() -> ModuleType:
 
 
 def aligned(size: int, dtype: Any) -> NDArray[Any]:
-    """Zeros that begin on a cache line: a vector that lies across two of them costs two reads."""
+    """Zeros that start at a cache line, since a vector that crosses two lines costs two reads."""
     width = np.dtype(dtype).itemsize
     raw = np.zeros(size * width + CACHE_LINE, dtype=np.uint8)
     skip = -raw.ctypes.data % CACHE_LINE
@@ -38,7 +38,7 @@ def aligned(size: int, dtype: Any) -> NDArray[Any]:
 
 @dataclass(frozen=True, eq=False)
 class _Packed:
-    """One layer: its record but for the offsets, its weights as rows of memory, and gain, current (K, lanes) and constants (K, 6)."""
+    """One layer: its record without offsets, its weights as memory rows, gain and constant current (K, lanes), and constants (K, 6)."""
 
     entry: dict[str, int]
     block: NDArray[Any]
@@ -50,7 +50,7 @@ class _Packed:
 def _synapses(layer: SpikingLayer, channels: int) -> tuple[NDArray[np.float32], ...]:
     """Weights (K, rows, outputs), and gain and constant current (K, outputs).
 
-    Rows go by place and then channel, as spikes do; `channels` is the number of those that arrive at each place.
+    Rows are ordered by position and then by channel, as spikes are; `channels` is the number of channels at each position.
     """
     weight = layer.synapses.weight.detach()
     members = len(weight)
@@ -60,17 +60,17 @@ def _synapses(layer: SpikingLayer, channels: int) -> tuple[NDArray[np.float32], 
         weight = weight.reshape(members, channels, -1, weight.shape[2]).transpose(1, 2).flatten(1, 2)
     scale, bias = torch.ones(members, weight.shape[2]), torch.zeros(members, weight.shape[2])
     norm = layer.norm
-    if norm is not None:  # asked of PyTorch itself: what it makes of one without an offset, and of zero
+    if norm is not None:  # PyTorch's own function gives gain and current with its own roundings
         constants = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
         mean, variance, gain, offset = (value.detach().to(torch.promote_types(value.dtype, torch.float32)).flatten() for value in constants)
-        none = torch.zeros_like(mean)
-        scale = F.batch_norm(torch.ones_like(mean)[None], none, variance, gain, none).view(members, -1)
-        bias = F.batch_norm(none[None], mean, variance, gain, offset).view(members, -1)
+        zeros = torch.zeros_like(mean)
+        scale = F.batch_norm(torch.ones_like(mean)[None], zeros, variance, gain, zeros).view(members, -1)
+        bias = F.batch_norm(zeros[None], mean, variance, gain, offset).view(members, -1)
     return tuple(value.float().cpu().numpy() for value in (weight, scale, bias))
 
 
 def _constants(layer: SpikingLayer) -> NDArray[np.float32]:
-    """a, b, r, θ, c and -θ r of each member, (K, 6), with the roundings of `srm`."""
+    """a, b, r, θ, c and -θ r of each member, (K, 6), with the same roundings as in `networks.neurons`."""
     with torch.no_grad():
         given = layer.neurons.parameters_for(torch.empty(1, 1))
         a, b, r, threshold = given.membrane_decay, given.synapse_decay, given.refractory_decay, given.threshold
@@ -80,7 +80,7 @@ def _constants(layer: SpikingLayer) -> NDArray[np.float32]:
 
 
 def _stored(weight: NDArray[np.float32], precision: str) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Weights (K, rows, outputs) in the given precision, and the unit (K, outputs) that they are counted in."""
+    """Weights (K, rows, outputs) in the given precision, and the size (K, outputs) of one unit of them."""
     unit = np.ones((len(weight), weight.shape[2]), dtype=np.float32)
     if precision == "float32":
         return weight, unit
@@ -92,13 +92,13 @@ def _stored(weight: NDArray[np.float32], precision: str) -> tuple[NDArray[Any], 
 
 
 def _in_pairs(weight: NDArray[np.uint16], lanes: int) -> NDArray[np.uint16]:
-    """Wide tiles of bfloat16 as the loops read them: lane j in the upper half of a word of 32 bits, lane j + 64 in the lower."""
+    """Wide tiles of bfloat16 as the kernels read them: lane j in the upper half of a 32-bit word, lane j + 64 in the lower half."""
     tiles = weight.reshape(*weight.shape[:-1], -1, 2, lanes // 2)
     return np.stack([tiles[..., 1, :], tiles[..., 0, :]], -1).reshape(weight.shape)
 
 
 def _pack(layer: SpikingLayer, shape: tuple[int, int, int], precision: str, shared: bool) -> _Packed:
-    """A layer that receives spikes of `shape` (channels, height, width), shared by the members or each its own."""
+    """A layer that receives spikes of `shape` (channels, height, width); `shared` says that all members receive the same."""
     kernels, convolution = load_kernels(), isinstance(layer.synapses, MemberConv2d)
     weight, scale, bias = _synapses(layer, shape[0])
     constants = _constants(layer)
@@ -118,9 +118,9 @@ def _pack(layer: SpikingLayer, shape: tuple[int, int, int], precision: str, shar
     if precision == "bfloat16":
         stored[..., : wide * kernels.WIDE] = _in_pairs(stored[..., : wide * kernels.WIDE], kernels.WIDE)
     block = stored.transpose(1, 0, 2).reshape(rows, -1) if shared else stored.reshape(members * rows, lanes)
-    if block.shape[1] > kernels.WIDE:  # an odd number of cache lines, or the rows of a tile would all meet in a few sets of the cache
-        in_a_line = CACHE_LINE // block.itemsize
-        row = (-(-block.shape[1] // in_a_line) | 1) * in_a_line
+    if block.shape[1] > kernels.WIDE:  # an odd number of cache lines, or the rows of a tile would share a few sets of the cache
+        per_line = CACHE_LINE // block.itemsize
+        row = (-(-block.shape[1] // per_line) | 1) * per_line
         block = np.pad(block, [(0, 0), (0, row - block.shape[1])])
     height, width = shape[1:] if convolution else (1, 1)
     entry = {
@@ -144,10 +144,11 @@ def _pack(layer: SpikingLayer, shape: tuple[int, int, int], precision: str, shar
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """All layers in flat arrays: records, weights, gain and current of each lane, constants (layers, K, 6); and sizes for one row.
+class FlatNetwork:
+    """All layers in flat arrays: records, weights, gain and constant current of each lane, constants (layers, K, 6).
 
-    spikes, pooled: words of 64 spikes that a layer emits in a step, and that the next receives through a max-pool.
+    state: numbers of state for one input. received: 64-bit words of a convolution's input in one step. spikes, pooled: 64-bit words of
+    spikes that each layer emits in one step, and that the next layer receives through a max-pool. listed: the longest list of events.
     """
 
     layers: NDArray[Any]
@@ -166,8 +167,8 @@ class Plan:
     listed: int
 
 
-def make_plan(network: SpikingNetwork, precision: str) -> Plan:
-    """The network as it is now, with weights of this precision."""
+def flatten_network(network: SpikingNetwork, precision: str) -> FlatNetwork:
+    """A copy of the network with weights of this precision."""
     config, kernels = network.config, load_kernels()
     convolutional, inputs = isinstance(config, Convolutional), math.prod(config.input_shape)
     shape = cast(tuple[int, int, int], config.input_shape) if convolutional else (inputs, 1, 1)
@@ -191,9 +192,9 @@ def make_plan(network: SpikingNetwork, precision: str) -> Plan:
     weights = aligned(offsets["weights_at"], packed[0].block.dtype)
     for at, part in zip(layers["weights_at"], packed, strict=True):
         weights[at : at + part.block.size] = part.block.ravel()
-    places = layers["height"] * layers["width"]
+    positions = layers["height"] * layers["width"]
     halved = (layers["height"] // 2) * (layers["width"] // 2) * layers["pool"]
-    return Plan(
+    return FlatNetwork(
         layers=layers,
         weights=weights,
         scale=np.concatenate([part.scale.ravel() for part in packed]),
@@ -205,7 +206,7 @@ def make_plan(network: SpikingNetwork, precision: str) -> Plan:
         real_input=config.real_input,
         state=offsets["state_at"],
         received=int(layers[0]["in_height"] * layers[0]["in_width"] * layers[0]["in_words"]) if convolutional else 0,
-        spikes=tuple((config.members * places * layers["words"]).tolist()),
+        spikes=tuple((config.members * positions * layers["words"]).tolist()),
         pooled=tuple((config.members * halved * layers["words"]).tolist()),
         listed=max(inputs, int(layers["rows"].max())),
     )

@@ -1,14 +1,14 @@
-"""Early decisions of fully connected members on a GPU, with every place taken: as an input stops, the next one takes its place.
+"""Continuous batching for fully connected members on a GPU: as soon as an input stops, the next input takes its slot.
 
-Places come in two groups: while the device computes the next steps of one, the host reads what became of the other and lays its frames
-ready. Where one segment takes as many inputs as are allowed to their end, and more wait, each group has all places instead, and the device
-takes the groups in turn.
+The slots form two groups. While one group computes, the host reads the results of the other and prepares its next frames. If one segment
+takes all slots to their end and more inputs wait, each group has all the slots instead, and the GPU runs the groups in turn.
 
-A segment of steps, with its copies to and from the device, is recorded once and replayed, since starting its short kernels from Python
-would take longer than running them. A kernel keeps, for each place, the first checkpoint where the rule may stop, its answer and the counts
-there (`fused_screen`). Where that is not sure the rule itself judges, and what it does not stop is run once more, to a later checkpoint.
+A segment is a number of steps with its copies to and from the GPU. It is captured once as a CUDA graph and replayed, since launching its
+short kernels from Python would take longer than running them. The prefilter's kernel finds, for each slot, the first checkpoint at which
+the rule may stop, and the counts there. `calibrated.step` then judges on the host. An input that it does not stop runs again, up to a
+later checkpoint.
 
-Without a GPU, as in tests, the same steps run without being recorded.
+Without a GPU, as in tests, the same steps run without a CUDA graph.
 """
 
 from __future__ import annotations
@@ -25,219 +25,209 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from agreestop.common.arrays import Booleans, Integers
+from agreestop.decide.confidence import log_softmax
 from agreestop.networks._kernels.cuda_graph import capture_cuda_graph
 from agreestop.networks._kernels.upload import as_floats, copy_rows
 from agreestop.networks.architectures import SpikingNetwork, State
 from agreestop.networks.srm_types import SRMState
 
-from ..early_stopping import Outcomes
-from ..inputs import as_places
-from ..prefilter import Screen
+from ..inputs import check_events, check_frame, check_one_of
+from ..prefilter import Prefilter
+from ..protocol import Outcomes
 
-SEGMENT = 16
-"""Steps that are computed together at most, unless told."""
-WORTH_A_LAUNCH = 2048
-"""Inputs times steps that fill the device."""
-AT_ONCE = 16384
-"""Inputs times steps that are computed together at most, where more are asked for."""
-KEPT = 2
-"""For how many kinds of calls groups of places are kept ready."""
-WORTH_SETTLING = 1024
-"""Inputs that are settled together at least: a few take as long."""
+SEGMENT_STEPS = 16
+"""The most steps of a segment where the caller names no chunk."""
+FULL_LOAD = 2048
+"""Inputs times steps that fill the GPU."""
+MAX_LOAD = 16384
+"""The most inputs times steps that are computed together."""
+KEPT_KINDS = 2
+"""Groups of slots are kept ready for this many different kinds of calls."""
+JUDGED_TOGETHER = 1024
+"""The rule judges at least this many inputs at once: for fewer, the call itself takes most of the time."""
 
 
 @final
-class Flow:
-    """The members, and groups of places for inputs like those that were decided on last."""
+class ContinuousBatching:
+    """The members, and groups of slots for inputs like those of the last calls."""
 
     def __init__(self, network: SpikingNetwork, device: torch.device) -> None:
         self._network, self._device = network, device
-        self._kept: list[tuple[Any, list[_Group]]] = []
-        self._free: list[_LivePlace] = []
-        self._lock = Lock()  # places are one call's at a time
+        self._kept: list[tuple[Any, list[_SlotGroup]]] = []
+        self._free_live: list[_LiveSlot] = []
+        self._lock = Lock()  # only one call at a time may use the slots
 
-    def decide(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Outcomes:
-        """Decide on inputs (n, T, ...), with at most so many computed together; see `drive.decide_early` for `chunk`."""
+    def decide(self, inputs: NDArray[Any], prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes:
+        """Decide on inputs (n, T, ...), at most `slots` of them computed together; `chunk` is that of `decide_early`."""
         with self._lock:
             try:
-                return self._run(inputs, screen, places, chunk)
+                return self._run(inputs, prefilter, slots, chunk)
             except BaseException:
-                self._let_go()
+                self._release_groups()
                 raise
 
-    def _run(self, inputs: NDArray[Any], screen: Screen, places: int, chunk: int | None) -> Outcomes:
-        chunk = None if chunk is None else min(chunk, screen.times[-1])
-        work = _Work(screen, inputs.shape[:2], self._network.config.classes, chunk or 1)
-        count = min(places, len(inputs))
-        in_turn = len(inputs) > count and _segment(_width(count), chunk) >= work.last
+    def _run(self, inputs: NDArray[Any], prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes:
+        chunk = None if chunk is None else min(chunk, int(prefilter.calibrated.checkpoints[-1]))
+        queue = _Queue(prefilter, inputs.shape[:2], self._network.config.classes, chunk or 1)
+        count = min(slots, len(inputs))
+        in_turn = len(inputs) > count and _segment_steps(_width(count), chunk) >= queue.last
         shares = (count, count) if in_turn else (-(-count // 2), count // 2)
         width = _width(shares[0])
-        steps = min(work.last, _segment(width, chunk))
-        groups = self._ready(screen, width, steps, torch.from_numpy(np.empty(0, inputs.dtype)).dtype)
-        run = steps if inputs.shape[1] % steps == 0 else 1
-        frames = inputs.reshape(len(inputs) * inputs.shape[1] // run, -1)
-        resting = [(group, _Seats(work, width, taken, steps, run)) for group, taken in zip(groups, shares, strict=True) if taken]
-        under_way: deque[tuple[_Group, _Seats]] = deque()
+        steps = min(queue.last, _segment_steps(width, chunk))
+        groups = self._groups_for(prefilter, width, steps, torch.from_numpy(np.empty(0, inputs.dtype)).dtype)
+        stretch = steps if inputs.shape[1] % steps == 0 else 1
+        frames = inputs.reshape(len(inputs) * inputs.shape[1] // stretch, -1)
+        idle = [(group, _Assignment(queue, width, used, steps, stretch)) for group, used in zip(groups, shares, strict=True) if used]
+        busy: deque[tuple[_SlotGroup, _Assignment]] = deque()
         while True:
-            for group, seats in tuple(resting):
-                if seats.fill():
-                    behind = under_way[-1][0] if in_turn and under_way else None
-                    group.start(frames, seats.rows(), seats.begins(), behind)
-                    resting.remove((group, seats))
-                    under_way.append((group, seats))
-            work.settle(WORTH_SETTLING if under_way else 1)
-            if under_way:
-                group, seats = under_way.popleft()
-                seats.leave(group.finish())
-                resting.append((group, seats))
-            elif not work.waits:
-                return work.outcomes
+            for group, assignment in tuple(idle):
+                if assignment.fill():
+                    behind = busy[-1][0] if in_turn and busy else None
+                    group.start(frames, assignment.frame_rows(), assignment.begins(), behind)
+                    idle.remove((group, assignment))
+                    busy.append((group, assignment))
+            queue.judge(JUDGED_TOGETHER if busy else 1)
+            if busy:
+                group, assignment = busy.popleft()
+                assignment.release(group.finish())
+                idle.append((group, assignment))
+            elif not queue.waiting:
+                return queue.outcomes
 
-    def _let_go(self) -> None:
-        """Of all groups, once nothing runs on them."""
+    def _release_groups(self) -> None:
+        """Drop all groups, once nothing runs on them."""
         for group in (group for _, groups in self._kept for group in groups):
             group.finish()
         self._kept.clear()
 
-    def _ready(self, screen: Screen, width: int, steps: int, dtype: torch.dtype) -> list[_Group]:
-        """Groups of this width; those of one of the last calls where nothing else is asked for."""
-        from .prefilter import DeviceScreen  # imported here since Triton takes a while
+    def _groups_for(self, prefilter: Prefilter, width: int, steps: int, dtype: torch.dtype) -> list[_SlotGroup]:
+        """Two groups of this width; those of an earlier call of the same kind if they are still kept."""
+        from .prefilter import GpuPrefilter  # imported here since Triton takes long to load
 
-        key = (screen.rule, screen.policy, width, steps, dtype)
-        place = next((place for place, (known, _) in enumerate(self._kept) if known == key), None)
-        if place is not None:
-            self._kept.append(self._kept.pop(place))
+        key = (prefilter.calibrated.rule, prefilter.calibrated.policy, width, steps, dtype)
+        found = next((position for position, (known, _) in enumerate(self._kept) if known == key), None)
+        if found is not None:
+            self._kept.append(self._kept.pop(found))
         else:
-            del self._kept[: max(0, len(self._kept) + 1 - KEPT)]
-            classes = self._network.config.classes
-            there = DeviceScreen(screen, classes, steps, self._device)
-            counts_at = _counts_at(screen, classes)
-            groups = [_Group(self._network, self._device, width, steps, dtype, there, counts_at) for _ in range(2)]
+            del self._kept[: max(0, len(self._kept) + 1 - KEPT_KINDS)]
+            on_gpu = GpuPrefilter(prefilter, self._network.config.classes, steps, self._device)
+            groups = [_SlotGroup(self._network, self._device, width, steps, dtype, on_gpu) for _ in range(2)]
             self._kept.append((key, groups))
         return self._kept[-1][1]
 
-    def live(self) -> FlowLive:
+    def live(self) -> SlotLive:
         """Start on one live input."""
-        return FlowLive(self._free, self._free.pop() if self._free else _LivePlace(self._network, self._device))
+        return SlotLive(self._free_live, self._free_live.pop() if self._free_live else _LiveSlot(self._network, self._device))
 
 
-def _width(places: int) -> int:
-    """Places that a group has for so many inputs: some more, so that a recording serves other numbers too."""
-    return 1 << max(2, math.ceil(math.log2(places)))
+def _width(slots: int) -> int:
+    """The width of a group: a power of two, so that one CUDA graph serves other numbers of inputs too."""
+    return 1 << max(2, math.ceil(math.log2(slots)))
 
 
-def _segment(width: int, chunk: int | None) -> int:
-    """Steps of a segment of so many places: what fills the device, or the largest number up to what it takes of which a chunk is made."""
+def _segment_steps(width: int, chunk: int | None) -> int:
+    """The steps of a segment for this width: enough to fill the GPU, or the largest divisor of the chunk that the GPU takes at once."""
     if chunk is None:
-        return max(1, min(SEGMENT, WORTH_A_LAUNCH // width))
-    return next(steps for steps in range(max(1, min(chunk, AT_ONCE // width)), 0, -1) if chunk % steps == 0)
+        return max(1, min(SEGMENT_STEPS, FULL_LOAD // width))
+    return next(steps for steps in range(max(1, min(chunk, MAX_LOAD // width)), 0, -1) if chunk % steps == 0)
 
 
-def _counts_at(screen: Screen, classes: int) -> int:
-    """Where the counts begin in what `fused_screen` finds of an input."""
-    return 2 + screen.answers(classes)
+class _Queue:
+    """Inputs (count, length, ...) that wait for a slot, and the outcomes of the others."""
 
-
-class _Work:
-    """Inputs (count, length, ...) that wait for a place, and what is known of the others."""
-
-    def __init__(self, screen: Screen, shape: tuple[int, ...], classes: int, chunk: int) -> None:
-        (count, self.length), self.chunk, self._screen = shape, chunk, screen
-        self._times, self.last = np.array(screen.times), screen.times[-1]
+    def __init__(self, prefilter: Prefilter, shape: tuple[int, ...], classes: int, chunk: int) -> None:
+        (count, self.length), self.chunk, self._calibrated = shape, chunk, prefilter.calibrated
+        self._times = np.array(prefilter.calibrated.checkpoints, dtype=np.int64)
+        self.last = int(self._times[-1])
         self._waiting: Integers = np.arange(count)
-        self.not_in: Integers = np.zeros(count, np.int64)
-        """The first so many steps in which an input does not stop, as is known."""
-        self._counts_at = _counts_at(screen, classes)
-        self.outcomes: Outcomes = np.zeros(count, np.int64), np.zeros((count, classes), bool), np.zeros(count, np.int64)
-        self._left: list[tuple[Integers, Integers, Integers]] = []
+        self.no_stop_before: Integers = np.zeros(count, np.int64)
+        """For each input, the number of first steps in which it is known not to stop."""
+        self.outcomes = Outcomes(np.zeros(count, np.int64), np.zeros((count, classes), bool), np.zeros(count, np.int64))
+        self._released: list[tuple[Integers, Integers, Integers]] = []
 
     @property
-    def waits(self) -> bool:
-        """Whether an input waits for a place."""
+    def waiting(self) -> bool:
+        """Whether an input waits for a slot."""
         return len(self._waiting) > 0
 
-    def call(self, count: int) -> Integers:
-        """The next inputs, so many or as many as there are."""
-        called, self._waiting = self._waiting[:count], self._waiting[count:]
-        return called
+    def take(self, count: int) -> Integers:
+        """The next `count` inputs, or all that wait if there are fewer."""
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        return taken
 
-    def left(self, inputs: Integers, found: Integers, computed: Integers) -> None:
-        """These inputs have left their places; what `fused_screen` found of them, and the steps that they ran."""
-        self._left.append((inputs, found, computed))
+    def release(self, inputs: Integers, found: Integers, computed: Integers) -> None:
+        """These inputs have left their slots, with the results of the prefilter (see `find_first_stops`) and the steps that they ran."""
+        self._released.append((inputs, found, computed))
 
-    def settle(self, least: int) -> None:
-        """Those that have left, if they are so many: what is sure is written down, of the rest the rule judges, and some wait again."""
-        if sum(len(inputs) for inputs, _, _ in self._left) < least:
+    def judge(self, least: int) -> None:
+        """Judge the released inputs if there are at least `least`; those that the rule does not stop wait again."""
+        if sum(len(inputs) for inputs, _, _ in self._released) < least:
             return
-        inputs, found, computed = (np.concatenate(part) for part in zip(*self._left, strict=True))
-        self._left.clear()
-        stops, answers, counts = found[:, 0], found[:, 2 : self._counts_at], found[:, self._counts_at :]
-        index, sets, steps = self.outcomes
-        index[inputs] = np.searchsorted(self._times, stops)
-        steps[inputs] += np.minimum(computed, self.last)
-        sure = found[:, 1] > 0
-        rows, ranks = np.nonzero(sure[:, None] & (answers >= 0))
-        sets[inputs[rows], answers[rows, ranks]] = True
-        doubtful = inputs[~sure]
-        if len(doubtful):
-            verdict = self._screen.judge(index[doubtful], counts[~sure].reshape(len(doubtful), -1, sets.shape[1]))
-            sets[doubtful[verdict.stop]] = verdict.sets[verdict.stop]
-            again = doubtful[~verdict.stop]
-            self.not_in[again] = stops[~sure][~verdict.stop]
-            self._waiting = np.concatenate([again, self._waiting])
+        inputs, found, computed = (np.concatenate(part) for part in zip(*self._released, strict=True))
+        self._released.clear()
+        outcomes, calibrated = self.outcomes, self._calibrated
+        outcomes.computed[inputs] += np.minimum(computed, self.last)
+        index = np.searchsorted(self._times, found[:, 0])
+        counts = found[:, 1:].reshape(len(inputs), -1, outcomes.sets.shape[1])
+        verdict = calibrated.step(index, log_softmax(counts.astype(np.float64)), calibrated.start(len(inputs)))
+        stopped = inputs[verdict.stop]
+        outcomes.stop_index[stopped], outcomes.sets[stopped] = index[verdict.stop], verdict.sets[verdict.stop]
+        again = inputs[~verdict.stop]
+        self.no_stop_before[again] = found[~verdict.stop, 0]
+        self._waiting = np.concatenate([again, self._waiting])
 
 
-class _Seats:
-    """The inputs in the places of a group, of which the first `taken` serve, and how many steps each has run.
+class _Assignment:
+    """The inputs in the slots of a group, and the steps that each has run. Only the first `used` slots are used.
 
-    A segment has so many `steps`; frames are copied in runs of `run` steps, which divides that.
+    A segment has `steps` steps. Frames are copied in stretches of `stretch` steps, which divides `steps`.
     """
 
-    def __init__(self, work: _Work, width: int, taken: int, steps: int, run: int) -> None:
-        self._work, self._steps, self._run = work, steps, run
-        self._runs = np.arange(steps // run)
+    def __init__(self, queue: _Queue, width: int, used: int, steps: int, stretch: int) -> None:
+        self._queue, self._steps, self._stretch = queue, steps, stretch
+        self._stretches = np.arange(steps // stretch)
         self._input: Integers = np.zeros(width, np.int64)
         self._time: Integers = np.zeros(width, np.int64)
         self._taken: Booleans = np.zeros(width, bool)
-        self._free: Integers = np.arange(taken)
+        self._free: Integers = np.arange(used)
 
     def fill(self) -> bool:
-        """The next inputs take the free places, as far as there are any; whether a place is taken."""
-        inputs = self._work.call(len(self._free))
-        places, self._free = self._free[: len(inputs)], self._free[len(inputs) :]
-        self._input[places], self._taken[places] = inputs, True
+        """Give the free slots to the next inputs and return whether any slot is taken."""
+        inputs = self._queue.take(len(self._free))
+        slots, self._free = self._free[: len(inputs)], self._free[len(inputs) :]
+        self._input[slots], self._taken[slots] = inputs, True
         return bool(self._taken.any())
 
     def begins(self) -> Integers:
-        """For `fused_screen`, of each place; what is not taken begins over and over."""
-        return np.where(self._time > 0, -1, self._work.not_in[self._input])
+        """The `begins` of `find_first_stops` for each slot; a slot that is not taken begins in every segment."""
+        return np.where(self._time > 0, -1, self._queue.no_stop_before[self._input])
 
-    def rows(self) -> Integers:
-        """Of the next steps, the runs among those of all inputs, place after place; past the end of an input its last."""
-        length = self._work.length // self._run
-        runs = np.minimum(self._time[:, None] // self._run + self._runs, length - 1)
-        return (self._input[:, None] * length + runs).ravel()
+    def frame_rows(self) -> Integers:
+        """The stretches of frames for the next segment, slot after slot; after the end of an input its last one is repeated."""
+        length = self._queue.length // self._stretch
+        stretches = np.minimum(self._time[:, None] // self._stretch + self._stretches, length - 1)
+        return (self._input[:, None] * length + stretches).ravel()
 
-    def leave(self, found: Integers) -> None:
-        """After a segment: who may stop leaves at the end of the chunk."""
-        work, stops = self._work, found[:, 0]
+    def release(self, found: Integers) -> None:
+        """After a segment, release the inputs that may stop, each at the end of its chunk."""
+        queue, stops = self._queue, found[:, 0]
         self._time[self._taken] += self._steps
-        leaves = self._taken & (stops > 0)
-        if work.chunk > self._steps:
-            leaves &= self._time >= np.minimum(-(-stops // work.chunk) * work.chunk, work.last)
-        left = np.flatnonzero(leaves)
-        if len(left):
-            work.left(self._input[left], found[left], self._time[left])
-            self._free = np.concatenate([self._free, left])
-            self._time[left], self._taken[left] = 0, False
+        leaving = self._taken & (stops > 0)
+        if queue.chunk > self._steps:
+            leaving &= self._time >= np.minimum(-(-stops // queue.chunk) * queue.chunk, queue.last)
+        slots = np.flatnonzero(leaving)
+        if len(slots):
+            queue.release(self._input[slots], found[slots], self._time[slots])
+            self._free = np.concatenate([self._free, slots])
+            self._time[slots], self._taken[slots] = 0, False
 
 
 @final
-class _Places:
-    """The state of so many inputs at fixed places in memory. A segment of steps takes frames and beginnings from the host to spikes.
+class _Slots:
+    """The state of `width` inputs at fixed memory addresses, and one segment of steps from frames to spikes.
 
-    frames (width, steps, ...) and begins (width,) are the host's to write, while nothing runs: a place goes on with -1 and begins anew
-    with any other number. `after` is what a segment does with the read-out spikes (steps, K, width, C), given those numbers.
+    The host writes `frames` (width, steps, ...) and `begins` (width,) while nothing runs. A slot continues where `begins` is -1 and starts
+    from zero where it is another number. `after(spikes, begins)` receives the read-out spikes (steps, K, width, C) of the segment.
     """
 
     @torch.inference_mode()
@@ -252,36 +242,36 @@ class _Places:
     ) -> None:
         shape, on_gpu = network.config.input_shape, device.type == "cuda"
         self._network, self._after = network, after
-        self._given = torch.zeros((width, steps, *shape), dtype=dtype, pin_memory=on_gpu)
-        self._beginning = torch.zeros(width, dtype=torch.int32, pin_memory=on_gpu)
-        self.frames, self.begins = self._given.numpy(), self._beginning.numpy()
-        self._frames, self._begins = self._given.to(device), self._beginning.to(device)
-        self._numbers = as_floats(self._frames.transpose(0, 1)).contiguous()
+        self._host_frames = torch.zeros((width, steps, *shape), dtype=dtype, pin_memory=on_gpu)
+        self._host_begins = torch.zeros(width, dtype=torch.int32, pin_memory=on_gpu)
+        self.frames, self.begins = self._host_frames.numpy(), self._host_begins.numpy()
+        self._frames, self._begins = self._host_frames.to(device), self._host_begins.to(device)
+        self._floats = as_floats(self._frames.transpose(0, 1)).contiguous()
         layers = network(torch.zeros((1, width, *shape), device=device))[1].layers
         self._memory = [torch.stack(layer) for layer in layers]
         self._state = State(tuple(SRMState(*memory) for memory in self._memory), 0)
         self._stream: Any = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
-        self._replay = self._recorded() if on_gpu else self._segment
+        self._replay = self._captured() if on_gpu else self._segment
 
     @torch.inference_mode()
     def _segment(self) -> None:
-        self._frames.copy_(self._given, non_blocking=True)
-        self._begins.copy_(self._beginning, non_blocking=True)
+        self._frames.copy_(self._host_frames, non_blocking=True)
+        self._begins.copy_(self._host_begins, non_blocking=True)
         fresh = (self._begins >= 0)[:, None]
         for memory in self._memory:
             memory.masked_fill_(fresh, 0)
-        spikes, after = self._network(self._numbers.copy_(self._frames.transpose(0, 1)), self._state)
+        spikes, after = self._network(self._floats.copy_(self._frames.transpose(0, 1)), self._state)
         torch._foreach_copy_([part for layer in self._state.layers for part in layer], [part for layer in after.layers for part in layer])
         self._after(spikes, self._begins)
 
-    def _recorded(self) -> Callable[[], None]:
-        """A segment, recorded, which moves the state: at its first segment every place must begin."""
+    def _captured(self) -> Callable[[], None]:
+        """The segment as a CUDA graph. The capture changes the state, so every slot must begin in the first segment."""
         self._stream.wait_stream(torch.cuda.current_stream(self._frames.device))
         with torch.cuda.stream(self._stream):
             return capture_cuda_graph(self._segment)
 
-    def start(self, behind: _Places | None = None) -> None:
-        """A segment, begun once what `behind` was given, if anything, is done."""
+    def start(self, behind: _Slots | None = None) -> None:
+        """Start a segment, after the work of `behind` if that is given."""
         if self._stream is None:
             self._replay()
             return
@@ -295,81 +285,87 @@ class _Places:
             torch.cuda.set_stream(before)
 
     def wait(self) -> None:
-        """Until it is done."""
+        """Wait until the segment is done."""
         if self._stream is not None:
             self._stream.synchronize()
 
 
 @final
-class _Group:
-    """Places under a screen."""
+class _SlotGroup:
+    """Slots under a prefilter."""
 
     def __init__(
-        self, network: SpikingNetwork, device: torch.device, width: int, steps: int, dtype: torch.dtype, screen: Any, counts_at: int
+        self, network: SpikingNetwork, device: torch.device, width: int, steps: int, dtype: torch.dtype, prefilter: Callable[..., None]
     ) -> None:
         members, classes = network.config.members, network.config.classes
-        self._screen = screen
+        self._prefilter = prefilter
         self._time = torch.zeros(width, dtype=torch.int32, device=device)
         self._counts = torch.zeros((width, members, classes), dtype=torch.int32, device=device)
-        self._outcome = torch.zeros((width, counts_at + members * classes), dtype=torch.int32, device=device)
+        self._outcome = torch.zeros((width, 1 + members * classes), dtype=torch.int32, device=device)
         self._result = torch.zeros(self._outcome.shape, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._places = _Places(network, device, width, steps, dtype, self._look)
+        self._slots = _Slots(network, device, width, steps, dtype, self._find_stops)
 
-    def _look(self, spikes: Tensor, begins: Tensor) -> None:
-        self._screen(spikes, begins, self._time, self._counts, self._outcome)
+    def _find_stops(self, spikes: Tensor, begins: Tensor) -> None:
+        self._prefilter(spikes, begins, self._time, self._counts, self._outcome)
         self._result.copy_(self._outcome, non_blocking=True)
 
-    def start(self, frames: NDArray[Any], rows: Integers, begins: Integers, behind: _Group | None) -> None:
-        """The next steps, with these rows of the frames; places begin where told. They begin once those of `behind` are done."""
-        copy_rows(frames, rows, self._places.frames.reshape(len(rows), -1))
-        self._places.begins[:] = begins
-        self._places.start(None if behind is None else behind._places)
+    def start(self, frames: NDArray[Any], rows: Integers, begins: Integers, behind: _SlotGroup | None) -> None:
+        """Start a segment on these rows of the frames, after the work of `behind`."""
+        copy_rows(frames, rows, self._slots.frames.reshape(len(rows), -1))
+        self._slots.begins[:] = begins
+        self._slots.start(None if behind is None else behind._slots)
 
     def finish(self) -> Integers:
-        """What `fused_screen` found at each place."""
-        self._places.wait()
+        """Wait for the segment and return the outcome of the prefilter for each slot."""
+        self._slots.wait()
         return self._result.numpy()
 
 
 @final
-class _LivePlace:
-    """A place of one step at a time, ready for the first."""
+class _LiveSlot:
+    """One slot that runs one step at a time."""
 
     def __init__(self, network: SpikingNetwork, device: torch.device) -> None:
         shape = (network.config.members, network.config.classes)
         self._counts = torch.zeros(shape, dtype=torch.int32, device=device)
         self._total = torch.zeros(shape, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._place = _Places(network, device, 1, 1, torch.bool, self._count)
+        self._shape, self._real_input = network.config.input_shape, network.config.real_input
+        dtype = torch.float32 if self._real_input else torch.bool
+        self._slot = _Slots(network, device, 1, 1, dtype, self._count)
 
     def _count(self, spikes: Tensor, begins: Tensor) -> None:
         self._counts.masked_fill_(begins >= 0, 0)
         self._counts += spikes[0, :, 0].int()
         self._total.copy_(self._counts, non_blocking=True)
 
-    def step(self, events: ArrayLike, begins: bool) -> Integers:
-        """The spike counts (K, C) so far, after one step with these events."""
-        frame = self._place.frames.reshape(-1)
-        active = as_places(events, frame.size)
-        frame[:] = False
-        frame[active] = True
-        self._place.begins[:] = 0 if begins else -1
-        self._place.start()
-        self._place.wait()
+    def step(self, events: ArrayLike | None, frame: ArrayLike | None, begins: bool) -> Integers:
+        """Run one step and return the spike counts (K, C) so far."""
+        flat = self._slot.frames.reshape(-1)
+        check_one_of(events, frame)
+        if frame is not None:
+            flat[:] = check_frame(frame, self._shape, self._real_input)
+        elif events is not None:
+            active = check_events(events, flat.size)
+            flat[:] = 0
+            flat[active] = 1
+        self._slot.begins[:] = 0 if begins else -1
+        self._slot.start()
+        self._slot.wait()
         return self._total.numpy().astype(np.int64)
 
 
 @final
-class FlowLive:
-    """One live input under way; its place is another's when it is let go."""
+class SlotLive:
+    """One live input; its slot is reused when it is deleted."""
 
-    def __init__(self, free: list[_LivePlace], place: _LivePlace) -> None:
-        self._free, self._place, self._begins = free, place, True
+    def __init__(self, free: list[_LiveSlot], slot: _LiveSlot) -> None:
+        self._free, self._slot, self._begins = free, slot, True
 
     def __del__(self) -> None:
-        self._free.append(self._place)
+        self._free.append(self._slot)
 
-    def push(self, events: ArrayLike) -> Integers:
-        """One step, with the flat places of the inputs that are active in it; the spike counts (K, C) so far."""
-        counts = self._place.step(events, self._begins)
+    def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> NDArray[Any]:
+        """Run one step (see `protocol.Live`) and return the spike counts (K, C) so far."""
+        counts = self._slot.step(events, frame, self._begins)
         self._begins = False
         return counts

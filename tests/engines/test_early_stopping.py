@@ -13,8 +13,10 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag
 from agreestop.common.arrays import Booleans, Integers
-from agreestop.engines.dense import Dense, run_dense
-from agreestop.engines.early_stopping import Engine, LiveSession, decide_early, measure_saving, run_to_end
+from agreestop.engines.dense import Dense
+from agreestop.engines.early_stopping import decide_early, measure_saving, run_counted, run_to_end
+from agreestop.engines.live import LiveSession
+from agreestop.engines.protocol import Engine
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import Neuron
 
@@ -36,13 +38,13 @@ ENGINES: dict[str, Callable[[SpikingNetwork], Engine]] = {"dense": Dense, "event
 
 
 def network(kind: str) -> SpikingNetwork:
-    """Untrained weights, so large that the read-out spikes."""
+    """An untrained network with weights that are large enough for the read-out to spike."""
     made = SpikingNetwork(CONFIGS[kind], torch.Generator().manual_seed(3), deviation=0.5)
     return made.eval()
 
 
 def some_inputs(n: int, seed: int = 0) -> tuple[Booleans, Integers]:
-    """Events at a rate that names the class, weakly."""
+    """Events whose rates depend weakly on the class."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(CLASSES, size=n)
     rates = np.full((n, 4, 4), 0.1)
@@ -87,7 +89,7 @@ def test_early_decisions_are_those_of_the_full_scores(label: str, name: str, kin
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_inputs_may_lie_backwards_in_memory(name: str) -> None:
+def test_inputs_may_have_negative_strides(name: str) -> None:
     engine = ENGINES[name](network("fully-connected"))
     inputs, _ = some_inputs(3)
     for some in (inputs, inputs[:1], inputs[:, :1]):
@@ -114,7 +116,7 @@ def test_a_live_input_is_decided_as_in_a_batch(name: str) -> None:
 def test_the_dense_engine_in_chunks_is_the_network_whole(kind: str) -> None:
     made = network(kind)
     inputs, _ = some_inputs(9)
-    whole = run_dense(made, inputs).spikes
+    whole = run_counted(Dense(made), inputs).spikes
     assert 0.005 < whole.mean() < 0.6
     run = Dense(made).begin(inputs)
     kept = np.array([True, False, True, True, False, True, True, True, False])
@@ -122,11 +124,11 @@ def test_the_dense_engine_in_chunks_is_the_network_whole(kind: str) -> None:
     run.keep(kept)
     parts += [run.advance(steps) for steps in (1, 7, 11)]
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole[kept])
-    with pytest.raises(ag.InputError, match="0 are left"):
+    with pytest.raises(ag.InputError, match="0 of 24 time steps are left"):
         run.advance(1)
 
 
-def test_what_cannot_be_driven_is_said() -> None:
+def test_wrong_rules_inputs_and_weights_are_refused() -> None:
     engine = Dense(network("fully-connected"))
     inputs, labels = some_inputs(40)
     scores = scores_to_the_end(engine, inputs)
@@ -138,7 +140,7 @@ def test_what_cannot_be_driven_is_said() -> None:
         decide_early(engine, rule, inputs[:, :10])
     with pytest.raises(ag.InputError, match="was calibrated with 3"):
         decide_early(Dense(SpikingNetwork(FullyConnected((2, 4, 4), CLASSES, 2, (3,)), torch.Generator().manual_seed(0))), rule, inputs)
-    with pytest.raises(ag.InputError, match="trained on"):
+    with pytest.raises(ag.InputError, match="what these members take"):
         engine.begin(inputs[:, :, :1])
     with pytest.raises(ag.InputError, match="numbered 0 to 31"):
         engine.live().push([32])
@@ -149,7 +151,7 @@ def test_what_cannot_be_driven_is_said() -> None:
         Dense(broken)
 
 
-def test_another_engine_than_calibrated_with_is_refused_unless_asked_for() -> None:
+def test_another_engine_than_calibrated_with_is_refused_unless_allowed() -> None:
     engine = Dense(network("fully-connected"))
     inputs, labels = some_inputs(40)
     calibrated = replace(RULES["AgreeStop"].calibrate(scores_to_the_end(engine, inputs), labels), engine="event-driven")
@@ -161,7 +163,7 @@ def test_another_engine_than_calibrated_with_is_refused_unless_asked_for() -> No
     assert LiveSession(engine, calibrated, any_engine=True).push([]) is None
 
 
-def test_what_stopping_saves_is_measured() -> None:
+def test_the_time_that_early_stopping_saves_is_measured() -> None:
     engine = Dense(network("fully-connected"))
     inputs, labels = some_inputs(60)
     calibrated = RULES["AgreeStop"].calibrate(scores_to_the_end(engine, inputs), labels)
@@ -172,32 +174,32 @@ def test_what_stopping_saves_is_measured() -> None:
 
 
 class Small:
-    """The dense engine on a machine that holds few inputs at once."""
+    """The dense engine on a machine with memory for a few inputs."""
 
     def __init__(self, most: int) -> None:
         self._dense, self._most = Dense(network("fully-connected")), most
-        self.name, self.members, self.classes = "dense", MEMBERS, CLASSES
+        self.name, self.members, self.classes, self.output, self.reason = "dense", MEMBERS, CLASSES, "spikes", ""
 
-    def chunk_of(self, rows: int) -> int:
+    def chunk_steps(self, rows: int) -> int:
         return 4
 
-    def begin(self, inputs: Any) -> Any:
+    def begin(self, inputs: Any, first: int = 0) -> Any:
         if len(inputs) > self._most:
             raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
         return self._dense.begin(inputs)
 
-    def live(self) -> Any:
+    def live(self, number: int = 0) -> Any:
         return self._dense.live()
 
 
-def test_what_memory_does_not_hold_runs_in_groups_and_that_is_said() -> None:
+def test_batches_are_halved_where_memory_is_too_small_with_a_warning() -> None:
     inputs, labels = some_inputs(30)
     whole = scores_to_the_end(Dense(network("fully-connected")), inputs)
     calibrated = RULES["AgreeStop"].calibrate(whole, labels)
-    with pytest.warns(UserWarning, match="in groups of 7"):
+    with pytest.warns(UserWarning, match="run 7 at a time"):
         run = decide_early(Small(8), calibrated, inputs)
     np.testing.assert_array_equal(run.decisions.sets, calibrated.decide(whole).sets)
-    with pytest.warns(UserWarning, match="in groups of 1"):
+    with pytest.warns(UserWarning, match="run 1 at a time"):
         np.testing.assert_array_equal(ag.log_confidence(np.cumsum(run_to_end(Small(1), inputs), axis=1)), whole)
-    with pytest.raises(ag.InputError, match="memory does not hold 3 members and 1 inputs at once"):
+    with pytest.raises(ag.InputError, match="memory is too small for 3 members and one input"):
         run_to_end(Small(0), inputs)

@@ -1,0 +1,142 @@
+"""What an engine offers: K members that run over inputs, in a batch or live, and that can drop the inputs that have stopped.
+
+    run = engine.begin(inputs)              inputs (n, T, ...), or images (n, 1, ...) that are held for any number of steps
+    outputs = run.advance(8)                (rows, 8, K, C): read-out spikes or logits of the next 8 steps
+    run.keep(undecided)                     the other rows cost nothing from now on
+    live = engine.live()
+    evidence = live.push(events)            (K, C): spike counts so far, or logits of this step
+
+The evidence after t steps is the spike counts up to t, or the logits at t. Its log-softmax is the log-confidence that a rule judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agreestop.common.arrays import Booleans, Integers
+
+from .prefilter import Prefilter
+
+CHUNK_STEPS = 8
+"""Steps that an engine computes together by default."""
+ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused", "fused-bfloat16")
+"""Names of engines for members that are drawn once; "auto" chooses one of the others."""
+
+
+class Pass(Protocol):
+    """A batch of inputs on its way through time."""
+
+    @property
+    def rows(self) -> int:
+        """The number of inputs that are still running."""
+        ...
+
+    def advance(self, steps: int) -> NDArray[Any]:
+        """Outputs (rows, steps, K, C) of the next steps: bool for spikes, float for logits."""
+        ...
+
+    def keep(self, rows: Booleans) -> None:
+        """Continue with the rows (rows,) that are True and drop the others."""
+        ...
+
+
+class Live(Protocol):
+    """One live input."""
+
+    def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> NDArray[Any]:
+        """Run one step and return the evidence (K, C).
+
+        events: flat indices of the inputs that are active in this step, none for a pause. frame: instead, one dense step of booleans or
+        numbers, in the shape of one step of the input.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """K members, ready to run.
+
+    output: "spikes" or "logits". reason: one sentence that says why this engine was chosen, empty if it was named.
+    """
+
+    name: str
+    members: int
+    classes: int
+    output: str
+    reason: str
+
+    def chunk_steps(self, rows: int) -> int:
+        """The number of steps to compute together while this many inputs are running."""
+        ...
+
+    def begin(self, inputs: NDArray[Any], first: int = 0) -> Pass:
+        """Start on inputs (n, T, ...), or on images (n, 1, ...) that are held; `first` is the number of the first input."""
+        ...
+
+    def live(self, number: int = 0) -> Live:
+        """Start on one live input, which has this number."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Operations:
+    """What the members did, (n, T, K) each: spikes emitted, accumulates, multiply-accumulates."""
+
+    emitted: Integers
+    accumulates: Integers
+    multiplies: Integers
+
+    @classmethod
+    def joined(cls, parts: Sequence[Operations], axis: int) -> Operations:
+        """Several parts one after the other, along the inputs (axis 0), the steps (1) or the members (2)."""
+        names = ("emitted", "accumulates", "multiplies")
+        return cls(*(np.concatenate([getattr(part, name) for part in parts], axis) for name in names))
+
+
+@dataclass(frozen=True, eq=False)
+class EnsembleRun:
+    """Read-out spikes (n, T, K, C) of K members over T steps, and the operations that produced them."""
+
+    spikes: Booleans
+    operations: Operations
+
+    @classmethod
+    def joined(cls, runs: Sequence[EnsembleRun]) -> EnsembleRun:
+        """The runs of several batches, one after the other."""
+        return cls(np.concatenate([run.spikes for run in runs]), Operations.joined([run.operations for run in runs], 0))
+
+
+@runtime_checkable
+class CountingPass(Protocol):
+    """A pass that can also count the operations behind its spikes."""
+
+    def advance_counted(self, steps: int) -> EnsembleRun:
+        """Spikes and operations of the next steps."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """How n inputs ended: the checkpoint (n,) each stopped at, the sets (n, C) they answer with, the steps (n,) that were computed."""
+
+    stop_index: Integers
+    sets: Booleans
+    computed: Integers
+
+    @classmethod
+    def joined(cls, parts: Sequence[Outcomes]) -> Outcomes:
+        """The outcomes of several batches, one after the other."""
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("stop_index", "sets", "computed")))
+
+
+@runtime_checkable
+class DecidingEngine(Protocol):
+    """An engine that schedules its inputs itself while it decides (continuous batching)."""
+
+    def decide(self, inputs: NDArray[Any], prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes | None:
+        """Decide on inputs (n, T, ...), at most `slots` of them computed together; None if it cannot for these inputs."""
+        ...

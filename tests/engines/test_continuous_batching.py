@@ -1,0 +1,257 @@
+"""The fused engine on a GPU, or with Triton's interpreter: continuous batching decides as the rule does on scores to the end."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
+
+import agreestop as ag
+from agreestop.common.arrays import Booleans
+from agreestop.engines.dense import Dense
+from agreestop.engines.early_stopping import decide_early, run_counted
+from agreestop.engines.gpu import continuous_batching as batching
+from agreestop.engines.gpu.engine import Fused
+from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
+from agreestop.networks.neurons import Neuron
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+KERNELS = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+
+
+def fused(real: bool = False) -> Fused:
+    config = FullyConnected((2, 3, 3), 5, 3, (20,), Neuron(threshold=0.3), real)
+    return Fused(SpikingNetwork(config, torch.Generator().manual_seed(1), deviation=0.6), DEVICE)
+
+
+def events(n: int, seed: int) -> tuple[Booleans, Any]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(5, size=n)
+    rates = np.where(np.arange(9).reshape(3, 3) == labels[:, None, None], 0.6, 0.1)
+    return rng.random((n, 40, 2, 3, 3)) < rates[:, None, None], labels
+
+
+@KERNELS
+@pytest.mark.parametrize("fill", (False, True))
+@pytest.mark.parametrize(("r", "checkpoints"), ((1.0, tuple(range(1, 21))), *((r, (3, 9, 20)) for r in (-np.inf, 0.0, 3.0, np.inf))))
+def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float, checkpoints: tuple[int, ...], fill: bool) -> None:
+    engine, every = fused(), tuple(range(1, 21))
+    (known, labels), (inputs, _) = events(60, 0), events(9, 1)
+    scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1))
+    rule = ag.AgreeStop(0.35, checkpoints, 2, fill, ag.TopMass(ag.MergeConfidence(r)))  # the network is untrained
+    calibrated = rule.calibrate(scores, labels, every)
+    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)), every)
+    assert len(np.unique(expected.stop_index)) > 1
+    for chunk in (None, 7):
+        run = decide_early(engine, calibrated, inputs, batch_size=5, chunk=chunk)
+        np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+        np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+
+
+@KERNELS
+@pytest.mark.parametrize("fill", (False, True))
+def test_the_rule_makes_every_decision_and_judges_few_rows_twice(fill: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of its answers have fewer classes than allowed."""
+    engine, every = fused(), tuple(range(1, 21))
+    (known, labels), (inputs, _) = events(60, 0), events(60, 1)
+    scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1))
+    calibrated = ag.AgreeStop(0.35, every, 3, fill).calibrate(scores, labels)
+    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)))
+    judged, step = [], ag.CalibratedRule.step
+
+    def count(rule: ag.CalibratedRule, index: Any, log_confidence: Any, state: Any) -> Any:
+        judged.append(len(log_confidence))
+        return step(rule, index, log_confidence, state)
+
+    monkeypatch.setattr(ag.CalibratedRule, "step", count)
+    run = decide_early(engine, calibrated, inputs)
+    np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+    np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+    assert 60 <= sum(judged) < 90
+    assert fill or len(np.unique(expected.set_size[expected.stop_index < 19])) > 1
+
+
+@KERNELS
+def test_rows_that_the_rule_does_not_stop_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, every = fused(), tuple(range(1, 21))
+    (known, labels), (inputs, _) = events(60, 0), events(9, 1)
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
+    strict = decide_early(engine, calibrated, inputs)
+    monkeypatch.setattr("agreestop.engines.gpu.prefilter.SLACK", 0.5)
+    lax = decide_early(fused(), calibrated, inputs)
+    np.testing.assert_array_equal(lax.decisions.stop_index, strict.decisions.stop_index)
+    np.testing.assert_array_equal(lax.decisions.sets, strict.decisions.sets)
+    assert lax.computed.sum() > strict.computed.sum()
+
+
+@KERNELS
+@pytest.mark.parametrize(("chunk", "slots"), ((None, 3), (4, 7), (9, 40), (20, 2)))
+def test_inputs_run_to_the_end_of_the_chunk_they_stop_in(chunk: int | None, slots: int) -> None:
+    """The last segment may be shorter."""
+    engine, every = fused(), tuple(range(1, 20))
+    (known, labels), (inputs, _) = events(60, 0), events(11, 1)
+    scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(19), axis=1))
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(scores, labels)
+    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(19), axis=1)))
+    run = decide_early(engine, calibrated, inputs[:, :19], slots, chunk)
+    np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+    np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+    steps = chunk or 16  # of a segment
+    np.testing.assert_array_equal(run.computed, np.minimum(-(-(expected.stop_index + 1) // steps) * steps, 19))
+
+
+@KERNELS
+def test_a_long_chunk_ends_where_it_should_and_slots_are_reused() -> None:
+    engine, every = fused(), tuple(range(1, 41))
+    (known, labels), (inputs, _) = events(60, 0), events(5, 1)
+    scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(40), axis=1))
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(scores, labels)
+    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(40), axis=1)))
+    for order in (slice(None), slice(None, None, -1)):  # the second order has negative strides
+        run = decide_early(engine, calibrated, inputs[order], 4, 20)
+        np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index[order])
+        np.testing.assert_array_equal(run.computed, np.where(expected.stop_index[order] < 20, 20, 40))
+
+
+@KERNELS
+@pytest.mark.parametrize("chunk", (None, 6, 20, 10007))
+def test_no_more_are_computed_together_than_allowed(chunk: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two groups has half of the slots. Where a segment reaches the end, each has all slots and waits for the other."""
+    engine, every = fused(), tuple(range(1, 21))
+    (known, labels), (inputs, _) = events(60, 0), events(11, 1)
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
+    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)))
+    computed: dict[object, int] = {}
+    waited, taken = [], []
+    start, finish, frame_rows = batching._SlotGroup.start, batching._SlotGroup.finish, batching._Assignment.frame_rows
+
+    def assigning(assignment: Any) -> Any:
+        taken.append(int(assignment._taken.sum()))
+        return frame_rows(assignment)
+
+    def starting(group: Any, frames: Any, rows: Any, begins: Any, behind: Any) -> None:
+        assert behind is None or behind in computed
+        waited.append(behind is not None)
+        computed[group] = taken[-1]
+        assert sum(count for one, count in computed.items() if one is not behind) <= 4
+        start(group, frames, rows, begins, behind)
+
+    def finishing(group: Any) -> Any:
+        computed.pop(group)
+        return finish(group)
+
+    monkeypatch.setattr(batching._Assignment, "frame_rows", assigning)
+    monkeypatch.setattr(batching._SlotGroup, "start", starting)
+    monkeypatch.setattr(batching._SlotGroup, "finish", finishing)
+    monkeypatch.setattr("agreestop.engines.gpu.prefilter.SLACK", 0.5)  # some inputs run again
+    run = decide_early(fused(), calibrated, inputs, 4, chunk)
+    np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+    np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+    to_end = chunk in (20, 10007)
+    assert any(waited) == to_end and max(taken) == (4 if to_end else 2)
+    assert not to_end or run.computed.sum() > 20 * len(inputs), "none ran again"
+
+
+@KERNELS
+def test_later_training_does_not_change_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither its scores nor its decisions. Decisions are also the same where memory is too small for continuous batching."""
+    config = FullyConnected((2, 3, 3), 5, 3, (20,), Neuron(threshold=0.3))
+    network = SpikingNetwork(config, torch.Generator().manual_seed(1), deviation=0.6)
+    engine, every = Fused(network, DEVICE), tuple(range(1, 21))
+    (known, labels), (inputs, _) = events(60, 0), events(6, 1)
+    before = engine.begin(inputs).advance(20)
+    with torch.no_grad():
+        for value in network.parameters():
+            value.mul_(-1)
+    np.testing.assert_array_equal(engine.begin(inputs).advance(20), before)
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
+    expected = calibrated.decide(ag.log_confidence(np.cumsum(before, axis=1)))
+    np.testing.assert_array_equal(decide_early(engine, calibrated, inputs).decisions.sets, expected.sets)
+
+    def full(*given: object) -> object:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr("agreestop.engines.gpu.continuous_batching.ContinuousBatching._run", full)
+    with pytest.warns(UserWarning, match="memory is too small for 256 inputs at once"):
+        again = decide_early(engine, calibrated, inputs)
+    np.testing.assert_array_equal(again.decisions.sets, expected.sets)
+
+
+def test_live_inputs_are_independent_and_slots_are_reused() -> None:
+    engine, (inputs, _) = fused(), events(3, 4)
+    counts = np.cumsum(engine.begin(inputs).advance(12), axis=1)
+    first, second = engine.live(), engine.live()
+    for step in range(12):
+        for row, live in enumerate((first, second)):
+            np.testing.assert_array_equal(live.push(np.flatnonzero(inputs[row, step])), counts[row, step])
+    del first, live
+    third = engine.live()
+    for step in range(12):
+        np.testing.assert_array_equal(third.push(np.flatnonzero(inputs[2, step])), counts[2, step])
+    with pytest.raises(ag.InputError, match="numbered 0 to 17"):
+        third.push([18])
+
+
+def test_spikes_are_the_same_in_parts() -> None:
+    """Chunks of any length, with rows dropped in between, give the spikes of one call."""
+    engine, (inputs, _) = fused(), events(6, 2)
+    whole = engine.begin(inputs).advance(40)
+    rng, run, rows, time = np.random.default_rng(0), engine.begin(inputs), np.arange(6), 0
+    while time < 40 and len(rows):
+        steps = min(int(rng.integers(1, 14)), 40 - time)
+        np.testing.assert_array_equal(run.advance(steps), whole[rows, time : time + steps])
+        kept = rng.random(len(rows)) < 0.9
+        run.keep(kept)
+        rows, time = rows[kept], time + steps
+    with pytest.raises(ag.InputError, match="40 of 40 time steps are left"):
+        engine.begin(inputs).advance(41)
+    with pytest.raises(ag.InputError, match="one boolean for each"):
+        engine.begin(inputs).keep(np.ones(5, dtype=bool))
+
+
+def test_an_image_is_held() -> None:
+    engine, rng = fused(real=True), np.random.default_rng(3)
+    images = rng.random((4, 1, 2, 3, 3), dtype=np.float32)
+    held = engine.begin(images)
+    parts = np.concatenate([held.advance(5), held.advance(9)], axis=1)
+    np.testing.assert_array_equal(parts, engine.begin(np.repeat(images, 14, axis=1)).advance(14))
+
+
+def test_an_engine_takes_inputs_of_several_dtypes() -> None:
+    engine, (inputs, _) = fused(real=True), events(6, 5)
+    engine.begin(inputs).advance(40)
+    real = inputs * np.random.default_rng(6).random(inputs.shape, dtype=np.float32)
+    np.testing.assert_array_equal(engine.begin(real).advance(40), fused(real=True).begin(real).advance(40))
+    np.testing.assert_array_equal(engine.begin(inputs).advance(40), fused(real=True).begin(inputs).advance(40))
+
+
+@pytest.mark.parametrize("convolutional", (False, True))
+def test_operations_are_counted_as_on_the_dense_engine(convolutional: bool) -> None:
+    config = Convolutional((2, 5, 4), 3, 2, (5,), (6,)) if convolutional else FullyConnected((2, 5, 4), 3, 2, (9,), Neuron(threshold=0.3))
+    network = SpikingNetwork(config, torch.Generator().manual_seed(1), deviation=0.6).eval()
+    inputs = np.random.default_rng(0).random((5, 30, 2, 5, 4)) < 0.2
+    fused_run, dense_run = run_counted(Fused(network, DEVICE), inputs), run_counted(Dense(network), inputs)
+    np.testing.assert_array_equal(fused_run.spikes, dense_run.spikes)
+    for name in ("emitted", "accumulates", "multiplies"):
+        np.testing.assert_array_equal(getattr(fused_run.operations, name), getattr(dense_run.operations, name))
+
+
+def test_a_live_slot_takes_frames() -> None:
+    engine, (inputs, _) = fused(), events(1, 4)
+    counts = np.cumsum(engine.begin(inputs).advance(5), axis=1)
+    live = engine.live()
+    for step in range(5):
+        np.testing.assert_array_equal(live.push(frame=inputs[0, step]), counts[0, step])
+    with pytest.raises(ag.InputError, match="other than 0 and 1"):
+        live.push(frame=inputs[0, 0] * 2)
+    images = np.random.default_rng(5).random((1, 6, 2, 3, 3), dtype=np.float32)
+    real = fused(real=True)
+    expected, live = np.cumsum(real.begin(images).advance(6), axis=1), real.live()
+    for step in range(6):
+        np.testing.assert_array_equal(live.push(frame=images[0, step]), expected[0, step])

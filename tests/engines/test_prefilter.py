@@ -1,0 +1,187 @@
+"""The prefilter passes on every input that the rule would stop, and few others; decisions are those of the rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
+
+import agreestop as ag
+from agreestop.common.arrays import Booleans
+from agreestop.decide.policies import RiskThreshold
+from agreestop.decide.risks import ShapedRisk
+from agreestop.decide.simulated import simulate_spikes
+from agreestop.engines.early_stopping import decide_early
+from agreestop.engines.prefilter import can_prefilter_on_cpu, prefilter_for
+
+STEPS, MEMBERS = 30, 4
+SPIKES, LABELS = simulate_spikes(400, STEPS, MEMBERS, seed=4)
+SCORES = ag.log_confidence(np.cumsum(SPIKES, axis=1, dtype=np.int64))
+EVERY, FEW = tuple(range(1, STEPS + 1)), (7, 15, 30)
+TUNING, KNOWN, NEW = slice(0, 150), slice(150, 200), slice(200, 400)
+
+
+def top_mass(r: float) -> Any:
+    return ag.TopMass.fit(SCORES[TUNING], LABELS[TUNING], ag.MergeConfidence(r), EVERY)
+
+
+def learned() -> Any:
+    pytest.importorskip("sklearn", reason="a learned risk is fitted with scikit-learn")
+    return ag.LearnedRisk.fit(SCORES[TUNING], LABELS[TUNING], max_set_size=2, times=EVERY)
+
+
+RISKS: dict[str, Any] = {
+    "plain": ag.TopMass,
+    **{f"temperatures, r={r}": lambda r=r: top_mass(r) for r in (-np.inf, -1.0, 0.0, 1.0, 2.0, np.inf)},
+    "shaped": lambda: ShapedRisk.per_time(top_mass(1.0), EVERY, 0.7),
+    "learned": learned,
+    "learned, shaped": lambda: ShapedRisk.per_time(learned(), EVERY, -0.5),
+}
+
+
+class Replay:
+    """An engine that replays given spikes."""
+
+    name, members, classes, output, reason = "replay", MEMBERS, SPIKES.shape[3], "spikes", ""
+
+    def __init__(self, chunk: int) -> None:
+        self._chunk = chunk
+
+    def chunk_steps(self, rows: int) -> int:
+        return self._chunk
+
+    def begin(self, inputs: Any, first: int = 0) -> Any:
+        return ReplayPass(inputs)
+
+    def live(self, number: int = 0) -> Any:
+        raise NotImplementedError
+
+
+class ReplayPass:
+    def __init__(self, spikes: Booleans) -> None:
+        self._spikes, self._time = spikes, 0
+
+    @property
+    def rows(self) -> int:
+        return len(self._spikes)
+
+    def advance(self, steps: int) -> Booleans:
+        self._time += steps
+        return self._spikes[:, self._time - steps : self._time]
+
+    def keep(self, rows: Booleans) -> None:
+        self._spikes = self._spikes[rows]
+
+
+@pytest.mark.skipif(not can_prefilter_on_cpu(), reason="the prefilter's loop is compiled with numba")
+@pytest.mark.parametrize("risk", RISKS)
+@pytest.mark.parametrize("checkpoints", (EVERY, FEW))
+def test_prefiltered_decisions_are_those_of_the_rule(risk: str, checkpoints: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    calibrated = ag.AgreeStop(0.8, checkpoints, 2, risk=RISKS[risk]()).calibrate(SCORES[KNOWN], LABELS[KNOWN], EVERY)
+    expected = calibrated.decide(SCORES[NEW], EVERY)
+    for compiled in (True, False):
+        monkeypatch.setattr("agreestop.engines.early_stopping.can_prefilter_on_cpu", lambda compiled=compiled: compiled)
+        run = decide_early(Replay(8), calibrated, SPIKES[NEW])
+        np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+        np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+    prefilter = prefilter_for(calibrated)
+    assert prefilter is not None and isinstance(calibrated.policy, RiskThreshold)
+    counts = np.cumsum(SPIKES[NEW], axis=1, dtype=np.int64)[:, [time - 1 for time in checkpoints]]
+    flags = prefilter.may_stop(counts, np.arange(len(checkpoints)))
+    stops = np.stack(
+        [
+            calibrated.step(index, ag.log_confidence(counts[:, index]), calibrated.start(len(counts))).stop
+            for index in range(len(checkpoints))
+        ],
+        axis=1,
+    )
+    assert flags[stops].all() and flags[:, -1].all()
+    if "learned" not in risk:  # a learned risk passes ties on to the rule
+        np.testing.assert_array_equal(flags, stops)
+
+
+def test_other_rules_have_no_prefilter() -> None:
+    rule = ag.SpikeCP(0.8, FEW, 2, ag.MergeConfidence(r=1), "stop-aware")
+    assert prefilter_for(rule.calibrate(SCORES[KNOWN], LABELS[KNOWN], EVERY)) is None
+
+
+def test_a_rule_that_never_stops_early_runs_to_the_last_checkpoint() -> None:
+    with pytest.warns(ag.CalibrationWarning):
+        calibrated = ag.AgreeStop(0.99, EVERY, 2).calibrate(SCORES[KNOWN], LABELS[KNOWN])
+    run = decide_early(Replay(8), calibrated, SPIKES[NEW])
+    assert (run.decisions.stop_index == STEPS - 1).all()
+
+
+# ---- the GPU kernel, on a GPU or in Triton's interpreter
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+KERNELS = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+
+
+@KERNELS
+@pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
+@pytest.mark.parametrize("seed", range(20))
+def test_the_kernel_finds_the_first_step_where_the_rule_may_stop(seed: int) -> None:
+    """Few steps and similar classes, so that counts tie in many ways."""
+    from agreestop.engines.gpu.prefilter import GpuPrefilter
+
+    rng = np.random.default_rng(seed)
+    n, steps, members, classes = 60, 8, int(rng.integers(1, 5)), int(rng.integers(2, 7))
+    size, r, fill = int(rng.integers(1, classes + 1)), float(rng.choice([-np.inf, -1, 0, 1, 3, np.inf])), bool(rng.integers(2))
+    rates = rng.uniform(0.05, 0.6, (n, 1, 1, classes))
+    spikes, labels = rng.random((n, steps, members, classes)) < rates, rates[:, 0, 0].argmax(axis=1)
+    sums = np.cumsum(spikes, axis=1)
+    scores = ag.log_confidence(sums)
+    rule = ag.AgreeStop(rng.uniform(0.2, 0.8), tuple(range(1, steps + 1)), size, fill, ag.TopMass(ag.MergeConfidence(r)))
+    calibrated = rule.calibrate(scores[:30], labels[:30])
+    expected, prefilter = calibrated.decide(scores[30:]), prefilter_for(calibrated)
+    assert prefilter is not None
+    begins, time, counts, outcome = (
+        torch.zeros((30, *shape), dtype=torch.int32, device=DEVICE) for shape in ((), (), (members, classes), (1 + members * classes,))
+    )
+    fresh = torch.from_numpy(spikes[30:]).permute(1, 2, 0, 3).float().to(DEVICE)
+    GpuPrefilter(prefilter, classes, steps, DEVICE)(fresh, begins, time, counts, outcome)
+    found = outcome.cpu().numpy()
+    stops = found[:, 0] - 1
+    assert (stops >= 0).all() and (stops <= expected.stop_index).all()
+    assert (stops == expected.stop_index).mean() > 0.5
+    np.testing.assert_array_equal(found[:, 1:], sums[30 + np.arange(30), stops].reshape(30, -1))
+    np.testing.assert_array_equal(counts.cpu().numpy(), sums[30:, -1])
+
+
+HOSTILE = (
+    (-1.0, 1000.0, -2.948892845482078, [[6, 12, 12], [12, 12, 6], [13, 6, 12]]),
+    (-1.0, 999.99989707, -0.8485395605475787, [[20, 18, 20], [7, 20, 18], [18, 8, 8]]),
+    (1e-3, 10.0, -0.4228177601851826, [[1, 10, 1], [11, 1, 11], [10, 11, 10]]),
+    (0.01, 100.0, -0.46713307732707676, [[2, 6, 2], [6, 4, 4], [4, 2, 6]]),
+)
+
+
+@KERNELS
+@pytest.mark.parametrize(("r", "temperature", "threshold", "counts"), HOSTILE)
+def test_the_margin_covers_rounding_that_is_amplified(r: float, temperature: float, threshold: float, counts: Any) -> None:
+    """A risk within float64's rounding of the threshold, and a temperature or an exponent that amplifies float32's rounding."""
+    from agreestop.engines.gpu.prefilter import GpuPrefilter
+
+    given, times = np.array([counts]), (80, 81)
+    rule = ag.AgreeStop(0.5, times, 1, True, ag.TopMass(ag.MergeConfidence(r), np.full(2, temperature), times))
+    calibrated = rule.calibrate(ag.log_confidence(np.stack([given] * 2, axis=1)), [0])
+    prefilter = prefilter_for(replace(calibrated, policy=RiskThreshold(threshold, 1, True)))
+    assert prefilter is not None and prefilter.fits_gpu
+    begins, time = (torch.full((1,), value, dtype=torch.int32, device=DEVICE) for value in (-1, 79))
+    before, outcome = torch.tensor(given, dtype=torch.int32, device=DEVICE), torch.zeros((1, 10), dtype=torch.int32, device=DEVICE)
+    GpuPrefilter(prefilter, 3, 1, DEVICE)(torch.zeros((1, 3, 1, 3), device=DEVICE), begins, time, before, outcome)
+    assert outcome[0, 0] == 80
+    np.testing.assert_array_equal(outcome[0, 1:].cpu().numpy(), given.ravel())
+
+
+@pytest.mark.parametrize("r", (1e39, -1e39, 1e-46))
+def test_exponents_outside_the_range_of_float32_stay_on_the_cpu(r: float) -> None:
+    rule = ag.AgreeStop(0.8, EVERY, 2, risk=ag.TopMass(ag.MergeConfidence(r)))
+    prefilter = prefilter_for(rule.calibrate(SCORES[KNOWN], LABELS[KNOWN], EVERY))
+    assert prefilter is not None and not prefilter.fits_gpu
