@@ -131,7 +131,7 @@ def test_the_kernel_finds_the_first_step_where_the_rule_may_stop(seed: int) -> N
     from agreestop.engines.gpu.prefilter import GpuPrefilter
 
     rng = np.random.default_rng(seed)
-    n, steps, members, classes = 60, 8, int(rng.integers(1, 5)), int(rng.integers(2, 7))
+    n, steps, members, classes = 42, 8, int(rng.integers(1, 5)), int(rng.integers(2, 7))
     size, r, fill = int(rng.integers(1, classes + 1)), float(rng.choice([-np.inf, -1, 0, 1, 3, np.inf])), bool(rng.integers(2))
     rates = rng.uniform(0.05, 0.6, (n, 1, 1, classes))
     spikes, labels = rng.random((n, steps, members, classes)) < rates, rates[:, 0, 0].argmax(axis=1)
@@ -142,7 +142,7 @@ def test_the_kernel_finds_the_first_step_where_the_rule_may_stop(seed: int) -> N
     expected, prefilter = calibrated.decide(scores[30:]), prefilter_for(calibrated)
     assert prefilter is not None
     begins, time, counts, outcome = (
-        torch.zeros((30, *shape), dtype=torch.int32, device=DEVICE) for shape in ((), (), (members, classes), (1 + members * classes,))
+        torch.zeros((12, *shape), dtype=torch.int32, device=DEVICE) for shape in ((), (), (members, classes), (1 + members * classes,))
     )
     fresh = torch.from_numpy(spikes[30:]).permute(1, 2, 0, 3).float().to(DEVICE)
     GpuPrefilter(prefilter, classes, steps, DEVICE)(fresh, begins, time, counts, outcome)
@@ -150,7 +150,7 @@ def test_the_kernel_finds_the_first_step_where_the_rule_may_stop(seed: int) -> N
     stops = found[:, 0] - 1
     assert (stops >= 0).all() and (stops <= expected.stop_index).all()
     assert (stops == expected.stop_index).mean() > 0.5
-    np.testing.assert_array_equal(found[:, 1:], sums[30 + np.arange(30), stops].reshape(30, -1))
+    np.testing.assert_array_equal(found[:, 1:], sums[30 + np.arange(12), stops].reshape(12, -1))
     np.testing.assert_array_equal(counts.cpu().numpy(), sums[30:, -1])
 
 

@@ -50,8 +50,8 @@ def check_events(events: ArrayLike, size: int) -> Integers:
         return np.zeros(0, np.int64)
     if indices.ndim != 1 or indices.dtype.kind not in "iu":
         raise InputError(
-            f"events has shape {indices.shape} and dtype {indices.dtype}: a list of the flat indices of active inputs is needed. "
-            "A dense step is given as push(frame=...)."
+            f"events has shape {indices.shape} and dtype {indices.dtype}: a list of the flat indices of active inputs is needed, "
+            "or push(frame=array) for a dense step."
         )
     if indices.min() < 0 or indices.max() >= size:
         wrong = indices.min() if indices.min() < 0 else indices.max()

@@ -333,8 +333,8 @@ class EventDrivenLive:
         array = np.asarray(events)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise InputError(
-                f"events has shape {array.shape} and dtype {array.dtype}: a list of the flat indices of active inputs is needed. "
-                "A dense step is given as push(frame=...)."
+                f"events has shape {array.shape} and dtype {array.dtype}: a list of the flat indices of active inputs is needed, "
+                "or push(frame=array) for a dense step."
             )
         if array.size > len(self._events):
             return array.astype(np.int64)
