@@ -168,7 +168,8 @@ class _RunningBatch:
             left = self._prefilter.may_stop(evidence, checkpoints.indices)
         running = np.ones(len(evidence), dtype=bool)
         rows, state = np.arange(len(evidence)), self._state
-        while (more := left[rows].any(axis=1)).any():
+        while left[rows].any():
+            more = np.asarray(left[rows].any(axis=1))
             rows, state = rows[more], state.rows(more)
             position = left[rows].argmax(axis=1)
             index = checkpoints.indices[position]
