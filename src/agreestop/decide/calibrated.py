@@ -165,12 +165,12 @@ def load_rule(path: str | PathLike[str]) -> CalibratedRule:
 class Session:
     """One input under watch: a few numbers of state, pushed one checkpoint at a time."""
 
-    __slots__ = ("_calibrated", "_state", "decision", "index")
+    __slots__ = ("_calibrated", "_state", "decision", "index", "number")
 
     def __init__(self, calibrated: CalibratedRule, number: int = 0) -> None:
         self._calibrated = calibrated
         self._state = calibrated.start(1, number)
-        self.index = 0
+        self.index, self.number = 0, number
         self.decision: Decision | None = None
 
     def push(self, log_confidence: ArrayLike) -> Decision | None:

@@ -23,7 +23,7 @@ from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.score_files import Scores
-from agreestop.events.container import Events, Inputs, as_inputs, dense_rows
+from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
 
 from .prefilter import Prefilter, can_prefilter_on_cpu, prefilter_for
 from .protocol import CountingPass, DecidingEngine, Engine, EnsembleRun, Outcomes
@@ -81,8 +81,7 @@ def decide_early(
     end of the chunk in which it stops. chunk: steps computed together, the engine's choice where None. any_engine and any_members allow
     another engine or ensemble (`ensemble_digest`) than the rule was calibrated with.
     """
-    if not any_engine:
-        calibrated.check_engine(engine.name)
+    calibrated.check_source(engine.name, ensemble_digest, any_engine, any_members)
     given = as_inputs(inputs)
     times = checkpoint_steps(calibrated, engine, None if given.shape[1] == 1 else given.shape[1])
     prefilter = prefilter_for(calibrated) if engine.output == "spikes" else None
@@ -96,7 +95,9 @@ def decide_early(
             return _decide_batch(engine, calibrated, on_cpu, times, batch, first, chunk)
 
         outcomes = Outcomes.joined(_in_batches(engine, given, batch_size, decide))
-    decisions = Decisions(outcomes.stop_index, outcomes.sets, calibrated.checkpoints)
+    tuned = calibrated.rule.tuned
+    reuse = "" if tuned is None or tuned.ids is None else calibrated.reuse_of(input_ids(given))  # hashing takes a while
+    decisions = Decisions(outcomes.stop_index, outcomes.sets, calibrated.checkpoints, reuse, calibrated.class_names)
     return EarlyRun(decisions, outcomes.computed, perf_counter() - began)
 
 
@@ -249,6 +250,8 @@ def score(
         tuple(range(1, length + 1)),
         None if classes is None else tuple(classes),
         engine.name,
+        ensemble_digest,
+        input_ids(given),
     )
 
 

@@ -34,11 +34,10 @@ class LiveSession:
         any_members: bool = False,
         ensemble_digest: str = "",
     ) -> None:
-        if not any_engine:
-            calibrated.check_engine(engine.name)
+        calibrated.check_source(engine.name, ensemble_digest, any_engine, any_members)
         self._times = checkpoint_steps(calibrated, engine, None)
-        self._session = calibrated.stream(number or 0)
-        self._live = engine.live(number or 0)
+        self._session = calibrated.stream(number)
+        self._live = engine.live(self._session.number)
         self._prefilter = prefilter_for(calibrated) if engine.output == "spikes" and can_prefilter_on_cpu() else None
         self.time = 0
 
