@@ -214,12 +214,12 @@ def backward(
     inside, outside = surrogate.factors
     with on_device_of(currents):
         backward_kernel[(grid.programs,)](
-            to_spikes, None if to_after is None else tuple(layout.dense(value) for value in to_after), filled, to_before and tuple(to_before), sums,
-            currents, None if before is None else tuple(layout.dense(value) for value in before), bits, checkpoints, constants, inside,
-            outside, len(currents), count, layout.sizes, layout.strides(to_spikes), layout.strides(filled), layout.strides(currents),
-            tuple(_stride_of(value) for value in constants), SLOPE=surrogate.name, SEGMENT=length,
-            EVEN=count * length == len(currents), ROWS=grid.rows, COLUMNS=grid.columns, num_warps=tile.warps,
-            enable_fp_fusion=True,  # explicit, because Triton's default is about to change; what must round once says so itself
+            to_spikes, None if to_after is None else tuple(layout.dense(value) for value in to_after), filled,
+            to_before and tuple(to_before), sums, currents, None if before is None else tuple(layout.dense(value) for value in before),
+            bits, checkpoints, constants, inside, outside, len(currents), count, layout.sizes,
+            layout.strides(to_spikes), layout.strides(filled), layout.strides(currents), tuple(_stride_of(value) for value in constants),
+            SLOPE=surrogate.name, SEGMENT=length, EVEN=count * length == len(currents), ROWS=grid.rows, COLUMNS=grid.columns,
+            num_warps=tile.warps, enable_fp_fusion=True,  # as in `forward`
         )  # fmt: skip
     if filled is not to_currents:
         to_currents.copy_(filled)
