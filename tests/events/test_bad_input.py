@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.events.camera.paths import circular_path
 from agreestop.events.camera.simulator import Sensor, move_images, simulate_events
 from agreestop.events.data import EventData

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.events.camera.gestures import GESTURES
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.datasets import catalogue, cifar10, digits, dvs_gesture, mnist_dvs, n_mnist

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agreestop.common.arrays import Floats
-from agreestop.common.errors import InputError
+from agreestop.common import Floats, InputError
 from agreestop.events.camera.simulator import Sensor
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.datasets.digits import RADIUS, SCALE, SENSOR, SIZE, simulate_digits

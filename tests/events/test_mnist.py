@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.events.datasets.mnist_dvs_sim import simulate_mnist
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agreestop.common.arrays import Floats
+from agreestop.common import Floats
 from agreestop.events.camera.paths import circular_path
 
 

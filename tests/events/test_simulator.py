@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from agreestop.common.arrays import Booleans, Floats
+from agreestop.common import Booleans, Floats
 from agreestop.events.camera.paths import circular_path
 from agreestop.events.camera.simulator import OFF, ON, Sensor, move_images, simulate_events
 from tests.events import reference

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common.arrays import Integers
-from agreestop.common.errors import InputError
+from agreestop.common import InputError, Integers
 from agreestop.decide.checks import as_labels
 
 from .container import Events, RowIndex, as_inputs

@@ -23,9 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import check_finite
-from agreestop.common.errors import InputError
-from agreestop.common.npz import Arrays, read_npz, read_text, write_npz
+from agreestop.common import Arrays, InputError, check_finite, read_npz, read_text, write_npz
 
 from .container import Events, Inputs, as_inputs, as_labels_and_classes
 from .data import EventData

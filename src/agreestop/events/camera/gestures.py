@@ -23,7 +23,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common.arrays import Floats
+from agreestop.common import Floats
 
 RIGHT, LEFT = 0, 1
 SIDE = np.array([-1.0, 1.0])  # horizontal direction of the right and the left arm in the image

@@ -14,8 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from agreestop.common.arrays import Floats, Integers, as_count, is_number
-from agreestop.common.errors import InputError
+from agreestop.common import Floats, InputError, Integers, as_count, is_number
 
 from .streams import Purpose, draw_uniforms, stream_keys
 

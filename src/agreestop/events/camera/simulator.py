@@ -21,9 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common.arrays import Booleans, Floats, Integers, as_floats, as_size, check_finite, is_integer, is_number
-from agreestop.common.errors import InputError
-from agreestop.common.splitmix import Words
+from agreestop.common import Booleans, Floats, InputError, Integers, Words, as_floats, as_size, check_finite, is_integer, is_number
 
 from .streams import Purpose, as_numbers, draw_normals, draw_uniforms, draw_words, stream_keys
 

@@ -21,9 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agreestop.common.arrays import Booleans, Integers, as_count, as_seed
-from agreestop.common.errors import InputError
-from agreestop.common.npz import Arrays, read_npz
+from agreestop.common import Arrays, Booleans, InputError, Integers, as_count, as_seed, read_npz
 from agreestop.decide.checks import as_labels
 
 from ..data import EventData, EventSplits

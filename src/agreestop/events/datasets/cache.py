@@ -22,9 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common.errors import InputError
-from agreestop.common.files import make_folder
-from agreestop.common.npz import Arrays, read_npz, write_npz
+from agreestop.common import Arrays, InputError, make_folder, read_npz, write_npz
 
 from ..data import PARTS, EventData, EventSplits
 

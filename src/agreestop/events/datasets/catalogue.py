@@ -8,8 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import InputError, ProgressCallback
 
 from ..data import EventSplits
 from . import braille, cifar10, digits, dvs_gesture, gesture_sim, mnist_dvs, mnist_dvs_sim, n_mnist

@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Integers, as_count, as_seed
-from agreestop.common.errors import InputError
+from agreestop.common import InputError, Integers, as_count, as_seed
 
 from ..data import EventData, EventSplits
 from .data_set import DAMAGED, FOUND, DataSet, Findings, address_of, find_folder

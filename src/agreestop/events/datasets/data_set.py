@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common.arrays import Booleans
-from agreestop.common.errors import InputError
+from agreestop.common import Booleans, InputError
 
 from ..data import EventSplits
 from .division import LEAST, Done

@@ -17,9 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agreestop.common.arrays import Floats, Integers, as_count, as_seed
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import Floats, InputError, Integers, ProgressCallback, as_count, as_seed
 
 from ..camera.paths import circular_path
 from ..camera.simulator import Sensor, simulate_events

@@ -11,9 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from agreestop.common.arrays import Integers, is_integer
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback, no_progress
+from agreestop.common import InputError, Integers, ProgressCallback, is_integer, no_progress
 
 from ..data import PARTS, EventData, EventSplits
 

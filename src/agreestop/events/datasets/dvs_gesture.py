@@ -25,9 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common.arrays import as_count, as_seed
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import InputError, ProgressCallback, as_count, as_seed
 
 from ..binning import bin_events
 from ..camera.gestures import GESTURES

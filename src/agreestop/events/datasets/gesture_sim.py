@@ -26,9 +26,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Integers, as_count, as_seed, is_integer
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import InputError, Integers, ProgressCallback, as_count, as_seed, is_integer
 
 from ..camera.gestures import CADENCE, GESTURES, LIGHTS, WANDERINGS, Performance, Person, render_frames
 from ..camera.simulator import Sensor, watch_frames

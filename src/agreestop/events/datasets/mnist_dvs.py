@@ -23,9 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common.arrays import Booleans, Integers, as_count, as_seed
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import Booleans, InputError, Integers, ProgressCallback, as_count, as_seed
 
 from ..binning import bin_events
 from ..data import EventData, EventSplits

@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Integers, as_count, as_seed
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import InputError, Integers, ProgressCallback, as_count, as_seed
 
 from ..camera.paths import circular_path
 from ..camera.simulator import Sensor, simulate_events

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agreestop.common.arrays import as_seed, is_number
-from agreestop.common.errors import InputError
+from agreestop.common import InputError, as_seed, is_number
 
 from ..container import Events, Inputs
 from ..data import NUMBERS, PARTS, EventData, EventSplits
