@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from agreestop.common import InputError
-from agreestop.events.datasets.mnist_dvs_sim import simulate_mnist
+from agreestop.events.datasets.moving_digits import simulate_mnist
 
 
 def write(path: Path, array: NDArray[Any]) -> None:
