@@ -13,7 +13,7 @@ from agreestop.common.arrays import Booleans, Integers
 from agreestop.engines.early_stopping import decide_early
 from agreestop.engines.live import LiveSession
 from agreestop.ensembles.streams import StreamRecipe, StreamTraining
-from agreestop.ensembles.trainable import TrainableMembers
+from agreestop.ensembles.training import TrainableMembers
 from agreestop.networks.architectures import SpikingNetwork
 
 from .peers import LEARNING_RATE, Form, FoundPeers, Peer, PeerEnsemble, Weights, forms_of, live_forms

@@ -37,9 +37,8 @@ from agreestop.decide.pooling import MODEL_AVERAGE
 from agreestop.decide.score_files import load_scores, save_spikes
 from agreestop.engines.early_stopping import BATCH_SIZE, run_to_end
 from agreestop.ensembles.files import load_members, save_members
-from agreestop.ensembles.images import join, reestimate_batchnorm
-from agreestop.ensembles.trainable import TrainableMembers
-from agreestop.ensembles.training import Epoch, train
+from agreestop.ensembles.images import reestimate_batchnorm
+from agreestop.ensembles.training import Epoch, TrainableMembers, train
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.datasets.catalogue import find, load
 from agreestop.networks.architectures import ResNet18, SpikingNetwork
@@ -238,6 +237,14 @@ def _train_images(
         members = drawn.members(torch.Generator().manual_seed(ensemble.seed + 1)).eval()
     save_members(files.members, members)
     return members
+
+
+def join(members: Sequence[SpikingNetwork]) -> SpikingNetwork:
+    """One network of members that were trained one by one."""
+    states = [member.state_dict() for member in members]
+    together = SpikingNetwork(replace(members[0].config, members=sum(member.members for member in members)), torch.Generator())
+    together.load_state_dict({name: torch.cat([state[name] for state in states]) for name in states[0]})
+    return together.eval()
 
 
 def _score(

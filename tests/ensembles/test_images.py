@@ -1,4 +1,4 @@
-"""Training on held images: it learns, resumes, and leaves statistics for steps that were never trained."""
+"""The training loop on held images: it learns, it resumes, and batch normalisation gets statistics of later steps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="networks need PyTorch")
 
 import agreestop as ag
-from agreestop.ensembles.images import ImageTraining, augmented, join, reestimate_batchnorm
-from agreestop.ensembles.trainable import TrainableMembers
-from agreestop.ensembles.training import train
+from agreestop.ensembles.images import ImageTraining, augmented, reestimate_batchnorm
+from agreestop.ensembles.training import TrainableMembers, train
 from agreestop.networks.architectures import QUICK, ResNet18, SpikingLayer, SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d
 from agreestop.networks.neurons import SRM, steady_rates
@@ -25,7 +24,7 @@ SETTINGS = ImageTraining(rate_epochs=2, epochs=2, batch_size=16, horizons=(1, 2)
 
 
 def pictures(n: int, seed: int = 0) -> tuple[Any, Any]:
-    """A bright third of the image, top, middle or bottom, names the class."""
+    """Noise with one bright colour channel, which is the class."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(3, size=n)
     images = rng.integers(0, 90, size=(n, 1, 3, 8, 8))
@@ -57,9 +56,9 @@ def test_it_learns_and_the_network_runs_longer_than_it_was_trained() -> None:
     assert not any(module.rates for module in model.network.modules() if isinstance(module, SRM))
 
 
-def test_a_killed_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+def test_a_killed_run_continues_to_the_same_numbers(tmp_path: Path) -> None:
     images, labels = pictures(40)
-    whole, halted = deep(), deep()
+    whole, stopped = deep(), deep()
     expected = train(whole, images, labels, SETTINGS)
 
     def kill(epoch: int, figures: object) -> None:
@@ -67,7 +66,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(halted, images, labels, SETTINGS, tmp_path / "run", kill)
+        train(stopped, images, labels, SETTINGS, tmp_path / "run", kill)
     resumed = deep(seed=5)
     assert train(resumed, images, labels, SETTINGS, tmp_path / "run") == expected
     for name, value in whole.state_dict().items():
@@ -98,8 +97,8 @@ def test_images_are_flipped_and_shifted() -> None:
 
 
 @pytest.mark.parametrize("timed", (0, 3))
-def test_settling_gives_the_statistics_of_the_images(timed: int) -> None:
-    """Those of the first normalisation can be computed by hand: one batch of all images, of which each step sees the same."""
+def test_batch_normalisation_gets_the_statistics_of_the_images(timed: int) -> None:
+    """The statistics of the first normalisation can be computed by hand: one batch holds all images, and all steps see the same."""
     images, _ = pictures(20)
     model = members(replace(CONFIG, timed=timed), 0)
     stem = model.network.layers[0]
@@ -115,24 +114,14 @@ def test_settling_gives_the_statistics_of_the_images(timed: int) -> None:
         assert not torch.allclose(deeper.norm.running_mean[:, 0], deeper.norm.running_mean[:, 2])
 
 
-def test_members_are_joined() -> None:
-    apart = [deep(seed).network.eval() for seed in range(3)]
-    together = join(apart)
-    x = torch.rand(1, 4, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 255
-    spikes, _ = together(x, steps=5)
-    for index, member in enumerate(apart):
-        torch.testing.assert_close(spikes[:, index : index + 1], member(x, steps=5)[0])
-        torch.testing.assert_close(together.select_members(slice(index, index + 1))(x, steps=5)[0], member(x, steps=5)[0])
-
-
-def test_rates_are_those_at_which_spikes_settle() -> None:
+def test_firing_rates_are_those_that_spikes_converge_to() -> None:
     layer = SRM(1, QUICK)
     currents = torch.linspace(0, 1.2, 61).view(1, 1, 61)
     rates = steady_rates(currents, layer.parameters_for(currents))
     spikes, _ = layer(currents.expand(4000, -1, -1))
-    settled = spikes[1000:].mean(0)
-    assert float((settled - rates[0]).abs().max()) < 0.2  # spikes lock to whole fractions of a step
-    assert float((settled - rates[0]).abs().mean()) < 0.06
+    late = spikes[1000:].mean(0)
+    assert float((late - rates[0]).abs().max()) < 0.2  # spikes lock to whole fractions of a step
+    assert float((late - rates[0]).abs().mean()) < 0.06
     assert rates.min() == 0 and rates.max() == 1
 
 
@@ -147,7 +136,7 @@ def test_bad_input_is_refused() -> None:
     assert isinstance(deep().network, SpikingNetwork)
 
 
-def test_what_comes_after_a_burn_in_is_learned_in_every_other_batch_of_the_last_horizon() -> None:
+def test_every_other_batch_of_the_last_horizon_trains_on_the_steps_after_a_burn_in() -> None:
     settings = replace(SETTINGS, burn_in=3)
     assert [[settings.skipped(epoch, batch) for batch in range(3)] for epoch in range(4)] == [[0] * 3] * 3 + [[0, 3, 0]]
     images, labels = pictures(40)

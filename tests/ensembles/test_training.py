@@ -1,4 +1,4 @@
-"""Training: it learns, members do not touch each other, a killed run ends as an unbroken one, and faults are named."""
+"""The training loop on streams: it learns, members are independent, a killed run ends with the same numbers, bad input is refused."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from agreestop.engines.early_stopping import run_counted
 from agreestop.engines.energy import PICOJOULE_ACCUMULATE, running_energy
 from agreestop.ensembles.files import load_members, save_members
 from agreestop.ensembles.streams import StreamTraining
-from agreestop.ensembles.trainable import TrainableMembers
-from agreestop.ensembles.training import Epoch, train
+from agreestop.ensembles.training import Epoch, TrainableMembers, train
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.posteriors import Posterior
 
@@ -31,7 +30,7 @@ KINDS = ("deep", "variational")
 
 
 def toy(n: int = 90, seed: int = 0) -> tuple[Any, Any]:
-    """Three classes of 3 × 3 spike trains: another row of pixels fires often."""
+    """Three classes of 3 × 3 spike trains; the class is the row of pixels that fires often."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(3, size=n)
     rates = np.full((n, 3, 3), 0.05)
@@ -59,44 +58,44 @@ def test_training_learns(kind: str) -> None:
     assert (counts.argmax(axis=-1) == labels[:, None]).mean() > 0.8
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are recorded on a GPU alone")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 @pytest.mark.parametrize("kind", KINDS)
-def test_recorded_steps_are_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_of_a_cuda_graph_are_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = StreamTraining(epochs=6, batch_size=30, learning_rate=1e-2, device="cuda")
-    recorded, plain = make(kind), make(kind)
-    train(recorded, *toy(), settings)
+    captured, plain = make(kind), make(kind)
+    train(captured, *toy(), settings)
     monkeypatch.setattr("agreestop.ensembles.gradients.CALLS_BEFORE_CAPTURE", 10**9)
     train(plain, *toy(), settings)
     for name, value in plain.state_dict().items():
-        torch.testing.assert_close(recorded.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(captured.state_dict()[name], value, rtol=1e-4, atol=1e-5)
 
 
-def test_members_of_a_deep_ensemble_do_not_touch_each_other() -> None:
-    """The first of two members trained together is the one that is trained alone."""
-    together, alone = make("deep"), make("deep", FullyConnected((1, 3, 3), 3, members=1, hidden=(12,)))
-    for model in (together, alone):
+def test_members_of_a_deep_ensemble_are_independent() -> None:
+    """The first of two members that are trained together equals a member that is trained by itself."""
+    together, single = make("deep"), make("deep", FullyConnected((1, 3, 3), 3, members=1, hidden=(12,)))
+    for model in (together, single):
         train(model, *toy(), StreamTraining(epochs=2, batch_size=30))
-    for name, value in alone.network.named_parameters():
+    for name, value in single.network.named_parameters():
         torch.testing.assert_close(together.network.get_parameter(name)[:1], value, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(kind: str, tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_continues_to_the_same_numbers(kind: str, tmp_path: Path) -> None:
     settings = StreamTraining(epochs=4, batch_size=30)
-    unbroken, broken, taken_up = make(kind), make(kind), make(kind)
-    whole = train(unbroken, *toy(), settings)
+    uninterrupted, stopped, resumed = make(kind), make(kind), make(kind)
+    whole = train(uninterrupted, *toy(), settings)
 
     def stop(epoch: int, figures: Epoch) -> None:
         if epoch == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(broken, *toy(), settings, tmp_path / "run.safetensors", stop)
+        train(stopped, *toy(), settings, tmp_path / "run.safetensors", stop)
     epochs: list[int] = []
-    history = train(taken_up, *toy(), settings, tmp_path / "run.safetensors", lambda epoch, figures: epochs.append(epoch))
+    history = train(resumed, *toy(), settings, tmp_path / "run.safetensors", lambda epoch, figures: epochs.append(epoch))
     assert epochs == [2, 3]
     assert history == whole
-    assert same_state(unbroken, taken_up)
+    assert same_state(uninterrupted, resumed)
 
 
 KILLED = """
@@ -122,13 +121,13 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_numbers(tmp_path: Path) -
     process.communicate()
     done = 6
     settings = StreamTraining(epochs=400, batch_size=30)
-    unbroken: list[Epoch] = []
+    expected: list[Epoch] = []
 
     class Enough(Exception):
         pass
 
     def collect(epoch: int, figures: Epoch) -> None:
-        unbroken.append(figures)
+        expected.append(figures)
         if epoch >= done:
             raise Enough
 
@@ -144,10 +143,10 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_numbers(tmp_path: Path) -
     with pytest.raises(Enough):
         train(make("deep"), *toy(), settings, path, gather)
     assert min(after) >= 3
-    assert all(unbroken[epoch] == figures for epoch, figures in after.items() if epoch < len(unbroken))
+    assert all(expected[epoch] == figures for epoch, figures in after.items() if epoch < len(expected))
 
 
-def test_divergence_is_named() -> None:
+def test_a_training_that_diverges_gets_a_sentence() -> None:
     model = make("deep")
     with torch.no_grad():
         model.network.layers[0].synapses.weight.fill_(float("nan"))
@@ -171,7 +170,7 @@ def test_checkpoints_of_other_settings_and_damaged_ones_are_refused(tmp_path: Pa
 
 
 @pytest.mark.parametrize("config", [CONFIG, Convolutional((1, 4, 4), 3, members=2, channels=(4,), hidden=(5,))])
-def test_members_are_kept_in_a_file(config: Architecture, tmp_path: Path) -> None:
+def test_members_are_saved_in_a_file(config: Architecture, tmp_path: Path) -> None:
     network = make("deep", config).network.eval()
     save_members(tmp_path / "members.safetensors", network)
     loaded = load_members(tmp_path / "members.safetensors")
@@ -185,7 +184,7 @@ def test_members_are_kept_in_a_file(config: Architecture, tmp_path: Path) -> Non
         load_members(train_file)
 
 
-def test_energy_adds_up_what_was_done() -> None:
+def test_energy_is_the_sum_over_operations() -> None:
     inputs, _ = toy(5)
     run = run_counted(Dense(make("deep").network), inputs)
     assert run.spikes.shape == (5, 16, 2, 3)
@@ -204,7 +203,7 @@ def test_energy_adds_up_what_was_done() -> None:
         ({"device": "cuda"}, "PyTorch finds no GPU"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], match: str) -> None:
+def test_wrong_settings_are_refused(settings: dict[str, Any], match: str) -> None:
     if settings.get("device") == "cuda" and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     with pytest.raises(ag.InputError, match=match):

@@ -1,4 +1,4 @@
-"""The posterior: its divergence against PyTorch's, its draws, and members that are what a pass uses."""
+"""The posterior: its divergence equals PyTorch's, and drawn members compute the same as a pass of the posterior."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from torch.distributions import Normal, kl_divergence
 
 import agreestop as ag
 from agreestop.networks.architectures import Convolutional, FullyConnected
-from agreestop.networks.posteriors import (
-    PRIOR_VARIANCE,
-    Posterior,
-)
+from agreestop.networks.posteriors import PRIOR_VARIANCE, Posterior
 
 CONFIG = FullyConnected((1, 4, 4), 3, members=5, hidden=(8,))
 
@@ -25,7 +22,7 @@ def posterior(config: FullyConnected | Convolutional = CONFIG) -> Posterior:
     return Posterior(config, torch.Generator().manual_seed(0))
 
 
-def test_the_divergence_is_that_of_gaussians() -> None:
+def test_the_divergence_equals_that_of_torch() -> None:
     model = posterior()
     expected = sum(
         kl_divergence(Normal(mean, model.log_deviation[name.replace(".", "/")].exp()), Normal(0.0, math.sqrt(PRIOR_VARIANCE))).sum()
@@ -45,7 +42,7 @@ def test_draws_have_the_mean_and_deviation_of_the_posterior() -> None:
 
 
 @pytest.mark.parametrize("config", [CONFIG, Convolutional((1, 4, 4), 3, members=2, channels=(4,), hidden=(5,))])
-def test_members_are_what_a_pass_with_the_same_noise_uses(config: FullyConnected | Convolutional) -> None:
+def test_members_compute_the_same_as_a_pass_with_the_same_noise(config: FullyConnected | Convolutional) -> None:
     model = posterior(config).eval()
     x = torch.rand((6, 7, 1, 4, 4), generator=torch.Generator().manual_seed(2)).round()
     passed = model.read_out(x, torch.Generator().manual_seed(3))
@@ -55,7 +52,7 @@ def test_members_are_what_a_pass_with_the_same_noise_uses(config: FullyConnected
 
 
 def test_one_draw_serves_the_whole_sequence() -> None:
-    """Fed in two halves with its state, a drawn member gives what it gives whole: nothing is redrawn on the way."""
+    """A drawn member gives the same spikes for two halves of a sequence as for the whole, so nothing is drawn in between."""
     network = posterior().members(torch.Generator().manual_seed(4))
     x = torch.rand((10, 3, 1, 4, 4), generator=torch.Generator().manual_seed(5)).round()
     whole, _ = network(x)
@@ -75,6 +72,6 @@ def test_gradients_reach_means_and_deviations() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"prior_variance": 0.0}, {"initial_deviation": math.inf}])
-def test_settings_that_cannot_be_are_refused(settings: dict[str, float]) -> None:
+def test_wrong_settings_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ag.InputError, match="give a positive, finite number"):
         Posterior(CONFIG, torch.Generator(), **settings)

@@ -67,17 +67,15 @@ def _run_members(
 ) -> tuple[Decisions, tuple[str, ...]]:
     """Run the members on each input until its decision, and say which engine ran and how much it computed."""
     with needing_networks():
-        from agreestop.engines.choice import choose_engine
-        from agreestop.engines.early_stopping import decide_early
-        from agreestop.ensembles.files import load_ensemble
+        from agreestop.ensembles.loading import load
     from agreestop.events.files import load_events
 
     data = load_events(inputs)
     wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
-    chosen = choose_engine(load_ensemble(members), wanted, data.density)
-    run = decide_early(chosen, calibrated, data.inputs, any_engine=any_engine)
+    ensemble = load(members, engine=wanted)
+    run = ensemble.decide(calibrated, data.inputs, any_engine=any_engine)
     share = float(run.computed.mean()) / data.steps
-    say(f"The {chosen.name} engine computed {share:.0%} of the {data.steps} steps, in {run.seconds:.2f} s.")
+    say(f"The {ensemble.engine.name} engine computed {share:.0%} of the {data.steps} steps, in {run.seconds:.2f} s.")
     return run.decisions, data.classes
 
 

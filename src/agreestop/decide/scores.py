@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -60,7 +60,10 @@ class LogLoss:
     """The pooled log-loss, -log M_r(f): the score of the paper."""
 
     pooling: MergeConfidence = MODEL_AVERAGE
-    tuned: ClassVar[None] = None
+
+    @property
+    def tuned(self) -> None:
+        return None
 
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         pooled = self.pooling.pool(log_confidence)
@@ -111,6 +114,10 @@ class Temperature:
         merge = pooling_of(pooling)
         return cls(merge, fit_temperatures(data, merge), data.times, data.as_tuned())
 
+    @property
+    def fitted_checkpoints(self) -> int:
+        return len(self.temperatures)
+
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         return np.negative(log_softmax(self.temperatures[index] * self.pooling.pool(log_confidence)))
 
@@ -149,6 +156,10 @@ class TuningRanks:
         own = [-data.of_label(merge.pool(data.at(index))) for index in range(data.checkpoints)]
         levels = np.linspace(0, 1, QUANTILES)
         return cls(merge, np.quantile(np.array(own), levels, axis=1).T.copy(), data.times, data.as_tuned())
+
+    @property
+    def fitted_checkpoints(self) -> int:
+        return len(self.quantiles)
 
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         loss = np.negative(self.pooling.pool(log_confidence))
@@ -199,6 +210,10 @@ class Shaped:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", as_floats(self.offsets, "offsets"))
+
+    @property
+    def fitted_checkpoints(self) -> int:
+        return len(self.offsets)
 
     @property
     def tuned(self) -> TunedRows | None:

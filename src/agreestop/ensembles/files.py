@@ -10,15 +10,16 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from agreestop.common.errors import InputError
 from agreestop.common.files import atomic_writer
@@ -28,9 +29,9 @@ from agreestop.networks.neurons import Neuron
 from agreestop.networks.posteriors import ModulePosterior, Posterior
 from agreestop.networks.surrogates import Surrogate
 
-from .trainable import Members
-
 HEADER = "agreestop"
+Runnable: TypeAlias = SpikingNetwork | ModuleMembers | Posterior | ModulePosterior
+"""What an engine runs: K members, or a posterior from which members are drawn for every input."""
 
 
 def digest_of(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> str:
@@ -42,9 +43,9 @@ def digest_of(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> str
     return total.hexdigest()
 
 
-def members_digest(network: Members | Posterior | ModulePosterior, **more: Any) -> str:
-    """The digest of an ensemble: of its tensors and its settings."""
-    return digest_of(network.state_dict(), {**described(network), **more})
+def network_digest(network: Runnable, **more: Any) -> str:
+    """The digest of an ensemble: of the tensors and settings of what an engine runs."""
+    return digest_of(network.state_dict(), {**describe(network), **more})
 
 
 def write_file(path: str | PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -74,57 +75,29 @@ def read_file(path: str | PathLike[str], *kinds: str) -> tuple[dict[str, Tensor]
     return tensors, header
 
 
-@dataclass(frozen=True, eq=False)
-class Checkpoint:
-    """A training run after some epochs: parameters and buffers, the state of the optimiser, and the history.
-
-    key is a hash of the training settings and labels; files of 0.1 have none.
-    """
-
-    model: dict[str, Tensor]
-    moments: dict[str, Tensor]
-    history: list[dict[str, float]]
-    key: str = ""
-
-    @classmethod
-    def of(cls, model: Any, optimiser: torch.optim.Optimizer, history: list[dict[str, float]], key: str = "") -> Checkpoint:
-        """The present state of a model and its optimiser."""
-        moments = {f"{index}/{name}": value for index, entry in optimiser.state_dict()["state"].items() for name, value in entry.items()}
-        return cls(dict(model.state_dict()), moments, history, key)
-
-    def restore(self, model: Any, optimiser: torch.optim.Optimizer, key: str = "") -> list[dict[str, float]]:
-        """Load the state into a model and its optimiser, and return the history. A checkpoint with another key is refused."""
-        if self.key and key and self.key != key:
-            raise InputError(
-                "the checkpoint was made with other training settings or labels: remove it, or train with those that it was made with."
-            )
-        known = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-        found = {name: tuple(value.shape) for name, value in self.model.items()}
-        if known != found:
-            raise InputError(
-                "the checkpoint is of another architecture or number of members: remove it, or train with the settings it was made with."
-            )
-        model.load_state_dict(self.model)
-        content = optimiser.state_dict()
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, value in self.moments.items():
-            index, entry = name.split("/")
-            state.setdefault(int(index), {})[entry] = value
-        optimiser.load_state_dict({**content, "state": state})
-        return self.history
+def save_checkpoint(path: str | PathLike[str], model: nn.Module, optimiser: Optimizer, history: list[dict[str, float]], key: str) -> None:
+    """Save a training run after some epochs. key: a hash of its settings."""
+    tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
+    for index, entry in optimiser.state_dict()["state"].items():
+        tensors |= {f"moments/{index}/{name}": value for name, value in entry.items()}
+    write_file(path, tensors, {"kind": "checkpoint", "history": history, "key": key})
 
 
-def save_checkpoint(path: str | PathLike[str], checkpoint: Checkpoint) -> None:
-    """Save a training run."""
-    tensors = {f"model/{name}": value for name, value in checkpoint.model.items()}
-    tensors |= {f"moments/{name}": value for name, value in checkpoint.moments.items()}
-    write_file(path, tensors, {"kind": "checkpoint", "history": checkpoint.history, "key": checkpoint.key})
-
-
-def load_checkpoint(path: str | PathLike[str]) -> Checkpoint:
-    """Read a training run."""
+def load_checkpoint(path: str | PathLike[str], model: nn.Module, optimiser: Optimizer, key: str) -> list[dict[str, float]]:
+    """Load a training run into a model and its optimiser, and return the history. A run with other settings is refused."""
     tensors, header = read_file(path, "checkpoint")
-    return Checkpoint(select(tensors, "model/"), select(tensors, "moments/"), header["history"], header.get("key", ""))
+    if header.get("key", key) != key:
+        raise InputError(f"{path} was made with other training settings or labels: remove it, or train with those of the file.")
+    found = select(tensors, "model/")
+    if {name: value.shape for name, value in found.items()} != {name: value.shape for name, value in model.state_dict().items()}:
+        raise InputError(f"{path} is of another architecture or number of members: remove it, or train with the settings of the file.")
+    model.load_state_dict(found)
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in select(tensors, "moments/").items():
+        index, entry = name.split("/")
+        state.setdefault(int(index), {})[entry] = value
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+    return list(header["history"])
 
 
 def select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -134,38 +107,28 @@ def select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def save_members(path: str | PathLike[str], network: SpikingNetwork) -> None:
     """Save the K members of an ensemble, ready to run."""
-    write_file(path, network.state_dict(), {"kind": "members", **described(network)})
+    write_file(path, network.state_dict(), {"kind": "members", **describe(network)})
 
 
 def load_members(path: str | PathLike[str]) -> SpikingNetwork:
     """Read the K members of an ensemble, in evaluation mode."""
     tensors, header = read_file(path, "members")
-    return restore_members(path, tensors, restore_settings(path, header))
-
-
-def restore_members(path: str | PathLike[str], tensors: Mapping[str, Tensor], config: Architecture) -> SpikingNetwork:
-    """K members from the tensors of a file, in evaluation mode."""
     with fitting(path):
-        network = SpikingNetwork(config, torch.Generator().manual_seed(0))
+        network = SpikingNetwork(restore_settings(header), torch.Generator().manual_seed(0))
         network.load_state_dict(tensors)
     return network.eval()
 
 
 def save_posterior(path: str | PathLike[str], posterior: Posterior) -> None:
     """Save a variational posterior, from which members can be drawn."""
-    write_file(path, posterior.state_dict(), {"kind": "posterior", **described(posterior)})
+    write_file(path, posterior.state_dict(), {"kind": "posterior", **describe(posterior)})
 
 
 def load_posterior(path: str | PathLike[str]) -> Posterior:
     """Read a variational posterior, in evaluation mode."""
     tensors, header = read_file(path, "posterior")
-    return restore_posterior(path, tensors, restore_settings(path, header), header["prior_variance"])
-
-
-def restore_posterior(path: str | PathLike[str], tensors: Mapping[str, Tensor], config: Architecture, prior_variance: float) -> Posterior:
-    """A posterior from the tensors of a file, in evaluation mode."""
     with fitting(path):
-        posterior = Posterior(config, torch.Generator().manual_seed(0), None, prior_variance)
+        posterior = Posterior(restore_settings(header), torch.Generator().manual_seed(0), None, header["prior_variance"])
         posterior.load_state_dict(tensors)
     return posterior.eval()
 
@@ -179,21 +142,14 @@ def fitting(path: str | PathLike[str]) -> Iterator[None]:
         raise InputError(f"{path} does not fit the network that it names ({error}): train again, or copy it again.") from None
 
 
-def described(network: Members | Posterior | ModulePosterior) -> dict[str, Any]:
-    """The settings of a network, for the header of a file."""
-    header: dict[str, Any] = {}
-    if isinstance(network, (Posterior, ModulePosterior)):
-        header["prior_variance"] = network.prior_variance
-    if isinstance(network, (SpikingNetwork, Posterior)):
-        return header | describe_settings(network.config)
-    count = network.members if isinstance(network, ModuleMembers) else network.member_count
-    return header | {"architecture": None, "members": count, "output": network.output, "input_shape": list(network.input_shape or ())}
-
-
-def describe_settings(config: Architecture) -> dict[str, Any]:
-    """The settings of an architecture, for the header of a file; its name is that in `ARCHITECTURES`, or that of its class."""
+def describe(network: Runnable) -> dict[str, Any]:
+    """The settings of a network, for the header of a file. Modules of the user have no architecture."""
+    header = {"prior_variance": network.prior_variance} if isinstance(network, (Posterior, ModulePosterior)) else {}
+    if isinstance(network, (ModuleMembers, ModulePosterior)):
+        return header | {"architecture": None, "output": network.output, "input_shape": network.input_shape}
+    config = network.config
     name = next((name for name, kind in ARCHITECTURES.items() if isinstance(config, kind)), type(config).__name__)
-    return {"architecture": name, "settings": _plain(config)}
+    return header | {"architecture": name, "settings": _plain(config)}
 
 
 def _plain(settings: Any) -> Any:
@@ -204,20 +160,10 @@ def _plain(settings: Any) -> Any:
     return settings if settings is None or isinstance(settings, (bool, int, float, str)) else repr(settings)
 
 
-def restore_settings(path: str | PathLike[str], header: Mapping[str, Any]) -> Architecture:
+def restore_settings(header: Mapping[str, Any]) -> Architecture:
     """The architecture that the header of a file names."""
-    with fitting(path):
-        settings = dict(header["settings"])
-        neuron = dict(settings.pop("neuron"))
-        surrogate = Surrogate(**neuron.pop("surrogate"))
-        shaped: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-        return ARCHITECTURES[header["architecture"]](**shaped, neuron=Neuron(**neuron, surrogate=surrogate))
-
-
-def load_ensemble(path: str | PathLike[str]) -> SpikingNetwork | Posterior:
-    """Read members or a posterior, whichever the file holds."""
-    tensors, header = read_file(path, "members", "posterior")
-    config = restore_settings(path, header)
-    if header["kind"] == "members":
-        return restore_members(path, tensors, config)
-    return restore_posterior(path, tensors, config, header["prior_variance"])
+    settings = dict(header["settings"])
+    neuron = dict(settings.pop("neuron"))
+    surrogate = Surrogate(**neuron.pop("surrogate"))
+    shaped: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    return ARCHITECTURES[header["architecture"]](**shaped, neuron=Neuron(**neuron, surrogate=surrogate))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Protocol, final
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,6 @@ KEPT = 2
 """CUDA graphs kept at most: each one holds the memory of a whole step."""
 
 
-class Model(Protocol):
-    """Anything with parameters and buffers."""
-
-    def parameters(self) -> Iterator[nn.Parameter]: ...
-    def buffers(self) -> Iterator[Tensor]: ...
-
-
 @final
 class Gradients:
     """Calls `compute(*tensors, **settings)`, which computes the gradients of the parameters and returns figures.
@@ -34,7 +27,7 @@ class Gradients:
     kept. capture=False runs every call as it is. `compute` may draw from the generator `noise`, and may change the buffers of `model`.
     """
 
-    def __init__(self, compute: Callable[..., Tensor], model: Model, noise: torch.Generator, capture: bool = True) -> None:
+    def __init__(self, compute: Callable[..., Tensor], model: nn.Module, noise: torch.Generator, capture: bool = True) -> None:
         self._compute, self._model, self._noise, self._capture = compute, model, noise, capture
         self._parameters = [value for value in model.parameters() if value.requires_grad]
         self._calls: dict[Hashable, int] = {}

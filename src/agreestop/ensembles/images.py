@@ -15,9 +15,9 @@ longer than it was trained for needs the statistics of those later steps: `reest
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -35,8 +35,7 @@ from agreestop.networks.neurons import SRM
 from agreestop.networks.posteriors import Posterior
 
 from .gradients import Gradients
-from .trainable import TrainableMembers
-from .training import check_training_settings
+from .training import TrainableMembers, TrainingSettings
 
 SHIFT = 4  # an image is shifted by at most this many pixels
 GAIN, OFFSET = 0.5, 0.4  # weight and bias of batch normalisation at the start
@@ -45,8 +44,9 @@ RISE = 0.2  # share of the steps in which the learning rate rises
 Model: TypeAlias = TrainableMembers[SpikingNetwork] | Posterior
 
 
+@final
 @dataclass(frozen=True)
-class ImageTraining:
+class ImageTraining(TrainingSettings):
     """How to train on held images (n, 1, channels, H, W).
 
     rate_epochs         epochs on firing rates, before the `epochs` on spikes; the learning rate rises and falls in each of the two phases
@@ -55,23 +55,19 @@ class ImageTraining:
     burn_in             steps without gradient before the trained ones, in every other batch of the last horizon
     """
 
-    rate_epochs: int = 15
-    rate_learning_rate: float = 0.1
     epochs: int = 10
     batch_size: int = 256
     learning_rate: float = 0.05
+    rate_epochs: int = 15
+    rate_learning_rate: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
     smoothing: float = 0.1
     horizons: tuple[int, ...] = (2, 4, 4, 6)
     burn_in: int = 0
-    kl_weight: float = 1.0
-    seed: int = 0
-    device: str = "cpu"
-    bf16: bool = False
 
     def __post_init__(self) -> None:
-        check_training_settings(self, ("epochs",))
+        super().__post_init__()
         if self.rate_epochs < 0 or self.batch_size < 2 or not self.horizons or min(self.horizons) < 1:
             raise InputError(
                 f"rate_epochs is {self.rate_epochs}, batch_size {self.batch_size} and horizons {self.horizons}: give "
@@ -86,10 +82,6 @@ class ImageTraining:
         rate_epochs = 3 * total_epochs // 5
         horizons = tuple(min(steps, horizon) for horizon in cls.horizons)
         return cls(rate_epochs=rate_epochs, epochs=total_epochs - rate_epochs, horizons=horizons, **settings)
-
-    def note(self) -> str:
-        """No sentence is needed: the KL term has its full weight from the start."""
-        return ""
 
     @property
     def total_epochs(self) -> int:
@@ -222,15 +214,6 @@ def augmented(images: Tensor, noise: torch.Generator) -> Tensor:
     columns = torch.arange(width, device=images.device).expand(n, -1)
     columns = right + torch.where(flip == 1, width - 1 - columns, columns)
     return padded[torch.arange(n, device=images.device)[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
-
-
-def join(members: Sequence[SpikingNetwork]) -> SpikingNetwork:
-    """One network of members that were trained one by one."""
-    states = [member.state_dict() for member in members]
-    count = sum(member.config.members for member in members)
-    together = SpikingNetwork(replace(members[0].config, members=count), torch.Generator().manual_seed(0))
-    together.load_state_dict({name: torch.cat([state[name] for state in states]) for name in states[0]})
-    return together.eval()
 
 
 @torch.no_grad()

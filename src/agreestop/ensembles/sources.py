@@ -74,25 +74,3 @@ class Source:
                 raise InputError(f"the builder returned a {type(module).__name__}: it must return a torch.nn.Module.")
             built.append(module)
         return built
-
-
-def check_count(name: str, value: Any, least: int) -> int:
-    """An integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InputError(f"{name} is {value!r}: an integer of at least {least} is needed.")
-    return int(value)
-
-
-def check_device(device: str) -> str:
-    """The device to train on; "auto" is a GPU if there is one."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        kind = torch.device(device).type
-    except (RuntimeError, TypeError):
-        kind = ""
-    if kind not in ("cpu", "cuda"):
-        raise InputError(f"device is {device!r}: choose 'auto', 'cpu' or 'cuda'.")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device is {device!r}, but PyTorch finds no GPU: give device='cpu', or install PyTorch with CUDA.")
-    return device

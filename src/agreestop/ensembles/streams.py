@@ -1,6 +1,8 @@
 """The recipe for streams: inputs that change from step to step.
 
-    loss = Σ_k mean over inputs and read-out times of the log-loss  +  kl_weight · penalty / N
+    loss = Σ_k mean over inputs and read-out times of -log softmax(r_t^k)_y  +  kl_weight · penalty / N
+
+r_t^k are the spike counts of member k after t steps, or its logits at step t.
 
 Adam; the learning rate falls along a cosine. The weight of the penalty grows from 0 during the warm-up.
 """
@@ -26,33 +28,26 @@ from agreestop.networks._kernels.upload import as_floats
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 
 from .gradients import Gradients
-from .trainable import Trainable
-from .training import check_training_settings
+from .training import Trainable, TrainingSettings, check_count
 
 
+@final
 @dataclass(frozen=True)
-class StreamTraining:
+class StreamTraining(TrainingSettings):
     """How to train on streams (n, T, ...).
 
-    readouts   the log-loss is taken at this many steps, evenly spread up to the last
-    kl_weight  weight of the divergence of a posterior; 1 is the true ELBO
-    warm_up    share of the epochs in which that weight grows from 0
-    steps      steps for which images (n, 1, ...) are held; None for streams
+    readouts  the log-loss is taken at this many steps, evenly spread up to the last
+    warm_up   share of the epochs in which the weight of the divergence grows from 0
+    steps     steps for which images (n, 1, ...) are held; None for streams
     """
 
-    epochs: int = 15
-    batch_size: int = 64
-    learning_rate: float = 2e-3
-    seed: int = 0
     readouts: int = 8
-    kl_weight: float = 1.0
     warm_up: float = 1.0
-    device: str = "cpu"
-    bf16: bool = False
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        check_training_settings(self, ("epochs", "batch_size", "readouts"))
+        super().__post_init__()
+        check_count("readouts", self.readouts, 1)
         if not 0 <= self.warm_up <= 1:
             raise InputError(f"warm_up is {self.warm_up!r}: it is a share of the epochs, so give a number from 0 to 1.")
 
@@ -62,11 +57,10 @@ class StreamTraining:
         return self.epochs
 
     def note(self) -> str:
-        """A sentence for the user of a variational ensemble, whose loss may rise on purpose."""
-        if not self.warm_up * self.kl_weight:
-            return ""
-        epochs = f"the first {self.warm_up * self.epochs:.3g} epochs" if self.warm_up < 1 else "the training"
-        return f"The weight of the KL term grows from 0 during {epochs}, so the loss may rise: this is intended."
+        """A sentence for users of a variational ensemble, whose loss may rise on purpose."""
+        epochs = "all" if self.warm_up == 1 else f"the first {self.warm_up:.0%} of the"
+        text = f"The weight of the KL term grows from 0 over {epochs} epochs, so the loss may rise: this is intended."
+        return text if self.warm_up * self.kl_weight else ""
 
     def batches(self, n: int) -> int:
         """Batches in an epoch over n examples; the last may be smaller."""

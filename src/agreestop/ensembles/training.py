@@ -10,26 +10,66 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from agreestop.common.arrays import Integers
 from agreestop.common.errors import InputError
 from agreestop.events.container import Events, Inputs, dense_rows
 from agreestop.networks._kernels.upload import upload
+from agreestop.networks.architectures import SpikingNetwork
+from agreestop.networks.modules import ModuleMembers
+from agreestop.networks.posteriors import ModulePosterior, Posterior, read_out
 
-from .files import Checkpoint, load_checkpoint, save_checkpoint
-from .trainable import Trainable
+from .files import load_checkpoint, save_checkpoint
 
 GPU_SHARE_FOR_INPUTS = 0.25
 """The share of a GPU's free memory that training inputs may take."""
+
+Network = TypeVar("Network", SpikingNetwork, ModuleMembers)
+
+
+@final
+class TrainableMembers(nn.Module, Generic[Network]):
+    """K members that are trained as they are. They share the order of the examples; no gradient passes from one to another."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network: Network = network
+        self.output: str = network.output
+
+    @property
+    def member_count(self) -> int:
+        """The number of members K."""
+        return self.network.members
+
+    @property
+    def classes(self) -> int:
+        """The number of classes C."""
+        return self.network.classes
+
+    def read_out(self, x: Tensor, generator: torch.Generator, steps: int | None = None, burn_in: int = 0) -> Tensor:
+        """Outputs (T, K, batch, C) for x (T, batch, ...). An image is held for `steps` steps; the first `burn_in` have no gradient."""
+        return read_out(self.network, x, steps, burn_in)
+
+    def penalty(self) -> None:
+        """A deep ensemble is trained on the data alone."""
+
+    def members(self, generator: torch.Generator) -> Network:
+        """The members themselves; nothing is drawn."""
+        return self.network
+
+
+Trainable: TypeAlias = TrainableMembers[Any] | Posterior | ModulePosterior
 
 
 @dataclass(frozen=True)
@@ -41,12 +81,8 @@ class Epoch:
     divergence: float
 
 
-OnEpoch = Callable[[int, Epoch], None]
-"""Called with the index and the results of each epoch as it ends."""
-
-
 class Recipe(Protocol):
-    """How a model is trained: its optimiser, and the step that moves it."""
+    """A model, its optimiser, and the step that moves them."""
 
     optimiser: torch.optim.Optimizer
     noise: torch.Generator
@@ -59,22 +95,39 @@ class Recipe(Protocol):
         ...
 
 
-class TrainingSettings(Protocol):
-    """Settings from which a recipe is made."""
+@dataclass(frozen=True)
+class TrainingSettings(ABC):
+    """Settings that all recipes share. kl_weight: weight of the divergence of a posterior; 1 is the true ELBO."""
+
+    epochs: int = 15
+    batch_size: int = 64
+    learning_rate: float = 2e-3
+    seed: int = 0
+    kl_weight: float = 1.0
+    device: str = "cpu"
+    bf16: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            check_count(name, getattr(self, name), 1)
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(f"learning_rate is {self.learning_rate!r}: give a positive number.")
+        if not 0 <= self.kl_weight < math.inf:
+            raise InputError(f"kl_weight is {self.kl_weight!r}: give a number of at least 0.")
+        check_device(self.device)
 
     @property
-    def seed(self) -> int: ...
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def total_epochs(self) -> int: ...
+    @abstractmethod
+    def total_epochs(self) -> int:
+        """Epochs in all."""
+
+    @abstractmethod
     def batches(self, n: int) -> int:
         """Batches in an epoch over n examples."""
-        ...
 
+    @abstractmethod
     def recipe(self, model: Any, inputs: Inputs) -> Recipe:
         """The recipe for a model, which is moved to the device, and for inputs (n, T, ...)."""
-        ...
 
 
 def train(
@@ -82,24 +135,23 @@ def train(
     inputs: Inputs,
     labels: Integers,
     settings: TrainingSettings,
-    checkpoint: Path | None = None,
-    on_epoch: OnEpoch | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    on_epoch: Callable[[int, Epoch], None] | None = None,
 ) -> list[Epoch]:
     """Train on inputs (n, T, ...) with labels (n,), in place. Returns the results of every epoch.
 
-    With `checkpoint` every epoch is saved there, and a run that finds the file continues after the last saved epoch.
+    With `checkpoint` every epoch is saved there, and a run that finds the file continues after the last saved epoch. `on_epoch` is called
+    with the index and the results of each epoch.
     """
     n, classes = len(inputs), model.classes
     if n != len(labels) or not n:
         raise InputError(f"there are {n} inputs and {len(labels)} labels: give as many, at least one.")
     if labels.min() < 0 or labels.max() >= classes:
         raise InputError(f"labels run from {labels.min()} to {labels.max()}: with {classes} classes, 0 to {classes - 1} are needed.")
-    model.train()
-    recipe = settings.recipe(model, inputs)
-    key = _fingerprint(settings, inputs, labels)
+    recipe, key = settings.recipe(model.train(), inputs), _fingerprint(settings, inputs, labels)
     history: list[Epoch] = []
-    if checkpoint is not None and checkpoint.exists():
-        history = [Epoch(**entry) for entry in load_checkpoint(checkpoint).restore(model, recipe.optimiser, key)]
+    if checkpoint is not None and Path(checkpoint).exists():
+        history = [Epoch(**entry) for entry in load_checkpoint(checkpoint, model, recipe.optimiser, key)]
     device = recipe.noise.device
     source, batches = _on_gpu_if_it_fits(inputs, device), settings.batches(n)
     seen = min(n, batches * settings.batch_size)
@@ -117,28 +169,32 @@ def train(
                 f"training diverged in epoch {epoch + 1} (loss {history[-1].loss}): lower learning_rate, or start from smaller weights."
             )
         if checkpoint is not None:
-            save_checkpoint(checkpoint, Checkpoint.of(model, recipe.optimiser, [asdict(entry) for entry in history], key))
+            save_checkpoint(checkpoint, model, recipe.optimiser, [asdict(entry) for entry in history], key)
         if on_epoch is not None:
             on_epoch(epoch, history[-1])
     return history
 
 
-def check_training_settings(settings: Any, counts: tuple[str, ...]) -> None:
-    """Refuse settings that every recipe refuses; `counts` names those that must be integers of at least 1."""
-    for name in counts:
-        value = getattr(settings, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} is {value!r}: an integer of at least 1 is needed.")
-    if not 0 < settings.learning_rate < math.inf:
-        raise InputError(f"learning_rate is {settings.learning_rate!r}: give a positive number.")
-    if not 0 <= settings.kl_weight < math.inf:
-        raise InputError(f"kl_weight is {settings.kl_weight!r}: give a number of at least 0.")
-    if settings.device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device is {settings.device!r}, but PyTorch finds no GPU: give device='cpu', or install PyTorch with CUDA.")
+def check_count(name: str, value: Any, least: int) -> int:
+    """An integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InputError(f"{name} is {value!r}: an integer of at least {least} is needed.")
+    return int(value)
 
 
-def _fingerprint(settings: Any, inputs: Inputs, labels: Integers) -> str:
-    """A hash of all that decides the numbers of a run, but for its model and the values of its inputs. A run may change its device."""
+def check_device(device: str) -> str:
+    """The device to train on; "auto" is a GPU if there is one."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if not isinstance(device, str) or device.partition(":")[0] not in ("cpu", "cuda"):
+        raise InputError(f"device is {device!r}: choose 'auto', 'cpu' or 'cuda'.")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"device is {device!r}, but PyTorch finds no GPU: give device='cpu', or install PyTorch with CUDA.")
+    return device
+
+
+def _fingerprint(settings: TrainingSettings, inputs: Inputs, labels: Integers) -> str:
+    """A hash of what decides the numbers of a run, except its model and the values of its inputs. A run may change its device."""
     values = {name: value for name, value in asdict(settings).items() if name != "device"}
     text = repr((type(settings).__name__, sorted(values.items()), tuple(inputs.shape)))
     return hashlib.sha256(text.encode() + np.ascontiguousarray(labels, np.int64).tobytes()).hexdigest()

@@ -13,8 +13,7 @@ from agreestop.common.files import make_folder
 from agreestop.common.progress import ProgressCallback
 from agreestop.ensembles.files import load_members, save_members, save_posterior
 from agreestop.ensembles.streams import StreamTraining
-from agreestop.ensembles.trainable import TrainableMembers
-from agreestop.ensembles.training import Epoch, train
+from agreestop.ensembles.training import Epoch, TrainableMembers, train
 from agreestop.events.data import EventData, EventSplits
 from agreestop.networks.architectures import QUICK, BuiltIn, Convolutional, FullyConnected, ResNet18, SpikingNetwork
 from agreestop.networks.neurons import Neuron

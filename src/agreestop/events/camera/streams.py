@@ -14,7 +14,9 @@ from enum import IntEnum
 
 import numpy as np
 
-from agreestop.common import GAMMA, Floats, InputError, Integers, Words, as_seed, is_integer, mix
+from agreestop.common.arrays import Floats, Integers, as_seed, is_integer
+from agreestop.common.errors import InputError
+from agreestop.common.splitmix import GAMMA, Words, mix
 
 
 class Purpose(IntEnum):

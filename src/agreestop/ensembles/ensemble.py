@@ -1,0 +1,296 @@
+"""What every ensemble can do: train, score, decide, watch a live input, save.
+
+    ensemble = DeepEnsemble(network, members=6, seed=0)      or VariationalEnsemble
+    ensemble.fit(x_train, y_train, epochs=6)
+    rule = AgreeStop(target=0.9, checkpoints=range(1, 81), max_set_size=1).calibrate(ensemble.score(x_cal, y_cal))
+    run = ensemble.decide(rule, x_new)                       computes no further than the chunk in which an input stops
+
+Inputs are arrays (n, T, ...) of booleans or numbers, an `Events`, or images (n, 1, ...) that are held for a number of steps. Members,
+engine and rule belong together: scores carry the engine's name and the ensemble's digest, and a rule refuses others.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from os import PathLike
+from typing import Any, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from agreestop.common.arrays import check_finite
+from agreestop.common.errors import InputError
+from agreestop.common.progress import ProgressCallback
+from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.checks import as_labels
+from agreestop.decide.score_files import Scores
+from agreestop.engines.choice import choose_engine
+from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, decide_early, score
+from agreestop.engines.live import LiveSession
+from agreestop.engines.protocol import Engine
+from agreestop.events.container import Events, Inputs, as_inputs, dense_rows
+from agreestop.networks.architectures import ResNet18, SpikingNetwork
+from agreestop.networks.modules import ModuleMembers
+from agreestop.networks.posteriors import ModulePosterior, Posterior
+
+from .files import Runnable, describe, fitting, network_digest, select, write_file
+from .images import ImageTraining, reestimate_batchnorm
+from .progress import show_progress
+from .sources import NetworkSource, Source
+from .streams import StreamTraining
+from .training import Epoch, Trainable, TrainableMembers, check_count, check_device, train
+
+LEARNING_RATE = 5e-3
+
+
+class Ensemble(ABC):
+    """K members that watch the same inputs. `DeepEnsemble` and `VariationalEnsemble` are the two kinds."""
+
+    kind: str
+    fresh: bool = False
+
+    def __init__(self, network: NetworkSource, members: int, seed: int, device: str, engine: str, output: str) -> None:
+        self._source = Source.of(network)
+        self.members, self.seed = check_count("members", members, 1), check_count("seed", seed, 0)
+        self.device, self.output = check_device(device), output
+        self.history: tuple[Epoch, ...] = ()
+        self.class_names: tuple[str, ...] | None = None
+        self._model: Trainable | None = None
+        self._members: SpikingNetwork | ModuleMembers | None = None
+        self._engine_name, self._engine, self._density, self._digest = engine, cast("Engine | None", None), cast("float | None", None), ""
+
+    @abstractmethod
+    def _new_model(self, members: int, input_shape: tuple[int, ...] | None, real_input: bool = False) -> Any:
+        """A model for the training loop.
+
+        input_shape: the shape of an input at one time step. real_input: the inputs hold values other than 0 and 1.
+        """
+
+    def _keep(self, model: Trainable) -> None:
+        """Keep a model that was trained, and its K members."""
+        if isinstance(model, (Posterior, ModulePosterior)) and model.member_count != self.members:
+            model = model.to("cpu").with_members(self.members)
+        self._model = model.to("cpu").eval()
+        self._members = self._model.members(torch.Generator().manual_seed(self.seed + 1)).eval()
+        self._engine, self._digest = None, ""
+
+    @property
+    def network(self) -> Runnable:
+        """What the engine runs: the K members, or the posterior from which members are drawn for every input."""
+        if self._members is None or self._model is None:
+            raise InputError("this ensemble is not trained yet: call fit first, or load one with agreestop.ensembles.load.")
+        return self._model if self.fresh and not isinstance(self._model, TrainableMembers) else self._members
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the tensors and settings of the members, in hexadecimal. Scores and rules carry it."""
+        network = self.network
+        if not self._digest or self._source.modules is not None:  # modules that were given can change at any time
+            self._digest = network_digest(network, **({"seed": self.seed} if self.fresh else {}))
+        return self._digest
+
+    @property
+    def classes(self) -> int:
+        """The number of classes C."""
+        return self.network.classes
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that runs the members. It is chosen once, and its `reason` says why."""
+        if self._engine is None:
+            self._engine = choose_engine(cast(Any, self.network), self._engine_name, self._density or 0.0, self.seed)
+        return self._engine
+
+    def fit(
+        self,
+        x: ArrayLike | Events,
+        y: ArrayLike | None = None,
+        epochs: int = 6,
+        *,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        readouts: int = 8,
+        kl_weight: float = 1.0,
+        warm_up: float = 1.0,
+        bf16: bool = False,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | ProgressCallback = True,
+    ) -> Self:
+        """Train all members on inputs (n, T, ...) with labels (n,), and return the ensemble.
+
+        A second call trains new members; modules that were given as a list are trained further.
+
+        y              labels from 0 to C-1; may be left out if x is an `Events` with labels
+        steps          for images (n, 1, ...): the number of steps for which each is held. A ResNet18 is then trained with the recipe of
+                       `ensembles.images`, which spends the first three fifths of the epochs on firing rates
+        batch_size     64 by default; 256 for a ResNet18 on images
+        learning_rate  5e-3 by default; 0.05 for a ResNet18 on images. It falls to 0 along a cosine
+        readouts       the log-loss is taken at this many steps, evenly spread up to the last
+        kl_weight      of a variational ensemble: weight of the divergence from the prior; 1 is the true ELBO
+        warm_up        of a variational ensemble: share of the epochs in which that weight grows from 0
+        bf16           compute matrix products in bfloat16
+        checkpoint     path of a file that is written after every epoch. A run that finds the file continues after the last epoch in it,
+                       and ends with the same numbers as an uninterrupted run
+        progress       True for a bar on a terminal, or a function `(what, share)`
+        """
+        inputs, given, names = _examples(x, y)
+        if given is None:
+            raise InputError("there are no labels: give y, or an Events with labels.")
+        self._check_inputs(inputs, steps)
+        members = self.members if self.kind == "deep" else 1  # one draw for each step is enough to train a posterior
+        model = self._new_model(members, tuple(inputs.shape[2:]), inputs.dtype != np.bool_)
+        labels = as_labels(given, len(inputs), model.classes)
+        if names is not None and len(names) != model.classes:
+            raise InputError(f"x names {len(names)} classes, but the network has {model.classes}: give the network {len(names)} classes.")
+        chosen: dict[str, Any] = {"seed": self.seed, "device": self.device, "bf16": bf16, "kl_weight": kl_weight}
+        chosen |= {name: value for name, value in {"batch_size": batch_size, "learning_rate": learning_rate}.items() if value is not None}
+        settings: StreamTraining | ImageTraining
+        config = self._source.config
+        if steps is not None and isinstance(config, ResNet18):
+            settings = ImageTraining.for_steps(epochs, steps, **chosen)
+            inputs = dense_rows(inputs, slice(None))
+        else:
+            chosen = {"learning_rate": LEARNING_RATE, **chosen}
+            settings = StreamTraining(epochs, steps=steps, readouts=readouts, warm_up=warm_up, **chosen)
+        note = settings.note() if self.kind == "variational" and isinstance(settings, StreamTraining) else ""
+        with show_progress(progress, note) as report:
+
+            def on_epoch(epoch: int, figures: Epoch) -> None:
+                what = f"epoch {epoch + 1} of {settings.total_epochs}: loss {figures.loss:.3f}, accuracy {figures.accuracy:.3f}"
+                report(what, (epoch + 1) / settings.total_epochs)
+
+            history = train(model, inputs, labels, settings, checkpoint, on_epoch)
+        if isinstance(settings, ImageTraining) and isinstance(config, ResNet18) and steps is not None:
+            reestimate_batchnorm(model, dense_rows(inputs, slice(None)), config.timed or steps, self.seed, settings.batch_size, bf16=bf16)
+        self._keep(model)
+        self.history, self.class_names, self._density = tuple(history), names, _density(inputs)
+        return self
+
+    def score(
+        self,
+        x: ArrayLike | Events,
+        y: ArrayLike | None = None,
+        *,
+        steps: int | None = None,
+        classes: Sequence[str] | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> Scores:
+        """Log-confidences of every member after every step, for inputs (n, T, ...) or images (n, 1, ...) held for `steps` steps.
+
+        y (n,) are the labels, which calibration needs. Labels and class names come from x if x is an `Events` that has them.
+        """
+        inputs, given, names = _examples(x, y)
+        engine = self._engine_for(inputs, steps)
+        labels = None if given is None else as_labels(given, len(inputs), engine.classes)
+        return score(engine, inputs, labels, classes or names or self.class_names, steps, self.digest, batch_size)
+
+    def decide(
+        self,
+        rule: CalibratedRule,
+        x: ArrayLike | Events,
+        *,
+        any_engine: bool = False,
+        any_members: bool = False,
+        batch_size: int = BATCH_SIZE,
+    ) -> EarlyRun:
+        """Decide on inputs (n, T, ...), or on images (n, 1, ...) that are held, and stop computing where the rule stops.
+
+        The decisions are those of `rule.decide` on the scores of the same inputs. `computed` (n,) counts the steps that were computed. A
+        rule that was calibrated with another engine or with other members is refused, unless `any_engine` or `any_members` is True.
+        """
+        _check_rule(rule)
+        inputs, _, _ = _examples(x, None)
+        engine = self._engine_for(inputs, None)
+        return decide_early(engine, rule, inputs, batch_size, None, any_engine, any_members, self.digest)
+
+    def live(self, rule: CalibratedRule, *, any_engine: bool = False, any_members: bool = False, number: int | None = None) -> LiveSession:
+        """Watch one live input: call `session.push(indices)` or `session.push(frame=array)` for each step, until there is a decision.
+
+        number: the number of the input, for rules with randomised merging and for members that are drawn for every input. By default it
+        counts up.
+        """
+        _check_rule(rule)
+        return LiveSession(self.engine, rule, number, any_engine, any_members, self.digest)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the ensemble to one file, which `agreestop.ensembles.load` reads. The file appears whole or not at all."""
+        network = self.network
+        tensors = {f"members/{name}": value for name, value in cast(nn.Module, self._members).state_dict().items()}
+        if isinstance(self._model, (Posterior, ModulePosterior)):
+            network = self._model
+            tensors |= {f"posterior/{name}": value for name, value in network.state_dict().items()}
+        names = ("members", "seed", "output", "fresh", "class_names")
+        header = {"kind": "ensemble", "ensemble": self.kind, "density": self._density, "network": describe(network)}
+        header |= {name: getattr(self, name) for name in names} | {"history": [asdict(epoch) for epoch in self.history]}
+        write_file(path, tensors, header)
+
+    def restore(self, path: str | PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+        """Load what `save` wrote; `agreestop.ensembles.load` calls this."""
+        shape, names = header["network"].get("input_shape"), header.get("class_names")
+        posterior, members = select(tensors, "posterior/"), select(tensors, "members/")
+        with fitting(path):
+            model = self._new_model(self.members, None if shape is None else tuple(shape))
+            if posterior:
+                model.load_state_dict(posterior)
+            self._keep(model)
+            if members:
+                cast(nn.Module, self._members).load_state_dict(members)
+        self.class_names, self._density = None if names is None else tuple(names), header.get("density")
+        self.history = tuple(Epoch(**entry) for entry in header.get("history", ()))
+
+    def _engine_for(self, inputs: Inputs, steps: int | None) -> Engine:
+        """The engine for inputs, which are checked. If training left no density, that of the first inputs decides."""
+        network = self.network
+        self._check_inputs(inputs, steps)
+        if self._density is None:
+            self._density = _density(inputs)
+        if network.input_shape is None:
+            network.input_shape = tuple(inputs.shape[2:])
+        return self.engine
+
+    def _check_inputs(self, inputs: Inputs, steps: int | None) -> None:
+        shape, config = tuple(inputs.shape), self._source.config
+        if config is not None and shape[2:] != tuple(config.input_shape):
+            sizes = "".join(f", {size}" for size in config.input_shape)
+            raise InputError(f"x has shape {shape}: the network takes (n, T{sizes}), so reshape x or change input_shape of the network.")
+        if not shape[0]:
+            raise InputError("x holds no inputs: give at least one.")
+        if steps is not None and shape[1] != 1:
+            raise InputError(f"steps is {steps!r}, but x has {shape[1]} steps of its own: leave steps out, or give images (n, 1, ...).")
+        if steps is not None:
+            check_count("steps", steps, 1)
+        if isinstance(inputs, np.ndarray) and inputs.dtype.kind == "f":
+            check_finite(inputs, "x")
+
+    def __repr__(self) -> str:
+        members = f"{self.members} member{'s' if self.members > 1 else ''}"
+        try:
+            state = self.engine.reason or f"The {self.engine.name} engine was named."
+        except InputError as error:
+            state = str(error)
+        return f"<{type(self).__name__} of {members}, {self._source.name}. {state[0].upper()}{state[1:]}>"
+
+
+def _examples(x: ArrayLike | Events, y: ArrayLike | None) -> tuple[Inputs, ArrayLike | None, tuple[str, ...] | None]:
+    """Inputs, labels and class names; those of an `Events` where they are not given."""
+    inputs = as_inputs(x)
+    if isinstance(inputs, Events):
+        return inputs, inputs.labels if y is None else y, inputs.classes
+    return inputs, y, None
+
+
+def _density(inputs: Inputs) -> float:
+    """The share of inputs that are not zero."""
+    return inputs.density if isinstance(inputs, Events) else float(np.count_nonzero(inputs) / inputs.size)
+
+
+def _check_rule(rule: object) -> None:
+    if not isinstance(rule, CalibratedRule):
+        raise InputError(
+            f"the rule is a {type(rule).__name__}, which is not calibrated: call rule.calibrate(ensemble.score(x, y)) and give the result."
+        )
