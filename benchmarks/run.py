@@ -37,7 +37,7 @@ from agreestop.common.errors import InputError
 from agreestop.common.files import make_folder
 from agreestop.common.progress import ProgressCallback
 from agreestop.events.data import EventSplits
-from agreestop.events.datasets.mnist_dvs_sim import simulate_mnist
+from agreestop.events.datasets.moving_digits import simulate_mnist
 
 from .kernel import bench_kernel
 from .peers import PEERS, Weights, find_peers, version_of

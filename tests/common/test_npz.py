@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agreestop.common.errors import InputError
-from agreestop.common.npz import Arrays, digest_of, read_list, read_npz, read_text, write_npz
+from agreestop.common import Arrays, InputError, digest_of, read_list, read_npz, read_text, write_npz
 
 
 def read(path: Path, needed: tuple[str, ...] = ()) -> Arrays:

@@ -37,7 +37,7 @@ SYMMETRIC: tuple[Pooling, ...] = (
 
 
 def member(sample: Sample, k: int) -> Sample:
-    """One member alone."""
+    """One member by itself."""
     return Sample(sample.log_confidence[:, :, k : k + 1], sample.labels)
 
 
@@ -63,8 +63,8 @@ def test_with_one_member_all_mergings_are_plain_spike_cp(seed: int, r: float, ta
 def test_the_largest_p_value_gives_the_union_of_the_members_sets(seed: int, members: int) -> None:
     calibration, test = halves(seed, members)
     merged = calibrate_quietly(ag.SpikeCP(0.8, CHECKPOINTS, 1, pooling=ag.MergePValues(r=math.inf)), calibration)
-    alone = ag.SpikeCP(0.8, CHECKPOINTS, 1)
-    each = [sets_at_checkpoints(calibrate_quietly(alone, member(calibration, k)), member(test, k).log_confidence) for k in range(members)]
+    single = ag.SpikeCP(0.8, CHECKPOINTS, 1)
+    each = [sets_at_checkpoints(calibrate_quietly(single, member(calibration, k)), member(test, k).log_confidence) for k in range(members)]
     np.testing.assert_array_equal(sets_at_checkpoints(merged, test.log_confidence), np.logical_or.reduce(each))
 
 
@@ -246,8 +246,8 @@ def test_merged_p_values_from_k_minus_one_on_never_stop_before_the_slowest_membe
     calibration, test = sample.rows(slice(160)), sample.rows(slice(160, None))
     times = (10, 20, 30, 40)
     merged = decide(ag.SpikeCP(0.8, times, max_set_size, pooling=ag.MergePValues(r=r)), calibration, test)
-    alone = ag.SpikeCP(0.8, times, max_set_size)
-    members = [decide(alone, member(calibration, k), member(test, k)) for k in range(6)]
+    single = ag.SpikeCP(0.8, times, max_set_size)
+    members = [decide(single, member(calibration, k), member(test, k)) for k in range(6)]
     slowest = np.max([decisions.stop_index for decisions in members], axis=0)
     assert (merged.stop_index >= slowest).all()
     assert (slowest < 3).any()

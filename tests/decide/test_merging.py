@@ -37,8 +37,8 @@ def test_any_order_gives_the_same_bits(p: list[float], data: st.DataObject) -> N
 
 @given(P_VALUES, exponents(), st.data())
 def test_larger_p_values_never_merge_to_less(p: list[float], r: float, data: st.DataObject) -> None:
-    place = data.draw(st.integers(0, len(p) - 1))
-    larger = [min(1.0, value + 0.3) if i == place else value for i, value in enumerate(p)]
+    chosen = data.draw(st.integers(0, len(p) - 1))
+    larger = [min(1.0, value + 0.3) if i == chosen else value for i, value in enumerate(p)]
     assert merged(larger, r) >= merged(p, r) * (1 - 1e-13)
 
 
@@ -147,7 +147,7 @@ def test_merging_refuses_what_is_no_p_value(merge: Callable[[object], Floats], p
         (lambda: ag.MergePValues(r=-1, form="exchangeable"), "needs r > -1"),
         (lambda: ag.MergePValues(r=3, form="randomized"), "r = 1 .* and r = 0"),
         (lambda: ag.MergePValues(r=1, form="lucky"), "choose one of any, exchangeable, randomized"),
-        (lambda: ag.MergePValues(r=1, form="randomized", table=True), "form='any' alone"),
+        (lambda: ag.MergePValues(r=1, form="randomized", table=True), "only with form='any'"),
         (lambda: ag.MergePValues(r=1, form="randomized", seed=-1), "seed is -1"),
         (lambda: ag.MergeConfidence(r=math.nan), "r is nan"),
         (lambda: ag.MergeRanks(r="one"), "r is 'one'"),  # type: ignore[arg-type]

@@ -223,9 +223,9 @@ def test_pooled_ranks_miss_at_most_as_often_as_allowed_whatever_the_mean(r: floa
     size = whole.shape[1]
     for level in (Fraction(1), Fraction(3, 2), Fraction(size, 2)):
         excluded = 0
-        for place in range(size):
-            pooled = PooledRanks(np.delete(whole, place, axis=1)[None], level, r)
-            excluded += not pooled.keeps(0, whole[None, :, place, None])[0, 0]
+        for left_out in range(size):
+            pooled = PooledRanks(np.delete(whole, left_out, axis=1)[None], level, r)
+            excluded += not pooled.keeps(0, whole[None, :, left_out, None])[0, 0]
         assert excluded <= level
 
 

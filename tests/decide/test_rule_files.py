@@ -122,10 +122,10 @@ def test_a_file_truncated_at_any_length_is_refused(content: bytes, scratch: Path
 
 @given(st.data())
 def test_a_file_with_an_altered_byte_is_refused(content: bytes, scratch: Path, data: st.DataObject) -> None:
-    place = data.draw(st.integers(0, len(content) - 1))
+    position = data.draw(st.integers(0, len(content) - 1))
     change = data.draw(st.integers(1, 255))
     altered = bytearray(content)
-    altered[place] ^= change
+    altered[position] ^= change
     if altered.startswith(b"agreestop-rule 0 "):
         return
     scratch.write_bytes(altered)
@@ -286,8 +286,8 @@ class HandMade:
 
 def test_a_rule_with_a_hand_made_score_decides_but_cannot_be_saved(tmp_path: Path) -> None:
     calibrated = ag.SpikeCP(0.8, (1, 2, 3), 1, score=HandMade()).calibrate(*SAMPLE)
-    alone = make_sample(80, seed=1).log_confidence[:, :, :1], SAMPLE.labels
-    plain = ag.SpikeCP(0.8, (1, 2, 3), 1).calibrate(*alone)
+    single = make_sample(80, seed=1).log_confidence[:, :, :1], SAMPLE.labels
+    plain = ag.SpikeCP(0.8, (1, 2, 3), 1).calibrate(*single)
     assert_same_decisions(calibrated.decide(TEST.log_confidence), plain.decide(TEST.log_confidence[:, :, :1]))
     with pytest.raises(ag.InputError, match="HandMade cannot be kept in a rule file"):
         calibrated.save(tmp_path / "rule")

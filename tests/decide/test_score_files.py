@@ -224,9 +224,9 @@ def test_a_file_with_an_altered_byte_is_refused_or_read_as_it_was(path: Path) ->
     scores = small_scores()
     ag.save_scores(path, scores)
     content = path.read_bytes()
-    for place in range(0, len(content), 7):
+    for position in range(0, len(content), 7):
         altered = bytearray(content)
-        altered[place] ^= 0x5A
+        altered[position] ^= 0x5A
         path.write_bytes(altered)
         try:
             loaded = ag.load_scores(path)

@@ -60,7 +60,7 @@ def test_bonferroni_keeps_classes_whose_p_variable_exceeds_alpha_over_m(seed: in
 
 
 @given(seeds, targets, sizes)
-def test_class_conditional_bonferroni_compares_with_examples_of_the_class_alone(seed: int, target: str, size: int) -> None:
+def test_class_conditional_bonferroni_compares_with_examples_of_the_class_single(seed: int, target: str, size: int) -> None:
     calibration, test = halves(seed)
     own = own_losses(-calibration.log_confidence[:, :, 0], calibration.labels)
     level = (1 - Fraction(target)) / 3
@@ -98,9 +98,9 @@ def test_simultaneous_sets_hold_the_label_at_every_checkpoint_or_at_none_after_i
     before = np.ones((len(test.labels), CLASSES), dtype=bool)
     for index in range(3):
         verdict = calibrated.step(index, np.ascontiguousarray(test.log_confidence[:, index]), state)
-        alone = verdict.sets.sum(axis=1) == 1  # an empty set answers one class
-        assert not (verdict.sets & ~before)[~alone].any()
-        before, state = verdict.sets | alone[:, None], verdict.state
+        single = verdict.sets.sum(axis=1) == 1  # an empty set answers one class
+        assert not (verdict.sets & ~before)[~single].any()
+        before, state = verdict.sets | single[:, None], verdict.state
 
 
 @given(seeds, targets, sizes, st.integers(1, 5))

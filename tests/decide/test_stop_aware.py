@@ -90,8 +90,8 @@ def test_profile_says_where_each_input_stops(table: ScoreTable) -> None:
     for row, breaks, stops in zip(table.scores, profile.breaks, profile.stops, strict=True):
         points = breaking_points(row)
         for threshold in (-math.inf, *points, *between(points)):
-            place = np.searchsorted(breaks, threshold, side="right") - 1
-            assert stops[place] == answer(row, threshold, table.max_set_size)[0]
+            interval = np.searchsorted(breaks, threshold, side="right") - 1
+            assert stops[interval] == answer(row, threshold, table.max_set_size)[0]
 
 
 @given(score_tables())

@@ -1,4 +1,4 @@
-"""`tune` chooses on the tuning split alone, repeatably, and what it returns is ready to be calibrated."""
+"""`tune` chooses only on the tuning split, repeatably, and what it returns is ready to be calibrated."""
 
 from __future__ import annotations
 

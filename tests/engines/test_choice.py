@@ -13,7 +13,9 @@ import agreestop as ag
 from agreestop.engines.choice import DENSE_FROM, choose_engine, lightest_engine
 from agreestop.engines.early_stopping import run_to_end
 from agreestop.networks.architectures import FullyConnected, ResNet18, SpikingNetwork
+from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.neurons import Neuron
+from agreestop.networks.posteriors import Posterior
 
 SMALL = SpikingNetwork(FullyConnected((4,), 3, 2, (5,)), torch.Generator().manual_seed(0))
 NUMBA = importlib.util.find_spec("numba") is not None
@@ -23,23 +25,44 @@ ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the fuse
 @ON_CPU
 def test_sparse_inputs_run_event_driven_where_numba_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_engine(SMALL, density=0.03).name == ("event-driven" if NUMBA else "dense")
-    assert choose_engine(SMALL, density=DENSE_FROM).name == "dense"
+    assert choose_engine(SMALL, density=DENSE_FROM).name == "dense" and "30%" in choose_engine(SMALL, density=DENSE_FROM).reason
     monkeypatch.setattr("agreestop.engines.choice.find_spec", lambda name: None)
-    assert choose_engine(SMALL, density=0.03).name == "dense"
+    without = choose_engine(SMALL, density=0.03)
+    assert without.name == "dense" and "numba" in without.reason
 
 
 @ON_CPU
 def test_a_residual_network_runs_dense() -> None:
     network = SpikingNetwork(ResNet18((3, 8, 8), 3, width=2), torch.Generator().manual_seed(0))
-    assert choose_engine(network).name == "dense"
+    assert choose_engine(network).name == "dense" and "ResNet18" in choose_engine(network).reason
 
 
 def test_an_engine_can_be_named() -> None:
-    assert choose_engine(SMALL, "dense").name == "dense"
+    engine = choose_engine(SMALL, "dense")
+    assert (engine.name, engine.reason) == ("dense", "")
+
+
+def test_own_modules_run_dense_and_the_reason_is_given() -> None:
+    members = ModuleMembers([torch.nn.Identity()], input_shape=(3,))
+    engine = choose_engine(members)
+    assert engine.name == "dense" and "own modules" in engine.reason and choose_engine(members, "dense").reason == ""
+    for name in ("event-driven", "fused"):
+        with pytest.raises(ag.InputError, match="own modules run on the dense engine"):
+            choose_engine(members, name)
+
+
+def test_a_posterior_runs_on_fresh_members() -> None:
+    posterior = Posterior(SMALL.config, torch.Generator().manual_seed(0))
+    engine = choose_engine(posterior)
+    assert engine.name == "dense-fresh" and "drawn for each input" in engine.reason
+    with pytest.raises(ag.InputError, match="a posterior runs on dense-fresh"):
+        choose_engine(posterior, "dense")
+    with pytest.raises(ag.InputError, match="give the posterior"):
+        choose_engine(SMALL, "dense-fresh")
 
 
 @ON_CPU
-def test_what_is_not_there_is_said() -> None:
+def test_unknown_and_missing_engines_are_refused() -> None:
     with pytest.raises(ag.InputError, match="choose one of auto, dense, event-driven, event-driven-bfloat16, event-driven-int8, fused"):
         choose_engine(SMALL, "quantum")
     with pytest.raises(ag.InputError, match="PyTorch finds no GPU"):

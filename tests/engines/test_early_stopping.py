@@ -13,12 +13,14 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag
 from agreestop.common.arrays import Booleans, Integers
-from agreestop.engines.dense import Dense
-from agreestop.engines.early_stopping import decide_early, measure_saving, run_counted, run_to_end
-from agreestop.engines.live import LiveSession
+from agreestop.engines.dense import Dense, FreshMembers
+from agreestop.engines.early_stopping import decide_early, measure_saving, run_counted, run_to_end, score
 from agreestop.engines.protocol import Engine
+from agreestop.events.container import Events
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
+from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.neurons import Neuron
+from agreestop.networks.posteriors import Posterior
 
 STEPS, MEMBERS, CLASSES = 24, 3, 4
 CONFIGS: dict[str, Architecture] = {
@@ -96,22 +98,6 @@ def test_inputs_may_have_negative_strides(name: str) -> None:
         np.testing.assert_array_equal(engine.begin(some[::-1, ::-1]).advance(1), engine.begin(some[::-1, ::-1].copy()).advance(1))
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_a_live_input_is_decided_as_in_a_batch(name: str) -> None:
-    engine = ENGINES[name](network("fully-connected"))
-    known, truth = some_inputs(60)
-    for rule in (RULES["AgreeStop"], RULES["bonferroni"]):
-        calibrated = rule.calibrate(scores_to_the_end(engine, known), truth, EVERY)
-        inputs, _ = some_inputs(8, 2)
-        expected = decide_early(engine, calibrated, inputs).decisions
-        for row, frames in enumerate(inputs.reshape(8, STEPS, -1)):
-            session = LiveSession(engine, calibrated, row)
-            decisions = [session.push(np.flatnonzero(frame)) for frame in frames[: int(expected.stop_time[row])]]
-            assert decisions[-1] == expected[row] and not any(decisions[:-1])
-            with pytest.raises(ag.InputError, match="open a new session"):
-                session.push([])
-
-
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_the_dense_engine_in_chunks_is_the_network_whole(kind: str) -> None:
     made = network(kind)
@@ -157,10 +143,7 @@ def test_another_engine_than_calibrated_with_is_refused_unless_allowed() -> None
     calibrated = replace(RULES["AgreeStop"].calibrate(scores_to_the_end(engine, inputs), labels), engine="event-driven")
     with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven engine, and these are of the dense one"):
         decide_early(engine, calibrated, inputs)
-    with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven engine"):
-        LiveSession(engine, calibrated)
     assert len(decide_early(engine, calibrated, inputs, any_engine=True).decisions) == 40
-    assert LiveSession(engine, calibrated, any_engine=True).push([]) is None
 
 
 def test_the_time_that_early_stopping_saves_is_measured() -> None:
@@ -203,3 +186,112 @@ def test_batches_are_halved_where_memory_is_too_small_with_a_warning() -> None:
         np.testing.assert_array_equal(ag.log_confidence(np.cumsum(run_to_end(Small(1), inputs), axis=1)), whole)
     with pytest.raises(ag.InputError, match="memory is too small for 3 members and one input"):
         run_to_end(Small(0), inputs)
+
+
+def test_rows_that_a_rule_was_tuned_on_are_recognised_and_class_names_are_kept() -> None:
+    engine, names = Dense(network("fully-connected")), ("north", "east", "south", "west")
+    tuning, tuning_labels = some_inputs(40, 5)
+    known, labels = some_inputs(40)
+    risk = ag.TopMass.fit(score(engine, tuning, tuning_labels))
+    calibrated = ag.AgreeStop(0.8, EVERY, 2, risk=risk).calibrate(score(engine, known, labels, names, ensemble_digest="abc"))
+    assert (calibrated.engine, calibrated.ensemble_digest, calibrated.class_names) == ("dense", "abc", names)
+    new, _ = some_inputs(10, 1)
+    fresh = decide_early(engine, calibrated, new).decisions
+    assert fresh.reuse == "" and set(fresh[0].names or ()) <= set(names)
+    for reused in (np.concatenate([new, tuning[3:4]]), Events.from_dense(np.concatenate([new, tuning[3:4]]))):
+        decisions = decide_early(engine, calibrated, reused).decisions
+        assert "1 of the 11" in decisions.reuse
+        with pytest.raises(ag.InputError, match="tuning"):
+            ag.evaluate(decisions, np.zeros(11, np.int64))
+    with pytest.raises(ag.InputError, match="ensemble abc"):
+        decide_early(engine, calibrated, new, ensemble_digest="def")
+    assert len(decide_early(engine, calibrated, new, ensemble_digest="def", any_members=True).decisions) == 10
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_sparse_inputs_give_what_dense_inputs_give(name: str) -> None:
+    engine = ENGINES[name](network("fully-connected"))
+    inputs, labels = some_inputs(30)
+    events = Events.from_dense(inputs, labels, ("a", "b", "c", "d"))
+    dense, sparse = score(engine, inputs, labels), score(engine, events)
+    np.testing.assert_array_equal(sparse.log_confidence, dense.log_confidence)
+    assert sparse.labels is not None and sparse.ids is not None and dense.ids is not None
+    np.testing.assert_array_equal(sparse.labels, labels)
+    np.testing.assert_array_equal(sparse.ids, dense.ids)
+    assert sparse.classes == ("a", "b", "c", "d") and sparse.times == EVERY and sparse.engine == name
+    calibrated = RULES["AgreeStop"].calibrate(sparse)
+    np.testing.assert_array_equal(
+        decide_early(engine, calibrated, events, 7).decisions.sets, decide_early(engine, calibrated, inputs).decisions.sets
+    )
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_inputs_may_have_one_axis_and_images_are_held(name: str) -> None:
+    settings = FullyConnected((12,), CLASSES, MEMBERS, (9,), Neuron(threshold=0.3), real_input=True)
+    engine = ENGINES[name](SpikingNetwork(settings, torch.Generator().manual_seed(1), deviation=0.6).eval())
+    rng = np.random.default_rng(0)
+    images, labels = rng.random((40, 1, 12), dtype=np.float32), rng.integers(CLASSES, size=40)
+    held = score(engine, images, labels, steps=STEPS)
+    repeated = score(engine, np.repeat(images, STEPS, axis=1), labels)
+    np.testing.assert_array_equal(held.log_confidence, repeated.log_confidence)
+    calibrated = ag.AgreeStop(0.5, EVERY, 2).calibrate(held)
+    np.testing.assert_array_equal(decide_early(engine, calibrated, images).decisions.stop_index, calibrated.decide(held).stop_index)
+
+
+class Recurrent(torch.nn.Module):  # type: ignore[name-defined, misc]
+    """A recurrent module with logits, or with spikes where they are above 0."""
+
+    def __init__(self, spikes: bool) -> None:
+        super().__init__()
+        self.inner, self.outer, self.spikes = torch.nn.GRUCell(32, 8), torch.nn.Linear(8, CLASSES), spikes
+
+    def forward(self, x: Any, state: Any) -> Any:
+        state = self.inner(x.flatten(1), state)
+        logits = 4 * self.outer(state)
+        return (logits > 0).float() if self.spikes else logits, state
+
+
+def modules(output: str) -> ModuleMembers:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        return ModuleMembers([Recurrent(output == "spikes") for _ in range(MEMBERS)], output)
+
+
+@pytest.mark.parametrize("output", ("logits", "spikes"))
+@pytest.mark.parametrize("label", ("AgreeStop", "simultaneous", "stop-aware"))
+def test_own_modules_stop_early(label: str, output: str) -> None:
+    engine = Dense(modules(output))
+    inputs, labels = some_inputs(90)
+    scores = score(engine, inputs, labels)
+    outputs = run_to_end(engine, inputs)
+    assert outputs.dtype == (bool if output == "spikes" else np.float32) and outputs.shape == (90, STEPS, MEMBERS, CLASSES)
+    evidence = np.cumsum(outputs, axis=1) if output == "spikes" else outputs
+    np.testing.assert_array_equal(scores.log_confidence, ag.log_confidence(evidence))
+    calibrated = replace(RULES[label], target=0.5).calibrate(scores.rows(slice(0, 50)))  # type: ignore[type-var]
+    expected = calibrated.decide(scores.rows(slice(50, 90)))
+    run = decide_early(engine, calibrated, inputs[50:], batch_size=13, chunk=5)
+    np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+    np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+    assert engine.output == output and len(np.unique(run.computed)) > 1
+    with pytest.raises(ag.InputError, match="own modules cannot be counted"):
+        run_counted(engine, inputs)
+
+
+def test_draws_for_an_input_follow_from_its_number_alone() -> None:
+    posterior = Posterior(CONFIGS["fully-connected"], torch.Generator().manual_seed(0), 0.5).eval()
+    inputs, labels = np.repeat(some_inputs(1)[0], 6, axis=0), np.zeros(6, np.int64)
+    engine = FreshMembers(posterior, (3,))
+    whole = run_to_end(engine, inputs)
+    assert (whole[0] != whole[1]).any(), "all inputs were given the same members"
+    np.testing.assert_array_equal(run_to_end(engine, inputs, batch_size=4), whole)  # also: a second call draws the same
+    np.testing.assert_array_equal(engine.begin(inputs[:1], first=4).advance(STEPS)[0], whole[4])
+    run = run_counted(engine, inputs, batch_size=2)
+    np.testing.assert_array_equal(run.spikes, whole)
+    np.testing.assert_array_equal(run.operations.emitted[4], run_counted(engine.draw(4), inputs[:1]).operations.emitted[0])
+    calibrated = ag.DCSNN(0.5, EVERY, 2).calibrate(ag.log_confidence(np.cumsum(whole, axis=1)), labels)
+    expected = calibrated.decide(ag.log_confidence(np.cumsum(whole, axis=1)))
+    np.testing.assert_array_equal(decide_early(engine, calibrated, inputs, 4, 5).decisions.stop_index, expected.stop_index)
+    for number in (0, 5):
+        live = engine.live(number)
+        counts = [live.push(frame=frame) for frame in inputs[0]]
+        np.testing.assert_array_equal(counts[-1], whole[number].sum(axis=0))

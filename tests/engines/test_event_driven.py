@@ -162,6 +162,25 @@ def test_any_convolution_gives_the_spikes_of_the_dense_engine(
     assert np.array_equal(spikes_of(network, inputs), run_dense(network, inputs).spikes)
 
 
+@exactly
+@pytest.mark.parametrize("real", (False, True))
+@every_network
+def test_operations_are_counted_as_on_the_dense_engine(name: str, real: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a call is computed in several blocks of rows and steps."""
+    config, gains = CONFIGS[name]
+    network = network_of(replace(config, real_input=real), gains, unit=2**-6)
+    inputs: NDArray[Any] = frames(network)
+    if real:
+        inputs = inputs * np.random.default_rng(1).integers(-4, 5, inputs.shape) / np.float32(4)
+    expected = run_dense(network, inputs)
+    for pairs in (8192, 50):
+        monkeypatch.setattr("agreestop.engines.event_driven.engine.BLOCK_PAIRS", pairs)
+        run = run_counted(EventDriven(network, threads=2), inputs, batch_size=4)
+        assert np.array_equal(run.spikes, expected.spikes) and run.operations.emitted.any()
+        for kind in ("emitted", "accumulates", "multiplies"):
+            assert np.array_equal(getattr(run.operations, kind), getattr(expected.operations, kind)), kind
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 @every_network
 def test_chunks_threads_dropped_rows_and_the_stream_change_nothing(name: str, precision: str) -> None:

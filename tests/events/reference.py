@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from agreestop.common.arrays import Booleans, Floats
+from agreestop.common import Booleans, Floats
 from agreestop.events.camera.simulator import Sensor
 from agreestop.events.camera.streams import Purpose
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agreestop.common.errors import InputError
-from agreestop.events.camera.paths import circular_path
-from agreestop.events.camera.simulator import Sensor, move_images, simulate_events
+from agreestop.common import InputError
+from agreestop.events.camera.simulator import Sensor, circular_path, move_images, simulate_events
 from agreestop.events.data import EventData
 from tests.decide.strategies import assert_one_sentence
 

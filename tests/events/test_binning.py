@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.events import binning
 from agreestop.events.binning import bin_events
 from agreestop.events.data import EventData

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.events import container
 from agreestop.events.container import Events, dense_rows, input_ids, input_shape
 from tests.decide.strategies import assert_one_sentence

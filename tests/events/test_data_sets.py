@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.events.camera.gestures import GESTURES
 from agreestop.events.data import EventData, EventSplits
-from agreestop.events.datasets import catalogue, cifar10, digits, dvs_gesture, mnist_dvs, n_mnist
-from agreestop.events.datasets.braille import load_braille, load_spike_trains
+from agreestop.events.datasets import catalogue, cifar10, dvs_gesture, mnist_dvs, moving_digits, n_mnist
+from agreestop.events.datasets.braille import load_braille
 from agreestop.events.datasets.cifar10 import load_cifar10
 from agreestop.events.datasets.dvs_gesture import load_dvs_gesture
 from agreestop.events.datasets.mnist_dvs import load_mnist_dvs
@@ -134,25 +134,26 @@ def test_spike_trains_keep_the_training_part_of_their_file(tmp_path: Path) -> No
     content: dict[str, Any] = {f"x_{part}": trains[rows] for part, rows in ends.items()}
     content |= {f"y_{part}": labels[rows] for part, rows in ends.items()}
     np.savez(path, allow_pickle=False, **content)
-    data = load_spike_trains(path)
+    data = load_braille(path, steps=None)
     assert sizes(data) == [16, 4, 10]
     assert data.pool.inputs.shape == (10, 8, 5) and data.pool.inputs.dtype == np.bool_
-    assert data.pool.name == "some, pool" and data.pool.classes == ("0", "1", "2")
+    assert data.pool.name == "braille, pool" and data.pool.classes[:3] == ("Space", "A", "E")
     known = {row.tobytes() for row in trains[:16].astype(bool)}
     assert {row.tobytes() for row in data.training.inputs} == known
     assert not known & {row.tobytes() for part in (data.tuning, data.pool) for row in part.inputs}
-    halved = load_spike_trains(path, steps=4)
+    halved = load_braille(path, steps=4)
     for row, joined in zip(data.pool.inputs, halved.pool.inputs, strict=True):
         np.testing.assert_array_equal(joined, row[0::2] | row[1::2])
-    assert sizes(load_spike_trains(path, sizes=(10, 3, 5))) == [10, 3, 5]
-    assert load_spike_trains(path, classes=("a", "b", "c")).pool.classes == ("a", "b", "c")
+    assert sizes(load_braille(path, steps=None, sizes=(10, 3, 5))) == [10, 3, 5]
+    np.savez(path, allow_pickle=False, **content | {"y_test": np.arange(7) + 1})
+    assert load_braille(path, steps=None).pool.classes == tuple("01234567")
 
 
 def test_spike_trains_without_a_division_are_drawn_from_all_rows(tmp_path: Path) -> None:
     trains = np.zeros((40, 6, 40), bool)
     trains[np.arange(40), :, np.arange(40)] = True
     np.savez(tmp_path / "all.npz", x=trains, y=np.arange(40) % 4, classes=np.array(["n", "e", "s", "w"]))
-    data = load_spike_trains(tmp_path / "all.npz", seed=1)
+    data = load_braille(tmp_path / "all.npz", steps=None, seed=1)
     assert sizes(data) == [24, 6, 10] and data.pool.classes == ("n", "e", "s", "w")
     numbers = [part.inputs[:, 0].argmax(1) for part in parts(data)]
     np.testing.assert_array_equal(np.sort(np.concatenate(numbers)), np.arange(40))
@@ -180,16 +181,16 @@ def test_spike_trains_without_a_division_are_drawn_from_all_rows(tmp_path: Path)
 def test_other_arrays_are_refused(content: dict[str, Any], steps: int | None, match: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "some.npz", allow_pickle=False, **content)
     with pytest.raises(InputError, match=match) as caught:
-        load_spike_trains(tmp_path / "some.npz", steps=steps)
+        load_braille(tmp_path / "some.npz", steps=steps)
     assert_one_sentence(str(caught.value).replace("some.npz", "some"))
 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", x=np.array([object()] * 3), y=np.zeros(3, int))
     with pytest.raises(InputError, match=r"is not a whole .npz of plain arrays"):
-        load_spike_trains(tmp_path / "objects.npz")
+        load_braille(tmp_path / "objects.npz")
     with pytest.raises(InputError, match=r"there is no file .*nowhere.npz"):
-        load_spike_trains(tmp_path / "nowhere.npz")
+        load_braille(tmp_path / "nowhere.npz")
 
 
 def test_the_real_braille_letters_make_a_pool_of_300() -> None:
@@ -407,7 +408,7 @@ def test_every_record_is_complete_and_simulated_ones_say_so() -> None:
         assert entry.simulated == ("simulated" in entry.what) == (entry.name in ("digits", "mnist-dvs-sim", "gesture-sim"))
         assert entry.simulated or (entry.address or "").startswith("http")
         assert all(len(md5) == 32 for md5 in entry.archives.values())
-    assert catalogue.find("digits").sizes == (digits.TRAINING, digits.TUNING, 1_797 - digits.TRAINING - digits.TUNING)
+    assert catalogue.find("digits").sizes == (moving_digits.TRAINING, moving_digits.TUNING, 597)
     assert sum(catalogue.find("dvs-gesture").sizes[:2]) == dvs_gesture.COMPLETE[0]
 
 
@@ -522,4 +523,4 @@ def test_loading_reports_its_progress_from_the_start(tmp_path: Path, monkeypatch
     assert list(dict(reports)) == ["n-mnist: training", "n-mnist: tuning", "n-mnist: pool", "n-mnist"]
     gestures: list[float] = []
     catalogue.load("gesture-sim", sizes=(5, 1, 1), steps=2, cache=False, progress=lambda what, share: gestures.append(share))
-    assert gestures[:3] == [0.0, 4 / 7, 5 / 7] and gestures[-1] == 1.0
+    assert gestures[:3] == [0.0, 1 / 7, 2 / 7] and gestures[-1] == 1.0

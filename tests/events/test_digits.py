@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agreestop.common.arrays import Floats
-from agreestop.common.errors import InputError
+from agreestop.common import Floats, InputError
 from agreestop.events.camera.simulator import Sensor
 from agreestop.events.data import EventData, EventSplits
-from agreestop.events.datasets.digits import RADIUS, SCALE, SENSOR, SIZE, simulate_digits
+from agreestop.events.datasets.moving_digits import DIGITS, SENSOR, simulate_digits
 from tests.decide.strategies import assert_one_sentence
 
 
@@ -124,7 +123,7 @@ def test_a_missing_scikit_learn_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_pixel_of_a_digit_stays_in_view() -> None:
-    assert 3.5 * SCALE + RADIUS[1] <= (SIZE[0] - 1) / 2
+    assert 3.5 * DIGITS.scale + np.max(DIGITS.radius) <= (DIGITS.size[0] - 1) / 2
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.events.container import Events
 from agreestop.events.data import EventData
 from agreestop.events.files import load, load_events, save_events

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agreestop.common.arrays import Floats
-from agreestop.common.errors import InputError
+from agreestop.common import Floats, InputError
 from agreestop.events.camera.gestures import (
     ARM_REST,
     GESTURES,

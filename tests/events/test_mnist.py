@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agreestop.common.errors import InputError
-from agreestop.events.datasets.mnist_dvs_sim import simulate_mnist
+from agreestop.common import InputError
+from agreestop.events.datasets.moving_digits import simulate_mnist
 
 
 def write(path: Path, array: NDArray[Any]) -> None:

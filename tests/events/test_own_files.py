@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.events.container import Events, input_ids
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.datasets.own_files import load_files

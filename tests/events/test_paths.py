@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agreestop.common.arrays import Floats
-from agreestop.events.camera.paths import circular_path
+from agreestop.common import Floats
+from agreestop.events.camera.simulator import circular_path
 
 
 def lengths(path: Floats) -> Floats:

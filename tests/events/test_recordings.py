@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.events.binning import bin_events
 from agreestop.events.formats import aedat2, aedat3
 from agreestop.events.formats.aedat2 import read_aedat2, write_aedat2

@@ -1,4 +1,4 @@
-"""Tests of the spiking networks; skipped as a whole where torch is missing."""
+"""Tests of the spiking networks. All are skipped if torch is not installed."""
 
 import pytest
 

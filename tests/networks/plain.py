@@ -1,4 +1,4 @@
-"""What the networks are held against: the neuron as an explicit convolution, and as a plain loop under autograd."""
+"""References for the tests: the neuron as an explicit convolution, and as a plain loop under autograd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.decide.strategies import assert_one_sentence
 
 
 def refused(call: Callable[[], object], match: str) -> None:
-    """The call is refused with one sentence that matches."""
+    """Check that the call raises an InputError whose message is one sentence and matches."""
     with pytest.raises(InputError, match=match) as caught:
         call()
     assert_one_sentence(str(caught.value))
@@ -64,7 +64,7 @@ def plain_loop(currents: Tensor, state: SRMState, p: SRMParameters) -> tuple[Ten
 
 
 def convolution(currents: Tensor, kernel: Tensor, refractory_time: float, threshold: float) -> Tensor:
-    """Spikes of the neuron from the sums over the past, written out; `kernel[n]` is ε(n + 1)."""
+    """Spikes of the neuron from explicit sums over the past; `kernel[n]` is ε(n + 1)."""
     spikes = torch.zeros_like(currents)
     for t in range(len(currents)):
         u = torch.zeros_like(currents[0])

@@ -1,4 +1,4 @@
-"""The three architectures: shapes, state, members, permutations, supplied weights, and the account of what they did."""
+"""The architectures: shapes, state, members, permutations, supplied weights, and the counts of operations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ every_architecture = pytest.mark.parametrize("config", CONFIGS.values(), ids=CON
 
 
 def network_of(config: Architecture, seed: int = 0) -> SpikingNetwork:
-    """A network in evaluation, with statistics and gains of its batch norms that are not all alike."""
+    """A network in evaluation mode whose batch norms have different statistics and gains."""
     network = SpikingNetwork(config, generator(seed))
     draws = generator(seed + 100)
     with torch.no_grad():
@@ -77,7 +77,7 @@ def test_the_same_generator_gives_the_same_network(config: Architecture) -> None
 
 
 @every_architecture
-def test_permuting_the_batch_permutes_the_answers(config: Architecture) -> None:
+def test_permuting_the_batch_permutes_the_outputs(config: Architecture) -> None:
     network, order = network_of(config), torch.tensor([2, 0, 1])
     spikes, state = network(frames())
     permuted, permuted_state = network(frames()[:, order])
@@ -86,20 +86,20 @@ def test_permuting_the_batch_permutes_the_answers(config: Architecture) -> None:
 
 
 @every_architecture
-def test_members_together_are_members_alone(config: Architecture) -> None:
+def test_each_member_equals_a_network_with_one_member(config: Architecture) -> None:
     together = network_of(config)
     spikes, _ = together(frames())
     own, _ = together(torch.stack([frames(), frames(seed=6)], 1))
     assert not torch.equal(spikes[:, 0], spikes[:, 1])
     for k in range(2):
-        alone = SpikingNetwork(replace(config, members=1), generator()).eval()
-        alone.load_state_dict({name: value[k : k + 1] for name, value in together.state_dict().items()})
-        assert_same(alone(frames())[0], spikes[:, k : k + 1])
-        assert_same(alone(frames(seed=5 + k))[0], own[:, k : k + 1])
+        single = SpikingNetwork(replace(config, members=1), generator()).eval()
+        single.load_state_dict({name: value[k : k + 1] for name, value in together.state_dict().items()})
+        assert_same(single(frames())[0], spikes[:, k : k + 1])
+        assert_same(single(frames(seed=5 + k))[0], own[:, k : k + 1])
 
 
 @every_architecture
-def test_a_sequence_in_chunks_is_the_sequence_whole(config: Architecture) -> None:
+def test_a_sequence_in_chunks_gives_the_same_as_the_whole(config: Architecture) -> None:
     network = network_of(config)
     whole, end, done = network(frames(), activity=True)
     state, parts, counts = None, [], []
@@ -114,7 +114,7 @@ def test_a_sequence_in_chunks_is_the_sequence_whole(config: Architecture) -> Non
 
 
 @every_architecture
-def test_inputs_that_are_done_may_be_dropped(config: Architecture) -> None:
+def test_inputs_can_be_dropped(config: Architecture) -> None:
     network, keep = network_of(config), torch.tensor([2, 0])
     whole, _ = network(frames())
     _, state = network(frames()[:2])
@@ -124,7 +124,7 @@ def test_inputs_that_are_done_may_be_dropped(config: Architecture) -> None:
 
 @every_architecture
 @pytest.mark.parametrize("training", [True, False])
-def test_an_image_held_still_is_that_image_repeated(config: Architecture, training: bool) -> None:
+def test_a_held_image_equals_the_repeated_image(config: Architecture, training: bool) -> None:
     network = network_of(config).train(training)
     image = torch.rand(1, 3, 2, 8, 8, generator=generator(2))
     held, state = network(image, steps=5)
@@ -152,7 +152,7 @@ def test_gradients_reach_every_weight(config: BuiltIn) -> None:
 
 @every_architecture
 def test_supplied_weights_are_used_and_gradients_reach_them(config: Architecture) -> None:
-    """As variational inference needs: weights = mean + deviation · noise, one draw for the whole sequence."""
+    """Variational inference needs this: weights = mean + deviation · noise, with one draw for the whole sequence."""
     network, other = network_of(config), network_of(config, seed=1)
     means = {name: value.detach().clone().requires_grad_() for name, value in other.named_parameters()}
     deviations = {name: torch.full_like(value, 1e-8).requires_grad_() for name, value in means.items()}
@@ -170,7 +170,7 @@ def test_supplied_weights_are_used_and_gradients_reach_them(config: Architecture
     assert len(state.layers) == len(network.layers)
 
 
-def test_the_account_of_a_fully_connected_network() -> None:
+def test_operations_of_a_fully_connected_network() -> None:
     network = network_of(CONFIGS["fully-connected"])
     spikes, _, done = network(frames(), activity=True)
     x = frames().flatten(2)
@@ -183,7 +183,7 @@ def test_the_account_of_a_fully_connected_network() -> None:
     assert not done.multiplies.any()
 
 
-def test_the_account_of_a_real_valued_image_held_still() -> None:
+def test_operations_of_a_held_real_valued_image() -> None:
     network = network_of(replace(CONFIGS["fully-connected"], real_input=True))
     image = torch.rand(1, 3, 2, 8, 8, generator=generator(2)) + 0.1
     _, _, done = network(image, steps=4, activity=True)
@@ -192,8 +192,8 @@ def test_the_account_of_a_real_valued_image_held_still() -> None:
     assert torch.equal(done.accumulates[1], 3 * done.spikes[0])
 
 
-def test_the_account_of_a_residual_network_counts_shortcuts_and_the_average() -> None:
-    """A convolution of ones adds up one for each synapse that a spike reaches."""
+def test_operations_of_a_residual_network_include_shortcuts_and_the_average() -> None:
+    """A convolution with weights of one counts each synapse that a spike reaches."""
     network = network_of(CONFIGS["resnet18"])
     seen: list[Tensor] = []
 
@@ -219,7 +219,7 @@ def test_the_account_of_a_residual_network_counts_shortcuts_and_the_average() ->
     assert torch.equal(done.accumulates[6], reached(seen[5], 6, 3, 1) + reached(seen[4], 6, 1, 2))
 
 
-def test_the_account_of_a_convolutional_network_counts_what_passes_the_pool() -> None:
+def test_operations_of_a_convolutional_network_count_spikes_after_the_pool() -> None:
     _, _, done = network_of(CONFIGS["convolutional"])(frames(), activity=True)
     assert done.spikes.shape[0] == 4
     assert bool((done.accumulates[2] <= 7 * done.spikes[1]).all()) and done.accumulates[2].sum() > 0
@@ -228,7 +228,7 @@ def test_the_account_of_a_convolutional_network_counts_what_passes_the_pool() ->
 
 @every_architecture
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_other_types_run(config: Architecture, dtype: torch.dtype) -> None:
+def test_other_dtypes_run(config: Architecture, dtype: torch.dtype) -> None:
     network = SpikingNetwork(config, generator()).to(dtype)
     spikes, _ = network(frames().to(dtype))
     spikes.sum().backward()
@@ -237,7 +237,7 @@ def test_other_types_run(config: Architecture, dtype: torch.dtype) -> None:
 
 
 def test_a_small_network_learns() -> None:
-    """Two halves of the input that fire at different rates are told apart after a few steps."""
+    """The network learns in a few steps which half of the input fires at a higher rate."""
     network = SpikingNetwork(FullyConnected((20,), 2, members=3, hidden=(16,)), generator())
     labels = torch.arange(40) % 2
     rates = torch.where((torch.arange(20) < 10) == (labels[:, None] == 0), 0.4, 0.1)

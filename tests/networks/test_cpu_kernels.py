@@ -41,7 +41,7 @@ SHAPES = [
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
-    """Sets the number of threads, and makes every work worth one."""
+    """Set the number of threads, and use all of them for any amount of work."""
     before = torch.get_num_threads()
     for module in (cpu_srm, cpu_sparse):
         monkeypatch.setattr(module, "WORTH_A_THREAD", 1)
@@ -50,7 +50,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
 
 
 def stored(values: Tensor, order: tuple[int, ...]) -> Tensor:
-    """The same values, with that order of the axes in memory."""
+    """The same values with this order of the axes in memory."""
     return values.permute(order).contiguous().permute([order.index(axis) for axis in range(values.ndim)])
 
 
@@ -72,7 +72,7 @@ def unfused(currents: Tensor, state: SRMState | None, parameters: SRMParameters)
 
 
 def parameters_of(members: int, steps: Tensor, name: str = "arctan", learned: bool = False) -> SRMParameters:
-    """A little different in each member."""
+    """Constants that differ slightly between members."""
     module = SRM(members, Neuron(threshold=0.8, surrogate=Surrogate(name), learned=learned))
     shift = torch.linspace(-0.1, 0.1, members) if members > 1 else torch.zeros(1)
     for value in module.state_dict().values():
@@ -97,7 +97,7 @@ def start_of(currents: Tensor) -> SRMState:
 
 
 def close(one: Tensor, other: Tensor, tolerance: float = 2e-6) -> None:
-    """To within float32, counted from the largest."""
+    """Check equality up to float32 precision relative to the largest value."""
     torch.testing.assert_close(one, other, rtol=10 * tolerance, atol=tolerance * max(1.0, other.abs().max().item()))
 
 
@@ -107,14 +107,14 @@ def close(one: Tensor, other: Tensor, tolerance: float = 2e-6) -> None:
 @same_roundings
 @pytest.mark.parametrize("name", SLOPES)
 @pytest.mark.parametrize(("shape", "order"), SHAPES)
-def test_spikes_state_and_gradients_are_those_without_fusion(shape: tuple[int, ...], order: tuple[int, ...], name: str) -> None:
+def test_spikes_state_and_gradients_equal_those_step_by_step(shape: tuple[int, ...], order: tuple[int, ...], name: str) -> None:
     currents = stored(normal(*shape) + 0.2, order)
     parameters = parameters_of(shape[1] if len(shape) > 2 else 1, currents, name)
     for start in (None, start_of(currents)):
         found, expected = (run(operator, currents, start, parameters) for operator in (fused, unfused))
         assert len(currents) == 1 or 0.05 < found[0].mean() < 0.95
-        for place, (one, other) in enumerate(zip(found, expected, strict=True)):
-            if name == "sigmoid" and place > 3:
+        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+            if name == "sigmoid" and index > 3:
                 close(one, other)
             else:
                 torch.testing.assert_close(one, other, rtol=0, atol=0)
@@ -122,8 +122,8 @@ def test_spikes_state_and_gradients_are_those_without_fusion(shape: tuple[int, .
 
 @pytest.mark.parametrize("name", SLOPES)
 @pytest.mark.parametrize("order", [MEMBERS_OUTERMOST, BATCH_OUTSIDE])
-def test_gradients_are_those_of_a_plain_loop_in_double_precision(order: tuple[int, ...], name: str) -> None:
-    """Currents, state, decays and threshold; at these seeds no potential is so near its threshold that float32 moves a spike."""
+def test_gradients_equal_those_of_a_plain_loop_in_double_precision(order: tuple[int, ...], name: str) -> None:
+    """Gradients in currents, state, decays and threshold. With these seeds no potential is within float32 rounding of its threshold."""
     currents = stored(normal(20, 3, 5, 30, seed=1) + 0.2, order)
     results = []
     for operator, dtype in ((fused, torch.float32), (unfused, torch.float32), (plain_loop, torch.float64)):
@@ -141,7 +141,7 @@ def test_gradients_are_those_of_a_plain_loop_in_double_precision(order: tuple[in
 
 
 @same_roundings
-def test_constants_that_all_neurons_share_and_some_that_each_member_has() -> None:
+def test_shared_constants_together_with_constants_per_member() -> None:
     currents = normal(20, 3, 4, 5) + 0.2
     for names in ((), ("threshold",), ("membrane_decay", "refractory_decay")):
         results = []
@@ -157,7 +157,7 @@ def test_constants_that_all_neurons_share_and_some_that_each_member_has() -> Non
 
 
 @same_roundings
-def test_one_step_held_over_time_and_gradients_that_repeat() -> None:
+def test_expanded_currents_and_expanded_gradients() -> None:
     step = stored(normal(1, 3, 4, 10), BATCH_OUTSIDE)
     parameters = parameters_of(3, step)
     found = []
@@ -171,7 +171,7 @@ def test_one_step_held_over_time_and_gradients_that_repeat() -> None:
 
 
 @same_roundings
-def test_a_sequence_in_chunks_is_the_sequence_whole() -> None:
+def test_a_sequence_in_chunks_gives_the_same_as_the_whole() -> None:
     currents = stored(normal(20, 2, 3, 50), MEMBERS_OUTERMOST)
     parameters = parameters_of(2, currents)
     whole, end = fused(currents, None, parameters)
@@ -184,7 +184,7 @@ def test_a_sequence_in_chunks_is_the_sequence_whole() -> None:
     torch.testing.assert_close(tuple(state), tuple(end), rtol=0, atol=0)
 
 
-def test_spikes_lie_in_memory_as_the_currents() -> None:
+def test_spikes_have_the_memory_order_of_the_currents() -> None:
     for order in (MEMBERS_OUTERMOST, BATCH_OUTSIDE):
         currents = stored(normal(5, 2, 3, 4), order)
         spikes, state = fused(currents, None, parameters_of(2, currents))
@@ -192,7 +192,7 @@ def test_spikes_lie_in_memory_as_the_currents() -> None:
         assert all(value.is_contiguous() == (order == MEMBERS_OUTERMOST) for value in state)
 
 
-def test_neurons_are_the_same_on_one_thread_and_two_and_again(threads: Callable[[int], None]) -> None:
+def test_results_do_not_depend_on_the_number_of_threads(threads: Callable[[int], None]) -> None:
     currents = stored(normal(30, 3, 4, 100), MEMBERS_OUTERMOST)
     results = []
     for count in (1, 2, 2, 3):
@@ -204,8 +204,8 @@ def test_neurons_are_the_same_on_one_thread_and_two_and_again(threads: Callable[
         torch.testing.assert_close(results[0], other, rtol=0, atol=0)
 
 
-def test_the_exponential_of_the_sigmoid_slope_is_right_far_out() -> None:
-    """The slope is the gradient of one step from rest with an impulse for a kernel; 0 ≤ |k v| ≤ 90."""
+def test_the_exponential_of_the_sigmoid_slope_is_exact_for_large_arguments() -> None:
+    """The slope is the gradient of one step from a zero state with an impulse as kernel; 0 ≤ |k v| ≤ 90."""
     v = torch.linspace(-22.5, 22.5, 2001)
     zero, one = torch.full((), 1e-30), torch.ones(())
     currents = (v + 1).view(1, 1, -1).requires_grad_()
@@ -215,7 +215,7 @@ def test_the_exponential_of_the_sigmoid_slope_is_right_far_out() -> None:
     torch.testing.assert_close(found.double(), 4 * torch.sigmoid(x) * torch.sigmoid(-x), rtol=2e-6, atol=1e-37)
 
 
-def test_what_the_operators_do_not_take() -> None:
+def test_unsupported_inputs_are_left_to_pytorch() -> None:
     currents = normal(8, 3, 4, 5)
     constants = constants_of(parameters_of(3, currents))
     assert cpu_srm.can_run(currents, None, constants)
@@ -236,14 +236,14 @@ def test_what_the_operators_do_not_take() -> None:
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """As `MemberLinear` has it without this operator."""
+    """The product of `MemberLinear` without this operator."""
     members, inputs, outputs = weight.shape
     rows = x.reshape(1, -1, inputs).expand(members, -1, -1) if x.ndim == 3 else x.transpose(0, 1).flatten(1, 2)
     return torch.bmm(rows, weight).view(members, len(x), x.shape[-2], outputs).transpose(0, 1)
 
 
 def sparse(x: Tensor, weight: Tensor) -> Tensor:
-    """However dense."""
+    """The sparse product for any density."""
     y = cpu_sparse.sparse_product(x, weight, max_density=1.0)
     assert y is not None
     return y
@@ -270,7 +270,7 @@ def values_of(*shape: int, rate: float, binary: bool) -> Tensor:
     ("members", "steps", "batch", "inputs", "outputs"),
     [(3, 5, 4, 70, 130), (1, 1, 1, 64, 64), (2, 3, 2, 5, 3), (6, 4, 3, 129, 10), (2, 2, 2, 1, 33)],
 )
-def test_the_product_is_that_of_torch(
+def test_the_product_equals_that_of_torch(
     members: int, steps: int, batch: int, inputs: int, outputs: int, rate: float, binary: bool, threads: Callable[[int], None]
 ) -> None:
     threads(2)
@@ -293,7 +293,7 @@ def test_rows_inputs_and_members_without_a_spike() -> None:
     assert not found[0][1].any() and not found[1][2].any() and not found[1][:, 5:70].any()
 
 
-def test_only_what_is_not_zero_is_listed_and_a_dense_input_is_left_to_torch() -> None:
+def test_only_nonzero_entries_are_listed_and_a_dense_input_is_left_to_torch() -> None:
     x = torch.zeros(2, 3, 70)
     x[0, 1, [3, 66]], x[1, 2, 69], x[1, 0, 4] = torch.tensor([2.0, math.nan]), -1.0, -0.0
     active = cpu_sparse.Active.of(x, max_density=1.0)
@@ -307,7 +307,7 @@ def test_only_what_is_not_zero_is_listed_and_a_dense_input_is_left_to_torch() ->
     assert cpu_sparse.sparse_product(random_spikes(4, 3, 50, rate=0.5), normal(2, 50, 4)) is None
 
 
-def test_a_sum_keeps_its_bits_on_one_thread_and_two_and_in_any_batch(threads: Callable[[int], None]) -> None:
+def test_a_sum_has_the_same_bits_for_any_number_of_threads_and_any_batch(threads: Callable[[int], None]) -> None:
     weight = normal(3, 90, 150)
     for x in (random_spikes(10, 4, 90, rate=0.1), random_spikes(10, 3, 4, 90, rate=0.1)):
         results = []

@@ -29,7 +29,7 @@ def test_linear_is_a_product_for_each_member() -> None:
         torch.testing.assert_close(layer(own)[:, k], own[:, k] @ layer.weight[k])
 
 
-def test_a_product_in_chunks_is_the_product() -> None:
+def test_a_product_in_chunks_equals_the_product() -> None:
     rows = torch.randn(3, 12, 5, generator=generator(1), dtype=torch.float64)
     weight = torch.randn(3, 5, 2, generator=generator(2), dtype=torch.float64).requires_grad_()
     whole, parts = torch.bmm(rows, weight), product_in_chunks(rows, weight, 4)
@@ -51,7 +51,7 @@ def test_convolution_is_one_for_each_member(size: int, stride: int) -> None:
 
 @pytest.mark.parametrize(("size", "stride"), [(3, 1), (3, 2), (1, 2)])
 def test_convolution_counts_the_synapses_that_spikes_reach(size: int, stride: int) -> None:
-    """A convolution of ones with ones adds up one for each synapse."""
+    """A convolution with weights of one counts each synapse."""
     layer = MemberConv2d(2, 3, 4, size, stride)
     with torch.no_grad():
         layer.weight.fill_(1)
@@ -76,7 +76,7 @@ def test_batch_norm_is_one_for_each_member(training: bool) -> None:
         torch.testing.assert_close(layer.running_var[k], one.running_var)
 
 
-def test_default_weights_are_those_of_torch_in_distribution() -> None:
+def test_default_weights_have_the_distribution_of_torch() -> None:
     layer = MemberLinear(4, 100, 50)
     drawn(layer)
     bound = nn.Linear(100, 50).weight.abs().max().item()
@@ -88,7 +88,7 @@ def test_default_weights_are_those_of_torch_in_distribution() -> None:
     assert abs(wide.weight.mean().item()) < 5 * 0.03 / wide.weight.numel() ** 0.5
 
 
-def test_weights_follow_from_the_generator_and_small_ensembles_from_large_ones() -> None:
+def test_the_generator_determines_the_weights_and_a_small_ensemble_is_part_of_a_large_one() -> None:
     def network(members: int, seed: int) -> nn.Module:
         return drawn(nn.Sequential(MemberLinear(members, 5, 4), MemberConv2d(members, 2, 3)), seed)
 

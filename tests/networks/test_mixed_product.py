@@ -1,4 +1,4 @@
-"""Weights in two parts of float16 are the weights themselves, to one in the last place, and products with spikes those of float32."""
+"""Two float16 parts hold a weight up to its last bit, and products with spikes equal those in float32."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_kernel_splits_without_loss() -> None:
     assert torch.equal(joined(scaled), joined(split(values.to(DEVICE), 2.0**SHIFT)))
 
 
-def test_layers_take_spikes_in_float16() -> None:
+def test_layers_accept_float16_spikes() -> None:
     spikes = (torch.rand(4, 3, 20, generator=generator(3)) < 0.3).float()
     linear = MemberLinear(2, 20, 7)
     draw_weights(linear, generator())
@@ -68,7 +68,7 @@ def test_layers_take_spikes_in_float16() -> None:
 
 @pytest.fixture
 def summed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU sums no float16 into float32."""
+    """A CPU has no float16 product with a float32 result."""
     plain = torch.bmm
     if DEVICE == "cpu":
         monkeypatch.setattr(torch, "bmm", lambda x, y, out_dtype=None: plain(x.float(), y.float()))
@@ -76,18 +76,18 @@ def summed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("summed")
 @pytest.mark.parametrize("shared", [True, False])
-def test_products_are_those_of_float32(shared: bool) -> None:
+def test_products_equal_those_of_float32(shared: bool) -> None:
     x = (torch.rand(1 if shared else 3, 300, 200, generator=generator(5)) < 0.1).to(DEVICE)
     weight = (torch.randn(3, 200, 40, generator=generator(6)) * 0.05).to(DEVICE)
     exact = torch.bmm(x.double().expand(3, -1, -1), weight.double())
     assert float((mixed_product(x.half(), weight) - exact).abs().max()) < 1e-6
-    weight[0, 0, 0] = 1e6  # which float16 does not hold
+    weight[0, 0, 0] = 1e6  # too large for float16
     assert float((mixed_product(x.half(), weight) / torch.bmm(x.double().expand(3, -1, -1), weight.double()) - 1).abs().nanmean()) < 1e-5
 
 
 @pytest.mark.usefixtures("summed")
 @pytest.mark.parametrize("size", [1.0, 1e-12, 0.0])
-def test_gradients_are_those_of_float32(size: float) -> None:
+def test_gradients_equal_those_of_float32(size: float) -> None:
     x = (torch.rand(1, 300, 200, generator=generator(5)) < 0.1).to(DEVICE)
     weight = (torch.randn(3, 200, 40, generator=generator(6)) * 0.05).to(DEVICE).requires_grad_()
     found = mixed_product(x.half(), weight)
@@ -98,15 +98,15 @@ def test_gradients_are_those_of_float32(size: float) -> None:
 
 
 @ON_GPU
-def test_a_gpu_takes_them() -> None:
+def test_can_run_on_a_gpu() -> None:
     x, weight = torch.ones(1, 3, 4, dtype=torch.float16, device=DEVICE), torch.ones(2, 4, 5, device=DEVICE)
     assert can_run(x, weight)
     assert not can_run(x.requires_grad_(), weight)
 
 
 @pytest.mark.usefixtures("summed")
-def test_training_sees_the_weights_as_they_are() -> None:
-    """A recorded step changes weights without PyTorch taking note: what was kept of them must not be used then."""
+def test_training_uses_the_current_weights() -> None:
+    """A CUDA graph changes weights without a new version number, so cached parts must not be used in training."""
     x = (torch.rand(1, 6, 5, generator=generator(8)) < 0.5).half().to(DEVICE)
     weight = torch.randn(2, 5, 3, generator=generator(9)).to(DEVICE).requires_grad_()
     before = mixed_product(x, weight).detach()
@@ -114,5 +114,5 @@ def test_training_sees_the_weights_as_they_are() -> None:
     torch.testing.assert_close(mixed_product(x, weight).detach(), 2 * before)
     with torch.no_grad():
         kept = mixed_product(x, weight)
-        weight.add_(1)  # of which it does take note
+        weight.add_(1)  # this changes the version number
         assert not torch.equal(mixed_product(x, weight), kept)

@@ -1,4 +1,4 @@
-"""The SRM neuron: equal to its convolution, its gradients to those of a plain loop, and in chunks to itself whole."""
+"""The SRM neuron equals its convolution, its gradients equal those of a plain loop, and chunks equal the whole sequence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def constants(neuron: Neuron, dtype: torch.dtype = torch.float64) -> SRMParamete
 
 @pytest.mark.parametrize("normalise", ["peak", "sum"])
 @pytest.mark.parametrize(("membrane_time", "synapse_time"), TIMES)
-def test_the_recursion_is_the_convolution(membrane_time: float, synapse_time: float, normalise: str) -> None:
+def test_the_recursion_equals_the_convolution(membrane_time: float, synapse_time: float, normalise: str) -> None:
     neuron = Neuron(membrane_time, synapse_time, refractory_time=3.0, threshold=0.8, normalise=normalise)
     lags = torch.arange(1, 400, dtype=torch.float64)
     if membrane_time == synapse_time:
@@ -52,8 +52,8 @@ def test_without_gradient_the_spikes_are_the_same() -> None:
 
 @pytest.mark.parametrize("name", SLOPES)
 @pytest.mark.parametrize(("membrane_time", "synapse_time"), TIMES)
-def test_gradients_are_those_of_the_plain_loop(name: str, membrane_time: float, synapse_time: float) -> None:
-    """In currents, state, decays and threshold, from a loss of spikes and of the state left behind; refractory path included."""
+def test_gradients_equal_those_of_the_plain_loop(name: str, membrane_time: float, synapse_time: float) -> None:
+    """Gradients in currents, state, decays and threshold, of a loss of spikes and final state; the refractory path is included."""
     base = constants(Neuron(membrane_time, synapse_time, threshold=0.7))
     start = [torch.rand(3, 4, 5, generator=generator(seed), dtype=torch.float64) for seed in range(3)]
     to_spikes = torch.randn(30, 3, 4, 5, generator=generator(7), dtype=torch.float64)
@@ -89,7 +89,7 @@ def test_gradients_do_not_depend_on_what_else_is_learned() -> None:
 
 
 def test_the_refractory_path_carries_gradient() -> None:
-    """A current whose only later effect is through its own spike still reaches the later spike: more firing now, less firing then."""
+    """A current that acts on later spikes only through its own spike still has a gradient there: more firing now means less later."""
     parameters = constants(Neuron(membrane_time=1e-3, synapse_time=1e-3, refractory_time=4.0, normalise="sum"))
     currents = torch.full((2, 1, 1), 1.2, dtype=torch.float64, requires_grad=True)
     spikes, _ = srm(currents, None, parameters)
@@ -97,7 +97,7 @@ def test_the_refractory_path_carries_gradient() -> None:
 
 
 @pytest.mark.parametrize("cuts", [(1,), (7, 8), (1, 2, 3, 15)])
-def test_a_sequence_in_chunks_is_the_sequence_whole(cuts: tuple[int, ...]) -> None:
+def test_a_sequence_in_chunks_gives_the_same_as_the_whole(cuts: tuple[int, ...]) -> None:
     currents = currents_of(20, 2, 3, 4, dtype=torch.float32).requires_grad_()
     module = SRM(2, Neuron(learned=True))
     whole, end = module(currents)
@@ -125,7 +125,7 @@ def test_the_order_in_memory_does_not_matter(order: tuple[int, ...]) -> None:
     assert spikes.stride() == stored.stride()
 
 
-def test_one_current_held_over_time_is_that_current_repeated() -> None:
+def test_an_expanded_current_equals_the_repeated_current() -> None:
     step = currents_of(1, 2, 3, 4).transpose(1, 2)
     parameters = constants(Neuron(normalise="sum", threshold=0.1))
     found = []
@@ -145,7 +145,7 @@ def repeat(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_spikes_keep_the_type_of_the_currents_and_the_state_at_least_float32(dtype: torch.dtype) -> None:
+def test_spikes_have_the_dtype_of_the_currents_and_the_state_at_least_float32(dtype: torch.dtype) -> None:
     module = SRM(2, Neuron(learned=True)).to(dtype)
     currents = currents_of(10, 2, 3, 4, dtype=dtype).requires_grad_()
     spikes, state = module(currents)

@@ -60,17 +60,17 @@ def rearranged(r: float, K: int, points: int, rounds: int = 60) -> Floats:
     rng = np.random.default_rng(K)
     grid = np.arange(1, points + 1) / points
     cells = increasing(grid, r)
-    places = np.stack([rng.permutation(points) for _ in range(K)])
+    positions = np.stack([rng.permutation(points) for _ in range(K)])
     for _ in range(rounds):
-        before = places.copy()
-        total = cells[places].sum(axis=0)
+        before = positions.copy()
+        total = cells[positions].sum(axis=0)
         for k in range(K):
-            others = total - cells[places[k]]
-            places[k, np.argsort(others)] = np.arange(points - 1, -1, -1)
-            total = others + cells[places[k]]
-        if (places == before).all():
+            others = total - cells[positions[k]]
+            positions[k, np.argsort(others)] = np.arange(points - 1, -1, -1)
+            total = others + cells[positions[k]]
+        if (positions == before).all():
             break
-    return grid[places.T]
+    return grid[positions.T]
 
 
 def reached(r: float, K: int, points: int = POINTS) -> float:

@@ -10,17 +10,17 @@ Monte Carlo (one-sided). Each repetition draws a fresh calibration set of n rows
 number, and repetitions are independent. A rule fails if their mean lies more than Z standard errors, between repetitions, under the target.
 Z is the normal quantile of 1e-4 / CHECKS: if the means were exactly normal, CHECKS checks would raise a false alarm with probability at
 most 1e-4 altogether. They are means of at least 400 numbers between 0 and 1, and the factor of ten up to the stated family-wise rate of
-1e-3 is room for their skewness. Where the exact coverage is known it is checked on both sides with the same Z. Training-conditional
+1e-3 allows for their skewness. Where the exact coverage is known it is checked on both sides with the same Z. Training-conditional
 promises are checked with exact binomial tails at 1e-4 / CHECKS. A test counts the checks. Seeds are fixed: the rate speaks of a change of
 seeds.
 
-Controls. Rules without a promise go through the very same checkers, and must fail: Fisher's combination of dependent members, prefix minima
+Controls. Rules without a promise go through the same checkers, and must fail: Fisher's combination of dependent members, prefix minima
 of sorted members, constants that are too small, Bonferroni without its M, a quantile without the (n + 1), a quantile per class in the
 stop-aware rule, a marginal rule asked for its coverage by class or given the calibration data.
 
 Worlds
     counted    small spike counts: heavy ties; members from independent to identical
-    misled     some inputs are told at once, some are confidently wrong at first, some tie in all classes until late
+    misled     some inputs are recognised at once, some are confidently wrong at first, some tie in all classes until late
     hunted     the label's loss is in its tail at exactly one checkpoint, and just there the other classes leave, so that the rule stops and
                misses wherever it can: with no ties the coverage is exactly what the calibration bought
     coupled    true labels' ranks under a worst coupling of the members, found by rearrangement
@@ -233,7 +233,7 @@ def coupled(r: float, members: int, allowed: int, rows: int, factor: float) -> t
 # ------------------------------------------------------------------------------------------------------------------- checkers
 
 Decider = Callable[[Integers, Integers, int], Booleans]
-"""Calibrate on some rows of a pool, decide on others, in repetition number so-and-so: which labels are held."""
+"""Calibrate on some rows of a pool, decide on others, in the repetition of that number: which labels are held."""
 
 
 def deciding(rule: Rule, pool: Pool, members: Callable[[int], Integers] | None = None) -> Decider:
@@ -326,7 +326,7 @@ def binomial_tail(count: int, trials: int, p: float) -> float:
 
 
 def shortfalls(decide: Decider, pool: Pool, setting: Setting, repeats: int = CONDITIONAL_REPEATS) -> int:
-    """Of so many calibration draws, those that cover too little of the whole pool: conditional coverage, with no error of its own."""
+    """How many calibration draws cover too little of the whole pool: this is the conditional coverage, without a sampling error."""
     everything = np.arange(len(pool))
     needed = Fraction(setting.target) * len(pool)
     return sum(int(decide(draw.calibration, everything, draw.number).sum()) < needed for draw in draws(pool, setting.n, 0, repeats, seed=3))
@@ -806,7 +806,7 @@ def test_control_quantile_without_the_correction_fails(setting: Setting) -> None
 
 
 def test_control_quantile_per_class_breaks_the_stop_aware_rule() -> None:
-    """Class 0 needs a high threshold; applied to class 0 alone, it stops inputs of class 1 at once, with class 0 as the answer."""
+    """Class 0 needs a high threshold; applied only to class 0, it stops inputs of class 1 at once, with class 0 as the answer."""
     setting = Setting(60, "0.8", 2, 1)
     rng = np.random.default_rng(0)
     labels = rng.integers(2, size=2000)

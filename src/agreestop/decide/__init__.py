@@ -1,1 +1,1 @@
-"""The decision layer: numpy alone, usable with any model's log-confidences."""
+"""The decision layer: it needs only numpy, and works with any model's log-confidences."""

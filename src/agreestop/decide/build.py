@@ -1,4 +1,4 @@
-"""Rules from plain words: the one place where the command line, the pipeline and the paper's figures build a rule.
+"""Rules from plain words: the command line, the pipeline and the paper's figures all build their rules here.
 
     build_rule("spikecp", "0.9", (20, 40, 60, 80), 3, pooling="p-values:45")
     build_rule("spikecp", 0.9, range(1, 81), 1, calibration="stop-aware")

@@ -130,7 +130,7 @@ class CalibratedRule:
         return "" if self.rule.tuned is None else self.rule.tuned.reuse_of(ids)
 
     def saw(self, scores_or_log_confidence: ScoresLike, labels: ArrayLike | None = None, times: Sequence[float] | None = None) -> bool:
-        """Whether these are the very rows that the rule was calibrated on, in any order."""
+        """Whether these are exactly the rows that the rule was calibrated on, in any order."""
         data = Examples.of(scores_or_log_confidence, labels, times)
         return _fingerprint(data, data.columns(self.checkpoints)) == self.fingerprint
 

@@ -1,4 +1,4 @@
-"""Rules that stop on confidence alone, for comparison: DC-SNN and SEENN-I. Neither has a guarantee.
+"""Rules that look only at the confidence, for comparison: DC-SNN and SEENN-I. Neither has a guarantee.
 
 stop at the first t with max_c f_c ≥ p_th, else at the last; answer the top I classes, lowest index on ties
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class DCSNN(Uncalibrated):
     target: Target
     checkpoints: Sequence[float]
     max_set_size: int
+    tuned: ClassVar[None] = None
     grid: Sequence[float] = GRID
 
     def __post_init__(self) -> None:
@@ -45,10 +47,6 @@ class DCSNN(Uncalibrated):
         if not grid or not all(0 < value <= 1 for value in grid) or list(grid) != sorted(set(grid)):
             raise InputError("grid must hold increasing confidences between 0 and 1, for example (0.5, 0.6, 0.7, 0.8, 0.9).")
         object.__setattr__(self, "grid", grid)
-
-    @property
-    def tuned(self) -> None:
-        return None
 
     def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         return Evidence(MODEL_AVERAGE.pool(log_confidence))
@@ -88,15 +86,12 @@ class SEENN(Uncalibrated):
     threshold: float
     checkpoints: Sequence[float]
     max_set_size: int
+    tuned: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         validate(self)
         if isinstance(self.threshold, bool) or not isinstance(self.threshold, (int, float)) or not 0 < self.threshold <= 1:
             raise InputError(f"threshold is {self.threshold!r}: give the confidence at which to stop, between 0 and 1.")
-
-    @property
-    def tuned(self) -> None:
-        return None
 
     def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         return Evidence(MODEL_AVERAGE.pool(log_confidence))

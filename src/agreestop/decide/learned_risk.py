@@ -101,10 +101,6 @@ class LearnedRisk:
     def tuned(self) -> TunedRows | None:
         return self.posterior.tuned
 
-    @property
-    def fitted_checkpoints(self) -> int:
-        return len(self.log_times)
-
     def check_size(self, max_set_size: int) -> None:
         if max_set_size != self.max_set_size:
             raise InputError(

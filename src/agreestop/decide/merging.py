@@ -49,19 +49,19 @@ def _factor(r: float, K: int, table: bool) -> float:
     if r >= K - 1:
         return K ** (1 / r)
     if r >= 1 / (K - 1):
-        return _simple_factor(r)
+        return simple_factor(r)
     if K == 2:
         return 2.0
     if not table:
         return _exact_factor(r, K)
     if r > -1:
-        return _simple_factor(r)
+        return simple_factor(r)
     if r == -1:
         return math.e * math.log(K)
     return r / (r + 1) * K ** (1 + 1 / r)
 
 
-def _simple_factor(r: float) -> float:
+def simple_factor(r: float) -> float:
     """(r+1)^(1/r), r > -1: valid for every K; e at r = 0 and 1 at r = ∞."""
     if r == math.inf:
         return 1.0
@@ -123,7 +123,7 @@ def merge_exchangeable(p: ArrayLike, r: float, axis: int = -1) -> Floats:
     r = as_prefix_exponent(r)
     array = np.moveaxis(_as_p_values(p, axis), axis, -1)
     prefixes = [generalized_mean(array[..., : m + 1], r) for m in range(array.shape[-1])]
-    return np.minimum(1.0, _simple_factor(r) * np.minimum.reduce(prefixes))
+    return np.minimum(1.0, simple_factor(r) * np.minimum.reduce(prefixes))
 
 
 def merge_randomized(p: ArrayLike, r: float, uniform: ArrayLike, axis: int = -1) -> Floats:
@@ -167,8 +167,3 @@ def as_randomized_exponent(r: float) -> float:
     if r not in (0.0, 1.0):
         raise InputError(f"r is {r}: randomised merging is known for r = 1 (mean) and r = 0 (geometric mean).")
     return r
-
-
-def prefix_factor(r: float) -> float:
-    """The constant of `merge_exchangeable`, the same for every prefix."""
-    return _simple_factor(as_prefix_exponent(r))

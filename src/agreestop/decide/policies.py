@@ -91,6 +91,13 @@ def run_policy(policy: Policy, evidence: Evidence, state: State, classes: int) -
     return run_checkpoints(judge, state, checkpoints, classes)
 
 
+class Stateless:
+    """The start of every policy that remembers nothing."""
+
+    def start(self, count: int, classes: int, first: int) -> State:
+        return State(count)
+
+
 def _small_sets(sets: Booleans, max_set_size: int, last: bool | Booleans) -> Booleans:
     return np.asarray((np.count_nonzero(sets, axis=1) <= max_set_size) | last)
 
@@ -105,14 +112,11 @@ def _fill_empty(sets: Booleans, scores: Floats) -> Booleans:
 
 @kept_in_files
 @dataclass(frozen=True, eq=False)
-class CheckpointThresholds:
+class CheckpointThresholds(Stateless):
     """Bonferroni: Γ_t = {c : S_t ≤ threshold_t}; `thresholds` is (M, 1), or (M, C) with one for each class."""
 
     thresholds: Floats
     max_set_size: int
-
-    def start(self, count: int, classes: int, first: int) -> State:
-        return State(count)
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
         sets = evidence.values <= self.thresholds[index]
@@ -121,14 +125,11 @@ class CheckpointThresholds:
 
 @kept_in_files
 @dataclass(frozen=True, eq=False)
-class MemberVotes:
+class MemberVotes(Stateless):
     """Bonferroni: classes in more than half of the members' sets {c : S_t^k ≤ threshold_t^k}; `thresholds` is (M, K)."""
 
     thresholds: Floats
     max_set_size: int
-
-    def start(self, count: int, classes: int, first: int) -> State:
-        return State(count)
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
         votes = np.count_nonzero(evidence.values <= self.thresholds[index][..., None], axis=1)
@@ -154,14 +155,11 @@ class MergedPValues:
 
 @kept_in_files
 @dataclass(frozen=True, eq=False)
-class RankPooling:
+class RankPooling(Stateless):
     """Bonferroni: Γ_t = {c : p-variable of the pooled ranks > α/M}."""
 
     ranks: PooledRanks
     max_set_size: int
-
-    def start(self, count: int, classes: int, first: int) -> State:
-        return State(count)
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
         sets = self.ranks.keeps(index, evidence.values)
@@ -188,14 +186,11 @@ class RunningThreshold:
 
 @kept_in_files
 @dataclass(frozen=True, eq=False)
-class StoppingThreshold:
+class StoppingThreshold(Stateless):
     """Stop-aware: Γ_t = {c : S_t ≤ threshold}; an empty set does not stop before the last checkpoint."""
 
     threshold: float
     max_set_size: int
-
-    def start(self, count: int, classes: int, first: int) -> State:
-        return State(count)
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
         sets = evidence.values <= self.threshold
@@ -206,7 +201,7 @@ class StoppingThreshold:
 
 @kept_in_files
 @dataclass(frozen=True, eq=False)
-class RiskThreshold:
+class RiskThreshold(Stateless):
     """AgreeStop: stop when log e_t < threshold.
 
     A stopped answer is the I most probable classes (`fill`), or of those the most probable and all with log ρ_t ≥ threshold. If
@@ -216,9 +211,6 @@ class RiskThreshold:
     threshold: float
     max_set_size: int
     fill: bool
-
-    def start(self, count: int, classes: int, first: int) -> State:
-        return State(count)
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
         assert evidence.log_risk is not None
@@ -247,14 +239,11 @@ class RiskThreshold:
 
 @kept_in_files
 @dataclass(frozen=True, eq=False)
-class ConfidenceThreshold:
+class ConfidenceThreshold(Stateless):
     """DC-SNN and SEENN-I: stop when the largest pooled log-confidence reaches the threshold; answer the top I classes."""
 
     threshold: float
     max_set_size: int
-
-    def start(self, count: int, classes: int, first: int) -> State:
-        return State(count)
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
         confidence = evidence.values

@@ -1,6 +1,7 @@
-"""How the K members of an ensemble are made one: settings, and what each assumes.
+"""How the K members of an ensemble are pooled: the settings, and what each of them assumes.
 
-`MergeConfidence` pools before calibration and is free; the others pool what each member's own calibration says, at each checkpoint.
+`MergeConfidence` pools before calibration and costs nothing. The others calibrate each member by itself and pool the results at each
+checkpoint.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from agreestop.common.arrays import Floats
 from agreestop.common.errors import InputError
 
 from .confidence import as_exponent, pool_logs
-from .merging import as_prefix_exponent, as_randomized_exponent, merging_factor, prefix_factor
+from .merging import as_prefix_exponent, as_randomized_exponent, merging_factor, simple_factor
 from .rule_files import kept_in_files
 
 
@@ -65,7 +66,7 @@ class MergePValues:
         check = {"any": as_exponent, "exchangeable": as_prefix_exponent, "randomized": as_randomized_exponent}[self.form]
         object.__setattr__(self, "r", check(self.r))
         if self.table and self.form != "any":
-            raise InputError(f"table=True goes with form='any' alone: form {self.form!r} has one constant only.")
+            raise InputError(f"table=True goes only with form='any': form {self.form!r} has one constant.")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise InputError(f"seed is {self.seed!r}: give an integer of at least 0.")
 
@@ -73,7 +74,7 @@ class MergePValues:
         """The constant of K p-variables; for the randomised form, the smallest it can be."""
         if self.form == "any":
             return merging_factor(self.r, K, self.table)
-        return prefix_factor(self.r) if self.form == "exchangeable" else 1.0
+        return simple_factor(self.r) if self.form == "exchangeable" else 1.0
 
 
 @kept_in_files

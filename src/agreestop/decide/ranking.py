@@ -38,8 +38,8 @@ def _is_exact(merging: MergePValues) -> bool:
 def _factor(merging: MergePValues, members: int) -> float:
     """The constant a, rounded up unless ties are decided in integers."""
     factor = merging.least_factor(members)
-    alone = members == 1 and merging.form == "any"
-    return factor if alone or math.isinf(merging.r) or _is_exact(merging) else factor * ROUND_UP
+    single = members == 1 and merging.form == "any"
+    return factor if single or math.isinf(merging.r) or _is_exact(merging) else factor * ROUND_UP
 
 
 def least_n_merged(merging: MergePValues, members: int, alpha: Fraction) -> int:
@@ -70,7 +70,7 @@ class MergedRanks:
         object.__setattr__(self, "_g", _table(n, self.level, self.merging.r, _factor(self.merging, members)))
 
     def uniforms(self, count: int, first: int) -> Floats:
-        """The uniform number of each input, (count, 1): a function of the seed and the input's number alone."""
+        """The uniform number of each input, (count, 1): a function of only the seed and the input's number."""
         bits = np.random.PCG64(self.merging.seed)
         bits.advance(first)
         return np.random.Generator(bits).random((count, 1))
@@ -140,7 +140,7 @@ class PooledRanks:
     def __post_init__(self) -> None:
         n = self.calibration.shape[2]
         ordered = np.sort(self.calibration, axis=2)
-        inside = np.empty(self.calibration.shape, dtype=np.int64)  # ranks among the calibration examples alone
+        inside = np.empty(self.calibration.shape, dtype=np.int64)  # ranks among the calibration examples only
         for cell in np.ndindex(*inside.shape[:2]):
             inside[cell] = n - np.searchsorted(ordered[cell], self.calibration[cell], side="left")
         object.__setattr__(self, "_ordered", ordered)
@@ -153,7 +153,7 @@ class PooledRanks:
             return ranks
         u = np.maximum(ranks, 1)
         values = np.log(u) / math.log(n + 2) if self.r == 0 else np.copysign((u / (n + 1 if self.r > 0 else 1)) ** self.r, self.r)
-        # The rank itself comes second, so that g grows strictly even where the power cannot tell ranks apart.
+        # The rank itself comes second, so that g grows strictly even where the power cannot separate ranks.
         scale = min(2**40, 2**61 // (self.calibration.shape[1] * (n + 2)))  # sums over members stay inside 64 bits
         return np.rint(values * scale).astype(np.int64) * (n + 2) + ranks
 

@@ -104,10 +104,6 @@ class TopMass:
     def check_size(self, max_set_size: int) -> None:
         """Any I will do."""
 
-    @property
-    def fitted_checkpoints(self) -> int:
-        return 0 if self.temperatures is None else len(self.temperatures)
-
     def tails(self, index: Index, log_confidence: Floats) -> Tails:
         pooled = self.pooling.pool(log_confidence)
         return Tails.of(pooled if self.temperatures is None else at_checkpoint(self.temperatures, index) * pooled)
@@ -145,10 +141,6 @@ class ShapedRisk:
         """The shape (t/T)^power at the given times."""
         known = as_checkpoints(times)
         return cls(base, power * np.log(np.array(known) / known[-1]), known)
-
-    @property
-    def fitted_checkpoints(self) -> int:
-        return len(self.offsets)
 
     @property
     def tuned(self) -> TunedRows | None:

@@ -51,20 +51,16 @@ class Scores:
             raise InputError(
                 f"times names {len(times)} moments and log_confidence has {array.shape[1]} checkpoints: give one time for each."
             )
-        if self.labels is not None:
-            object.__setattr__(self, "labels", as_labels(self.labels, len(array), array.shape[3]))
         object.__setattr__(self, "log_confidence", array)
         object.__setattr__(self, "times", times)
-        object.__setattr__(self, "classes", _as_names(self.classes, array.shape[3], "log_confidence"))
-        object.__setattr__(self, "ids", as_ids(self.ids, len(array)))
+        _check(self, len(array), array.shape[3], "log_confidence")
 
     def __len__(self) -> int:
         return len(self.log_confidence)
 
     def rows(self, rows: slice | Integers | Booleans) -> Scores:
         """Some of the inputs."""
-        labels, ids = (None if values is None else values[rows] for values in (self.labels, self.ids))
-        return replace(self, log_confidence=self.log_confidence[rows], labels=labels, ids=ids)
+        return replace(self, log_confidence=self.log_confidence[rows], **_rows(self, rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,27 +80,30 @@ class Spikes:
             raise InputError(f"spikes has shape {array.shape}: (n, T, K, C), none of them 0, is needed.")
         if array.dtype != np.bool_ and not np.isin(array, (0, 1)).all():
             raise InputError("spikes must hold booleans, or 0 and 1: at most one spike for each neuron and step.")
-        if self.labels is not None:
-            object.__setattr__(self, "labels", as_labels(self.labels, len(array), array.shape[3]))
         object.__setattr__(self, "spikes", array.astype(bool, copy=False))
-        object.__setattr__(self, "classes", _as_names(self.classes, array.shape[3], "spikes"))
-        object.__setattr__(self, "ids", as_ids(self.ids, len(array)))
+        _check(self, len(array), array.shape[3], "spikes")
 
     def __len__(self) -> int:
         return len(self.spikes)
 
     def rows(self, rows: slice | Integers | Booleans) -> Spikes:
         """Some of the inputs."""
-        labels, ids = (None if values is None else values[rows] for values in (self.labels, self.ids))
-        return replace(self, spikes=self.spikes[rows], labels=labels, ids=ids)
+        return replace(self, spikes=self.spikes[rows], **_rows(self, rows))
 
 
-def _as_names(classes: Sequence[str] | None, count: int, what: str) -> tuple[str, ...] | None:
-    if classes is None:
-        return None
-    if len(classes) != count:
-        raise InputError(f"classes names {len(classes)} classes and {what} has {count}: give one name for each.")
-    return tuple(str(name) for name in classes)
+def _check(data: Scores | Spikes, n: int, classes: int, what: str) -> None:
+    """Check what is known of n inputs and bring it to one form."""
+    if data.labels is not None:
+        object.__setattr__(data, "labels", as_labels(data.labels, n, classes))
+    if data.classes is not None:
+        if len(data.classes) != classes:
+            raise InputError(f"classes names {len(data.classes)} classes and {what} has {classes}: give one name for each.")
+        object.__setattr__(data, "classes", tuple(str(name) for name in data.classes))
+    object.__setattr__(data, "ids", as_ids(data.ids, n))
+
+
+def _rows(data: Scores | Spikes, rows: slice | Integers | Booleans) -> dict[str, Any]:
+    return {name: None if (values := getattr(data, name)) is None else values[rows] for name in ("labels", "ids")}
 
 
 def save_scores(path: str | PathLike[str], scores: Scores) -> None:
@@ -141,38 +140,34 @@ def load_spikes(path: str | PathLike[str]) -> Spikes:
     content = _read(path)
     if "spikes" not in content:
         raise InputError(f"{path} holds {sorted(content)} but no 'spikes': give a file that save_spikes wrote.")
-    return _spikes(path, content)
+    return Spikes(_unpack(path, content), **_known(path, content))
 
 
-def _spikes(path: str | PathLike[str], content: Arrays) -> Spikes:
-    labels, classes = _labels_and_names(path, content)
-    return Spikes(_unpack(path, content), labels, classes, *_source(content))
-
-
-def _labels_and_names(path: str | PathLike[str], content: Arrays) -> tuple[Integers | None, tuple[str, ...] | None]:
-    return content.get("labels"), tuple(read_list(path, content, "classes")) if "classes" in content else None
-
-
-def _source(content: Arrays) -> tuple[str, str, NDArray[Any] | None]:
-    return read_text(content, "engine"), read_text(content, "ensemble_digest"), content.get("ids")
+def _known(path: str | PathLike[str], content: Arrays) -> dict[str, Any]:
+    """What a file says of its inputs: the fields that `Scores` and `Spikes` share."""
+    return {
+        "labels": content.get("labels"),
+        "classes": tuple(read_list(path, content, "classes")) if "classes" in content else None,
+        "engine": read_text(content, "engine"),
+        "ensemble_digest": read_text(content, "ensemble_digest"),
+        "ids": content.get("ids"),
+    }
 
 
 def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None) -> Scores:
     """Read a score file, at all its times or at those named."""
     content = _read(path)
-    if "spikes" in content:
-        data = _spikes(path, content)
-        known = tuple(range(1, data.spikes.shape[1] + 1))
-        wanted = known if times is None else as_checkpoints(times)
-        values = _counts_at(data.spikes, columns_of(wanted, len(known), known, "spikes"))
-        return Scores(values, data.labels, wanted, data.classes, data.engine, data.ensemble_digest, data.ids)
     if "inputs_shape" in content:
         raise InputError(f"{path} holds inputs, not scores: give the members that are to watch them too (--members).")
+    if "spikes" in content:
+        spikes = _unpack(path, content)
+        steps = range(1, spikes.shape[1] + 1)
+        wanted = as_checkpoints(steps if times is None else times)
+        return Scores(_counts_at(spikes, columns_of(wanted, len(steps), steps, "spikes")), times=wanted, **_known(path, content))
     for name in ("log_confidence", "times"):
         if name not in content:
             raise InputError(f"{path} holds {sorted(content)} but no {name!r}: a score file has log_confidence and times, or spikes.")
-    labels, classes = _labels_and_names(path, content)
-    scores = Scores(content["log_confidence"], labels, tuple(read_list(path, content, "times")), classes, *_source(content))
+    scores = Scores(content["log_confidence"], times=tuple(read_list(path, content, "times")), **_known(path, content))
     if times is None:
         return scores
     wanted = as_checkpoints(times)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -60,10 +60,7 @@ class LogLoss:
     """The pooled log-loss, -log M_r(f): the score of the paper."""
 
     pooling: MergeConfidence = MODEL_AVERAGE
-
-    @property
-    def tuned(self) -> None:
-        return None
+    tuned: ClassVar[None] = None
 
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         pooled = self.pooling.pool(log_confidence)
@@ -114,10 +111,6 @@ class Temperature:
         merge = pooling_of(pooling)
         return cls(merge, fit_temperatures(data, merge), data.times, data.as_tuned())
 
-    @property
-    def fitted_checkpoints(self) -> int:
-        return len(self.temperatures)
-
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         return np.negative(log_softmax(self.temperatures[index] * self.pooling.pool(log_confidence)))
 
@@ -156,10 +149,6 @@ class TuningRanks:
         own = [-data.of_label(merge.pool(data.at(index))) for index in range(data.checkpoints)]
         levels = np.linspace(0, 1, QUANTILES)
         return cls(merge, np.quantile(np.array(own), levels, axis=1).T.copy(), data.times, data.as_tuned())
-
-    @property
-    def fitted_checkpoints(self) -> int:
-        return len(self.quantiles)
 
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         loss = np.negative(self.pooling.pool(log_confidence))
@@ -210,10 +199,6 @@ class Shaped:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", as_floats(self.offsets, "offsets"))
-
-    @property
-    def fitted_checkpoints(self) -> int:
-        return len(self.offsets)
 
     @property
     def tuned(self) -> TunedRows | None:

@@ -20,14 +20,7 @@ BLOCK = 256  # inputs simulated together
 
 
 def simulate_spikes(
-    n: int,
-    steps: int = 80,
-    K: int = 6,
-    C: int = 10,
-    seed: int = 0,
-    dependence: float = 0.5,
-    signal: float = 2.6,
-    pace: float = 15.0,
+    n: int, steps: int = 80, K: int = 6, C: int = 10, seed: int = 0, dependence: float = 0.5, signal: float = 2.6, pace: float = 15.0
 ) -> tuple[Booleans, Integers]:
     """Read-out spikes (n, steps, K, C) and labels (n,).
 
@@ -70,14 +63,7 @@ def _watch(labels: Integers, shape: tuple[int, ...], rng: np.random.Generator, d
 
 
 def simulate_scores(
-    n: int,
-    steps: int = 80,
-    K: int = 6,
-    C: int = 10,
-    seed: int = 0,
-    dependence: float = 0.5,
-    signal: float = 2.6,
-    pace: float = 15.0,
+    n: int, steps: int = 80, K: int = 6, C: int = 10, seed: int = 0, dependence: float = 0.5, signal: float = 2.6, pace: float = 15.0
 ) -> Scores:
     """Simulated scores at every step 1..steps; see `simulate_spikes` for the settings."""
     spikes, labels = simulate_spikes(n, steps, K, C, seed, dependence, signal, pace)

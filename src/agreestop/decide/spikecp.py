@@ -2,7 +2,7 @@
 
 Bonferroni      Γ_t = {c : p_c > α/M}; one member, or members pooled by confidence, p-variable, rank or vote
 simultaneous    Γ_t = {c : max over t' ≤ t of S_t' ≤ q}, q the ⌈(n+1)p⌉-th smallest of max_t S_t(x_i, y_i); holds at all t at once
-stop-aware      Γ_t = {c : S_t ≤ λ}, calibrated at the moment of stopping alone; see `stop_aware`
+stop-aware      Γ_t = {c : S_t ≤ λ}, only the set at the stop must hold the label; see `stop_aware`
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Realisation:
 
 
 def divisions(n: int, n_calibration: int, repeats: int, seed: int) -> Iterator[tuple[Integers, Integers]]:
-    """Random calibration rows and test rows out of n, `repeats` times. The seed alone decides; more repeats begin with the same ones."""
+    """Random calibration rows and test rows out of n, `repeats` times. They depend only on the seed; more repeats begin alike."""
     rng = np.random.default_rng(seed)
     for _ in range(repeats):
         order = rng.permutation(n)

@@ -147,12 +147,11 @@ def cut_fitted(fitted: Fitted, checkpoints: tuple[float, ...]) -> Fitted:
 
     Without named times the object must have been fitted for exactly as many checkpoints as the rule has.
     """
-    columns = columns_of(checkpoints, fitted.fitted_checkpoints, fitted.times, type(fitted).__name__)
-    changes: dict[str, Any] = {"times": checkpoints}
+    per_checkpoint = [field.name for field in fields(fitted) if field.metadata.get("per_checkpoint")]
+    available = len(getattr(fitted, per_checkpoint[0]))
+    columns = columns_of(checkpoints, available, fitted.times, type(fitted).__name__)
+    changes: dict[str, Any] = {"times": checkpoints, **{name: getattr(fitted, name)[columns] for name in per_checkpoint}}
     for field in fields(fitted):
-        value = getattr(fitted, field.name)
-        if isinstance(value, TunedRows):
-            changes[field.name] = value.cut(columns, fitted.fitted_checkpoints)
-        elif isinstance(value, np.ndarray) and field.metadata.get("per_checkpoint"):
-            changes[field.name] = value[columns]
+        if isinstance(rows := getattr(fitted, field.name), TunedRows):
+            changes[field.name] = rows.cut(columns, available)
     return replace(fitted, **changes)

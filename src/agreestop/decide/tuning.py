@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -67,20 +67,8 @@ class _Candidate:
     fit: Fit
 
 
-class _Fitter(Protocol):
-    def __call__(self, scores_or_log_confidence: ScoresLike, *, pooling: MergeConfidence | None) -> Score | Risk: ...
-
-
 def _fixed(chosen: Score | Risk) -> Fit:
     return lambda data: chosen
-
-
-def _fitted(fitter: _Fitter, pooling: MergeConfidence) -> Fit:
-    return lambda data: fitter(data, pooling=pooling)
-
-
-def _learned(max_set_size: int) -> Fit:
-    return lambda data: LearnedRisk.fit(data, max_set_size=max_set_size)
 
 
 def _spread(beta: float) -> Fit:
@@ -92,14 +80,14 @@ def _candidates(rule: SpikeCP | AgreeStop, exponents: Sequence[float], members: 
         pooling = MergeConfidence(r)
         if isinstance(rule, AgreeStop):
             yield _Candidate(f"top mass, r={r:g}", _fixed(TopMass(pooling)))
-            yield _Candidate(f"top mass with temperatures, r={r:g}", _fitted(TopMass.fit, pooling))
+            yield _Candidate(f"top mass with temperatures, r={r:g}", partial(TopMass.fit, pooling=pooling))
         else:
             yield _Candidate(f"log-loss, r={r:g}", _fixed(LogLoss(pooling)))
-            yield _Candidate(f"temperatures, r={r:g}", _fitted(Temperature.fit, pooling))
-            yield _Candidate(f"tuning ranks, r={r:g}", _fitted(TuningRanks.fit, pooling))
+            yield _Candidate(f"temperatures, r={r:g}", partial(Temperature.fit, pooling=pooling))
+            yield _Candidate(f"tuning ranks, r={r:g}", partial(TuningRanks.fit, pooling=pooling))
     if isinstance(rule, AgreeStop):
         if find_spec("sklearn"):
-            yield _Candidate("learned risk, r=1", _learned(rule.max_set_size))
+            yield _Candidate("learned risk, r=1", partial(LearnedRisk.fit, max_set_size=rule.max_set_size))
     elif members > 1:
         for beta in (0.5, 1.0):
             yield _Candidate(f"temperatures, r=1, spread {beta:g}", _spread(beta))

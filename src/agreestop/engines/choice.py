@@ -13,7 +13,8 @@ from agreestop.decide.calibrated import CalibratedRule
 from agreestop.events.container import Events
 from agreestop.networks._kernels.triton_runtime import TRITON_AVAILABLE
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
-from agreestop.networks.posteriors import Posterior
+from agreestop.networks.modules import ModuleMembers
+from agreestop.networks.posteriors import ModulePosterior, Posterior
 
 from .dense import Dense, FreshMembers
 from .early_stopping import decide_early
@@ -26,23 +27,37 @@ DENSE_FROM = 0.3
 """From this share of active inputs on, a matrix product is faster than event lists."""
 
 
-def choose_engine(network: SpikingNetwork | Posterior, name: str = "auto", density: float = 0.0, seed: int = 0) -> Engine:
+def choose_engine(
+    network: SpikingNetwork | ModuleMembers | Posterior | ModulePosterior,
+    name: str = "auto",
+    density: float = 0.0,
+    seed: int = 0,
+    device: str = "auto",
+) -> Engine:
     """The engine of that name, or with "auto" the one that fits; its `reason` then says why.
 
-    density: the share of inputs that are active in a step, where it is known. A posterior draws members for each input, from the seed, on
-    the dense engine.
+    density: the share of inputs that are active in a step, where it is known. device: "cpu" keeps "auto" from choosing the GPU. A posterior
+    draws members for each input, from the seed, on the dense engine. Modules of the user run on the dense engine.
     """
     names = (*ENGINES, FreshMembers.name)
     if name not in names:
         raise InputError(f"engine is {name!r}: choose one of {', '.join(names)}.")
-    if isinstance(network, Posterior):
+    if isinstance(network, (Posterior, ModulePosterior)):
         if name not in ("auto", FreshMembers.name):
             raise InputError(f"engine is {name!r}, but a posterior runs on {FreshMembers.name}: name that, or give members.")
-        return FreshMembers(network, (seed, FRESH_DRAWS))
+        engine: Engine = FreshMembers(network, (seed, FRESH_DRAWS))
+        engine.reason = "" if name != "auto" else "The dense-fresh engine was chosen since members are drawn for each input."
+        return engine
     if name == FreshMembers.name:
         raise InputError(f"engine is {name!r}, which draws members for each input: give the posterior, not members drawn from it.")
-    chosen, reason = _fitting(network, density) if name == "auto" else (name, "")
-    engine = _make(network, chosen)
+    on_gpu = torch.cuda.is_available() and device != "cpu"
+    chosen, reason = _fitting(network, density, on_gpu) if name == "auto" else (name, "")
+    if isinstance(network, SpikingNetwork) and chosen != "dense":
+        engine = _make(network, chosen)
+    elif chosen != "dense":
+        raise InputError(f"engine is {name!r}, but own modules run on the dense engine: choose dense or auto.")
+    else:
+        engine = Dense(network, "cuda" if on_gpu and name == "auto" else "cpu")
     engine.reason = reason
     return engine
 
@@ -52,16 +67,16 @@ def _make(network: SpikingNetwork, name: str) -> Engine:
         from .event_driven.engine import EventDriven
 
         return EventDriven(network, name.removeprefix("event-driven").removeprefix("-") or "float32")
-    if name == "dense":
-        return Dense(network)
     if not torch.cuda.is_available():
         raise InputError(f"engine is {name!r}, but PyTorch finds no GPU: choose dense or event-driven, or auto.")
     return Fused(network, bf16=name == "fused-bfloat16") if TRITON_AVAILABLE else Dense(network, "cuda")
 
 
-def _fitting(network: SpikingNetwork, density: float) -> tuple[str, str]:
+def _fitting(network: SpikingNetwork | ModuleMembers, density: float, on_gpu: bool) -> tuple[str, str]:
     """The name of the engine that fits, and why."""
-    if torch.cuda.is_available():
+    if isinstance(network, ModuleMembers):
+        return "dense", "The dense engine was chosen since the other engines do not know own modules."
+    if on_gpu:
         return "fused", "The fused engine was chosen since there is a GPU."
     kind = type(network.config)
     if kind not in (FullyConnected, Convolutional):
@@ -70,7 +85,7 @@ def _fitting(network: SpikingNetwork, density: float) -> tuple[str, str]:
         return "dense", "The dense engine was chosen since numba, which the event-driven engine needs, is not installed."
     if density >= DENSE_FROM:
         return "dense", f"The dense engine was chosen since {density:.0%} of the inputs are active in a step."
-    return "event-driven", "The event-driven engine was chosen since there is no GPU and the inputs are sparse."
+    return "event-driven", "The event-driven engine was chosen since there is no GPU in use and the inputs are sparse."
 
 
 def lightest_engine(network: SpikingNetwork, calibrated: CalibratedRule, inputs: ArrayLike | Events) -> Engine:

@@ -5,18 +5,19 @@ It also runs networks of the user (`networks.ModuleMembers`). `FreshMembers` run
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, final
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, cast, final
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from agreestop.common.arrays import Booleans
 from agreestop.common.errors import InputError
-from agreestop.networks.architectures import Activity, SpikingNetwork, State
-from agreestop.networks.posteriors import Posterior
+from agreestop.networks.architectures import Activity, SpikingNetwork
+from agreestop.networks.modules import ModuleMembers
+from agreestop.networks.posteriors import ModulePosterior, Posterior
 
 from .inputs import check_events, check_frame, check_inputs, check_kept_rows, check_one_of, check_steps
 from .protocol import CHUNK_STEPS, EnsembleRun, Operations
@@ -24,14 +25,19 @@ from .protocol import CHUNK_STEPS, EnsembleRun, Operations
 
 @final
 class Dense:
-    """K members on a PyTorch device, "cpu" or "cuda"."""
+    """K members on a PyTorch device, "cpu" or "cuda": a spiking network, or modules of the user."""
 
-    name, output, reason = "dense", "spikes", ""
+    name, reason = "dense", ""
 
-    def __init__(self, network: SpikingNetwork, device: str = "cpu") -> None:
+    def __init__(self, network: SpikingNetwork | ModuleMembers, device: str = "cpu") -> None:
         check_weights(network)
         self._network, self._device = network.to(device).eval(), device
-        self.members, self.classes = network.config.members, network.config.classes
+        self.members, self.output = network.members, str(network.output)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes C."""
+        return self._network.classes
 
     def chunk_steps(self, rows: int) -> int:
         """The number of steps to compute together."""
@@ -39,7 +45,7 @@ class Dense:
 
     def begin(self, inputs: NDArray[Any], first: int = 0) -> DensePass:
         """Start on inputs (n, T, ...), or on images (n, 1, ...) that are held."""
-        return DensePass(self._network, self._device, check_inputs(inputs, self._network.config.input_shape))
+        return DensePass(self._network, self._device, check_inputs(inputs, self._network.input_shape))
 
     def live(self, number: int = 0) -> DenseLive:
         """Start on one live input."""
@@ -50,37 +56,37 @@ class Dense:
 class DensePass:
     """A batch of inputs on its way through time."""
 
-    def __init__(self, network: SpikingNetwork, device: str, inputs: NDArray[Any]) -> None:
-        self._network, self._steps = network, inputs.shape[1]
+    def __init__(self, network: SpikingNetwork | ModuleMembers, device: str, inputs: NDArray[Any]) -> None:
+        self._network: Any = network
+        self._steps, self._time = inputs.shape[1], 0
         self._inputs = torch.as_tensor(inputs, device=device).transpose(0, 1)
-        self._state: State | None = None
-        self._time = 0
+        self._state: Any = None
 
     @property
     def rows(self) -> int:
         """The number of inputs that are still running."""
         return self._inputs.shape[1]
 
-    def _next_frames(self, steps: int) -> tuple[Tensor, int | None]:
-        """Inputs of the next steps, and for how many steps an image is held."""
+    def _run(self, steps: int, **options: bool) -> tuple[NDArray[Any], list[Activity]]:
+        """Outputs (rows, steps, K, C) of the next steps, as booleans for spikes, and what else the network returns."""
         check_steps(steps, self._steps, self._time)
         begin, self._time = self._time, self._time + steps
-        held = self._steps == 1
-        return (self._inputs if held else self._inputs[begin : self._time]).float(), steps if held else None
+        frames, held = (self._inputs, steps) if self._steps == 1 else (self._inputs[begin : self._time], None)
+        with torch.no_grad():
+            outputs, self._state, *others = self._network(frames.float(), self._state, held, **options)
+        outputs = outputs.permute(2, 0, 1, 3)
+        return (outputs.bool() if self._network.output == "spikes" else outputs).cpu().numpy(), others
 
-    @torch.no_grad()
-    def advance(self, steps: int) -> Booleans:
-        """Read-out spikes (rows, steps, K, C) of the next steps."""
-        frames, held = self._next_frames(steps)
-        spikes, self._state = self._network(frames, self._state, held)
-        return rows_first(spikes)
+    def advance(self, steps: int) -> NDArray[Any]:
+        """Outputs (rows, steps, K, C) of the next steps."""
+        return self._run(steps)[0]
 
-    @torch.no_grad()
     def advance_counted(self, steps: int) -> EnsembleRun:
         """Spikes and operations of the next steps."""
-        frames, held = self._next_frames(steps)
-        spikes, self._state, activity = self._network(frames, self._state, held, activity=True)
-        return EnsembleRun(rows_first(spikes), count_operations(activity))
+        if not isinstance(self._network, SpikingNetwork):
+            raise InputError("the operations of own modules cannot be counted: use run_to_end or score for their outputs.")
+        spikes, (activity,) = self._run(steps, activity=True)
+        return EnsembleRun(spikes, count_operations(activity))
 
     def keep(self, rows: Booleans) -> None:
         """Continue with the rows (rows,) that are True."""
@@ -90,12 +96,7 @@ class DensePass:
         index = torch.as_tensor(np.flatnonzero(mask), device=self._inputs.device)
         self._inputs = self._inputs[:, index]
         if self._state is not None:
-            self._state = self._state.rows(index)
-
-
-def rows_first(outputs: Tensor) -> NDArray[Any]:
-    """Spikes (T, K, rows, C) of a network as booleans (rows, T, K, C)."""
-    return outputs.permute(2, 0, 1, 3).bool().cpu().numpy()
+            self._state = self._network.rows(self._state, index)
 
 
 def count_operations(activity: Activity) -> Operations:
@@ -114,35 +115,44 @@ def check_weights(network: torch.nn.Module) -> None:
 class DenseLive:
     """One live input."""
 
-    def __init__(self, network: SpikingNetwork, device: str) -> None:
-        self._network, self._shape = network, network.config.input_shape
-        self._frame = torch.zeros(int(np.prod(self._shape)), device=device)
-        self._state: State | None = None
-        self._counts = torch.zeros(network.config.members, network.config.classes, dtype=torch.int64, device=device)
+    def __init__(self, network: SpikingNetwork | ModuleMembers, device: str) -> None:
+        self._network: Any = network
+        self._device, self._state, self._counts = device, cast(Any, None), cast(Any, 0)
 
     @torch.no_grad()
     def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> NDArray[Any]:
-        """Run one step, given by events or by a frame (see `protocol.Live`), and return the spike counts (K, C) so far."""
+        """Run one step, given by events or by a frame, and return the spike counts (K, C) so far, or the logits (K, C)."""
         check_one_of(events, frame)
+        shape = self._network.input_shape if frame is None or self._network.input_shape is not None else np.shape(frame)
         if frame is not None:
-            self._frame.copy_(torch.as_tensor(np.ascontiguousarray(check_frame(frame, self._shape))))
-        elif events is not None:
-            index = torch.as_tensor(check_events(events, len(self._frame)), device=self._frame.device)
-            self._frame.zero_()[index] = 1
-        spikes, self._state = self._network(self._frame.view(1, 1, *self._shape), self._state)
-        self._counts += spikes[0, :, 0].long()
-        return self._counts.cpu().numpy()
+            flat = np.array(check_frame(frame, shape), dtype=np.float32)
+        elif shape is None:
+            raise InputError("the shape of one step is not known yet: give input_shape, or push(frame=array).")
+        else:
+            flat = np.zeros(math.prod(shape), np.float32)
+            flat[check_events(cast(ArrayLike, events), len(flat))] = 1
+        step = torch.as_tensor(flat, device=self._device).view(1, 1, *shape)
+        outputs, self._state = self._network(step, self._state)
+        if self._network.output == "logits":
+            return cast(NDArray[Any], outputs[0, :, 0].cpu().numpy())
+        self._counts += outputs[0, :, 0].long()
+        return cast(NDArray[Any], self._counts.cpu().numpy())
 
 
 @final
 class FreshMembers:
     """K members drawn from a posterior for each input. A draw follows from the seed and the number of the input alone."""
 
-    name, output, reason = "dense-fresh", "spikes", ""
+    name, reason = "dense-fresh", ""
 
-    def __init__(self, posterior: Posterior, seed: Sequence[int], device: str = "cpu") -> None:
+    def __init__(self, posterior: Posterior | ModulePosterior, seed: Sequence[int], device: str = "cpu") -> None:
         self._posterior, self._seed, self._device = posterior, seed, device
-        self.members, self.classes = posterior.config.members, posterior.config.classes
+        self.members, self.output = posterior.member_count, str(posterior.output)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes C."""
+        return self._posterior.classes
 
     def chunk_steps(self, rows: int) -> int:
         """The number of steps to compute together."""
@@ -155,7 +165,7 @@ class FreshMembers:
 
     def begin(self, inputs: NDArray[Any], first: int = 0) -> FreshPass:
         """Start on inputs (n, T, ...), numbered from `first`."""
-        return FreshPass(self, check_inputs(inputs, self._posterior.config.input_shape), first)
+        return FreshPass(self, check_inputs(inputs, self._posterior.input_shape), first)
 
     def live(self, number: int = 0) -> DenseLive:
         """Start on the live input with this number."""
@@ -179,21 +189,23 @@ class FreshPass:
         """The number of inputs that are still running."""
         return len(self._runs)
 
-    def advance(self, steps: int) -> Booleans:
-        """Read-out spikes (rows, steps, K, C) of the next steps."""
-        return self.advance_counted(steps).spikes
-
-    def advance_counted(self, steps: int) -> EnsembleRun:
-        """Spikes and operations of the next steps."""
+    def _advance_rows(self, steps: int) -> Iterator[DensePass]:
+        """One pass after the other, each to be advanced by these steps."""
         total = self._inputs.shape[1]
         check_steps(steps, total, self._time)
         self._time += steps
-        parts = []
         for row, number in enumerate(self._numbers):
             run = self._runs[row] or self._engine.draw(int(number)).begin(self._inputs[row : row + 1])
-            parts.append(run.advance_counted(steps))
             self._runs[row] = None if total == self._time > 1 else run
-        return EnsembleRun.joined(parts)
+            yield run
+
+    def advance(self, steps: int) -> NDArray[Any]:
+        """Outputs (rows, steps, K, C) of the next steps."""
+        return np.concatenate([run.advance(steps) for run in self._advance_rows(steps)])
+
+    def advance_counted(self, steps: int) -> EnsembleRun:
+        """Spikes and operations of the next steps."""
+        return EnsembleRun.joined([run.advance_counted(steps) for run in self._advance_rows(steps)])
 
     def keep(self, rows: Booleans) -> None:
         """Continue with the rows (rows,) that are True."""

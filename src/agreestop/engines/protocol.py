@@ -65,9 +65,13 @@ class Engine(Protocol):
 
     name: str
     members: int
-    classes: int
     output: str
     reason: str
+
+    @property
+    def classes(self) -> int:
+        """The number of classes C."""
+        ...
 
     def chunk_steps(self, rows: int) -> int:
         """The number of steps to compute together while this many inputs are running."""

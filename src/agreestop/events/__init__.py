@@ -7,8 +7,7 @@ simulator    `simulate_events`: a `Sensor` in front of moving images
 """
 
 from .binning import bin_events
-from .camera.paths import circular_path
-from .camera.simulator import Sensor, simulate_events
+from .camera.simulator import Sensor, circular_path, simulate_events
 from .container import Events, dense_rows, input_ids, input_shape
 from .data import EventData, EventSplits
 from .datasets.catalogue import DATA_SETS, NAMES
@@ -22,32 +21,7 @@ from .formats.aedat3 import read_aedat3, write_aedat3
 from .formats.n_mnist import read_n_mnist, write_n_mnist
 from .formats.recording import Recording, checked_recording
 
-__all__ = [
-    "DATA_SETS",
-    "NAMES",
-    "DataSet",
-    "EventData",
-    "EventSplits",
-    "Events",
-    "Recording",
-    "Sensor",
-    "bin_events",
-    "check_data_set",
-    "checked_recording",
-    "circular_path",
-    "dense_rows",
-    "input_ids",
-    "input_shape",
-    "load",
-    "load_data_set",
-    "load_events",
-    "load_files",
-    "read_aedat2",
-    "read_aedat3",
-    "read_n_mnist",
-    "save_events",
-    "simulate_events",
-    "write_aedat2",
-    "write_aedat3",
-    "write_n_mnist",
-]
+__all__ = ["DATA_SETS", "NAMES", "DataSet", "EventData", "EventSplits", "Events", "Recording", "Sensor"]
+__all__ += ["bin_events", "check_data_set", "checked_recording", "circular_path", "dense_rows", "input_ids", "input_shape"]
+__all__ += ["load", "load_data_set", "load_events", "load_files", "read_aedat2", "read_aedat3", "read_n_mnist"]
+__all__ += ["save_events", "simulate_events", "write_aedat2", "write_aedat3", "write_n_mnist"]

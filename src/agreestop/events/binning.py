@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Integers, as_count, as_size, is_integer
-from agreestop.common.errors import InputError
+from agreestop.common import InputError, Integers, as_count, as_size, is_integer
 
 from .formats.recording import Recording
 

@@ -19,10 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common.arrays import Integers, check_finite
-from agreestop.common.errors import InputError
-from agreestop.common.npz import write_npz
-from agreestop.common.splitmix import GAMMA, mix
+from agreestop.common import GAMMA, InputError, Integers, check_finite, mix, write_npz
 from agreestop.decide.checks import as_labels
 
 RowIndex: TypeAlias = int | slice | Sequence[int] | Sequence[bool] | NDArray[Any]

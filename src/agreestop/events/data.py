@@ -1,21 +1,29 @@
-"""Labelled event streams: every data set, recorded or simulated, is handed on in this form."""
+"""Labelled event streams, and their division into training, tuning and pool: the form of every data set, recorded or simulated.
+
+Rows are drawn by a permutation that depends on the seed and not on the labels. So the inputs of a pool are exchangeable, as the guarantee
+of a calibrated rule assumes, and in random order: any first rows of it are as good for calibration as any others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from agreestop.common.arrays import Integers
-from agreestop.common.errors import InputError
+from agreestop.common import InputError, Integers, ProgressCallback, is_integer, no_progress
 from agreestop.decide.checks import as_labels
 
 from .container import Events, RowIndex, as_inputs
 
 NUMBERS = (np.bool_, np.uint8, np.float32)
 PARTS = ("training", "tuning", "pool")
+LEAST = 10  # inputs that make three parts
+
+Sizes = tuple[int, int, int]
+Done = Callable[[int], None]
+Item = TypeVar("Item", bound=Sequence[object] | Integers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,3 +98,50 @@ class EventSplits:
 
     def __iter__(self) -> Iterator[EventData]:
         return iter((self.training, self.tuning, self.pool))
+
+
+def as_sizes(sizes: Sequence[int]) -> Sizes:
+    """How many inputs training, tuning and the pool have: three integers of at least 1."""
+    if not isinstance(sizes, (tuple, list)) or len(sizes) != 3 or not all(is_integer(size) and size >= 1 for size in sizes):
+        raise InputError(f"sizes is {sizes!r}: give how many inputs training, tuning and the pool have, for example (700, 100, 200).")
+    return int(sizes[0]), int(sizes[1]), int(sizes[2])
+
+
+def as_sizes_of(count: int, sizes: Sequence[int] | None, shares: tuple[float, float]) -> Sizes:
+    """The sizes that are given; by default `count` inputs are divided by the shares of training and tuning, and the pool gets the rest."""
+    if sizes is not None:
+        return as_sizes(sizes)
+    if count < LEAST:
+        raise InputError(f"there are {count} inputs: at least {LEAST} are needed for training, tuning and a pool.")
+    training, tuning = (round(count * share) for share in shares)
+    return training, tuning, count - training - tuning
+
+
+def draw(count: int, sizes: Sequence[int], rng: np.random.Generator, what: str) -> list[Integers]:
+    """Parts of these sizes, which share no row, of `count` rows in random order; `what` names the rows in the error message."""
+    if sum(sizes) > count:
+        raise InputError(f"{sum(sizes):,} {what} are asked for, but there are {count:,}: ask for fewer.")
+    return np.split(rng.permutation(count), np.cumsum(sizes))[: len(sizes)]
+
+
+def make_parts(
+    name: str, selections: Sequence[Item], make: Callable[[str, Item, Done], EventData], progress: ProgressCallback | None = None
+) -> EventSplits:
+    """Training, tuning and pool, made one after the other.
+
+    selections  the rows, files or numbers of each part
+    make        makes one part from its name and its selection; it may call done(i) when i entries of the selection are finished
+    """
+    report = progress or no_progress
+    total = max(1, sum(len(selection) for selection in selections))
+    finished, parts = 0, []
+    for part, selection in zip(PARTS, selections, strict=True):
+
+        def done(count: int, what: str = f"{name}: {part}", before: int = finished) -> None:
+            report(what, (before + count) / total)
+
+        done(0)
+        parts.append(make(f"{name}, {part}", selection, done))
+        finished += len(selection)
+    report(name, 1.0)
+    return EventSplits(*parts)

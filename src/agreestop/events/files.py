@@ -23,11 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import check_finite
-from agreestop.common.errors import InputError
-from agreestop.common.npz import Arrays, read_npz, read_text, write_npz
+from agreestop.common import Arrays, InputError, check_finite, read_npz, read_text, write_npz
 
-from .container import Events, Inputs, as_inputs, as_labels_and_classes
+from .container import Events, Inputs, as_inputs, as_labels_and_classes, dense_rows
 from .data import EventData
 
 HOW = "write one with Events.save, or with numpy.savez(path, inputs=x, labels=y)"
@@ -55,8 +53,7 @@ def save_events(path: str | PathLike[str], data: EventData) -> None:
 def load_events(path: str | PathLike[str]) -> EventData:
     """A part of a data set, which must have labels, with its inputs as a dense array."""
     stored = read_stored(path, mmap=False)
-    inputs = stored.inputs.to_dense() if isinstance(stored.inputs, Events) else stored.inputs
-    return stored.data(path, inputs, stored.name or str(path))
+    return stored.data(path, dense_rows(stored.inputs, slice(None)), stored.name or str(path))
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,15 +78,16 @@ class StoredEvents:
 
 def read_stored(path: str | PathLike[str], mmap: bool = True) -> StoredEvents:
     """The content of a file, checked."""
-    arrays = read_npz(path, "file of events", HOW, mmap=mmap)
+    return as_stored(path, read_npz(path, "file of events", HOW, mmap=mmap))
+
+
+def as_stored(path: str | PathLike[str], arrays: Arrays) -> StoredEvents:
+    """The content of the arrays of a file, checked."""
     if "log_confidence" in arrays or "spikes" in arrays:
         raise InputError(f"{path} holds scores, not inputs: give the inputs themselves, or leave the members out.")
     try:
         labels, classes = arrays.get("labels"), arrays["classes"].tolist() if "classes" in arrays else None
-        if "indices" in arrays:
-            inputs: Inputs = _sparse_inputs(arrays, labels, classes)
-        else:
-            inputs = _dense_inputs(arrays)
+        inputs = _sparse_inputs(arrays, labels, classes) if "indices" in arrays else _dense_inputs(arrays)
         labels, names = as_labels_and_classes(labels, classes, len(inputs))
         held = int(arrays.get("held", np.array(0))) or None
         return StoredEvents(
@@ -124,6 +122,5 @@ def _dense_inputs(arrays: Arrays) -> NDArray[Any]:
 def _input_arrays(inputs: Inputs) -> Arrays:
     if isinstance(inputs, Events):
         return inputs.arrays()
-    events = Events.from_dense(inputs)
-    arrays = events.arrays()
+    arrays = Events.from_dense(inputs).arrays()
     return arrays if sum(array.nbytes for array in arrays.values()) < inputs.nbytes else {"inputs": inputs}

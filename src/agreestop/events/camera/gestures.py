@@ -7,7 +7,7 @@
 An arm has five joint values: lift (0 hangs, π/2 is level, π points up) and swing (0 outwards, π/2 to the camera, π across the
 body) of the upper arm, the same two of the forearm, and how far the shoulder is raised. d and d' are the directions of upper arm and
 forearm. The lengths a, b and c belong to the person and never change. Everybody stands with hanging arms for a delay, then moves into
-the gesture: s rises smoothly from 0 to 1 over the ramp, and the way τ gets faster over it as in `paths`.
+the gesture: s rises smoothly from 0 to 1 over the ramp, and the way τ gets faster over it as in `simulator`.
 
 Positions are in metres, (right, up, to the camera) from the point between the resting shoulders, and projected in perspective. `cover`
 falls from 1 to 0 across the edge of a capsule (a line with round ends), so edges move smoothly by any fraction of a pixel.
@@ -23,7 +23,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common.arrays import Floats
+from agreestop.common import Floats
 
 RIGHT, LEFT = 0, 1
 SIDE = np.array([-1.0, 1.0])  # horizontal direction of the right and the left arm in the image

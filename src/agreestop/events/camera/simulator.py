@@ -9,7 +9,14 @@ of that pixel: one pattern for the camera, the same for every input. A pixel tha
 and its memory follows the light. It makes at most one event in a step, so a change of many thresholds within a step is one event.
 The model is that of Lichtsteiner, Posch and Delbruck (2008), with the noise of Hu, Liu and Delbruck (2021).
 
-The events of an input depend on the seed and on the input's number, never on the batch it is in.
+Images can move along any path, the shift (down, right) in pixels at the times 0..T. `circular_path` makes circles around the centre:
+
+    s(t) = ρ (sin α, cos α),   α = φ ± 2π τ(t)/P,   τ(t) = t²/(2a) up to t = a, t - a/2 after
+
+τ(t) is the way of a motion that gets faster over its first a steps, the slow start. Every input draws its angle φ, radius ρ, period P,
+direction ± and slow start a uniformly from the given range.
+
+The path and the events of an input depend on the seed and on the input's number, never on the batch it is in.
 """
 
 from __future__ import annotations
@@ -17,15 +24,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common.arrays import Booleans, Floats, Integers, as_floats, as_size, check_finite, is_integer, is_number
-from agreestop.common.errors import InputError
-from agreestop.common.splitmix import Words
+from agreestop.common import (
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    Words,
+    as_count,
+    as_floats,
+    as_size,
+    check_finite,
+    is_integer,
+    is_number,
+)
 
 from .streams import Purpose, as_numbers, draw_normals, draw_uniforms, draw_words, stream_keys
+
+Range: TypeAlias = float | tuple[float, float]  # one number for all inputs, or the lowest and the highest
 
 ON, OFF = 0, 1  # the channels
 LEAST_THRESHOLD = 0.1  # the lowest threshold of a pixel, as a share of the contrast
@@ -105,14 +125,14 @@ def watch_frames(frames: Iterator[Floats], sensor: Sensor, seed: int, numbers: I
 
     The numbers of the inputs (n,) choose their noise. Only one frame of each state is kept for every input.
     """
-    level = _log_intensity(next(frames), sensor)
+    level = np.log(next(frames) + sensor.dark)
     threshold = sensor.thresholds((level.shape[1], level.shape[2]), seed)
     fall = sensor.leak * threshold[ON]
     memory = level - _leaked_before(level, threshold, sensor, seed, numbers)
     rest = np.zeros(level.shape, dtype=np.int16)
     noise = stream_keys(seed, Purpose.SHOT_NOISE, numbers)
     for step, frame in enumerate(frames):
-        level = _log_intensity(frame, sensor)
+        level = np.log(frame + sensor.dark)
         memory -= fall
         change = level - memory
         ready = rest == 0
@@ -163,6 +183,36 @@ def move_images(images: ArrayLike, path: ArrayLike, size: tuple[int, int], scale
     return _frames(pictures, shifts, as_size(size), scale, background)
 
 
+def circular_path(
+    inputs: int | Sequence[int] | Integers,
+    steps: int,
+    radius: Range = (1.0, 2.0),
+    period: Range = (60.0, 80.0),
+    angle: Range = (0.0, 1.0),
+    either_way: bool = True,
+    slow_start: Range = 0.0,
+    seed: int = 0,
+) -> Floats:
+    """Circles (n, T+1, 2) of `inputs`, their count or their numbers; radius in pixels, period in steps, first angle in turns."""
+    drawn = draw_uniforms(stream_keys(seed, Purpose.PATH, inputs), 0, 5)
+    turn, start, cycle, reach, first = (drawn[:, [column]] for column in range(5))
+    time = np.arange(as_count(steps, "steps") + 1, dtype=np.float64)
+    pickup = _between(start, slow_start, "slow_start")
+    way = np.where(time < pickup, time**2 / (2 * np.maximum(pickup, 1e-9)), time - pickup / 2)
+    turns = np.where((turn < 0.5) & either_way, -1.0, 1.0) * way / _between(cycle, period, "period", least=1.0)
+    distance = _between(reach, radius, "radius")
+    angles = 2 * np.pi * (_between(first, angle, "angle") + turns)
+    return np.stack([distance * np.sin(angles), distance * np.cos(angles)], axis=2)
+
+
+def _between(share: Floats, values: Range, name: str, least: float = 0.0) -> Floats:
+    """Uniform numbers of [0, 1), stretched to the range."""
+    ends = values if isinstance(values, (tuple, list)) else (values, values)
+    if len(ends) != 2 or not all(is_number(end) for end in ends) or not least <= ends[0] <= ends[1]:
+        raise InputError(f"{name} is {values!r}: give one number of at least {least:g}, or the lowest and the highest as a pair.")
+    return ends[0] + (ends[1] - ends[0]) * share
+
+
 def _frames(pictures: Floats, shifts: Floats, size: tuple[int, int], scale: float, background: float) -> Iterator[Floats]:
     pictures = pictures - background
     for moment in range(shifts.shape[1]):
@@ -175,10 +225,6 @@ def _hat_weights(pixels: int, points: int, shift: Floats, scale: float) -> Float
     """Λ((y - y_j) / scale) along one axis, (n or 1, pixels, points), for the sensor's pixels y and the image's points j."""
     position = (np.arange(pixels) - (pixels - 1) / 2 - shift[:, None]) / scale + (points - 1) / 2
     return np.maximum(0.0, 1.0 - np.abs(position[:, :, None] - np.arange(points)))
-
-
-def _log_intensity(frame: Floats, sensor: Sensor) -> Floats:
-    return np.log(frame + sensor.dark)
 
 
 def _leaked_before(level: Floats, threshold: Floats, sensor: Sensor, seed: int, numbers: Integers) -> Floats:

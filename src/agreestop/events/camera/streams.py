@@ -14,9 +14,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from agreestop.common.arrays import Floats, Integers, as_seed, is_integer
-from agreestop.common.errors import InputError
-from agreestop.common.splitmix import GAMMA, Words, mix
+from agreestop.common import GAMMA, Floats, InputError, Integers, Words, as_seed, is_integer, mix
 
 
 class Purpose(IntEnum):

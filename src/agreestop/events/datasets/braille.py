@@ -1,10 +1,10 @@
-"""braille: letters under a moving artificial fingertip; and with it any array of spike trains in an `.npz`.
+"""braille: letters under a moving artificial fingertip, or any other spike trains in an `.npz`.
 
 The file holds arrays of spike trains, 0 or 1, and the labels 0 to C-1, divided into parts or not:
 
     x_train, x_val, x_test  (n, T, channels)     y_train, y_val, y_test  (n,)
     x                       (n, T, channels)     y                       (n,)
-    classes                 (C,) the names, where there are any
+    classes                 (C,) the names of the classes; may be missing
 
 With a division, training is drawn from `train`, and tuning and pool from all other rows in an order drawn from the seed; without one, all
 three are drawn from all rows. So the pool is exchangeable, and rows that the file sets apart stay unseen in training.
@@ -16,19 +16,15 @@ benchmarks of NIR (Pedersen and others, 2024): a taxel's ON and OFF events are o
 
 from __future__ import annotations
 
-from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
-from agreestop.common.arrays import Booleans, Integers, as_count, as_seed
-from agreestop.common.errors import InputError
-from agreestop.common.npz import Arrays, read_npz
+from agreestop.common import Arrays, Booleans, InputError, Integers, as_count, as_seed, read_npz
 from agreestop.decide.checks import as_labels
 
-from ..data import EventData, EventSplits
+from ..data import EventData, EventSplits, Sizes, as_sizes, as_sizes_of, draw
 from .data_set import FOUND, DataSet, Findings, address_of
-from .division import Sizes, as_sizes, by_shares, draw
 
 STEPS = 128
 FILE = "braille7.npz"
@@ -40,45 +36,30 @@ TUNING_SHARE = 2 / 7  # tuning, as a share of the rows that are not for training
 DESCRIPTION = "Braille letters read by an artificial fingertip: real tactile recordings, made into events of 12 taxels"
 
 
-def load_braille(path: str | PathLike[str], steps: int = STEPS, sizes: Sizes | None = None, seed: int = 0) -> EventSplits:
-    """The seven Braille letters, (n, 128, 12); `path` is the file, or the folder with braille7.npz. See `load_spike_trains`."""
-    file = Path(path) / FILE if Path(path).is_dir() else Path(path)
-    return load_spike_trains(file, steps, sizes, seed, "braille", CLASSES, DESCRIPTION)
+def load_braille(path: Path, steps: int | None = STEPS, sizes: Sizes | None = None, seed: int = 0) -> EventSplits:
+    """Spike trains (n, T, channels) of an .npz; by default the seven Braille letters, (n, 128, 12).
 
-
-def load_spike_trains(
-    path: str | PathLike[str],
-    steps: int | None = None,
-    sizes: Sizes | None = None,
-    seed: int = 0,
-    name: str | None = None,
-    classes: tuple[str, ...] | None = None,
-    description: str = "recorded spike trains",
-) -> EventSplits:
-    """Spike trains (n, T, channels) of an .npz.
-
-    steps    T, a divisor of the file's T: a channel fires in a step if it fires in any of the steps that are joined. Default: the file's
-    sizes    sizes of training, tuning and pool; by default all rows are used
-    seed     chooses the parts, and their order
-    name     the name of the data set; by default the file's name
-    classes  the names of the classes, where the file has none; by default their numbers
+    path    the file, or the folder with braille7.npz
+    steps   T, a divisor of the file's T: a channel fires in a step if it fires in any of the steps that are joined; None: the file's T
+    sizes   sizes of training, tuning and pool; by default all rows are used
+    seed    chooses the parts, and their order
     """
-    as_seed(seed)
+    rng = np.random.default_rng(as_seed(seed))
+    file = path / FILE if path.is_dir() else path
     missing = f"give an .npz of spike trains; those of Braille letters come from {ADDRESS}"
-    content = read_npz(path, ".npz of plain arrays", "write one with numpy.savez, without objects", missing)
-    known, others = _known_and_others(content, path)
-    arrays = [_spike_trains(content, f"x{part}", f"y{part}", path) for part in (*known, *others)]
+    content = read_npz(file, ".npz of plain arrays", "write one with numpy.savez, without objects", missing)
+    known, others = _known_and_others(content, file)
+    arrays = [_spike_trains(content, f"x{part}", f"y{part}", file) for part in (*known, *others)]
     if len({trains.shape[1:] for trains, _ in arrays}) > 1:
-        raise InputError(f"{path} holds spike trains of different steps or channels: give all of its parts the same (T, channels).")
-    trains = _join_steps(np.concatenate([trains for trains, _ in arrays]), steps, path)
+        raise InputError(f"{file} holds spike trains of different steps or channels: give all of its parts the same (T, channels).")
+    trains = _join_steps(np.concatenate([trains for trains, _ in arrays]), steps, file)
     labels = np.concatenate([labels for _, labels in arrays])
-    rows = _divide(sum(len(labels) for _, labels in arrays[: len(known)]), len(labels), sizes, seed, path)
-    names = _class_names(content, classes, int(labels.max()) + 1)
-    everything = EventData(name or Path(path).stem, False, trains, labels, names, description)
-    return EventSplits.of(everything.name, (everything.rows(some) for some in rows))
+    rows = _divide(sum(len(labels) for _, labels in arrays[: len(known)]), len(labels), sizes, rng, file)
+    everything = EventData("braille", False, trains, labels, _class_names(content, int(labels.max()) + 1), DESCRIPTION)
+    return EventSplits.of("braille", (everything.rows(some) for some in rows))
 
 
-def _known_and_others(content: Arrays, path: str | PathLike[str]) -> tuple[list[str], list[str]]:
+def _known_and_others(content: Arrays, path: Path) -> tuple[list[str], list[str]]:
     """The endings of the names of the arrays: those for training, where the file says which, and the others."""
     others = [part for part in ("_val", "_test") if f"x{part}" in content]
     if "x_train" in content and others:
@@ -89,18 +70,17 @@ def _known_and_others(content: Arrays, path: str | PathLike[str]) -> tuple[list[
     raise InputError(f"{path} holds {given}: give x and y, or x_train and y_train with x_val and y_val, x_test and y_test, or both.")
 
 
-def _divide(known: int, count: int, sizes: Sizes | None, seed: int, path: str | PathLike[str]) -> list[Integers]:
+def _divide(known: int, count: int, sizes: Sizes | None, rng: np.random.Generator, path: Path) -> list[Integers]:
     """Rows for training, tuning and the pool. The first `known` rows are for training; if there are none, any row may be."""
-    rng = np.random.default_rng(seed)
     if not known:
-        return draw(count, by_shares(count, SHARES) if sizes is None else as_sizes(sizes), rng, f"rows of {path}")
+        return draw(count, as_sizes_of(count, sizes, SHARES), rng, f"rows of {path}")
     tuning = max(1, round((count - known) * TUNING_SHARE))
     wanted = (known, tuning, count - known - tuning) if sizes is None else as_sizes(sizes)
     training = draw(known, wanted[:1], rng, f"training rows of {path}")
     return training + [known + rows for rows in draw(count - known, wanted[1:], rng, f"rows of {path} that are not for training")]
 
 
-def _spike_trains(content: Arrays, x: str, y: str, path: str | PathLike[str]) -> tuple[Booleans, Integers]:
+def _spike_trains(content: Arrays, x: str, y: str, path: Path) -> tuple[Booleans, Integers]:
     if y not in content:
         raise InputError(f"{path} holds {x} but not {y}: give one label for each spike train.")
     trains, labels = content[x], content[y]
@@ -111,7 +91,7 @@ def _spike_trains(content: Arrays, x: str, y: str, path: str | PathLike[str]) ->
     return trains.astype(bool), as_labels(labels, len(trains), 2**31)
 
 
-def _join_steps(trains: Booleans, steps: int | None, path: str | PathLike[str]) -> Booleans:
+def _join_steps(trains: Booleans, steps: int | None, path: Path) -> Booleans:
     """(n, T, channels): a step is the OR of the steps that it joins."""
     count, length, channels = trains.shape
     wanted = length if steps is None else as_count(steps, "steps")
@@ -122,10 +102,11 @@ def _join_steps(trains: Booleans, steps: int | None, path: str | PathLike[str]) 
     return joined
 
 
-def _class_names(content: Arrays, classes: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+def _class_names(content: Arrays, count: int) -> tuple[str, ...]:
+    """The names in the file; without them, those of the Braille letters, or numbers where there are more classes."""
     if "classes" in content:
         return tuple(str(name) for name in content["classes"])
-    return classes if classes is not None and len(classes) >= count else tuple(str(label) for label in range(count))
+    return CLASSES if count <= len(CLASSES) else tuple(str(label) for label in range(count))
 
 
 def _check(path: Path) -> Findings:

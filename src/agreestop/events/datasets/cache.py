@@ -1,7 +1,7 @@
 """Binned frames kept on disk, so that recordings are read once: one file for each data set and way of reading it.
 
-A file is an `.npz` with a digest (`agreestop.common.npz`): the key, and for each part its labels, its inputs (booleans as packed
-bits) and the other fields of `EventData`, named <part>.<field>.
+A file is an `.npz` with a digest (`agreestop.common.npz`): the key, and for each part the arrays of a dense file of events
+(`agreestop.events.files`, booleans as packed bits), named <part>.<array>.
 
 The key is a fingerprint of the settings and of the names, sizes and times of the recordings: other settings or other files make
 another key. Files appear whole or not at all, so several runs may share a cache: the worst that can happen is that two make the same
@@ -12,23 +12,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from agreestop.common.errors import InputError
-from agreestop.common.files import make_folder
-from agreestop.common.npz import Arrays, read_npz, write_npz
+from agreestop.common import Arrays, InputError, make_folder, read_npz, write_npz
 
 from ..data import PARTS, EventData, EventSplits
+from ..files import as_stored
 
-FORMAT = "agreestop frames 2"
+FORMAT = "agreestop frames 3"
 
 
 class CacheWarning(UserWarning):
@@ -81,8 +78,8 @@ def _write(path: Path, key: str, data: EventSplits) -> None:
     for part, content in zip(PARTS, data, strict=True):
         arrays |= {f"{part}.{name}": np.asarray(value) for name, value in vars(content).items() if value is not None}
         if content.inputs.dtype == np.bool_:
-            arrays[f"{part}.bits"] = np.packbits(arrays.pop(f"{part}.inputs").ravel())
-            arrays[f"{part}.shape"] = np.array(content.inputs.shape)
+            arrays[f"{part}.inputs"] = np.packbits(content.inputs.ravel())
+            arrays[f"{part}.inputs_shape"] = np.array(content.inputs.shape)
     write_npz(path, arrays)
 
 
@@ -92,14 +89,9 @@ def _read(path: Path, key: str) -> EventSplits:
         arrays = read_npz(path, "file of frames", "make it again")
     if arrays.pop("key") != key:
         raise ValueError("another key")
-    return EventSplits(
-        *(_part({name.removeprefix(f"{part}."): value for name, value in arrays.items() if name.startswith(part)}) for part in PARTS)
-    )
 
+    def read_part(part: str) -> EventData:
+        stored = as_stored(path, {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")})
+        return stored.data(path, stored.inputs, stored.name)
 
-def _part(fields: dict[str, Any]) -> EventData:
-    if "bits" in fields:
-        shape = tuple(fields.pop("shape").tolist())
-        fields["inputs"] = np.unpackbits(fields.pop("bits"))[: math.prod(shape)].view(np.bool_).reshape(shape)
-    arrays = {"inputs": fields.pop("inputs"), "labels": fields.pop("labels"), "classes": tuple(fields.pop("classes").tolist())}
-    return EventData(**arrays, **{name: value.item() for name, value in fields.items()})
+    return EventSplits(*map(read_part, PARTS))

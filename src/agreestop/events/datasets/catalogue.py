@@ -8,17 +8,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import InputError, ProgressCallback
 
 from ..data import EventSplits
-from . import braille, cifar10, digits, dvs_gesture, gesture_sim, mnist_dvs, mnist_dvs_sim, n_mnist
+from . import braille, cifar10, dvs_gesture, gesture_sim, mnist_dvs, moving_digits, n_mnist
 from .cache import cached, fingerprint
 from .data_set import DAMAGED, FOUND, NO_EFFECT, DataSet
 
-DATA_SETS: tuple[DataSet, ...] = tuple(
-    module.DATA_SET for module in (mnist_dvs, dvs_gesture, cifar10, n_mnist, braille, digits, mnist_dvs_sim, gesture_sim)
-)
+_RECORDED = (mnist_dvs.DATA_SET, dvs_gesture.DATA_SET, cifar10.DATA_SET, n_mnist.DATA_SET, braille.DATA_SET)
+DATA_SETS = (*_RECORDED, moving_digits.DIGITS_SET, moving_digits.MNIST_SET, gesture_sim.DATA_SET)
 NAMES = tuple(entry.name for entry in DATA_SETS)
 
 
@@ -77,7 +75,8 @@ def load(
     if not cache or not entry.cached:
         return make()
     known = {option: value for option, value in options.items() if option not in NO_EFFECT}
-    return cached(None, fingerprint({"data set": name, **known}, entry.sources(root, options), root), make)
+    sources = (path for pattern in entry.sources for path in root.glob(pattern))
+    return cached(None, fingerprint({"data set": name, **known}, sources, root), make)
 
 
 def check(name: str, folder: str | PathLike[str] | None = None) -> Check:

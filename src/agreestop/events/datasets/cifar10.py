@@ -12,18 +12,15 @@ images, in an order drawn from the seed too. Nothing is unpickled: the Python re
 
 from __future__ import annotations
 
-from os import PathLike
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Integers, as_count, as_seed
-from agreestop.common.errors import InputError
+from agreestop.common import InputError, Integers, as_count, as_seed
 
-from ..data import EventData, EventSplits
+from ..data import EventData, EventSplits, draw
 from .data_set import DAMAGED, FOUND, DataSet, Findings, address_of, find_folder
-from .division import draw
 
 STEPS = 80
 TUNING = 5_000
@@ -40,7 +37,7 @@ ADVICE = f"get cifar-10-binary.tar.gz (md5 c32a1d4ab5d03f1284b67883e8d87530) fro
 DESCRIPTION = "CIFAR-10: real photographs of 32 × 32 pixels in ten classes, each held still for every step"
 
 
-def load_cifar10(folder: str | PathLike[str], tuning: int = TUNING, seed: int = 0, steps: int = STEPS) -> EventSplits:
+def load_cifar10(folder: Path, tuning: int = TUNING, seed: int = 0, steps: int = STEPS) -> EventSplits:
     """Images (n, 1, 3, 32, 32), bytes from 0 to 255, held for `steps`: 50,000 for training and tuning, and a pool of 10,000.
 
     folder  holds the binary release, or the folder cifar-10-batches-bin with it
@@ -48,15 +45,13 @@ def load_cifar10(folder: str | PathLike[str], tuning: int = TUNING, seed: int = 
     seed    chooses which, and the order of every part
     steps   T, how long each image is shown
     """
-    as_seed(seed)
+    rng = np.random.default_rng(as_seed(seed))
     as_count(steps, "steps")
     as_count(tuning, "tuning")
     path = find_files(folder)
-    check_names(path)
     images, labels = (np.concatenate(parts) for parts in zip(*(read_batch(path / name) for name in TRAINING_FILES), strict=True))
     if tuning >= len(labels):
         raise InputError(f"tuning is {tuning}: give fewer than the {len(labels):,} training images.")
-    rng = np.random.default_rng(seed)
     first, second = draw(len(labels), (len(labels) - tuning, tuning), rng, "training images")
     new_images, new_labels = read_batch(path / TEST_FILE)
     (others,) = draw(len(new_labels), (len(new_labels),), rng, "test images")
@@ -64,18 +59,18 @@ def load_cifar10(folder: str | PathLike[str], tuning: int = TUNING, seed: int = 
     return EventSplits.of("cifar10", (EventData("cifar10", False, x, y, CLASSES, DESCRIPTION, steps) for x, y in parts))
 
 
-def find_files(folder: str | PathLike[str]) -> Path:
-    """The folder with the files of the binary release: the given one, or the one that the archive makes in it."""
-    if found := find_folder(Path(folder), FOLDER, lambda path: (path / TEST_FILE).is_file()):
-        return found
-    raise InputError(f"there is no file {TEST_FILE} in {folder} or in {FOLDER} there: {ADVICE}.")
+def find_files(folder: Path) -> Path:
+    """The folder with the files of the binary release: the given one, or the one that the archive makes in it.
 
-
-def check_names(folder: Path) -> None:
-    """Refuse another order of the classes; a missing list of names is taken to have the official order."""
-    path = folder / NAMES_FILE
-    if path.is_file() and tuple(path.read_text(errors="replace").split()) != CLASSES:
-        raise InputError(f"{path} does not list the ten classes of CIFAR-10 in their order: {ADVICE}.")
+    Another order of the classes is refused; a missing list of names is taken to have the official order.
+    """
+    found = find_folder(folder, FOLDER, lambda path: (path / TEST_FILE).is_file())
+    if found is None:
+        raise InputError(f"there is no file {TEST_FILE} in {folder} or in {FOLDER} there: {ADVICE}.")
+    names = found / NAMES_FILE
+    if names.is_file() and tuple(names.read_text(errors="replace").split()) != CLASSES:
+        raise InputError(f"{names} does not list the ten classes of CIFAR-10 in their order: {ADVICE}.")
+    return found
 
 
 def read_batch(path: Path) -> tuple[NDArray[np.uint8], Integers]:
@@ -95,7 +90,6 @@ def read_batch(path: Path) -> tuple[NDArray[np.uint8], Integers]:
 
 def _check(folder: Path) -> Findings:
     path = find_files(folder)
-    check_names(path)
     for name in (*TRAINING_FILES, TEST_FILE):
         try:
             images, _ = read_batch(path / name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common.arrays import Booleans
-from agreestop.common.errors import InputError
+from agreestop.common import Booleans, InputError, ProgressCallback
 
-from ..data import EventSplits
-from .division import LEAST, Done
+from ..data import LEAST, Done, EventData, EventSplits, make_parts
 
 FOUND, PARTIAL, DAMAGED = "found", "partial", "damaged"
 Findings = Iterator[tuple[str, str]]  # one of the three words, and a sentence
@@ -40,7 +38,7 @@ class DataSet:
     files      what must lie in the folder
     load       makes the three parts; its first argument is the folder, where files are needed
     check      looks at the files in the folder
-    sources    the files that the frames are made from, given the folder and the options; they are part of the key of the cache
+    sources    patterns of the files in the folder that the frames are made from; the files are part of the key of the cache
     cached     whether making the frames takes long enough to keep them in the cache
     address    its official home; None where no files are needed
     download   the size of the download; None where it is not published, or there is none
@@ -56,7 +54,7 @@ class DataSet:
     files: str
     load: Callable[..., EventSplits]
     check: Callable[[Path], Findings]
-    sources: Callable[[Path, Mapping[str, Any]], Iterable[Path]] = lambda folder, options: ()
+    sources: tuple[str, ...] = ()
     cached: bool = True
     address: str | None = None
     download: str | None = None
@@ -66,7 +64,8 @@ class DataSet:
     def recorded(cls, name: str, **functions: Any) -> DataSet:
         """The data set with the record of that name."""
         record = _RECORDS[name]
-        return cls(name=name, **record | {"sizes": tuple(record["sizes"])}, **functions)
+        lists = {field: tuple(value) for field, value in record.items() if isinstance(value, list)}
+        return cls(name=name, **record | lists, **functions)
 
     @property
     def needs_files(self) -> bool:
@@ -142,10 +141,23 @@ def find_folder(folder: Path, inner: str, holds: Callable[[Path], bool]) -> Path
     return next((path for path in (folder, folder / inner) if holds(path)), None)
 
 
-def bin_files(paths: Iterable[Path], shape: tuple[int, ...], bin_file: Callable[[Path], Booleans], done: Done) -> Booleans:
-    """The frames of one recording after the other, (files, T, 2, H, W)."""
-    frames = np.empty(shape, dtype=bool)
-    for row, path in enumerate(paths):
-        frames[row] = bin_file(path)
-        done(row + 1)
-    return frames
+def bin_digits(
+    name: str,
+    parts: Sequence[Sequence[Path]],
+    bin_file: Callable[[Path], Booleans],
+    digit_of: Callable[[Path], int],
+    shape: tuple[int, ...],
+    description: str,
+    progress: ProgressCallback | None,
+) -> EventSplits:
+    """Training, tuning and pool of recorded digits, (files, *shape); `bin_file` makes the frames of one recording."""
+
+    def make(part: str, paths: Sequence[Path], done: Done) -> EventData:
+        frames = np.empty((len(paths), *shape), dtype=bool)
+        for row, path in enumerate(paths):
+            frames[row] = bin_file(path)
+            done(row + 1)
+        labels = np.array([digit_of(path) for path in paths])
+        return EventData(part, False, frames, labels, tuple("0123456789"), description)
+
+    return make_parts(name, parts, make, progress)

@@ -17,24 +17,19 @@ The pool are all gestures of the test part, in an order drawn from the seed. Tun
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from os import PathLike
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from agreestop.common.arrays import as_count, as_seed
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import InputError, ProgressCallback, as_count, as_seed
 
 from ..binning import bin_events
 from ..camera.gestures import GESTURES
-from ..data import EventData, EventSplits
+from ..data import Done, EventData, EventSplits, make_parts
 from ..formats.aedat3 import VERSION, read_aedat3, read_gesture_labels
 from .data_set import DataSet, Findings, address_of, begins_with, check_each, compare_amount, find_folder
-from .division import Done, make_parts
 
 STEPS = 80
 STEP = 30_000  # microseconds
@@ -50,8 +45,7 @@ NAME = re.compile(r"(user\d+)_\w+\.aedat")
 DESCRIPTION = "DVS128 Gesture: eleven gestures of 29 people, recorded by an event camera under three lights"
 
 
-@dataclass(frozen=True)
-class GestureRecording:
+class GestureRecording(NamedTuple):
     """One recording: the person, the file, and the file with its labels."""
 
     person: str
@@ -60,7 +54,7 @@ class GestureRecording:
 
 
 def load_dvs_gesture(
-    folder: str | PathLike[str],
+    folder: Path,
     tuning: int = TUNING_PEOPLE,
     seed: int = 0,
     downsample: int = 4,
@@ -74,7 +68,7 @@ def load_dvs_gesture(
     seed        chooses whom, and the order of every part
     downsample  the width and height of a cell in pixels: 1, 2, 4, 8 or 16
     """
-    as_seed(seed)
+    rng = np.random.default_rng(as_seed(seed))
     as_count(steps, "steps")
     as_count(tuning, "tuning")
     if downsample not in DOWNSAMPLES:
@@ -82,7 +76,6 @@ def load_dvs_gesture(
     known, new = (find_recordings(folder, name) for name in LISTS)
     if shared := {one.recording for one in known} & {one.recording for one in new}:
         raise InputError(f"{min(shared).name} is in both {LISTS[0]} and {LISTS[1]}: get the lists again from {ADDRESS}.")
-    rng = np.random.default_rng(seed)
     people = sorted({one.person for one in known})
     if tuning >= len(people):
         raise InputError(f"tuning is {tuning}, but the training part has {len(people)} people: hold back fewer.")
@@ -91,7 +84,7 @@ def load_dvs_gesture(
     return make_parts("dvs-gesture", parts, lambda name, some, done: _bin(name, some, downsample, steps, rng, done), progress)
 
 
-def find_recordings(folder: str | PathLike[str], name: str) -> list[GestureRecording]:
+def find_recordings(folder: Path, name: str) -> list[GestureRecording]:
     """The recordings that a list names, each with its labels."""
     path = find_lists(folder)
     lines = (line.strip() for line in (path / name).read_text(errors="replace").splitlines())
@@ -110,9 +103,9 @@ def find_recordings(folder: str | PathLike[str], name: str) -> list[GestureRecor
     return recordings
 
 
-def find_lists(folder: str | PathLike[str]) -> Path:
+def find_lists(folder: Path) -> Path:
     """The folder with the files: the given one, or the one that the archive makes in it."""
-    if found := find_folder(Path(folder), FOLDER, lambda path: all((path / name).is_file() for name in LISTS)):
+    if found := find_folder(folder, FOLDER, lambda path: all((path / name).is_file() for name in LISTS)):
         return found
     raise InputError(f"there are no files {LISTS[0]} and {LISTS[1]} in {folder} or in {FOLDER} there: get them from {ADDRESS}.")
 
@@ -144,13 +137,4 @@ def _check(folder: Path) -> Findings:
         yield from check_each([one.recording for one in recordings], begins_with(VERSION), ADDRESS)
 
 
-def _sources(folder: Path, options: Mapping[str, Any]) -> Iterable[Path]:
-    path = find_lists(folder)
-    for name in LISTS:
-        yield path / name
-        for one in find_recordings(folder, name):
-            yield one.recording
-            yield one.labels
-
-
-DATA_SET = DataSet.recorded("dvs-gesture", load=load_dvs_gesture, check=_check, sources=_sources)
+DATA_SET = DataSet.recorded("dvs-gesture", load=load_dvs_gesture, check=_check)

@@ -18,24 +18,21 @@ in the part, not on the number of other inputs or on the process that makes it.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Integers, as_count, as_seed, is_integer
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import InputError, Integers, ProgressCallback, as_count, as_seed, is_integer
 
 from ..camera.gestures import CADENCE, GESTURES, LIGHTS, WANDERINGS, Performance, Person, render_frames
 from ..camera.simulator import Sensor, watch_frames
 from ..camera.streams import Purpose, draw_uniforms, stream_keys
-from ..data import EventData, EventSplits
+from ..data import Done, EventData, EventSplits, Sizes, as_sizes, make_parts
 from .data_set import FOUND, DataSet, Findings
-from .division import Done, Sizes, as_sizes, make_parts
 
 STEPS = 80
 SIZE = (128, 128)
@@ -45,7 +42,7 @@ SENSOR = Sensor(contrast=0.15, mismatch=0.03, refractory=1, leak=0.0002, shot_no
 TRAINING, TUNING, POOL = 1_176, 120, 288
 PEOPLE = (23, 6, 6)  # in the three parts; nobody is in two of them
 DOWNSAMPLES = (1, 2, 4, 8)  # a pixel makes at most two events in a frame, so the count of 8 × 8 pixels fits a byte
-CHUNK = 4  # inputs that a process makes at a time
+CHUNK = 4  # inputs that are sent to a process at a time
 
 PART = 2**40  # the inputs of the parts are numbered from 0, 2^40 and 2^41, and people after all inputs
 FIRST_PERSON = 2**61
@@ -79,8 +76,8 @@ def simulate_gestures(
     as_count(steps, "steps")
     as_count(workers, "workers")
     numbers = [part * PART + np.arange(size, dtype=np.int64) for part, size in enumerate(as_sizes(sizes))]
-    watch = partial(_watch_some, seed=seed, downsample=downsample, steps=steps)
-    return make_parts("gesture-sim", numbers, partial(_watch_part, watch=watch, seed=seed, workers=workers), progress)
+    make = partial(_watch_part, seed=seed, downsample=downsample, steps=steps, workers=workers)
+    return make_parts("gesture-sim", numbers, make, progress)
 
 
 def draw_performance(number: int, seed: int) -> Performance:
@@ -147,30 +144,17 @@ class _NumberedDraws:
         return int(count * self.several(1)[0])
 
 
-Watch = Callable[[Integers], NDArray[np.uint8]]
-
-
-def _watch_part(name: str, numbers: Integers, done: Done, watch: Watch, seed: int, workers: int) -> EventData:
-    labels = np.array([draw_performance(int(number), seed).gesture for number in numbers], dtype=np.int64)
-    counts: list[NDArray[np.uint8]] = []
-    for chunk in _watch_chunks([numbers[start : start + CHUNK] for start in range(0, len(numbers), CHUNK)], watch, workers):
-        counts.append(chunk)
-        done(min(len(counts) * CHUNK, len(numbers)))
-    return EventData(name, True, np.concatenate(counts), labels, GESTURES, DESCRIPTION)
-
-
-def _watch_chunks(chunks: list[Integers], watch: Watch, workers: int) -> Iterator[NDArray[np.uint8]]:
-    """The counts of the chunks, in their order."""
-    if workers == 1:
-        yield from map(watch, chunks)
-        return
-    # Processes are started afresh: a fork of a process that runs threads, as torch and numba do, can hang.
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as processes:
-        yield from processes.map(watch, chunks)
-
-
-def _watch_some(numbers: Integers, seed: int, downsample: int, steps: int) -> NDArray[np.uint8]:
-    return np.stack([_watch_one(int(number), seed, downsample, steps) for number in numbers])
+def _watch_part(name: str, numbers: Integers, done: Done, seed: int, downsample: int, steps: int, workers: int) -> EventData:
+    labels = np.array([draw_performance(number, seed).gesture for number in numbers.tolist()], dtype=np.int64)
+    counts = np.empty((len(numbers), steps, 2, SIZE[0] // downsample, SIZE[1] // downsample), np.uint8)
+    watch = partial(_watch_one, seed=seed, downsample=downsample, steps=steps)
+    # Each process is spawned: a fork of a process that runs threads, as torch and numba do, can hang.
+    with nullcontext() if workers == 1 else ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as processes:
+        made = map(watch, numbers.tolist()) if processes is None else processes.map(watch, numbers.tolist(), chunksize=CHUNK)
+        for row, one in enumerate(made):
+            counts[row] = one
+            done(row + 1)
+    return EventData(name, True, counts, labels, GESTURES, DESCRIPTION)
 
 
 def _watch_one(number: int, seed: int, downsample: int, steps: int) -> NDArray[np.uint8]:

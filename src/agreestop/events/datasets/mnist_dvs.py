@@ -16,22 +16,16 @@ The data set has no division of its own. Training, tuning and pool are drawn fro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from agreestop.common.arrays import Booleans, Integers, as_count, as_seed
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import Booleans, InputError, ProgressCallback, as_count, as_seed
 
 from ..binning import bin_events
-from ..data import EventData, EventSplits
+from ..data import EventSplits, Sizes, as_sizes_of, draw
 from ..formats.aedat2 import VERSION, read_aedat2
-from .data_set import DataSet, Findings, address_of, begins_with, bin_files, check_each, compare_amount
-from .division import Done, Sizes, as_sizes, by_shares, draw, make_parts
+from .data_set import DataSet, Findings, address_of, begins_with, bin_digits, check_each, compare_amount
 
 STEPS = 80
 SPAN = 2_000_000  # microseconds
@@ -47,12 +41,7 @@ DESCRIPTION = "MNIST-DVS: MNIST's handwritten digits, moving on a screen and rec
 
 
 def load_mnist_dvs(
-    folder: str | PathLike[str],
-    scale: int = 4,
-    sizes: Sizes | None = None,
-    seed: int = 0,
-    steps: int = STEPS,
-    progress: ProgressCallback | None = None,
+    folder: Path, scale: int = 4, sizes: Sizes | None = None, seed: int = 0, steps: int = STEPS, progress: ProgressCallback | None = None
 ) -> EventSplits:
     """Event streams (n, 80, 2, 26, 26).
 
@@ -62,21 +51,15 @@ def load_mnist_dvs(
     seed    chooses the parts, and their order
     steps   T, over the same 2 seconds
     """
-    as_seed(seed)
-    as_count(steps, "steps")
+    rng = np.random.default_rng(as_seed(seed))
+    shape = (as_count(steps, "steps"), 2, *SIZE)
     files = find_recordings(folder, scale)
-    wanted = by_shares(len(files), SHARES) if sizes is None else as_sizes(sizes)
-    rows = draw(len(files), wanted, np.random.default_rng(seed), f"recordings of scale {scale} in {folder}")
-
-    def make(name: str, some: Integers, done: Done) -> EventData:
-        paths = [files[row] for row in some]
-        frames = bin_files(paths, (len(paths), steps, 2, *SIZE), lambda path: _bin(path, scale, steps), done)
-        return EventData(name, False, frames, np.array([digit_of(path) for path in paths]), tuple("0123456789"), DESCRIPTION)
-
-    return make_parts("mnist-dvs", rows, make, progress)
+    rows = draw(len(files), as_sizes_of(len(files), sizes, SHARES), rng, f"recordings of scale {scale} in {folder}")
+    parts = [[files[row] for row in part] for part in rows]
+    return bin_digits("mnist-dvs", parts, lambda path: _bin(path, scale, steps), digit_of, shape, DESCRIPTION, progress)
 
 
-def find_recordings(folder: str | PathLike[str], scale: int = 4) -> tuple[Path, ...]:
+def find_recordings(folder: Path, scale: int = 4) -> tuple[Path, ...]:
     """The recordings of a scale, in the order of digit and number.
 
     A recording may be there several times: whole, and in pieces whose names go on after the number. Then the whole one is taken, and the
@@ -85,7 +68,7 @@ def find_recordings(folder: str | PathLike[str], scale: int = 4) -> tuple[Path, 
     if scale not in SCALES:
         raise InputError(f"scale is {scale!r}: give {', '.join(map(str, SCALES[:-1]))} or {SCALES[-1]}.")
     chosen: dict[tuple[int, int], tuple[str, Path]] = {}
-    for path in sorted(Path(folder).rglob("*.[aA][eE][dD][aA][tT]")):
+    for path in sorted(folder.rglob("*.[aA][eE][dD][aA][tT]")):
         name = NAME.fullmatch(path.name)
         if name is None or int(name["scale"]) != scale:
             continue
@@ -126,8 +109,4 @@ def _check(folder: Path) -> Findings:
         raise InputError(f"there are no recordings mnist_<digit>_scale<NN>_<number>.aedat in {folder}: get them from {ADDRESS}.")
 
 
-def _sources(folder: Path, options: Mapping[str, Any]) -> Iterable[Path]:
-    return find_recordings(folder, options["scale"])
-
-
-DATA_SET = DataSet.recorded("mnist-dvs", load=load_mnist_dvs, check=_check, sources=_sources)
+DATA_SET = DataSet.recorded("mnist-dvs", load=load_mnist_dvs, check=_check)

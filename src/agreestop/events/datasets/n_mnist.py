@@ -15,23 +15,16 @@ for fewer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from agreestop.common.arrays import Booleans, Integers, as_count, as_seed
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import Booleans, InputError, ProgressCallback, as_count, as_seed
 
 from ..binning import bin_events
-from ..data import EventData, EventSplits
+from ..data import EventSplits, Sizes, as_sizes, as_sizes_of, draw
 from ..formats.n_mnist import EVENT, SIZE, read_n_mnist
-from .data_set import DataSet, Findings, address_of, bin_files, check_each, compare_amount, find_folder
-from .division import Done, Sizes, as_sizes, by_shares, draw, make_parts
+from .data_set import DataSet, Findings, address_of, bin_digits, check_each, compare_amount, find_folder
 
 STEPS = 80
 SPAN = 320_000  # microseconds
@@ -39,7 +32,6 @@ TRAINING, TEST = 60_000, 10_000  # recordings of a complete copy
 TUNING = 5_000
 SHARES = (0.7, 0.1)
 FOLDER = "N-MNIST"
-PARTS = ("Train", "Test")
 ADDRESS = address_of("n-mnist")
 
 DESCRIPTION = "N-MNIST: MNIST's handwritten digits, recorded by a moving event camera"
@@ -47,20 +39,8 @@ OFFICIAL = "training and tuning are of the official training part, the pool of t
 DRAWN = "training, tuning and pool are drawn at random from all recordings that are there"
 
 
-@dataclass(frozen=True)
-class Recordings:
-    """The files of both parts, in the order of digit and number."""
-
-    training: tuple[Path, ...]
-    test: tuple[Path, ...]
-
-    @property
-    def complete(self) -> bool:
-        return len(self.training) == TRAINING and len(self.test) == TEST
-
-
 def load_n_mnist(
-    folder: str | PathLike[str], sizes: Sizes | None = None, seed: int = 0, steps: int = STEPS, progress: ProgressCallback | None = None
+    folder: Path, sizes: Sizes | None = None, seed: int = 0, steps: int = STEPS, progress: ProgressCallback | None = None
 ) -> EventSplits:
     """Event streams (n, 80, 2, 34, 34).
 
@@ -69,38 +49,33 @@ def load_n_mnist(
     seed    chooses the parts, and their order
     steps   T, over the same 320 ms
     """
-    as_seed(seed)
-    as_count(steps, "steps")
-    files = find_recordings(folder)
-    official = files.complete
-    if sizes is not None:
-        sizes = as_sizes(sizes)
-        official = sizes[0] + sizes[1] <= len(files.training) and sizes[2] <= len(files.test)
-    rng = np.random.default_rng(seed)
-    everything = files.training + files.test
-    if official:
-        training, tuning, pool = sizes or (TRAINING - TUNING, TUNING, TEST)
-        rows = draw(len(files.training), (training, tuning), rng, "training recordings")
-        rows += [len(files.training) + some for some in draw(len(files.test), (pool,), rng, "test recordings")]
+    rng = np.random.default_rng(as_seed(seed))
+    shape = (as_count(steps, "steps"), 2, *SIZE)
+    training, test = find_recordings(folder)
+    everything = training + test
+    if sizes is None:
+        official = len(training) == TRAINING and len(test) == TEST
+        wanted = (TRAINING - TUNING, TUNING, TEST) if official else as_sizes_of(len(everything), None, SHARES)
     else:
-        rows = draw(len(everything), sizes or by_shares(len(everything), SHARES), rng, f"recordings of {folder}")
+        wanted = as_sizes(sizes)
+        official = wanted[0] + wanted[1] <= len(training) and wanted[2] <= len(test)
+    if official:
+        rows = draw(len(training), wanted[:2], rng, "training recordings")
+        rows += [len(training) + some for some in draw(len(test), wanted[2:], rng, "test recordings")]
+    else:
+        rows = draw(len(everything), wanted, rng, f"recordings of {folder}")
+    parts = [[everything[row] for row in part] for part in rows]
+    description = f"{DESCRIPTION}; {OFFICIAL if official else DRAWN}"
+    return bin_digits("n-mnist", parts, lambda path: _bin(path, steps), lambda path: int(path.parent.name), shape, description, progress)
 
-    def make(name: str, some: Integers, done: Done) -> EventData:
-        paths = [everything[row] for row in some]
-        frames = bin_files(paths, (len(paths), steps, 2, *SIZE), lambda path: _bin(path, steps), done)
-        labels = np.array([int(path.parent.name) for path in paths])
-        return EventData(name, False, frames, labels, tuple("0123456789"), f"{DESCRIPTION}; {OFFICIAL if official else DRAWN}")
 
-    return make_parts("n-mnist", rows, make, progress)
-
-
-def find_recordings(folder: str | PathLike[str]) -> Recordings:
-    """The recordings in the folder; files with other names are ignored."""
-    found = find_folder(Path(folder), FOLDER, lambda path: any(path.glob("T*/[0-9]/*.bin")))
+def find_recordings(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The training and the test recordings, in the order of digit and number; files with other names are ignored."""
+    found = find_folder(folder, FOLDER, lambda path: any(path.glob("T*/[0-9]/*.bin")))
     if found is None:
         names = "Train/<digit>/<number>.bin or Test/<digit>/<number>.bin"
         raise InputError(f"there are no recordings {names} in {folder}: get them from {ADDRESS}.")
-    return Recordings(*(tuple(sorted((found / part).glob("[0-9]/*.bin"))) for part in PARTS))
+    return sorted(found.glob("Train/[0-9]/*.bin")), sorted(found.glob("Test/[0-9]/*.bin"))
 
 
 def _bin(path: Path, steps: int) -> Booleans:
@@ -111,16 +86,10 @@ def _bin(path: Path, steps: int) -> Booleans:
 
 
 def _check(folder: Path) -> Findings:
-    files = find_recordings(folder)
-    everything = files.training + files.test
-    known = f"{len(files.training):,} of {TRAINING:,} training recordings"
-    yield compare_amount(len(everything), TRAINING + TEST, f"{known} and {len(files.test):,} of {TEST:,} test recordings", ADDRESS)
-    yield from check_each(everything, lambda path: (size := path.stat().st_size) > 0 and size % EVENT == 0, ADDRESS)
+    training, test = find_recordings(folder)
+    sentence = f"{len(training):,} of {TRAINING:,} training recordings and {len(test):,} of {TEST:,} test recordings"
+    yield compare_amount(len(training + test), TRAINING + TEST, sentence, ADDRESS)
+    yield from check_each(training + test, lambda path: (size := path.stat().st_size) > 0 and size % EVENT == 0, ADDRESS)
 
 
-def _sources(folder: Path, options: Mapping[str, Any]) -> Iterable[Path]:
-    files = find_recordings(folder)
-    return files.training + files.test
-
-
-DATA_SET = DataSet.recorded("n-mnist", load=load_n_mnist, check=_check, sources=_sources)
+DATA_SET = DataSet.recorded("n-mnist", load=load_n_mnist, check=_check)

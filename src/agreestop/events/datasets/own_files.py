@@ -12,13 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from agreestop.common.arrays import as_seed, is_number
-from agreestop.common.errors import InputError
+from agreestop.common import InputError, as_seed, is_number
 
 from ..container import Events, Inputs
-from ..data import NUMBERS, PARTS, EventData, EventSplits
+from ..data import NUMBERS, PARTS, EventData, EventSplits, Sizes, as_sizes, as_sizes_of, draw
 from ..files import StoredEvents, read_stored
-from .division import Sizes, as_sizes, by_shares, draw
 
 SHARES = (0.6, 0.15, 0.25)
 DESCRIPTION = "own data from files"
@@ -51,7 +49,7 @@ def load_files(
     stored = [read_stored(path) for path in paths]
     parts = [_with_classes(one, path, stored, paths) for one, path in zip(stored, paths, strict=True)]
     if len(parts) == 1:
-        wanted = by_shares(len(parts[0]), _as_shares(shares)) if sizes is None else as_sizes(sizes)
+        wanted = as_sizes_of(len(parts[0]), sizes, _as_shares(shares))
         sources, rows = parts * 3, draw(len(parts[0]), wanted, rng, f"inputs of {paths[0]}")
     else:
         wanted = (len(parts[0]), len(parts[1]), len(parts[2])) if sizes is None else as_sizes(sizes)

@@ -26,9 +26,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Integers
-from agreestop.common.errors import InputError
-from agreestop.common.files import atomic_writer
+from agreestop.common import InputError, Integers, atomic_writer
 
 from .recording import BLOCK, Columns, Recording, Skipped, bytes_left, open_recording, read_blocks
 

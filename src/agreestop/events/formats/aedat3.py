@@ -29,9 +29,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from agreestop.common.arrays import Integers
-from agreestop.common.errors import InputError
-from agreestop.common.files import atomic_writer
+from agreestop.common import InputError, Integers, atomic_writer
 
 from .recording import BLOCK, LATEST, Columns, Recording, Skipped, bytes_left, open_recording
 

@@ -19,8 +19,7 @@ from os import PathLike
 
 import numpy as np
 
-from agreestop.common.errors import InputError
-from agreestop.common.files import atomic_writer
+from agreestop.common import InputError, atomic_writer
 
 from .recording import BLOCK, Columns, Recording, Skipped, bytes_left, open_recording, read_blocks
 

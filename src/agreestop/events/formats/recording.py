@@ -26,8 +26,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common.arrays import Booleans, Integers, as_size, is_integer
-from agreestop.common.errors import InputError
+from agreestop.common import Booleans, InputError, Integers, as_size, is_integer
 
 Coordinates: TypeAlias = NDArray[np.uint16]
 

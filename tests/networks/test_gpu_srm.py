@@ -1,7 +1,7 @@
-"""The fused SRM operator against the plain one: spikes, state and every gradient, whatever the layout, type, slope and number of steps.
+"""The Triton operator and the plain one give the same spikes, state and gradients, for every layout, dtype, slope and number of steps.
 
-On a GPU the kernels run there. Elsewhere they run in Triton's interpreter, which rounds after each product and PyTorch may not: a
-potential within rounding of the threshold may then spike in one and not in the other, as it may on a GPU that rounds otherwise.
+On a GPU the kernels run there. Elsewhere they run in Triton's interpreter, which rounds after each product; PyTorch may not. A potential
+within rounding of the threshold may then spike in one and not in the other. The same holds for GPUs that round differently.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROUNDING = {torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 
 
 def currents_of(*shape: int, order: Sequence[int] | None = None, dtype: torch.dtype = torch.float32, seed: int = 3) -> Tensor:
-    """Random currents that lie in memory in the order of axes given."""
+    """Random currents with the given order of axes in memory."""
     values = (torch.randn(*shape, generator=generator(seed)) + 0.2).to(dtype).to(DEVICE)
     order = order or range(len(shape))
     return values.permute(*order).contiguous().permute(*(order.index(axis) for axis in range(len(shape))))
@@ -50,8 +50,8 @@ def constants(members: int, ndim: int = 4, learned: bool = False, name: str = "a
     """A layer whose members differ in every constant."""
     module = SRM(members, Neuron(threshold=0.8, learned=learned, surrogate=Surrogate(name))).to(DEVICE)
     with torch.no_grad():
-        for place, value in enumerate(module.state_dict().values()):
-            value += torch.linspace(-0.2, 0.3, members).roll(place).to(DEVICE)
+        for index, value in enumerate(module.state_dict().values()):
+            value += torch.linspace(-0.2, 0.3, members).roll(index).to(DEVICE)
     return module, module.parameters_for(torch.empty((1,) * ndim))
 
 
@@ -71,13 +71,13 @@ def run(
 
 
 def agree(currents: Tensor, learned: bool = False, name: str = "arctan", state: bool = False) -> None:
-    """The fused operator gives what the plain one does."""
+    """Check that the fused operator gives the same as the plain one."""
     module, parameters = constants(currents.shape[1], currents.ndim, learned, name)
     leaves = list(module.parameters())
     spikes, after, found = run(currents, parameters, leaves, True, state)
     expected_spikes, expected_after, expected = run(currents, module.parameters_for(currents), leaves, False, state)
     assert spikes.dtype == expected_spikes.dtype and spikes.stride() == expected_spikes.stride()
-    torch.testing.assert_close(spikes, expected_spikes, rtol=0, atol=0)  # no potential of these seeds lies within rounding of θ
+    torch.testing.assert_close(spikes, expected_spikes, rtol=0, atol=0)  # with these seeds no potential is within rounding of θ
     assert 0.02 < spikes.float().mean() < 0.98
     torch.testing.assert_close(tuple(after), tuple(expected_after), rtol=1e-5, atol=1e-5)
     for one, other in zip(found, expected, strict=True):
@@ -113,7 +113,7 @@ def test_currents_of_half_precision(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_narrow_spikes_are_the_spikes(layout: str) -> None:
+def test_float16_spikes_equal_float32_spikes(layout: str) -> None:
     currents = currents_of(19, 2, 3, 5, order=LAYOUTS[layout])
     _, parameters = constants(2, 4)
     wide, after = srm(currents, None, parameters, fused=True)
@@ -128,7 +128,7 @@ def test_odd_sizes_and_several_tiles(shape: tuple[int, int]) -> None:
     agree(currents_of(12, 3, *shape, order=(1, 0, 2, 3)), True)
 
 
-def test_a_step_that_is_cut_from_a_larger_one_and_one_held_over_time() -> None:
+def test_a_slice_of_a_larger_tensor_and_a_step_expanded_over_time() -> None:
     agree(currents_of(9, 2, 6, 5)[:, :, ::2, 1:])
     agree(currents_of(20, 2, 3, 5, order=(1, 0, 2, 3))[4:13])
     agree(currents_of(1, 2, 3, 5, order=(0, 2, 1, 3)).expand(9, -1, -1, -1))
@@ -140,7 +140,7 @@ def test_constants_that_the_members_share() -> None:
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-4)
 
 
-def test_a_loss_of_the_state_alone_and_no_second_derivative() -> None:
+def test_a_loss_of_the_state_only_and_no_second_derivative() -> None:
     _, parameters = constants(2)
     found: list[Tensor] = []
     for choice in (True, False):
@@ -154,7 +154,7 @@ def test_a_loss_of_the_state_alone_and_no_second_derivative() -> None:
         first.sum().backward()  # type: ignore[no-untyped-call]
 
 
-def test_gradients_are_those_of_autograd_in_float64() -> None:
+def test_gradients_equal_those_of_autograd_in_float64() -> None:
     currents = currents_of(20, 2, 3, 5, order=(1, 0, 2, 3))
     module, parameters = constants(2, learned=True)
     _, _, found = run(currents, parameters, list(module.parameters()), True)
@@ -167,8 +167,8 @@ def test_gradients_are_those_of_autograd_in_float64() -> None:
 
 
 @pytest.mark.parametrize("cuts", [(1,), (7, 8), (1, 2, 3, 15)])
-def test_a_sequence_in_chunks_is_the_sequence_whole(cuts: tuple[int, ...]) -> None:
-    """Bitwise: however the steps fall into segments, a step is rounded in one way."""
+def test_a_sequence_in_chunks_gives_the_same_as_the_whole(cuts: tuple[int, ...]) -> None:
+    """The bits are equal: the rounding of a step does not depend on the segments."""
     currents = currents_of(20, 2, 3, 5, order=(1, 0, 2, 3))
     _, parameters = constants(2)
     with torch.no_grad():
@@ -182,8 +182,8 @@ def test_a_sequence_in_chunks_is_the_sequence_whole(cuts: tuple[int, ...]) -> No
     torch.testing.assert_close(tuple(state), tuple(end), rtol=0, atol=0)
 
 
-def test_a_spike_moves_only_where_the_potential_is_within_rounding_of_the_threshold() -> None:
-    """Each member's threshold is the highest potential it reaches, to the bit: at that step the two may differ, and nowhere before."""
+def test_a_spike_differs_only_if_the_potential_is_within_rounding_of_the_threshold() -> None:
+    """The threshold of each member is exactly its highest potential. The two operators may differ at that step, but not before."""
     currents = currents_of(20, 12, 1, 1).abs()
     _, p = constants(12)
     a, b = p.membrane_decay, p.synapse_decay
@@ -200,7 +200,7 @@ def test_a_spike_moves_only_where_the_potential_is_within_rounding_of_the_thresh
     torch.testing.assert_close(one[:, same[0]], other[:, same[0]], rtol=0, atol=0)
 
 
-def test_nothing_is_kept_without_gradient_and_bits_and_checkpoints_with() -> None:
+def test_bits_and_checkpoints_are_saved_only_with_gradients() -> None:
     currents = currents_of(40, 2, 3, 5)
     _, p = constants(2)
     a, b, r, threshold = p.membrane_decay, p.synapse_decay, p.refractory_decay, p.threshold
@@ -213,7 +213,7 @@ def test_nothing_is_kept_without_gradient_and_bits_and_checkpoints_with() -> Non
     torch.testing.assert_close(unpacked.view(40, 2, 3, 5).float(), spikes)
 
 
-def test_a_network_is_the_same_network() -> None:
+def test_a_network_gives_the_same_with_both_operators() -> None:
     network = SpikingNetwork(FullyConnected((12,), 4, members=2, hidden=(9,)), generator(), deviation=0.5).to(DEVICE)
     x = (torch.rand(10, 3, 12, generator=generator(1)) < 0.4).float().to(DEVICE)
     found: list[Any] = []

@@ -1,0 +1,94 @@
+"""A live input is decided step by step as in a batch, whether events or frames are pushed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
+
+import agreestop as ag
+from agreestop.engines.dense import Dense, FreshMembers
+from agreestop.engines.early_stopping import decide_early, score
+from agreestop.engines.live import LiveSession
+from agreestop.engines.protocol import Engine
+from agreestop.networks.modules import ModuleMembers
+from agreestop.networks.posteriors import Posterior
+from tests.engines.test_early_stopping import CONFIGS, ENGINES, EVERY, RULES, modules, network, some_inputs
+
+
+def engine_named(name: str) -> Engine:
+    if name in ENGINES:
+        return ENGINES[name](network("fully-connected"))
+    return Dense(modules(name))
+
+
+@pytest.mark.parametrize("name", (*ENGINES, "logits", "spikes"))
+def test_a_live_input_is_decided_as_in_a_batch(name: str) -> None:
+    engine = engine_named(name)
+    known, truth = some_inputs(60)
+    for rule in (RULES["AgreeStop"], RULES["bonferroni"]):
+        calibrated = rule.calibrate(score(engine, known, truth))
+        inputs, _ = some_inputs(8, 2)
+        expected = decide_early(engine, calibrated, inputs).decisions
+        for row, frames in enumerate(inputs):
+            by_events, by_frames = (LiveSession(engine, calibrated, row) for _ in range(2))
+            decisions = []
+            for frame in frames[: int(expected.stop_time[row])]:
+                decisions.append(by_events.push(np.flatnonzero(frame)))
+                assert by_frames.push(frame=frame) == decisions[-1]
+            assert decisions[-1] == expected[row] and not any(decisions[:-1])
+            with pytest.raises(ag.InputError, match="open a new session"):
+                by_events.push([])
+
+
+def test_a_wrong_step_is_refused_and_changes_nothing() -> None:
+    engine = engine_named("dense")
+    known, truth = some_inputs(60)
+    session = LiveSession(engine, RULES["AgreeStop"].calibrate(score(engine, known, truth)))
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"events": [32]}, "numbered 0 to 31"),
+        ({"events": [0.5]}, "dtype float64"),
+        ({"frame": np.zeros((2, 4))}, "shape \\(2, 4, 4\\)"),
+        ({"frame": np.full((2, 4, 4), np.nan)}, "finite"),
+        ({}, "one of events and frame"),
+        ({"events": [1], "frame": np.zeros((2, 4, 4))}, "one of events and frame"),
+    ]
+    for given, message in wrong:
+        with pytest.raises(ag.InputError, match=message):
+            session.push(**given)
+    assert session.time == 0
+
+
+def test_another_engine_than_calibrated_with_is_refused_unless_allowed() -> None:
+    engine = engine_named("dense")
+    known, truth = some_inputs(60)
+    calibrated = replace(RULES["AgreeStop"].calibrate(score(engine, known, truth)), engine="event-driven")
+    with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven engine"):
+        LiveSession(engine, calibrated)
+    assert LiveSession(engine, calibrated, any_engine=True).push([]) is None
+
+
+def test_sessions_are_numbered_and_fresh_members_follow_the_number() -> None:
+    posterior = Posterior(CONFIGS["fully-connected"], torch.Generator().manual_seed(0), 0.5).eval()
+    inputs, labels = np.repeat(some_inputs(1)[0], 20, axis=0), np.arange(20) % 4
+    engine = FreshMembers(posterior, (3,))
+    calibrated = ag.DCSNN(0.5, EVERY, 2).calibrate(score(engine, inputs, labels))
+    expected = decide_early(engine, calibrated, inputs).decisions
+    for row in range(4):
+        session = LiveSession(engine, calibrated)
+        while session.decision is None:
+            session.push(frame=inputs[row, session.time])
+        assert session.decision == expected[row]
+
+
+def test_events_need_a_known_input_shape() -> None:
+    engine = Dense(ModuleMembers([*modules("logits").each]))
+    with pytest.raises(ag.InputError, match="push\\(frame=array\\)"):
+        engine.live().push([1])
+    live = engine.live()
+    assert live.push(frame=np.zeros((2, 4, 4))).shape == (3, 4)
+    assert live.push([1]).shape == (3, 4)
