@@ -19,7 +19,7 @@ from agreestop.events.camera.gestures import (
     SWAY,
     Performance,
     joint_angles,
-    place_joints,
+    joint_positions,
     render_frames,
 )
 from agreestop.events.data import EventData, EventSplits
@@ -47,7 +47,7 @@ def some_performances(gesture: str, count: int = 6) -> list[Performance]:
 
 def hands(performance: Performance) -> Floats:
     """The fingertips (moments, 2, 3) once the gesture is under way."""
-    return place_joints(performance.person, joint_angles(performance, TIMES))[SETTLED, :, 3]
+    return joint_positions(performance.person, joint_angles(performance, TIMES))[SETTLED, :, 3]
 
 
 def turning(hand: Floats) -> float:
@@ -117,7 +117,7 @@ def test_nobody_is_in_two_parts() -> None:
 def test_limbs_keep_their_lengths(gesture: str) -> None:
     for performance in some_performances(gesture):
         person = performance.person
-        joints = place_joints(person, joint_angles(performance, TIMES))
+        joints = joint_positions(person, joint_angles(performance, TIMES))
         lengths = np.linalg.norm(np.diff(joints, axis=2), axis=3)
         assert np.allclose(lengths, [person.upper_arm, person.forearm, person.hand])
         assert np.all(joints[..., 2] < 1.0)
@@ -128,7 +128,7 @@ def test_everybody_starts_from_rest_and_without_a_jerk(gesture: str) -> None:
     for performance in some_performances(gesture):
         angles = joint_angles(performance, TIMES)
         assert np.allclose(angles[performance.delay >= TIMES], ARM_REST + np.array(performance.person.posture))
-        joints = place_joints(performance.person, angles)
+        joints = joint_positions(performance.person, angles)
         speed = np.linalg.norm(np.diff(joints[:, :, 3], axis=0), axis=2) / 0.01
         assert speed[TIMES[1:] < performance.delay + 0.05].max() < 0.5
         assert 0.3 < speed.max() < 8
@@ -154,7 +154,7 @@ def test_circles_turn_as_they_are_called_and_the_other_arm_rests(gesture: str, a
 @pytest.mark.parametrize(("gesture", "arm"), [("right hand wave", RIGHT), ("left hand wave", LEFT)])
 def test_waving_moves_one_raised_forearm_from_side_to_side(gesture: str, arm: int) -> None:
     for performance in some_performances(gesture):
-        joints = place_joints(performance.person, joint_angles(performance, TIMES))[SETTLED]
+        joints = joint_positions(performance.person, joint_angles(performance, TIMES))[SETTLED]
         assert np.all(joints[:, arm, 3, 1] > joints[:, arm, 1, 1] + 0.1)
         assert np.ptp(joints[:, arm, 1], axis=0).max() < 1e-9
         assert np.ptp(joints[:, arm, 3, 0]) > 0.2

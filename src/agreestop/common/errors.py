@@ -1,4 +1,4 @@
-"""The error that tells a user what was given, what is needed and what to do."""
+"""The error for bad input: its message says what was given, what is needed and what to do."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def joint_angles(performance: Performance, times: ArrayLike) -> Floats:
     return ARM_REST + np.array(performance.person.posture) + weight * (motion - ARM_REST)
 
 
-def place_joints(person: Person, angles: Floats) -> Floats:
+def joint_positions(person: Person, angles: Floats) -> Floats:
     """Shoulder, elbow, wrist and fingertip of both arms, (moments, 2, 4, 3), in metres right, up and to the camera."""
     upper_lift, upper_swing, lift, swing, raised = np.moveaxis(angles, 2, 0)
     shoulder = np.stack(np.broadcast_arrays(SIDE * person.shoulders, raised, 0.0), axis=2)
@@ -145,7 +145,7 @@ def place_joints(person: Person, angles: Floats) -> Floats:
 def render_frames(performance: Performance, times: ArrayLike, size: tuple[int, int]) -> Iterator[Floats]:
     """The intensities (H, W), from 0 to 1, at some times, one frame after the other."""
     moments = np.asarray(times, dtype=np.float64)
-    joints = place_joints(performance.person, joint_angles(performance, moments))
+    joints = joint_positions(performance.person, joint_angles(performance, moments))
     joints[..., 0] += _sway(performance, moments)[:, None, None]
     wall, light = _wall(performance, size), _lighting(performance.light, size)
     for joint in joints:

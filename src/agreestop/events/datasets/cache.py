@@ -84,7 +84,7 @@ def _write(path: Path, key: str, data: EventSplits) -> None:
 
 
 def _read(path: Path, key: str) -> EventSplits:
-    """The parts in a file; any exception means that the file is not whole, or not the one that is looked for."""
+    """The parts in a file; any exception means that the file is damaged, or was made for another key."""
     with path.open("rb"):  # raises the system's own errors first, which have their own warning
         arrays = read_npz(path, "file of frames", "make it again")
     if arrays.pop("key") != key:

@@ -37,7 +37,7 @@ class DataSet:
     sizes      sizes of training, tuning and pool, as `load` makes them from all files
     files      what must lie in the folder
     load       makes the three parts; its first argument is the folder, where files are needed
-    check      looks at the files in the folder
+    check      yields what it finds about the files in the folder
     sources    patterns of the files in the folder that the frames are made from; the files are part of the key of the cache
     cached     whether making the frames takes long enough to keep them in the cache
     address    its official home; None where no files are needed
@@ -113,7 +113,7 @@ def address_of(name: str) -> str:
 
 
 def compare_amount(count: int, complete: int, sentence: str, address: str) -> tuple[str, str]:
-    """Whether everything that `sentence` speaks of is there, or enough for three parts, or too little."""
+    """A finding: all `complete` inputs are there, or enough for three parts, or too few; `sentence` says how many."""
     if count == complete:
         return FOUND, f"{sentence}."
     return PARTIAL if count >= LEAST else DAMAGED, f"{sentence}: get the others from {address}."
@@ -126,14 +126,9 @@ def check_each(paths: Iterable[Path], is_whole: Callable[[Path], bool], address:
         yield DAMAGED, f"{len(wrong):,} files are damaged, the first of them {wrong[0]}: get them again from {address}."
 
 
-def begins_with(start: bytes) -> Callable[[Path], bool]:
-    """Whether a file begins with these bytes."""
-
-    def check(path: Path) -> bool:
-        with path.open("rb") as stream:
-            return stream.read(len(start)) == start
-
-    return check
+def begins_with(path: Path, start: bytes) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(start)) == start
 
 
 def find_folder(folder: Path, inner: str, holds: Callable[[Path], bool]) -> Path | None:

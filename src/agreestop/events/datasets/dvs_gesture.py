@@ -35,7 +35,6 @@ STEPS = 80
 STEP = 30_000  # microseconds
 SIDE = 128
 DOWNSAMPLES = (1, 2, 4, 8, 16)
-TUNING_PEOPLE = 4
 FOLDER = "DvsGesture"
 LISTS = ("trials_to_train.txt", "trials_to_test.txt")
 COMPLETE = (1_176, 288)  # gestures of either part
@@ -54,12 +53,7 @@ class GestureRecording(NamedTuple):
 
 
 def load_dvs_gesture(
-    folder: Path,
-    tuning: int = TUNING_PEOPLE,
-    seed: int = 0,
-    downsample: int = 4,
-    steps: int = STEPS,
-    progress: ProgressCallback | None = None,
+    folder: Path, tuning: int = 4, seed: int = 0, downsample: int = 4, steps: int = STEPS, progress: ProgressCallback | None = None
 ) -> EventSplits:
     """Counts of events (n, steps, 2, 128 / downsample, 128 / downsample) as uint8, in steps of 30 ms.
 
@@ -134,7 +128,7 @@ def _check(folder: Path) -> Findings:
         count = sum(len(read_gesture_labels(one.labels)) for one in recordings)
         sentence = f"{count:,} of {complete:,} gestures of the {part} part, in {len(recordings)} recordings"
         yield compare_amount(count, complete, sentence, ADDRESS)
-        yield from check_each([one.recording for one in recordings], begins_with(VERSION), ADDRESS)
+        yield from check_each([one.recording for one in recordings], lambda path: begins_with(path, VERSION), ADDRESS)
 
 
 DATA_SET = DataSet.recorded("dvs-gesture", load=load_dvs_gesture, check=_check)

@@ -18,6 +18,7 @@ in the part, not on the number of other inputs or on the process that makes it.
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -46,6 +47,7 @@ CHUNK = 4  # inputs that are sent to a process at a time
 
 PART = 2**40  # the inputs of the parts are numbered from 0, 2^40 and 2^41, and people after all inputs
 FIRST_PERSON = 2**61
+MOST_DRAWS = 64  # more than a person or a performance needs
 
 DESCRIPTION = (
     "gesture-sim: eleven gestures, as in DVS128 Gesture, of simulated people in front of a simulated event camera: "
@@ -82,66 +84,53 @@ def simulate_gestures(
 
 def draw_performance(number: int, seed: int) -> Performance:
     """What input `number` shows; the parts' inputs are numbered from 0, 2^40 and 2^41."""
-    draws = _NumberedDraws(seed, number)
+    between = _uniform_draws(seed, number)
     part = number // PART
-    gesture = draws.choose(len(GESTURES))
-    person = draw_person(sum(PEOPLE[:part]) + draws.choose(PEOPLE[part]), seed)
+    gesture = int(between(0, len(GESTURES)))
+    person = draw_person(sum(PEOPLE[:part]) + int(between(0, PEOPLE[part])), seed)
     return Performance(
         gesture=gesture,
         person=person,
-        light=LIGHTS[draws.choose(len(LIGHTS))],
-        metre=draws.between(0.54, 0.64),
-        position=(draws.between(0.48, 0.54), draws.between(0.46, 0.54)),
-        cadence=CADENCE[gesture] * person.tempo * draws.between(0.85, 1.15),
-        phase=draws.between(0.0, 1.0),
-        delay=draws.between(0.0, 0.6),
-        ramp=draws.between(0.6, 1.4),
-        reach=person.reach * draws.between(0.85, 1.15),
-        wall=draws.between(0.3, 0.6),
-        wander=draws.several(WANDERINGS),
+        light=LIGHTS[int(between(0, len(LIGHTS)))],
+        metre=between(0.54, 0.64),
+        position=(between(0.48, 0.54), between(0.46, 0.54)),
+        cadence=CADENCE[gesture] * person.tempo * between(0.85, 1.15),
+        phase=between(0.0, 1.0),
+        delay=between(0.0, 0.6),
+        ramp=between(0.6, 1.4),
+        reach=person.reach * between(0.85, 1.15),
+        wall=between(0.3, 0.6),
+        wander=tuple(between(0.0, 1.0) for _ in range(WANDERINGS)),
     )
 
 
 def draw_person(number: int, seed: int) -> Person:
     """Person `number` of the 35: 23 of the training part, then 6 of tuning and 6 of the pool."""
-    draws = _NumberedDraws(seed, FIRST_PERSON + number)
-    skin, sleeve = draws.between(0.35, 0.8), draws.between(0.08, 0.9)
-    short_sleeves = draws.between(0.0, 1.0) < 0.5
-    lift, swing, fore_lift, fore_swing = (draws.between(-0.12, 0.12) for _ in range(4))
+    between = _uniform_draws(seed, FIRST_PERSON + number)
+    skin, sleeve = between(0.35, 0.8), between(0.08, 0.9)
+    short_sleeves = between(0.0, 1.0) < 0.5
+    lift, swing, fore_lift, fore_swing = (between(-0.12, 0.12) for _ in range(4))
     return Person(
-        shoulders=draws.between(0.17, 0.22),
-        upper_arm=draws.between(0.26, 0.32),
-        forearm=draws.between(0.23, 0.28),
-        hand=draws.between(0.09, 0.12),
-        head=draws.between(0.09, 0.115),
-        girth=draws.between(0.85, 1.2),
+        shoulders=between(0.17, 0.22),
+        upper_arm=between(0.26, 0.32),
+        forearm=between(0.23, 0.28),
+        hand=between(0.09, 0.12),
+        head=between(0.09, 0.115),
+        girth=between(0.85, 1.2),
         skin=skin,
         sleeve=sleeve,
         cuff=skin if short_sleeves else sleeve,
-        hair=draws.between(0.05, 0.4),
-        reach=draws.between(0.8, 1.15),
-        tempo=draws.between(0.85, 1.2),
+        hair=between(0.05, 0.4),
+        reach=between(0.8, 1.15),
+        tempo=between(0.85, 1.2),
         posture=(lift, swing, fore_lift, fore_swing, 0.0),
     )
 
 
-class _NumberedDraws:
-    """Uniform numbers, one after the other, from the stream of one input or person."""
-
-    def __init__(self, seed: int, number: int) -> None:
-        self._keys = stream_keys(seed, Purpose.PATH, [number])
-        self._drawn = 0
-
-    def several(self, count: int) -> tuple[float, ...]:
-        values = draw_uniforms(self._keys, self._drawn, count)[0]
-        self._drawn += count
-        return tuple(values.tolist())
-
-    def between(self, low: float, high: float) -> float:
-        return low + (high - low) * self.several(1)[0]
-
-    def choose(self, count: int) -> int:
-        return int(count * self.several(1)[0])
+def _uniform_draws(seed: int, number: int) -> Callable[[float, float], float]:
+    """A function that draws a uniform number between two bounds, one after the other from the stream of one input or person."""
+    values = iter(draw_uniforms(stream_keys(seed, Purpose.PATH, [number]), 0, MOST_DRAWS)[0].tolist())
+    return lambda low, high: low + (high - low) * next(values)
 
 
 def _watch_part(name: str, numbers: Integers, done: Done, seed: int, downsample: int, steps: int, workers: int) -> EventData:

@@ -104,7 +104,7 @@ def _check(folder: Path) -> Findings:
             continue
         empty, complete = False, 10 * OF_EACH_DIGIT
         yield compare_amount(len(paths), complete, f"{len(paths):,} of {complete:,} recordings of scale {scale}", ADDRESS)
-        yield from check_each(paths, begins_with(VERSION), ADDRESS)
+        yield from check_each(paths, lambda path: begins_with(path, VERSION), ADDRESS)
     if empty:
         raise InputError(f"there are no recordings mnist_<digit>_scale<NN>_<number>.aedat in {folder}: get them from {ADDRESS}.")
 
