@@ -122,7 +122,7 @@ def page() -> str:
     for package, title in PACKAGES.items():
         module = import_module(f"agreestop.{package}")
         parts += [f"## `ag.{package}`: {title[0].lower()}{title[1:]}\n", f"```text\n{inspect.getdoc(module) or ''}\n```\n"]
-        parts += [entry(getattr(module, name), name, f"ag.{package}.{name}") for name in getattr(module, "__all__", ())]
+        parts += [entry(getattr(module, name), name, f"ag.{package}.{name}") for name in module.__all__]
     return "\n".join(parts).rstrip() + "\n"
 
 

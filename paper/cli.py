@@ -74,9 +74,9 @@ def _measure(name: str, scores: Path, output: Path, command: str, scale: str | N
     if scale is not None:
         with needing_networks():
             from .make_scores import make_scores
-        with progress_bar(f"scores of {name}") as progress:
+        with progress_bar("training") as progress:
             make_scores(name, scale, device, data, progress, scores, command)
-    with printed_warnings(), progress_bar(name) as progress:
+    with printed_warnings(), progress_bar("measuring") as progress:
         return run_figure(figure, scores, output, command, lambda what, share: progress(f"{name}, {what}", share), workers=cores())
 
 

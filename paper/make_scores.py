@@ -51,7 +51,7 @@ from agreestop.report.contents import versions
 
 from .figures import ENSEMBLES, FEW, FIGURES, MAX_SET_SIZE, SEENN2, SIZES, TARGETS, Setting, checkpoints, find_figures
 from .outcomes import MEASURED, MeasureSettings
-from .recipe import RECIPES, SCALES, Recipe, RecipeFile, fingerprint, load_recipes
+from .recipe import RECIPES, SCALES, RecipeFile, ScoreRecipe, fingerprint, load_recipes
 from .seenn import measure_seenn2
 from .sources import ABOUT, POOL, SEENN2_FILE, TUNING
 
@@ -143,7 +143,7 @@ def _make(
             _write_json(target / SEENN2_FILE, _measure_seenn2(recipe, ensemble, data, target, progress))
 
 
-def load_data(name: str, recipe: Recipe, files: Path | None) -> EventSplits:
+def load_data(name: str, recipe: ScoreRecipe, files: Path | None) -> EventSplits:
     """The data set, cut to the recipe's rows."""
     processes: dict[str, Any] = {"workers": cores()} if name == "gesture-sim" else {}  # its simulation is slow
     data = load(name, files, **recipe.data.given(), **processes)
@@ -183,7 +183,7 @@ def _shows_seenn2(name: str) -> bool:
 
 
 def _train(
-    name: str, recipe: Recipe, ensemble: EnsembleSettings, device: str, data: EventSplits, work: Path, progress: ProgressCallback
+    name: str, recipe: ScoreRecipe, ensemble: EnsembleSettings, device: str, data: EventSplits, work: Path, progress: ProgressCallback
 ) -> SpikingNetwork:
     """The trained members, or those that were trained before; `work` belongs to this recipe."""
     files = EnsembleFiles(work / ensemble.kind)
@@ -194,7 +194,7 @@ def _train(
 
 
 def _train_images(
-    recipe: Recipe, ensemble: EnsembleSettings, device: str, data: EventData, files: EnsembleFiles, progress: ProgressCallback
+    recipe: ScoreRecipe, ensemble: EnsembleSettings, device: str, data: EventData, files: EnsembleFiles, progress: ProgressCallback
 ) -> SpikingNetwork:
     """Train members on images, one after the other, since each of them fills a GPU. A member that is finished is not trained again."""
     if files.members.is_file():
@@ -286,7 +286,7 @@ def _accuracies(spikes: Booleans, labels: Integers) -> dict[str, Any]:
 
 
 def _measure_seenn2(
-    recipe: Recipe, ensemble: EnsembleSettings, data: EventSplits, target: Path, progress: ProgressCallback
+    recipe: ScoreRecipe, ensemble: EnsembleSettings, data: EventSplits, target: Path, progress: ProgressCallback
 ) -> list[dict[str, Any]]:
     """SEENN-II at the settings of the figures that show it: over targets at the default K, and over K at the default target."""
     few, usual = checkpoints(FEW, data.pool.steps), Setting(K=min(Setting.K, ensemble.members))
@@ -307,7 +307,7 @@ def _measure_seenn2(
     ]
 
 
-def _configuration(recipe: Recipe, ensemble: EnsembleSettings) -> dict[str, Any]:
+def _configuration(recipe: ScoreRecipe, ensemble: EnsembleSettings) -> dict[str, Any]:
     """The settings of an ensemble, for JSON."""
     made: dict[str, Any] = {"network": asdict(recipe.network), "ensemble": asdict(ensemble)}
     if (training := recipe.training(ensemble.kind)) is not None:

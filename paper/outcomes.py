@@ -31,7 +31,7 @@ from agreestop.decide.tuned_rows import join_marks, mark_cells
 from agreestop.decide.tuning import tune
 
 from .figures import FigureRule, Setting, checkpoints
-from .sources import Source
+from .sources import ScoreSource
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class RuleMeasurer:
     settings: MeasureSettings
 
     @classmethod
-    def of(cls, source: Source, pool: int, settings: MeasureSettings) -> RuleMeasurer:
+    def of(cls, source: ScoreSource, pool: int, settings: MeasureSettings) -> RuleMeasurer:
         return cls(SpikeCounts.of(source.tuning, settings.tuning_rows), SpikeCounts.of(source.pool, pool), settings)
 
     def measure(self, task: MeasureTask) -> Sequence[RuleOutcome]:

@@ -78,7 +78,7 @@ class PolicySettings:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ScoreRecipe:
     """One data set at one scale.
 
     network    the network of every member
@@ -111,11 +111,11 @@ class Recipe:
 class RecipeFile:
     """What one file holds. folders: names of the folders that may hold the data set's files; empty for a data set that needs none."""
 
-    small: Recipe
-    full: Recipe
+    small: ScoreRecipe
+    full: ScoreRecipe
     folders: tuple[str, ...] = ()
 
-    def at(self, scale: str) -> Recipe:
+    def at(self, scale: str) -> ScoreRecipe:
         """The recipe at a scale of SCALES."""
         return self.small if scale == "small" else self.full
 
@@ -129,7 +129,7 @@ def load_recipes(name: str, folder: Path = RECIPES) -> RecipeFile:
         raise InputError(f"{path}: {error}") from None
 
 
-def fingerprint(name: str, recipe: Recipe) -> str:
+def fingerprint(name: str, recipe: ScoreRecipe) -> str:
     """A hash of the data set's name and of all settings of its recipe.
 
     The names of the keys here are those of the first score files. A setting that came later counts only where it is not its default. So

@@ -26,7 +26,7 @@ from agreestop.report.contents import versions
 from .figures import EVERY, MAX_SET_SIZE, SEENN2, Figure, FigureRule, Point, Setting, points_of
 from .outcomes import MEASURED, MeasureSettings, MeasureTask, RuleMeasurer, RuleOutcome, code_fingerprint
 from .records import FigureNumbers, FigureRecord, save_numbers
-from .sources import POOL, SEENN2_FILE, Source, check_present, load_source, read_json
+from .sources import SEENN2_FILE, ScoreSource, check_present, load_source, read_json
 
 PARTS = ".parts"
 PROTOCOL = MeasureSettings()
@@ -49,7 +49,7 @@ def run_figure(
     make_folder(output / figure.name)
     make_folder(output / PARTS)
     folders = {(data, ensemble): scores / data / ensemble for data in figure.data for ensemble in figure.ensembles}
-    stages = Stages(progress, [(folder / POOL).stat().st_size for folder in folders.values()])
+    stages = Stages(progress, [1.0] * len(folders))
     records: list[FigureRecord] = []
     sources: list[dict[str, Any]] = []
     notes: list[str] = []
@@ -74,7 +74,7 @@ def run_figure(
     return numbers
 
 
-def _record(source: Source, point: Point, outcome: RuleOutcome, settings: MeasureSettings) -> FigureRecord:
+def _record(source: ScoreSource, point: Point, outcome: RuleOutcome, settings: MeasureSettings) -> FigureRecord:
     rule, setting = point.rule, point.setting
     return FigureRecord(
         data=source.data,
@@ -95,7 +95,7 @@ def _record(source: Source, point: Point, outcome: RuleOutcome, settings: Measur
     )
 
 
-def _from_file(source: Source, points: Sequence[Point], notes: list[str]) -> dict[Point, RuleOutcome]:
+def _from_file(source: ScoreSource, points: Sequence[Point], notes: list[str]) -> dict[Point, RuleOutcome]:
     """SEENN-II from `seenn2.json`; without this file, a note says that it is left out."""
     wanted = [point for point in points if point.rule.rule == SEENN2]
     path = source.folder / SEENN2_FILE
@@ -116,7 +116,7 @@ def _from_file(source: Source, points: Sequence[Point], notes: list[str]) -> dic
 
 
 def _measured(
-    source: Source,
+    source: ScoreSource,
     pool: int,
     points: Sequence[Point],
     folder: Path,
@@ -153,7 +153,7 @@ def _cost(rule: FigureRule) -> float:
 
 
 def _run_tasks(
-    source: Source, pool: int, tasks: Sequence[MeasureTask], settings: MeasureSettings, workers: int
+    source: ScoreSource, pool: int, tasks: Sequence[MeasureTask], settings: MeasureSettings, workers: int
 ) -> Iterator[tuple[MeasureTask, Sequence[RuleOutcome]]]:
     """Each task with its outcomes, as they are finished. The number of processes does not change the numbers."""
     if not tasks:
@@ -193,7 +193,7 @@ def _measure_in_worker(task: MeasureTask) -> Sequence[RuleOutcome]:
     return _in_worker[0].measure(task)
 
 
-def _key(source: Source, pool: int, point: Point, settings: MeasureSettings) -> str:
+def _key(source: ScoreSource, pool: int, point: Point, settings: MeasureSettings) -> str:
     rule = point.rule.build(point.setting.target, source.steps)
     asked = (repr(rule), point.rule.tuned, asdict(point.setting), asdict(settings))
     used = (source.fingerprint, pool, asked, code_fingerprint(), versions("numpy", "scikit-learn"))

@@ -24,7 +24,7 @@ TUNING, POOL, ABOUT, SEENN2_FILE = "tuning.npz", "pool.npz", "about.json", "seen
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class ScoreSource:
     """The score files of one ensemble on one data set."""
 
     data: str
@@ -74,7 +74,7 @@ def check_present(figure: Figure, scores: Path) -> None:
         )
 
 
-def load_source(folder: Path, data: str, ensemble: str) -> Source:
+def load_source(folder: Path, data: str, ensemble: str) -> ScoreSource:
     """Read and check the score files of one ensemble, which are in `folder`."""
     tuning, pool = load_spikes(folder / TUNING), load_spikes(folder / POOL)
     for name, part in ((TUNING, tuning), (POOL, pool)):
@@ -89,7 +89,7 @@ def load_source(folder: Path, data: str, ensemble: str) -> Source:
     for name in (TUNING, POOL):
         digest.update((folder / name).read_bytes())
     about = read_json(folder / ABOUT, dict) if (folder / ABOUT).is_file() else {}
-    return Source(data, ensemble, folder, tuning, pool, about, digest.hexdigest())
+    return ScoreSource(data, ensemble, folder, tuning, pool, about, digest.hexdigest())
 
 
 def read_json(path: Path, kind: type) -> Any:

@@ -39,7 +39,7 @@ def test_the_api_page_has_every_public_name(api: str) -> None:
     for name in ag.__all__:
         assert f"### `{name}`" in api
     for package in ("events", "networks", "engines", "ensembles"):
-        for name in getattr(getattr(ag, package), "__all__", ()):
+        for name in getattr(ag, package).__all__:
             assert f"### `ag.{package}.{name}`" in api
     assert " at 0x" not in api and "<factory>" not in api
 
