@@ -10,8 +10,9 @@ import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,9 @@ from agreestop.common.arrays import Floats
 from agreestop.common.files import atomic_writer
 from agreestop.common.progress import ProgressCallback
 from agreestop.decide.agree_stop import AgreeStop
+from agreestop.decide.build import AnyRule, build_rule
 from agreestop.decide.checks import CalibrationWarning
-from agreestop.decide.confidence_rules import DCSNN
+from agreestop.decide.confidence_rules import DCSNN, SEENN
 from agreestop.decide.pooling import MergeConfidence, MergePValues, MergeRanks
 from agreestop.decide.score_files import Scores
 from agreestop.decide.spikecp import SpikeCP
@@ -28,29 +30,32 @@ from agreestop.decide.splits import Splits, repeat_splits
 from agreestop.decide.tuning import tune
 from agreestop.report.records import MeasurementSettings, Record
 
-MeasuredRule: TypeAlias = SpikeCP | AgreeStop | DCSNN
 ENERGY_REALISATIONS = 5
 
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
     label: str
-    rule: MeasuredRule
-    tuned: bool = False
+    rule: AnyRule
+    tuned: bool
 
 
 def _entries(target: float, settings: MeasurementSettings, every: Sequence[float]) -> list[_Entry]:
-    average, few, size = MergeConfidence(r=1), settings.checkpoints, settings.max_set_size
+    average, few = MergeConfidence(r=1), settings.checkpoints
+
+    def entry(label: str, kind: str, checkpoints: Sequence[float], tuned: bool = False, **options: Any) -> _Entry:
+        return _Entry(label, build_rule(kind, target, checkpoints, settings.max_set_size, **options), tuned)
+
     return [
-        _Entry("DC-SNN", DCSNN(target, every, size)),
-        _Entry("confidence merging", SpikeCP(target, few, size, average)),
-        _Entry("p-variable merging", SpikeCP(target, few, size, MergePValues(r=45))),
-        _Entry("rank pooling", SpikeCP(target, few, size, MergeRanks(r=1))),
-        _Entry("simultaneous", SpikeCP(target, few, size, average, "simultaneous")),
-        _Entry("stop-aware", SpikeCP(target, few, size, average, "stop-aware"), tuned=True),
-        _Entry("AgreeStop", AgreeStop(target, few, size), tuned=True),
-        _Entry("stop-aware, every step", SpikeCP(target, every, size, average, "stop-aware"), tuned=True),
-        _Entry("AgreeStop, every step", AgreeStop(target, every, size), tuned=True),
+        entry("DC-SNN", "dcsnn", every),
+        entry("confidence merging", "spikecp", few, pooling=average),
+        entry("p-variable merging", "spikecp", few, pooling=MergePValues(r=45)),
+        entry("rank pooling", "spikecp", few, pooling=MergeRanks(r=1)),
+        entry("simultaneous", "spikecp", few, pooling=average, calibration="simultaneous"),
+        entry("stop-aware", "spikecp", few, tuned=True, pooling=average, calibration="stop-aware"),
+        entry("AgreeStop", "agreestop", few, tuned=True),
+        entry("stop-aware, every step", "spikecp", every, tuned=True, pooling=average, calibration="stop-aware"),
+        entry("AgreeStop, every step", "agreestop", every, tuned=True),
     ]
 
 
@@ -59,7 +64,7 @@ class Measurement:
     """Records of every rule, and by its label each rule at the main target and for all members, after tuning."""
 
     records: tuple[Record, ...]
-    rules: dict[str, MeasuredRule]
+    rules: dict[str, AnyRule]
 
 
 def measure_rules(
@@ -69,14 +74,17 @@ def measure_rules(
     largest, main = max(settings.sizes), settings.targets[0]
     cases = [(target, largest) for target in settings.targets] + [(main, size) for size in settings.sizes if size != largest]
     jobs = [(target, members, entry) for target, members in cases for entry in _entries(target, settings, pool.times)]
-    tuned: dict[tuple[str, int], MeasuredRule] = {}
+    costs = [_tuning_cost(entry.rule) if entry.tuned and target == main else 1.0 for target, _, entry in jobs]
+    tuned: dict[tuple[str, int], AnyRule] = {}
     records, rules = [], {}
     for index, (target, members, entry) in enumerate(jobs):
-        progress(f"{entry.label}, target {target:g}, K = {members}", index / len(jobs))
+        words, done, cost = f"{entry.label}, target {target:g}, K = {members}", sum(costs[:index]), costs[index]
+        report = partial(_report_job, progress, words, done / sum(costs), cost / sum(costs))
+        report("", 0.0)
         rule = entry.rule
         if entry.tuned:
-            if (entry.label, members) not in tuned:
-                tuned[entry.label, members] = _tune(replace(rule, target=main), first_members(tuning, members), settings)
+            if target == main:
+                tuned[entry.label, members] = _tune(rule, first_members(tuning, members), settings, report)
             rule = replace(tuned[entry.label, members], target=target)
         record = _measure(ensemble, entry, rule, target, members, first_members(pool, members), settings)
         if (target, members) == (main, largest):
@@ -87,7 +95,17 @@ def measure_rules(
     return Measurement(tuple(records), rules)
 
 
-def _energy(rule: MeasuredRule, pool: Scores, spent: Floats, settings: MeasurementSettings) -> float:
+def _tuning_cost(rule: AnyRule) -> float:
+    """The time that tuning takes, as a multiple of the time of measuring a rule that is not tuned."""
+    return 5.0 + 0.5 * len(rule.checkpoints)
+
+
+def _report_job(progress: ProgressCallback, words: str, done: float, weight: float, what: str, share: float) -> None:
+    """Report the share of one job, of this weight, as a share of all jobs."""
+    progress(words, done + weight * share)
+
+
+def _energy(rule: AnyRule, pool: Scores, spent: Floats, settings: MeasurementSettings) -> float:
     """The energy spent until the stop as a share of the energy to T, over a few realisations."""
     assert pool.labels is not None
     shares = []
@@ -113,13 +131,15 @@ def first_members(scores: Scores, members: int) -> Scores:
     return replace(scores, log_confidence=scores.log_confidence[:, :, :members])
 
 
-def _tune(rule: MeasuredRule, tuning: Scores, settings: MeasurementSettings) -> SpikeCP | AgreeStop:
-    assert tuning.labels is not None and not isinstance(rule, DCSNN)
-    return tune(rule, tuning.log_confidence, tuning.labels, tuning.times, settings.n_calibration, seed=settings.seed).rule
+def _tune(rule: AnyRule, tuning: Scores, settings: MeasurementSettings, progress: ProgressCallback) -> SpikeCP | AgreeStop:
+    assert tuning.labels is not None and not isinstance(rule, (DCSNN, SEENN))
+    return tune(
+        rule, tuning.log_confidence, tuning.labels, tuning.times, settings.n_calibration, seed=settings.seed, progress=progress
+    ).rule
 
 
 def _measure(
-    ensemble: str, entry: _Entry, rule: MeasuredRule, target: float, members: int, pool: Scores, settings: MeasurementSettings
+    ensemble: str, entry: _Entry, rule: AnyRule, target: float, members: int, pool: Scores, settings: MeasurementSettings
 ) -> Record:
     assert pool.labels is not None
     with warnings.catch_warnings(record=True) as caught:

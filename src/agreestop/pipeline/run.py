@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agreestop.common.progress import ProgressCallback, Stages
+from agreestop.decide.build import AnyRule
 from agreestop.decide.score_files import load_scores
 from agreestop.engines.early_stopping import TimeSaved, measure_saving
 from agreestop.engines.energy import running_energy
@@ -20,14 +21,14 @@ from agreestop.report.section import describe_ensemble
 from .config import EnsembleSettings, RunConfig
 from .data import load_data
 from .files import EnsembleFiles, ensemble_files, is_current
-from .measure import MeasuredRule, measure_rules, save_records
+from .measure import measure_rules, save_records
 from .score import engine_for, load_operations, save_test_inputs, score_ensemble, scores_are_current
 from .train import train_ensemble, training_key
 
 SIZES = (1, 2, 4, 6)
 TARGETS = (0.8, 0.85, 0.9, 0.92)
-EPOCH, SCORES, RULES, EXAMPLES = 5.0, 4.0, 60.0, 8.0
-"""Seconds that an epoch, the scores, all rules and the examples take on the embedded digits: the weights of the progress bar."""
+EPOCH, SCORES, RULES, EXAMPLES = 2.5, 8.0, 400.0, 15.0
+"""Weights of the progress bar: relative times of an epoch of one member, of the scores, of all rules and of the examples, on the digits."""
 NOTES = {
     "digits": "The difficulty of the embedded digits, their motion and their noise, was set by looking at held-out accuracies, so that "
     "the classes become clear only with time. The accuracies on this page are therefore no benchmark."
@@ -105,7 +106,8 @@ def _train_and_score(config: RunConfig, ensemble: EnsembleSettings, data: EventS
 
 
 def _training_cost(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> float:
-    return 0.0 if is_current(files.members, training_key(config, ensemble)) else EPOCH * ensemble.epochs
+    members = ensemble.members if ensemble.kind == "deep" else 1
+    return 0.0 if is_current(files.members, training_key(config, ensemble)) else EPOCH * ensemble.epochs * members
 
 
 def _score_costs(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> Iterator[float]:
@@ -115,7 +117,7 @@ def _score_costs(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleF
     yield 0.0 if current else SCORES
 
 
-def _time_saved(config: RunConfig, files: EnsembleFiles, rule: MeasuredRule, pool: EventData) -> TimeSaved:
+def _time_saved(config: RunConfig, files: EnsembleFiles, rule: AnyRule, pool: EventData) -> TimeSaved:
     """The time that early stopping saves on the test inputs of the first division of the pool."""
     calibration = load_scores(files.calibration)
     assert calibration.labels is not None

@@ -13,9 +13,9 @@ import numpy as np
 from agreestop.common.arrays import Booleans, Floats, Integers
 from agreestop.common.progress import ProgressCallback
 from agreestop.decide.agree_stop import AgreeStop
+from agreestop.decide.build import AnyRule
 from agreestop.decide.calibrated import CalibratedRule, gather_evidence
 from agreestop.decide.checks import columns_of
-from agreestop.decide.confidence_rules import DCSNN
 from agreestop.decide.decisions import Estimate
 from agreestop.decide.policies import RiskThreshold, StoppingThreshold
 from agreestop.decide.pooling import MODEL_AVERAGE
@@ -39,7 +39,7 @@ def describe_ensemble(
     name: str,
     pool: Scores,
     records: tuple[Record, ...],
-    rules: Mapping[str, SpikeCP | AgreeStop | DCSNN],
+    rules: Mapping[str, AnyRule],
     measured: MeasurementSettings,
     progress: ProgressCallback,
     pictures: InputPictures | None = None,
@@ -49,7 +49,7 @@ def describe_ensemble(
     assert pool.labels is not None
     summary = summarise(records)
     rule = rules[summary.headline.label]
-    assert not isinstance(rule, DCSNN)  # it promises nothing, so it is never the headline
+    assert isinstance(rule, (SpikeCP, AgreeStop))  # a rule that promises nothing is never the headline
     progress("coverage by time and class", 0.0)
     classes = pool.classes or tuple(str(label) for label in range(pool.log_confidence.shape[3]))
     breakdown = _break_down(_repeat(rule, pool, measured), rule.checkpoints, pool, classes)
