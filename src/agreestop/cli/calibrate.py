@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,12 +11,10 @@ import typer
 from agreestop.common.errors import InputError
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import POOLINGS, build_rule
-from agreestop.decide.calibrated import load_rule
 from agreestop.decide.pooling import MergeConfidence
 from agreestop.decide.risks import TopMass
-from agreestop.decide.score_files import Scores, load_scores
+from agreestop.decide.score_files import load_scores
 from agreestop.decide.spikecp import SpikeCP
-from agreestop.decide.tuned_rows import TunedRows, mark_rows
 from agreestop.decide.tuning import EXPONENTS, tune
 
 from .console import in_full, out, printed_warnings, progress_bar
@@ -75,29 +72,25 @@ def calibrate(
     if tuning is not None:
         if not isinstance(chosen, (SpikeCP, AgreeStop)):
             raise InputError(f"--tuning belongs to the rule spikecp or agreestop, not to {kind}: leave it out, or choose one of these.")
-        chosen = _tuned(chosen, tuning, data, fixed_pooling=pooling is not None)
+        chosen = _tuned(chosen, tuning, len(data), fixed_pooling=pooling is not None)
     with printed_warnings():
-        calibrated = chosen.calibrate(data.log_confidence, data.labels, times=data.times)
-    replace(calibrated, engine=data.engine).save(output)
-    summary = load_rule(output)
-    out.print(f"Wrote {output}: {kind}, calibrated on n = {summary.n}, K = {summary.members}, C = {summary.classes}.", markup=False)
-    out.print(in_full(summary), markup=False)
+        calibrated = chosen.calibrate(data)
+    calibrated.save(output)
+    sizes = f"n = {calibrated.n}, K = {calibrated.members}, C = {calibrated.classes}"
+    out.print(f"Wrote {output}: {kind}, calibrated on {sizes}.", markup=False)
+    out.print(in_full(calibrated), markup=False)
 
 
-def _tuned(rule: SpikeCP | AgreeStop, path: Path, data: Scores, fixed_pooling: bool) -> SpikeCP | AgreeStop:
+def _tuned(rule: SpikeCP | AgreeStop, path: Path, n_calibration: int, fixed_pooling: bool) -> SpikeCP | AgreeStop:
     """The rule with the score or risk that stops earliest on the rows of the tuning file."""
     tuning = load_scores(path)
     if tuning.labels is None:
         raise InputError(f"{path} has no labels: tuning needs one label for each input.")
-    rows = TunedRows.of(tuning.log_confidence).cut(range(len(tuning.times)), len(tuning.times))
-    if reuse := rows.reuse(mark_rows(data.log_confidence, range(len(data.times)))):
-        raise InputError(f"calibration: {reuse}")
     pool = rule.risk.pooling if isinstance(rule, AgreeStop) and isinstance(rule.risk, TopMass) else getattr(rule, "pooling", None)
     exponents = (pool.r,) if fixed_pooling and isinstance(pool, MergeConfidence) else EXPONENTS
     with progress_bar("tuning") as progress:
-        tuned = tune(
-            rule, tuning.log_confidence, tuning.labels, tuning.times, min(len(data), len(tuning) // 2), exponents, progress=progress
-        )
+        count = min(n_calibration, len(tuning) // 2)
+        tuned = tune(rule, tuning, n_calibration=count, exponents=exponents, progress=progress)
     best = tuned.trials[0]
     out.print(f"Tuned on {path}: {best.name} (latency {best.latency:.3f} of the last checkpoint there).", markup=False)
     return tuned.rule

@@ -33,6 +33,7 @@ def decide(
     ] = None,
     engine: Annotated[str, typer.Option(help="With --members: dense, event-driven, fused, …; auto takes that of the rule.")] = "auto",
     any_engine: Annotated[bool, typer.Option("--any-engine", help="Allow another engine than the rule was calibrated with.")] = False,
+    any_members: Annotated[bool, typer.Option("--any-members", help="Allow other members than the rule was calibrated with.")] = False,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File to write: .csv, .json or .npz. Without it, CSV on the terminal.")
     ] = None,
@@ -45,10 +46,10 @@ def decide(
         if engine != "auto":
             raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members and inputs.")
         data = load_scores(scores, calibrated.checkpoints)
-        decisions, classes = calibrated.decide(data, any_engine=any_engine), data.classes
+        decisions, classes = calibrated.decide(data, any_engine=any_engine, any_members=any_members), data.classes
     else:
         decisions, classes = _run_members(calibrated, members, scores, engine, any_engine)
-    names = classes or tuple(str(label) for label in range(calibrated.classes))
+    names = classes or calibrated.class_names or tuple(str(label) for label in range(calibrated.classes))
     if output is None:
         typer.echo(_csv(decisions, names), nl=False)
         return

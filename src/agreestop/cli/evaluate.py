@@ -34,11 +34,10 @@ def evaluate(
     data = load_scores(scores, calibrated.checkpoints)
     if data.labels is None:
         raise InputError(f"{scores} has no labels: evaluation needs one label for each input.")
-    calibrated.check_source(data.engine, data.ensemble_digest)
-    if calibrated.saw(data.log_confidence, data.labels):
+    if calibrated.saw(data):
         raise InputError(f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows.")
-    result = evaluate_decisions(calibrated.decide(data.log_confidence), data.labels)
-    names = data.classes or tuple(str(label) for label in range(calibrated.classes))
+    result = evaluate_decisions(calibrated.decide(data), data)
+    names = data.classes or calibrated.class_names or tuple(str(label) for label in range(calibrated.classes))
     if as_json:
         typer.echo(json.dumps(_record(result, names, calibrated.guarantee), ensure_ascii=False, indent=1))
         return

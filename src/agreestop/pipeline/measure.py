@@ -22,8 +22,6 @@ from agreestop.common.progress import ProgressCallback
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule, build_rule
 from agreestop.decide.checks import CalibrationWarning
-from agreestop.decide.confidence_rules import DCSNN, SEENN
-from agreestop.decide.pooling import MergeConfidence, MergePValues, MergeRanks
 from agreestop.decide.score_files import Scores
 from agreestop.decide.spikecp import SpikeCP
 from agreestop.decide.splits import Splits, repeat_splits
@@ -41,20 +39,20 @@ class _Entry:
 
 
 def _entries(target: float, settings: MeasurementSettings, every: Sequence[float]) -> list[_Entry]:
-    average, few = MergeConfidence(r=1), settings.checkpoints
+    few = settings.checkpoints
 
     def entry(label: str, kind: str, checkpoints: Sequence[float], tuned: bool = False, **options: Any) -> _Entry:
         return _Entry(label, build_rule(kind, target, checkpoints, settings.max_set_size, **options), tuned)
 
     return [
         entry("DC-SNN", "dcsnn", every),
-        entry("confidence merging", "spikecp", few, pooling=average),
-        entry("p-variable merging", "spikecp", few, pooling=MergePValues(r=45)),
-        entry("rank pooling", "spikecp", few, pooling=MergeRanks(r=1)),
-        entry("simultaneous", "spikecp", few, pooling=average, calibration="simultaneous"),
-        entry("stop-aware", "spikecp", few, tuned=True, pooling=average, calibration="stop-aware"),
+        entry("confidence merging", "spikecp", few),
+        entry("p-variable merging", "spikecp", few, pooling="p-values:45"),
+        entry("rank pooling", "spikecp", few, pooling="ranks:1"),
+        entry("simultaneous", "spikecp", few, calibration="simultaneous"),
+        entry("stop-aware", "spikecp", few, tuned=True, calibration="stop-aware"),
         entry("AgreeStop", "agreestop", few, tuned=True),
-        entry("stop-aware, every step", "spikecp", every, tuned=True, pooling=average, calibration="stop-aware"),
+        entry("stop-aware, every step", "spikecp", every, tuned=True, calibration="stop-aware"),
         entry("AgreeStop, every step", "agreestop", every, tuned=True),
     ]
 
@@ -75,7 +73,7 @@ def measure_rules(
     cases = [(target, largest) for target in settings.targets] + [(main, size) for size in settings.sizes if size != largest]
     jobs = [(target, members, entry) for target, members in cases for entry in _entries(target, settings, pool.times)]
     costs = [_tuning_cost(entry.rule) if entry.tuned and target == main else 1.0 for target, _, entry in jobs]
-    tuned: dict[tuple[str, int], AnyRule] = {}
+    tuned: dict[tuple[str, int], SpikeCP | AgreeStop] = {}
     records, rules = [], {}
     for index, (target, members, entry) in enumerate(jobs):
         words, done, cost = f"{entry.label}, target {target:g}, K = {members}", sum(costs[:index]), costs[index]
@@ -107,13 +105,11 @@ def _report_job(progress: ProgressCallback, words: str, done: float, weight: flo
 
 def _energy(rule: AnyRule, pool: Scores, spent: Floats, settings: MeasurementSettings) -> float:
     """The energy spent until the stop as a share of the energy to T, over a few realisations."""
-    assert pool.labels is not None
     shares = []
     for repeat in range(ENERGY_REALISATIONS):
         order = np.random.default_rng([settings.seed, repeat]).permutation(len(pool))
         calibration, test = order[: settings.n_calibration], order[settings.n_calibration :]
-        calibrated = rule.calibrate(pool.log_confidence[calibration], pool.labels[calibration], pool.times)
-        decisions = calibrated.decide(pool.log_confidence[test], pool.times)
+        decisions = rule.calibrate(pool.rows(calibration)).decide(pool.rows(test))
         step = np.searchsorted(pool.times, decisions.stop_time)
         shares.append(spent[test, step].mean() / spent[test, -1].mean())
     return float(np.mean(shares))
@@ -132,21 +128,16 @@ def first_members(scores: Scores, members: int) -> Scores:
 
 
 def _tune(rule: AnyRule, tuning: Scores, settings: MeasurementSettings, progress: ProgressCallback) -> SpikeCP | AgreeStop:
-    assert tuning.labels is not None and not isinstance(rule, (DCSNN, SEENN))
-    return tune(
-        rule, tuning.log_confidence, tuning.labels, tuning.times, settings.n_calibration, seed=settings.seed, progress=progress
-    ).rule
+    assert isinstance(rule, (SpikeCP, AgreeStop))
+    return tune(rule, tuning, n_calibration=settings.n_calibration, seed=settings.seed, progress=progress).rule
 
 
 def _measure(
     ensemble: str, entry: _Entry, rule: AnyRule, target: float, members: int, pool: Scores, settings: MeasurementSettings
 ) -> Record:
-    assert pool.labels is not None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CalibrationWarning)
-        splits = repeat_splits(
-            rule, pool.log_confidence, pool.labels, settings.n_calibration, settings.realisations, settings.seed, pool.times
-        )
+        splits = repeat_splits(rule, pool, n_calibration=settings.n_calibration, repeats=settings.realisations, seed=settings.seed)
     for warning in caught:
         warnings.warn(f"{ensemble}: {entry.label}, target {target:g}, K = {members}: {warning.message}", CalibrationWarning, stacklevel=2)
     pooling = entry.rule.pooling if isinstance(entry.rule, SpikeCP) else None

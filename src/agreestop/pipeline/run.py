@@ -119,9 +119,7 @@ def _score_costs(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleF
 
 def _time_saved(config: RunConfig, files: EnsembleFiles, rule: AnyRule, pool: EventData) -> TimeSaved:
     """The time that early stopping saves on the test inputs of the first division of the pool."""
-    calibration = load_scores(files.calibration)
-    assert calibration.labels is not None
-    calibrated = rule.calibrate(calibration.log_confidence, calibration.labels, calibration.times)
+    calibrated = rule.calibrate(load_scores(files.calibration))
     engine = engine_for(load_members(files.members), config.decide.engine, pool)
     return measure_saving(engine, calibrated, pool.inputs[config.decide.n_calibration :])
 

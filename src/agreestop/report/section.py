@@ -161,8 +161,8 @@ def _examples(rule: SpikeCP | AgreeStop, pool: Scores, pictures: InputPictures, 
     """Four test inputs of the first realisation, chosen by their rank in the order of stopping times."""
     assert pool.labels is not None
     calibration, test = next(divisions(len(pool), measured.n_calibration, 1, measured.seed))
-    calibrated = rule.calibrate(pool.log_confidence[calibration], pool.labels[calibration], pool.times)
-    decisions = calibrated.decide(pool.log_confidence[test], pool.times)
+    calibrated = rule.calibrate(pool.rows(calibration))
+    decisions = calibrated.decide(pool.rows(test))
     hits = decisions.sets[np.arange(len(test)), pool.labels[test]]
     by_time = np.lexsort((test, decisions.stop_index))
     right, missed = by_time[hits[by_time]], by_time[~hits[by_time]]
