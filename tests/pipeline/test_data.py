@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ pytest.importorskip("torch", reason="ensembles need PyTorch")
 import agreestop as ag
 from agreestop.common.progress import no_progress
 from agreestop.events.container import Events
+from agreestop.events.data import EventData, EventSplits
+from agreestop.pipeline import data as pipeline_data
 from agreestop.pipeline import run
 from agreestop.pipeline.config import DataSettings, DecideSettings, EnsembleSettings, NetworkSettings, RunConfig
 from agreestop.pipeline.data import data_key, load_data
+from agreestop.report.contents import Report
 
 CLASSES = ("left", "right", "up")
 
@@ -35,6 +39,43 @@ def config(data: DataSettings, **network: Any) -> RunConfig:
     settings = NetworkSettings(**{"hidden": (8,), **network})
     decide = DecideSettings(max_set_size=1, n_calibration=20, realisations=2, checkpoints=(5, 10))
     return RunConfig("own", data, settings, (EnsembleSettings("deep", members=2, epochs=2),), decide)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
+    monkeypatch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
+    monkeypatch.setattr("agreestop.decide.tuning.find_spec", lambda name: None)  # no learned risk: scikit-learn is slow to load
+    monkeypatch.setattr(run, "TARGETS", (0.9,))
+
+
+def page_of(report: Report, folder: Path) -> str:
+    pytest.importorskip("jinja2", reason="the report needs jinja2")
+    from agreestop.report.page import write_report
+
+    return write_report(report, folder).page.read_text(encoding="utf-8")
+
+
+def test_own_files_of_a_one_dimensional_sensor_run_from_training_to_report(tmp_path: Path, quick: None) -> None:
+    """Sparse and dense files, with the names of the classes in one of them only."""
+    paths: dict[str, Any] = {}
+    for number, (part, n) in enumerate((("training", 60), ("tuning", 50), ("pool", 60))):
+        x, y = sensor(n, number)
+        paths[part] = str(tmp_path / f"{part}.npz")
+        if part == "pool":
+            np.savez(paths[part], inputs=x, labels=y)
+        else:
+            Events.from_dense(x, y, CLASSES).save(paths[part])
+    report = run.run_config(config(DataSettings("files", **paths)), tmp_path / "run", "agreestop run own.toml", no_progress)
+    (section,) = report.sections
+    assert section.classes == CLASSES and len(section.records) == 18
+    assert section.examples is not None
+    assert section.examples.shown[0].whole.shape == (1, 6, 10)
+    assert dict(report.settings)["inputs"] == "10 steps, 6 values in each step, 3 classes"
+    content = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert content["simulated"] is False and all(0 < record["energy"] <= 1 for record in content["records"] if record["energy"])
+    page = page_of(report, tmp_path / "run")
+    assert "each row is a channel, each column a step" in page and "ON events" not in page
 
 
 def test_one_file_is_divided_by_shares(tmp_path: Path) -> None:
@@ -78,3 +119,24 @@ def test_braille_letters_run_like_other_data(tmp_path: Path) -> None:
     (files,) = run.score_ensembles(settings, tmp_path / "run", no_progress)
     scores: Any = ag.load_scores(files.pool)
     assert scores.log_confidence.shape == (30, 128, 2, 7)
+
+
+@pytest.mark.parametrize("architecture", ["convolutional", "resnet18"])
+def test_images_that_are_held_run_like_other_data(architecture: str, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+
+    def part(name: str, n: int) -> EventData:
+        labels = rng.integers(3, size=n)
+        images = rng.integers(0, 60, (n, 1, 3, 8, 8)).astype(np.uint8)
+        images[np.arange(n), 0, labels] += 150
+        return EventData(f"cifar10, {name}", False, images, labels, CLASSES, "photographs", held=12)
+
+    small = EventSplits(part("training", 40), part("tuning", 50), part("pool", 50))
+    monkeypatch.setattr(pipeline_data, "load", lambda name, folder, seed, progress=None: small)
+    settings = config(DataSettings("cifar10", folder=str(tmp_path)), architecture=architecture, channels=(4,), width=2)
+    report = run.run_config(settings, tmp_path / "run", "agreestop run cifar10.toml", no_progress)
+    (section,) = report.sections
+    assert section.examples is not None and section.examples.shown[0].whole.shape == (3, 8, 8)
+    scores: Any = ag.load_scores(tmp_path / "run" / "deep" / "pool.npz")
+    assert scores.log_confidence.shape == (50, 12, 2, 3)
+    assert "more ON events" not in page_of(report, tmp_path / "run")

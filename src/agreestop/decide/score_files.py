@@ -157,8 +157,8 @@ def _known(path: str | PathLike[str], content: Arrays) -> dict[str, Any]:
 def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None) -> Scores:
     """Read a score file, at all its times or at those named."""
     content = _read(path)
-    if "inputs_shape" in content:
-        raise InputError(f"{path} holds inputs, not scores: give the members that are to watch them too (--members).")
+    if "inputs" in content or "pointers" in content:
+        raise InputError(f"{path} holds inputs, not scores: give the members too, which compute the scores (--members).")
     if "spikes" in content:
         spikes = _unpack(path, content)
         steps = range(1, spikes.shape[1] + 1)

@@ -121,7 +121,7 @@ def _time_saved(config: RunConfig, files: EnsembleFiles, rule: AnyRule, pool: Ev
     """The time that early stopping saves on the test inputs of the first division of the pool."""
     calibrated = rule.calibrate(load_scores(files.calibration))
     engine = engine_for(load_members(files.members), config.decide.engine, pool)
-    return measure_saving(engine, calibrated, pool.inputs[config.decide.n_calibration :])
+    return measure_saving(engine, calibrated, pool.rows(slice(config.decide.n_calibration, None)).inputs)
 
 
 def measurement_settings(config: RunConfig, ensemble: EnsembleSettings) -> MeasurementSettings:

@@ -15,6 +15,7 @@ from agreestop.engines.dense import FreshMembers
 from agreestop.engines.early_stopping import run_counted, run_to_end
 from agreestop.engines.protocol import Engine, Operations
 from agreestop.ensembles.files import load_members, load_posterior
+from agreestop.events.container import input_ids
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.files import save_events
 from agreestop.networks.architectures import SpikingNetwork
@@ -46,7 +47,7 @@ def score_ensemble(
         mark(files.energy, settings)
     pool = load_spikes(files.pool)  # it is in random order already
     for path, rows in ((files.calibration, slice(0, config.decide.n_calibration)), (files.test, slice(config.decide.n_calibration, None))):
-        save_spikes(path, pool.spikes[rows], None if pool.labels is None else pool.labels[rows], pool.classes, pool.engine)
+        save_spikes(path, pool.rows(rows))
 
 
 def _score_key(config: RunConfig, ensemble: EnsembleSettings) -> list[object]:
@@ -66,10 +67,10 @@ def _score_part(
         chosen: Engine = FreshMembers(load_posterior(files.posterior), (ensemble.seed, split), ensemble.device)
     else:
         chosen = engine_for(members, engine, part)
-    counted = run_counted(chosen, part.inputs) if path == files.pool else None
-    spikes = run_to_end(chosen, part.inputs) if counted is None else counted.spikes
+    counted = run_counted(chosen, part.inputs, steps=part.held) if path == files.pool else None
+    spikes = run_to_end(chosen, part.inputs, steps=part.held) if counted is None else counted.spikes
     unmark(path)
-    save_spikes(path, spikes, part.labels, part.classes, chosen.name)
+    save_spikes(path, spikes, part.labels, part.classes, chosen.name, ids=input_ids(part.inputs))
     if counted is not None:
         unmark(files.energy)
         with atomic_writer(files.energy) as stream:

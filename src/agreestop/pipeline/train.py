@@ -71,7 +71,7 @@ def train_ensemble(
     generator = torch.Generator().manual_seed(ensemble.seed)
     network = build_network(config.network, data.training, ensemble.members)
     names = ("epochs", "batch_size", "learning_rate", "seed", "readouts", "kl_weight", "warm_up", "device", "bf16")
-    training = StreamTraining(**{name: getattr(ensemble, name) for name in names})
+    training = StreamTraining(**{name: getattr(ensemble, name) for name in names}, steps=data.training.held)
 
     def report(epoch: int, figures: Epoch) -> None:
         what = f"epoch {epoch + 1}/{training.epochs}, loss {figures.loss:.2f}, accuracy {figures.accuracy:.2f}"
