@@ -56,8 +56,8 @@ Number = TypeVar("Number", bound=np.generic)
 
 def at_checkpoints(index: Index, inputs: Floats, read: Callable[[int, Floats], NDArray[Number]]) -> NDArray[Number]:
     """`read(checkpoint, inputs)` for one checkpoint, or for inputs at different checkpoints, one checkpoint after another."""
-    if np.ndim(index) == 0:
-        return read(int(index), inputs)
+    if not isinstance(index, np.ndarray):
+        return read(index, inputs)
     parts = [(index == checkpoint, int(checkpoint)) for checkpoint in np.unique(index)]
     if not parts:
         return read(0, inputs)

@@ -99,7 +99,8 @@ class Stateless:
 
 
 def _small_sets(sets: Booleans, max_set_size: int, last: bool | Booleans) -> Booleans:
-    return np.asarray((np.count_nonzero(sets, axis=1) <= max_set_size) | last)
+    small: Booleans = np.count_nonzero(sets, axis=1) <= max_set_size
+    return small if last is False else small | last
 
 
 def _fill_empty(sets: Booleans, scores: Floats) -> Booleans:
@@ -196,7 +197,7 @@ class StoppingThreshold(Stateless):
         sets = evidence.values <= self.threshold
         size = np.count_nonzero(sets, axis=1)
         stop = ((size >= 1) & (size <= self.max_set_size)) | last
-        return Verdict(stop, _fill_empty(sets, evidence.values) if np.any(last) else sets, state)
+        return Verdict(stop, sets if last is False else _fill_empty(sets, evidence.values), state)
 
 
 @kept_in_files

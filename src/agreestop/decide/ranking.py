@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 
 import numpy as np
 
@@ -79,7 +78,7 @@ class MergedRanks:
         """Which classes stay, (b, C), from the members' losses (b, K, C)."""
         r, form = self.merging.r, self.merging.form
         members = losses.shape[1]
-        u = np.stack([at_checkpoints(index, losses[:, k], partial(self._ranks, k)) for k in range(members)])
+        u = at_checkpoints(index, losses, self._ranks).swapaxes(0, 1)
         if math.isinf(r) or (members == 1 and form == "any"):
             return self._extreme(u) >= math.floor(self.level) + 1
         table: Floats = self._g  # type: ignore[attr-defined]
@@ -97,9 +96,9 @@ class MergedRanks:
         assert uniforms is not None
         return total > members * -uniforms * (1.0 if r == 0 else 0.5)
 
-    def _ranks(self, member: int, index: int, losses: Floats) -> Integers:
-        """The ranks of a member's losses at one checkpoint."""
-        return ranks(self.calibration[index, member], losses)
+    def _ranks(self, index: int, losses: Floats) -> Integers:
+        """The members' ranks (b, K, C) at one checkpoint; in memory the members come first."""
+        return np.stack([ranks(self.calibration[index, k], losses[:, k]) for k in range(losses.shape[1])]).swapaxes(0, 1)
 
     def _extreme(self, u: Integers) -> Integers:
         """a · M_r where it is an integer: one member, the first prefix, the maximum, or K times the minimum."""
