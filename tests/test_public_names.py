@@ -116,8 +116,8 @@ def test_a_package_loads_on_first_use(name: str) -> None:
 def test_every_public_name_of_a_package_exists_and_is_documented(name: str) -> None:
     pytest.importorskip("torch", reason="networks need PyTorch")
     package = import_module(f"agreestop.{name}")
-    assert package.__doc__
-    for public in getattr(package, "__all__", ()):
+    assert package.__doc__ and package.__all__ and len(set(package.__all__)) == len(package.__all__)
+    for public in package.__all__:
         assert getattr(package, public).__doc__, f"agreestop.{name}.{public}"
 
 

@@ -63,8 +63,6 @@ def make(kind: str, **settings: Any) -> Any:
 
 
 KINDS = ("deep", "variational", "deep-recurrent", "variational-recurrent", "deep-spiking")
-LATER = pytest.mark.xfail(reason="the dense engine does not run modules of the user yet")
-RUN = ["deep", "variational", *(pytest.param(kind, marks=LATER) for kind in KINDS[2:])]
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +81,7 @@ def same_decisions(first: ag.Decisions, second: ag.Decisions) -> bool:
     return np.array_equal(first.stop_index, second.stop_index) and np.array_equal(first.sets, second.sets)
 
 
-@pytest.mark.parametrize("kind", RUN)
+@pytest.mark.parametrize("kind", KINDS)
 def test_train_calibrate_decide(kind: str, trained: dict[str, Any]) -> None:
     ensemble = trained[kind]
     new, truth = toy(60, seed=3)
@@ -96,7 +94,7 @@ def test_train_calibrate_decide(kind: str, trained: dict[str, Any]) -> None:
     assert ag.evaluate(run.decisions, truth).coverage > 0.6
 
 
-@pytest.mark.parametrize("kind", RUN)
+@pytest.mark.parametrize("kind", KINDS)
 def test_live_is_the_batch(kind: str, trained: dict[str, Any]) -> None:
     ensemble = trained[kind]
     new, _ = toy(6, seed=3)
@@ -113,7 +111,7 @@ def test_live_is_the_batch(kind: str, trained: dict[str, Any]) -> None:
         assert by_frame.decision is not None and by_frame.decision.classes == decision.classes == decisions[row].classes
 
 
-@pytest.mark.parametrize("kind", RUN)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_ensemble_is_the_same(kind: str, trained: dict[str, Any], tmp_path: Path) -> None:
     ensemble = trained[kind]
     path = tmp_path / "ensemble.safetensors"
@@ -187,7 +185,7 @@ def test_events_are_the_array() -> None:
     assert rule.class_names == ("top", "middle", "bottom")
 
 
-@pytest.mark.parametrize("kind", ["deep", pytest.param("deep-recurrent", marks=LATER)])
+@pytest.mark.parametrize("kind", ["deep", "deep-recurrent"])
 def test_a_sensor_with_one_axis_and_real_values(kind: str) -> None:
     inputs, labels = toy()
     sensor = inputs.reshape(len(inputs), STEPS, 9) * np.float32(0.5)
@@ -202,7 +200,7 @@ def test_a_sensor_with_one_axis_and_real_values(kind: str) -> None:
     assert session.decision is not None and session.decision.index == run.decisions.stop_index[0]
 
 
-@pytest.mark.parametrize("kind", ["fully-connected", "resnet18", pytest.param("recurrent", marks=LATER), "variational"])
+@pytest.mark.parametrize("kind", ["fully-connected", "resnet18", "recurrent", "variational"])
 def test_images_are_held_for_a_number_of_steps(kind: str) -> None:
     images, labels = pictures(40)
     if kind != "resnet18":
@@ -225,7 +223,6 @@ def test_images_are_held_for_a_number_of_steps(kind: str) -> None:
         ensemble.score(np.repeat(images, 2, axis=1), steps=6)
 
 
-@LATER
 def test_modules_that_are_trained_already_score_at_once() -> None:
     modules = [Recurrent().eval() for _ in range(2)]
     ensemble = ag.ensembles.DeepEnsemble(modules)
@@ -330,7 +327,6 @@ def test_what_is_not_trained_says_so() -> None:
     assert "call fit first" in repr(ensemble)
 
 
-@LATER
 def test_the_representation_names_kind_members_and_engine(trained: dict[str, Any]) -> None:
     text = repr(trained["deep"])
     assert text.startswith(f"<DeepEnsemble of 3 members, FullyConnected. The {trained['deep'].engine.name} engine was chosen since ")

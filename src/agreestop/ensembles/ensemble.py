@@ -102,7 +102,7 @@ class Ensemble(ABC):
     def engine(self) -> Engine:
         """The engine that runs the members. It is chosen once, and its `reason` says why."""
         if self._engine is None:
-            self._engine = choose_engine(cast(Any, self.network), self._engine_name, self._density or 0.0, self.seed)
+            self._engine = choose_engine(self.network, self._engine_name, self._density or 0.0, self.seed, self.device)
         return self._engine
 
     def fit(
