@@ -36,11 +36,9 @@ def check_finite(values: NDArray[Any], name: str) -> None:
     if values.size and not (values.min() > -np.inf and values.max() < np.inf):
         where = np.unravel_index(int(np.argmin(np.isfinite(values))), values.shape)
         index = ", ".join(str(int(i)) for i in where)
-        hint = ""
-        if values[where] == -np.inf and name == "log_confidence":
-            hint = (
-                "; a confidence of exactly 0 has no finite logarithm, so clip probabilities first, or take logits through log_confidence()"
-            )
+        advice = "clip probabilities first, or take logits through log_confidence()"
+        zero = values[where] == -np.inf and name == "log_confidence"
+        hint = f"; a confidence of exactly 0 has no finite logarithm, so {advice}" if zero else ""
         raise InputError(f"{name} holds {values[where]} at [{index}]: every value must be finite{hint}.")
 
 

@@ -109,8 +109,7 @@ def read_list(path: str | PathLike[str], arrays: Arrays, name: str) -> list[Any]
     """The array of that name as a list of Python values; it must have one axis."""
     if arrays[name].ndim != 1:
         raise InputError(f"{path} holds {name} of shape {arrays[name].shape}: a list, one axis, is needed.")
-    values: list[Any] = arrays[name].tolist()
-    return values
+    return list(arrays[name].tolist())
 
 
 def read_text(arrays: Arrays, name: str) -> str:

@@ -179,15 +179,13 @@ def input_ids(x: ArrayLike | Events) -> NDArray[np.uint64]:
     """
     inputs = as_inputs(x)
     shape = inputs.shape
-    size = _cells(shape)
     form = np.zeros(1, np.uint64)
     for side in shape[1:]:
         form = mix(form + GAMMA * np.array([side + 1], np.uint64))
     hashes = np.empty(len(inputs), np.uint64)
     for rows in _row_blocks(shape):
         part = inputs.rows(rows) if isinstance(inputs, Events) else Events.from_dense(inputs[rows])
-        count = len(part)
-        starts = np.tile(np.arange(shape[1], dtype=np.uint64) * np.uint64(size), count)
+        starts = np.tile(np.arange(shape[1], dtype=np.uint64) * np.uint64(_cells(shape)), len(part))
         words = mix(form + GAMMA * (np.repeat(starts, np.diff(part.pointers)) + part.indices.astype(np.uint64) + np.uint64(1)))
         words = mix(words ^ (ONE if part.values is None else part.values.astype(np.float64).view(np.uint64)))
         sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(words, dtype=np.uint64)))[part.pointers[:: shape[1]]]
@@ -233,6 +231,7 @@ def _as_rows(index: RowIndex, n: int) -> Integers:
 def as_labels_and_classes(
     labels: ArrayLike | None, classes: Sequence[str] | None, n: int
 ) -> tuple[Integers | None, tuple[str, ...] | None]:
+    """Labels (n,) and names of classes, checked, or None where they are not known."""
     names = None if classes is None else tuple(str(name) for name in classes)
     return None if labels is None else as_labels(labels, n, NO_NAMES if names is None else len(names)), names
 
@@ -244,13 +243,11 @@ def _check_sparse(indices: NDArray[Any], pointers: NDArray[Any], values: NDArray
         given = f"indices are {indices.dtype} of shape {indices.shape} and pointers {pointers.dtype} of shape {pointers.shape}"
         raise InputError(f"{given}: one axis of integers is needed for both.")
     if len(pointers) != steps + 1:
-        raise InputError(
-            f"pointers has {len(pointers)} entries for {shape[0]} inputs of {shape[1]} steps: n T + 1 = {steps + 1} are needed."
-        )
+        given = f"{len(pointers)} entries for {shape[0]} inputs of {shape[1]} steps"
+        raise InputError(f"pointers has {given}: n T + 1 = {steps + 1} are needed.")
     if pointers[0] != 0 or pointers[-1] != len(indices) or (pointers[1:] < pointers[:-1]).any():
-        raise InputError(
-            f"pointers must rise from 0 to {len(indices)}, the number of indices, and never fall: check how they were written."
-        )
+        right = f"rise from 0 to {len(indices)}, the number of indices, and never fall"
+        raise InputError(f"pointers must {right}: check how they were written.")
     if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= cells):
         wrong = int(indices.max() if indices.min() >= 0 else indices.min())
         raise InputError(f"indices holds {wrong}, but a step of shape {shape[2:]} has {cells} cells: indices run from 0 to {cells - 1}.")

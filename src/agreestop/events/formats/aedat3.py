@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from os import PathLike
 from typing import BinaryIO, NamedTuple
@@ -66,8 +66,10 @@ def read_aedat3(path: str | PathLike[str], size: tuple[int, int] = SIZE) -> Reco
     with open_recording(path) as stream:
         _skip_header(stream, path)
         left = bytes_left(stream)
-        pending = _Pending(Columns(left // EVENT))
-        packets = cut = missing = 0
+        columns = Columns(left // EVENT)
+        contents: list[bytes] = []  # packets may be small, so several are decoded together
+        overflows: list[int] = []
+        packets = cut = missing = special = gathered = 0
         while left > 0:
             head = stream.read(_HEAD.size)
             left -= len(head)
@@ -80,8 +82,12 @@ def read_aedat3(path: str | PathLike[str], size: tuple[int, int] = SIZE) -> Reco
             if packet.kind == POLARITY:
                 content = stream.read(min(EVENT * packet.number, left))
                 whole = len(content) // EVENT
-                pending.add(content[: EVENT * whole], whole, packet.overflow)
-                used, missing = EVENT * whole, packet.number - whole
+                used, missing, gathered = EVENT * whole, packet.number - whole, gathered + whole
+                contents.append(content[:used])
+                overflows.append(packet.overflow)
+                if gathered >= BLOCK or len(contents) >= BLOCK:
+                    special += _decode(columns, contents, overflows)
+                    contents, overflows, gathered = [], [], 0
             else:
                 packets += 1
             if body > left:
@@ -90,8 +96,8 @@ def read_aedat3(path: str | PathLike[str], size: tuple[int, int] = SIZE) -> Reco
             if body > used:
                 stream.seek(body - used, 1)
             left -= body
-    pending.decode()
-    return pending.columns.recording(str(path), "AEDAT 3.1", size, Skipped(0, pending.special, packets, cut, missing))
+    special += _decode(columns, contents, overflows)
+    return columns.recording(str(path), "AEDAT 3.1", size, Skipped(0, special, packets, cut, missing))
 
 
 def write_aedat3(path: str | PathLike[str], recording: Recording) -> None:
@@ -142,38 +148,21 @@ def read_gesture_labels(path: str | PathLike[str]) -> tuple[GestureLabel, ...]:
     return tuple(labels)
 
 
-@dataclass
-class _Pending:
-    """Events that are read but not yet decoded: packets may be small, so several are decoded together."""
-
-    columns: Columns
-    special: int = 0
-    contents: list[bytes] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
-    overflows: list[int] = field(default_factory=list)
-    gathered: int = 0
-
-    def add(self, content: bytes, number: int, overflow: int) -> None:
-        self.contents.append(content)
-        self.numbers.append(number)
-        self.overflows.append(overflow)
-        self.gathered += number
-        if self.gathered >= BLOCK or len(self.numbers) >= BLOCK:
-            self.decode()
-
-    def decode(self) -> None:
-        words = np.frombuffer(b"".join(self.contents), "<u4").reshape(-1, 2)
-        bases = np.repeat(np.array(self.overflows, np.int64) << 31, self.numbers)
-        for first in range(0, len(words), BLOCK):
-            some = words[first : first + BLOCK]
-            data = some[:, 0].astype(np.uint32)
-            time: Integers = bases[first : first + BLOCK] + some[:, 1].astype(np.uint32).view(np.int32)
-            valid = (data & 1).astype(np.bool_)
-            if not valid.all():
-                self.special += len(valid) - int(np.count_nonzero(valid))
-                data, time = data[valid], time[valid]
-            self.columns.add(data >> 17, (data >> 2) & 0x7FFF, (data & 2).astype(np.bool_), time)
-        self.contents, self.numbers, self.overflows, self.gathered = [], [], [], 0
+def _decode(columns: Columns, contents: list[bytes], overflows: list[int]) -> int:
+    """Append the valid events of packets, which have these contents and overflows; the number of invalid ones."""
+    words = np.frombuffer(b"".join(contents), "<u4").reshape(-1, 2)
+    bases = np.repeat(np.array(overflows, np.int64) << 31, [len(content) // EVENT for content in contents])
+    invalid = 0
+    for first in range(0, len(words), BLOCK):
+        some = words[first : first + BLOCK]
+        data = some[:, 0].astype(np.uint32)
+        time: Integers = bases[first : first + BLOCK] + some[:, 1].astype(np.uint32).view(np.int32)
+        valid = (data & 1).astype(np.bool_)
+        if not valid.all():
+            invalid += len(valid) - int(np.count_nonzero(valid))
+            data, time = data[valid], time[valid]
+        columns.add(data >> 17, (data >> 2) & 0x7FFF, (data & 2).astype(np.bool_), time)
+    return invalid
 
 
 def _checked_packet(path: str | PathLike[str], packet: _Packet) -> _Packet:
