@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import agreestop as ag
 from agreestop.cli import main
-from agreestop.cli.parse import parse_checkpoints
+from agreestop.cli.calibrate import parse_checkpoints
 from agreestop.decide.build import parse_pooling
 
 NAMES = ("left", "right", "up")
@@ -196,7 +196,7 @@ def test_too_few_examples_are_told_in_a_sentence(
             "delta belongs to the rule spikecp or",
         ),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--max-set-size", "0"), "max_set_size is 0"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "other"), "other"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "other"), "rule is 'other': choose one of spikecp, agreestop"),
         (("decide", "{}/calibration.npz", "{}/test.npz"), "is not an agreestop rule file"),
         (("decide", "{}/rule", "{}/rule"), "is not a whole score file"),
         (("decide", "{}/rule", "{}/test.npz", "-o", "d.txt"), "give a name that ends in .csv, .json, .npz"),

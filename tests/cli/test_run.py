@@ -9,7 +9,7 @@ import pytest
 
 import agreestop as ag
 from agreestop.pipeline import simulated
-from agreestop.report.figures import draw_coverage_and_latency
+from agreestop.report.figures import coverage_and_latency_panels, save_panels
 from agreestop.report.records import MeasurementSettings
 
 
@@ -34,5 +34,5 @@ def test_the_simulated_run_writes_its_records_and_figures(tmp_path: Path, monkey
     single = {record.label: record.latency for record in records if record.K == 1}
     assert single["confidence merging"] == single["p-variable merging"]
     assert len(ag.load_scores(tmp_path / "run" / "calibration.npz", (20, 80))) == 50
-    for path in draw_coverage_and_latency(records, tmp_path / "run", "small", "small"):
+    for path in save_panels(coverage_and_latency_panels(records), tmp_path / "run", "small", "small"):
         assert path.stat().st_size > 5000

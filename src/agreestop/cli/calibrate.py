@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -10,43 +10,25 @@ import typer
 
 from agreestop.common.errors import InputError
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.build import POOLINGS, build_rule
+from agreestop.decide.build import KINDS, POOLINGS, build_rule
 from agreestop.decide.pooling import MergeConfidence
 from agreestop.decide.risks import TopMass
 from agreestop.decide.score_files import load_scores
-from agreestop.decide.spikecp import SpikeCP
+from agreestop.decide.spikecp import CALIBRATIONS, SpikeCP
 from agreestop.decide.tuning import EXPONENTS, tune
 
 from .console import in_full, out, printed_warnings, progress_bar
-from .parse import parse_checkpoints
-
-
-class RuleName(StrEnum):
-    """The rules by the names of the command line."""
-
-    spikecp = "spikecp"
-    agreestop = "agreestop"
-    dcsnn = "dcsnn"
-    seenn = "seenn"
-
-
-class CalibrationName(StrEnum):
-    """The calibrations of SpikeCP."""
-
-    bonferroni = "bonferroni"
-    simultaneous = "simultaneous"
-    stop_aware = "stop-aware"
 
 
 def calibrate(
     scores: Annotated[Path, typer.Argument(help="Score file with labels that is used for nothing else.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Rule file to write.")],
-    rule: Annotated[RuleName | None, typer.Option(help="Which rule. [default: agreestop, or spikecp with --calibration]")] = None,
+    rule: Annotated[str | None, typer.Option(help=f"{', '.join(KINDS)}. [default: agreestop, or spikecp with --calibration]")] = None,
     target: Annotated[str | None, typer.Option(help="Probability that the answer holds the true class. [default: 0.9]")] = None,
     checkpoints: Annotated[str, typer.Option(help="Times at which the rule may stop: 20,40,60,80, or 1-80, or all.")] = "all",
     max_set_size: Annotated[int, typer.Option(help="Largest set that may stop early; an answer at the last checkpoint may be larger.")] = 1,
     pooling: Annotated[str | None, typer.Option(help=f"How the members are pooled: {POOLINGS}. [default: confidence:1]")] = None,
-    calibration: Annotated[CalibrationName | None, typer.Option(help="spikecp: how it is calibrated. [default: bonferroni]")] = None,
+    calibration: Annotated[str | None, typer.Option(help=f"spikecp: {', '.join(CALIBRATIONS)}. [default: bonferroni]")] = None,
     tuning: Annotated[Path | None, typer.Option(help="spikecp, agreestop: score file with labels of other inputs, to tune on.")] = None,
     fill: Annotated[bool, typer.Option("--fill", help="agreestop: always answer max-set-size classes; stops earlier.")] = False,
     class_conditional: Annotated[bool, typer.Option("--class-conditional", help="Keep the promise for each true class.")] = False,
@@ -58,12 +40,11 @@ def calibrate(
     if data.labels is None:
         raise InputError(f"{scores} has no labels: calibration needs one label for each input.")
     times = parse_checkpoints(checkpoints, data.times)
-    kind = rule or (RuleName.agreestop if calibration is None else RuleName.spikecp)
-    how = None if calibration is None else calibration.value
+    kind = rule or ("agreestop" if calibration is None else "spikecp")
     chosen = build_rule(
-        *(kind.value, target, times, max_set_size),
+        *(kind, target, times, max_set_size),
         pooling=pooling,
-        calibration=how,
+        calibration=calibration,
         fill=fill,
         class_conditional=class_conditional,
         delta=delta,
@@ -94,3 +75,21 @@ def _tuned(rule: SpikeCP | AgreeStop, path: Path, n_calibration: int, fixed_pool
     best = tuned.trials[0]
     out.print(f"Tuned on {path}: {best.name} (latency {best.latency:.3f} of the last checkpoint there).", markup=False)
     return tuned.rule
+
+
+def parse_checkpoints(text: str, available: tuple[float, ...]) -> tuple[float, ...]:
+    """'all', '20,40,60,80', '1-80' (every time of the file in that range), or a mixture of the last two."""
+    if text.strip() == "all":
+        return available
+    chosen: list[float] = []
+    for part in text.split(","):
+        bounds = re.fullmatch(r"\s*(\d+(?:\.\d+)?)(?:\s*-\s*(\d+(?:\.\d+)?))?\s*", part)
+        if bounds is None:
+            raise InputError(f"--checkpoints is {text!r}: give times such as 20,40,60,80, a range such as 1-80, or all.")
+        low, high = float(bounds[1]), float(bounds[2] or bounds[1])
+        inside = [time for time in available if low <= time <= high]
+        if not inside:
+            given = f"{available[0]} to {available[-1]}"
+            raise InputError(f"--checkpoints asks for {part.strip()}, but the file has times {given}: choose among those.")
+        chosen += inside
+    return tuple(chosen)

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -57,8 +57,8 @@ def decide(
         if output.suffix == ".npz":
             np.savez_compressed(stream, stop_time=decisions.stop_time, stop_index=decisions.stop_index, sets=decisions.sets)
         else:
-            text = _csv(decisions, names) if output.suffix == ".csv" else _json(decisions, names)
-            stream.write(text.encode())
+            as_json = json.dumps(_records(decisions, names), ensure_ascii=False, indent=1) + "\n"
+            stream.write((_csv(decisions, names) if output.suffix == ".csv" else as_json).encode())
     latency = float(np.mean(decisions.stop_time)) / decisions.checkpoints[-1]
     say(f"Wrote {output}: {len(decisions)} decisions, latency {latency:.3f} of T, set size {decisions.set_size.mean():.2f}.")
 
@@ -84,16 +84,14 @@ def _csv(decisions: Decisions, names: tuple[str, ...]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("input", "stop_time", "set_size", "classes"))
-    for row in range(len(decisions)):
-        decision = decisions[row]
-        writer.writerow((row, decision.time, len(decision.classes), ";".join(names[label] for label in decision.classes)))
+    for record in _records(decisions, names):
+        writer.writerow((*list(record.values())[:-1], ";".join(record["classes"])))
     return text.getvalue()
 
 
-def _json(decisions: Decisions, names: tuple[str, ...]) -> str:
+def _records(decisions: Decisions, names: tuple[str, ...]) -> list[dict[str, Any]]:
     chosen = [decisions[row] for row in range(len(decisions))]
-    records = [
+    return [
         {"input": row, "stop_time": one.time, "set_size": len(one.classes), "classes": [names[label] for label in one.classes]}
         for row, one in enumerate(chosen)
     ]
-    return json.dumps(records, ensure_ascii=False, indent=1) + "\n"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -21,15 +23,38 @@ from .summary import Z
 
 ABOVE, BELOW, MUTED = "#0072B2", "#D55E00", "#B0B0B0"
 PANEL, WIDE_PANEL = (4.3, 3.5), (5.0, 3.7)  # inches
+_SMALL = {"textcoords": "offset points", "fontsize": 8.5}
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One figure of the page with its heading; `words` describe what it shows."""
+    """One part of a figure: its heading, words that describe it, its size in inches, and a function that draws it."""
 
     heading: str
     words: str
-    figure: Figure
+    size: tuple[float, float]
+    draw: Callable[[Figure | SubFigure], None]
+
+    def figure(self) -> Figure:
+        """The panel as a figure of its own."""
+        figure = Figure(figsize=self.size, layout="constrained")
+        self.draw(figure)
+        return figure
+
+
+def save_panels(panels: Sequence[Panel], folder: Path, title: str, name: str) -> list[Path]:
+    """Draw panels side by side, with one legend for all, and write the figure as PNG and SVG. Returns the paths written."""
+    width, height = sum(panel.size[0] for panel in panels), panels[0].size[1] + 1.1
+    figure = Figure(figsize=(width, height), layout="constrained")
+    (parts,) = figure.subfigures(1, len(panels), squeeze=False)
+    for part, panel in zip(parts, panels, strict=True):
+        panel.draw(part)
+        part.suptitle(panel.heading)
+    figure.suptitle(title, fontsize=13)
+    handles, names = parts[-1].axes[0].get_legend_handles_labels()
+    if names:
+        figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    return save_figure(figure, folder, name)
 
 
 def styles_of(records: Sequence[Record]) -> dict[str, RuleStyle]:
@@ -37,90 +62,68 @@ def styles_of(records: Sequence[Record]) -> dict[str, RuleStyle]:
     return {record.label: style_of(record.label) for record in records}
 
 
-def _line(axes: Axes, label: str, x: Sequence[float], y: Sequence[float], se: Sequence[float]) -> None:
-    """Draw the means of one rule with 95 % intervals."""
-    style = style_of(label)
-    look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linestyle": style.dashes}
-    axes.errorbar(x, y, yerr=[Z * value for value in se], label=label, linewidth=1.6, markersize=5, capsize=2, **look)
-
-
-def draw_coverage_and_latency(records: Sequence[Record], folder: Path, title: str, name: str) -> list[Path]:
-    """Coverage against the target, latency and set size against the number of members, a line for each rule. Returns the paths written."""
-    target, members = records[0].target, max(record.K for record in records)
-    figure = Figure(figsize=(12.5, 4.6), layout="constrained")
-    left, middle, right = figure.subplots(1, 3, width_ratios=(1.1, 1.1, 0.9))
-    _coverage(left, records)
-    _latency(middle, records)
-    _set_size(right, records)
-    left.set_title(f"Is the promise kept? ({members} members)")
-    middle.set_title(f"How early does it stop? (target {target:g})")
-    right.set_title("How large are the answers?")
-    figure.suptitle(title, fontsize=13)
-    handles, names = right.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
-    return save_figure(figure, folder, name)
-
-
 def coverage_and_latency_panels(records: Sequence[Record]) -> list[Panel]:
-    """The three parts of `draw_coverage_and_latency`, as separate figures."""
+    """Coverage against the target, and latency and set size against the number of members, with a line for each rule."""
     target, members = records[0].target, max(record.K for record in records)
-    at_main = [record for record in records if (record.target, record.K) == (target, members)]
-
-    def listed(what: Callable[[Record], str]) -> str:
-        return "; ".join(f"{record.label} {what(record)}" for record in at_main)
-
-    coverage = f"At target {target:.0%}: " + listed(lambda record: f"{record.coverage:.1%}")
-    latency = f"With {members} members: " + listed(lambda record: f"{record.latency:.1%}")
-    size = f"With {members} members: " + listed(lambda record: f"{record.set_size:.2f}")
+    main = [record for record in records if (record.target, record.K) == (target, members)]
+    coverage = "; ".join(f"{record.label} {record.coverage:.1%}" for record in main)
+    latency = "; ".join(f"{record.label} {record.latency:.1%}" for record in main)
+    size = "; ".join(f"{record.label} {record.set_size:.2f}" for record in main)
     return [
-        Panel(f"Is the promise kept? ({members} members)", f"Coverage against the target. {coverage}", _single(_coverage, records, "xy")),
-        Panel(f"How early does it stop? (target {target:.0%})", f"Latency against the members. {latency}", _single(_latency, records, "y")),
-        Panel("How large are the answers?", f"Mean set size against the members. {size}", _single(_set_size, records, "")),
+        Panel(
+            f"Is the promise kept? ({members} members)",
+            f"Coverage against the target. At target {target:.0%}: {coverage}",
+            *(PANEL, partial(_draw_coverage, records)),
+        ),
+        Panel(
+            f"How early does it stop? (target {target:.0%})",
+            f"Latency against the members. With {members} members: {latency}",
+            *(PANEL, partial(_draw_over_members, records, "latency", "latency_se", "latency / T", 1.03)),
+        ),
+        Panel(
+            "How large are the answers?",
+            f"Mean set size against the members. With {members} members: {size}",
+            *(PANEL, partial(_draw_over_members, records, "set_size", None, "mean set size", None)),
+        ),
     ]
 
 
-def _single(draw: Callable[[Axes, Sequence[Record]], None], records: Sequence[Record], in_percent: str) -> Figure:
-    """One panel as a figure; `in_percent` names the axes that are in per cent."""
-    figure = Figure(figsize=PANEL, layout="constrained")
-    axes = figure.subplots()
-    draw(axes, records)
-    for axis in (axis for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)) if name in in_percent):
-        axis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
-        axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    return figure
-
-
-def _coverage(axes: Axes, records: Sequence[Record]) -> None:
-    members = max(record.K for record in records)
-    for label in styles_of(records):
-        mine = [one for one in records if one.label == label and members == one.K]
-        mine.sort(key=lambda one: one.target)
-        _line(axes, label, [one.target for one in mine], [one.coverage for one in mine], [one.coverage_se for one in mine])
+def _draw_coverage(records: Sequence[Record], figure: Figure | SubFigure) -> None:
+    axes, members = figure.subplots(), max(record.K for record in records)
+    _lines(axes, [record for record in records if members == record.K], "target", "coverage", "coverage_se")
     targets = sorted({record.target for record in records})
     axes.plot(targets, targets, color="black", linewidth=1, zorder=0)
     axes.annotate("promised", (targets[-1], targets[-1]), textcoords="offset points", xytext=(-26, -20), fontsize=9)
     axes.set(xlabel="target", ylabel="coverage")
-    tidy(axes)
+    _in_percent(axes.xaxis)
+    _in_percent(axes.yaxis)
 
 
-def _latency(axes: Axes, records: Sequence[Record]) -> None:
-    _over_members(axes, records, lambda record: record.latency, lambda record: record.latency_se)
-    axes.set(ylabel="latency / T", ylim=(0, 1.03))
-
-
-def _set_size(axes: Axes, records: Sequence[Record]) -> None:
-    _over_members(axes, records, lambda record: record.set_size, lambda record: 0.0)
-    axes.set(ylabel="mean set size", ylim=(0, None))
-
-
-def _over_members(axes: Axes, records: Sequence[Record], value: Callable[[Record], float], se: Callable[[Record], float]) -> None:
-    for label in styles_of(records):
-        mine = [one for one in records if one.label == label and one.target == records[0].target]
-        mine.sort(key=lambda one: one.K)
-        _line(axes, label, [one.K for one in mine], [value(one) for one in mine], [se(one) for one in mine])
+def _draw_over_members(
+    records: Sequence[Record], value: str, se: str | None, ylabel: str, top: float | None, figure: Figure | SubFigure
+) -> None:
+    axes = figure.subplots()
+    _lines(axes, [record for record in records if record.target == records[0].target], "K", value, se)
     axes.set_xticks(sorted({record.K for record in records}))
-    axes.set_xlabel("members K")
+    axes.set(xlabel="members K", ylabel=ylabel, ylim=(0, top))
+    if top is not None:
+        _in_percent(axes.yaxis)
+
+
+def _lines(axes: Axes, records: Sequence[Record], x: str, y: str, se: str | None) -> None:
+    """Draw a line for each rule, of the fields x and y of its records, with 95 % intervals where the field se is given."""
+    for label, style in styles_of(records).items():
+        mine = sorted((record for record in records if record.label == label), key=lambda record: getattr(record, x))
+        at, mean = ([getattr(record, name) for record in mine] for name in (x, y))
+        half = [Z * getattr(record, se) if se else 0.0 for record in mine]
+        look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linestyle": style.dashes}
+        axes.errorbar(at, mean, yerr=half, label=label, linewidth=1.6, markersize=5, capsize=2, **look)
     tidy(axes)
+
+
+def _in_percent(axis: Axis) -> None:
+    axis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
 def tidy(axes: Axes) -> None:
@@ -129,29 +132,16 @@ def tidy(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def draw_breakdown(breakdown: Breakdown, target: float, folder: Path, title: str, name: str) -> list[Path]:
-    """Coverage by stopping time and by class, with intervals and the number of inputs. Returns the paths written."""
-    figure = Figure(figsize=(10.5, 4.6), layout="constrained")
-    ((left, right),) = figure.subfigures(1, 2, squeeze=False)
-    _draw_groups(left, breakdown.by_time, target, "stopping time")
-    _draw_groups(right, breakdown.by_class, target, "true class")
-    figure.suptitle(title, fontsize=13)
-    return save_figure(figure, folder, name)
-
-
 def breakdown_panels(breakdown: Breakdown, target: float) -> list[Panel]:
-    """The two parts of `draw_breakdown`, as separate figures."""
-    parts = (("By stopping time", breakdown.by_time, "stopping time"), ("By true class", breakdown.by_class, "true class"))
+    """Coverage by stopping time and by class, with intervals and the number of inputs."""
     panels = []
-    for heading, groups, xlabel in parts:
-        figure = Figure(figsize=WIDE_PANEL, layout="constrained")
-        _draw_groups(figure, groups, target, xlabel)
+    for xlabel, groups in (("stopping time", breakdown.by_time), ("true class", breakdown.by_class)):
         listed = "; ".join(f"{group.name}: {group.coverage:.1%} of {group.inputs:.0f} inputs" for group in groups)
-        panels.append(Panel(heading, f"Coverage {heading.lower()}. {listed}", figure))
+        panels.append(Panel(f"By {xlabel}", f"Coverage by {xlabel}. {listed}", WIDE_PANEL, partial(_draw_groups, groups, target, xlabel)))
     return panels
 
 
-def _draw_groups(figure: Figure | SubFigure, groups: Sequence[GroupCoverage], target: float, xlabel: str) -> None:
+def _draw_groups(groups: Sequence[GroupCoverage], target: float, xlabel: str, figure: Figure | SubFigure) -> None:
     """Draw coverage above and the number of inputs below; a group is orange where its whole interval lies below the target."""
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     positions = range(len(groups))
@@ -177,9 +167,6 @@ def _draw_groups(figure: Figure | SubFigure, groups: Sequence[GroupCoverage], ta
         tidy(axes)
         axes.grid(visible=False, axis="x")
     below.grid(visible=False)
-
-
-_SMALL = {"textcoords": "offset points", "fontsize": 8.5}
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:

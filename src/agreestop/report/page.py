@@ -7,7 +7,7 @@ summary_in_words(section)       the summary in two or three lines, for a termina
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +18,12 @@ from agreestop.common.files import atomic_writer
 from agreestop.decide.decisions import Estimate
 
 from .contents import Example, Report, Section
-from .figures import Panel, breakdown_panels, coverage_and_latency_panels, draw_breakdown, draw_coverage_and_latency, styles_of
+from .figures import Panel, breakdown_panels, coverage_and_latency_panels, save_panels, styles_of
 from .inline import inline_svg, input_picture, on_page
-from .styles import RuleStyle
 from .summary import EnsembleSummary, interval, promise_of
 
 PAPER = "https://doi.org/10.3390/e26020126"
 SPACE = "\N{NO-BREAK SPACE}"
-NUMERALS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
 @dataclass(frozen=True)
@@ -55,26 +53,15 @@ class _Bar:
     earlier: Estimate | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """A section with its figures."""
-
-    section: Section
-    bars: Sequence[_Bar]
-    reliability: Sequence[_Picture]
-    breakdown: Sequence[_Picture]
-    styles: Mapping[str, RuleStyle]
-
-
 def write_report(report: Report, folder: Path) -> Written:
     """Write `report.html` and its figures to an existing folder."""
     figures: list[Path] = []
     for section in report.sections:
         headline, ending = section.summary.headline, f"-{section.name}" if section.name else ""
         title = ", ".join(dict.fromkeys((report.name, *([f"{section.name} ensemble"] if section.name else []), report.kind)))
-        figures += draw_coverage_and_latency(section.records, folder, title, f"coverage-and-latency{ending}")
-        by = f"coverage-by-time-and-class{ending}"
-        figures += draw_breakdown(section.breakdown, headline.target, folder, f"{title}: {headline.label}", by)
+        figures += save_panels(coverage_and_latency_panels(section.records), folder, title, f"coverage-and-latency{ending}")
+        groups = breakdown_panels(section.breakdown, headline.target)
+        figures += save_panels(groups, folder, f"{title}: {headline.label}", f"coverage-by-time-and-class{ending}")
     page = folder / "report.html"
     with atomic_writer(page) as stream:
         stream.write(render_page(report).encode())
@@ -86,18 +73,10 @@ def render_page(report: Report) -> str:
     environment = Environment(
         loader=PackageLoader("agreestop", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"percent": percent, "give_or_take": give_or_take, "number": number, "numeral": numeral, "times": _times}
-    environment.globals |= {
-        "promise_of": promise_of,
-        "interval": interval,
-        "frames": _frames,
-        "on_page": on_page,
-        "chips_of": _chips,
-        "stop_step": _stop_step,
-        "says_little": says_little,
-    }
-    parts = [_part(section, f"s{index}") for index, section in enumerate(report.sections)]
-    return environment.get_template("page.html.j2").render(report=report, parts=parts, paper=PAPER)
+    environment.filters |= {"percent": percent, "give_or_take": give_or_take, "number": number, "times": _times}
+    helpers = (promise_of, interval, on_page, styles_of, says_little, bars_of, reliability_of, groups_of, frames_of, chips_of)
+    environment.globals |= {helper.__name__: helper for helper in helpers}
+    return environment.get_template("page.html.j2").render(report=report, paper=PAPER)
 
 
 def summary_in_words(section: Section) -> list[str]:
@@ -137,11 +116,6 @@ def number(value: float, digits: int = 2) -> str:
     return f"{value:.{digits}f}"
 
 
-def numeral(value: int) -> str:
-    """A small number as a word."""
-    return NUMERALS[value] if value < len(NUMERALS) else str(value)
-
-
 def _times(checkpoints: Sequence[float]) -> str:
     """Checkpoints in words: their number, and the times themselves where they are few."""
     if len(checkpoints) > 8:
@@ -149,27 +123,22 @@ def _times(checkpoints: Sequence[float]) -> str:
     return f"{len(checkpoints)} checkpoint{'s' * (len(checkpoints) > 1)}: {', '.join(f'{time:g}' for time in checkpoints)}"
 
 
-def _stop_step(summary: EnsembleSummary) -> float:
-    return summary.headline.latency * summary.headline.checkpoints[-1]
+def reliability_of(section: Section, prefix: str) -> list[_Picture]:
+    """Coverage, latency and set size of every rule."""
+    return _pictures(coverage_and_latency_panels(section.records), prefix)
 
 
-def _part(section: Section, prefix: str) -> _Part:
-    reliability = coverage_and_latency_panels(section.records)
-    breakdown = breakdown_panels(section.breakdown, section.summary.headline.target)
-    return _Part(
-        section=section,
-        bars=_bars(section.summary),
-        reliability=[_picture(panel, f"{prefix}r{index}") for index, panel in enumerate(reliability)],
-        breakdown=[_picture(panel, f"{prefix}b{index}") for index, panel in enumerate(breakdown)],
-        styles=styles_of(section.records),
-    )
+def groups_of(section: Section, prefix: str) -> list[_Picture]:
+    """Coverage of the headline rule by stopping time and by class."""
+    return _pictures(breakdown_panels(section.breakdown, section.summary.headline.target), prefix)
 
 
-def _picture(panel: Panel, prefix: str) -> _Picture:
-    return _Picture(panel.heading, Markup(inline_svg(panel.figure, prefix, panel.words)))
+def _pictures(panels: Sequence[Panel], prefix: str) -> list[_Picture]:
+    """The panels as elements of the page; ids in them begin with the prefix."""
+    return [_Picture(panel.heading, Markup(inline_svg(panel.figure(), f"{prefix}{i}", panel.words))) for i, panel in enumerate(panels)]
 
 
-def _bars(summary: EnsembleSummary) -> list[_Bar]:
+def bars_of(summary: EnsembleSummary) -> list[_Bar]:
     """The mean stopping times, the earliest first."""
     headline, share = summary.headline, summary.share_of_horizon
     bars = [_Bar("This rule", headline.label, share(headline), "headline")]
@@ -187,14 +156,14 @@ def _bars(summary: EnsembleSummary) -> list[_Bar]:
     return sorted(bars, key=lambda bar: (bar.share, bar.kind != "headline"))
 
 
-def _frames(example: Example) -> list[str]:
+def frames_of(example: Example) -> list[str]:
     """Pictures of the example at each moment, all on the scale of the last, and then of the whole input."""
     most = float(example.moments[-1].picture.sum(axis=0).max())
     whole = input_picture(example.whole, float(example.whole.sum(axis=0).max()))
     return [*(input_picture(moment.picture, most) for moment in example.moments), whole]
 
 
-def _chips(classes: Sequence[str]) -> list[str]:
+def chips_of(classes: Sequence[str]) -> list[str]:
     """The text on the chip of each class: its name where all names are short, else its number."""
     if max(len(name) for name in classes) <= 2:
         return list(classes)
