@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from agreestop.networks._kernels.cuda_graph import capture_cuda_graph
+from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph
 from agreestop.networks.neurons import SRM, Neuron
 
 from .preparation import BenchmarkPlan, ours

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from agreestop.common.errors import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.events.container import Events
-from agreestop.networks._kernels.triton_runtime import TRITON_AVAILABLE
+from agreestop.networks._kernels.gpu_runtime import TRITON_AVAILABLE
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior

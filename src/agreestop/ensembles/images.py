@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from agreestop.common.arrays import Integers
 from agreestop.common.errors import InputError
 from agreestop.events.container import Inputs
-from agreestop.networks._kernels.upload import upload
+from agreestop.networks._kernels.gpu_runtime import upload
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d
 from agreestop.networks.neurons import SRM

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from agreestop.common.arrays import Integers
 from agreestop.common.errors import InputError
 from agreestop.events.container import Inputs
+from agreestop.networks._kernels.gpu_runtime import to_input_dtype
 from agreestop.networks._kernels.numba_runtime import MemoryPool, numba_available, single_threaded, use_memory_pool
-from agreestop.networks._kernels.upload import as_floats
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 
 from .gradients import Gradients
@@ -122,7 +122,7 @@ class StreamRecipe:
     def _losses(self, inputs: Tensor, truth: Tensor, weight: Tensor) -> Tensor:
         """Compute the gradients of the loss of all members plus `weight` times the penalty."""
         settings = self._settings
-        x = as_floats(inputs.transpose(0, 1).contiguous())
+        x = to_input_dtype(inputs.transpose(0, 1).contiguous())
         with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=settings.bf16, cache_enabled=False):
             outputs = self._model.read_out(x, self.noise, settings.steps)
         evidence = outputs.float().cumsum(0) if self._model.output == "spikes" else outputs.float()

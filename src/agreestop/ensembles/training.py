@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from agreestop.common.arrays import Integers
 from agreestop.common.errors import InputError
 from agreestop.events.container import Events, Inputs, dense_rows
-from agreestop.networks._kernels.upload import upload
+from agreestop.networks._kernels.gpu_runtime import upload
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior, read_out

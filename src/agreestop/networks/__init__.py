@@ -6,15 +6,5 @@ from .neurons import Neuron
 from .posteriors import ModulePosterior, Posterior
 from .surrogates import Surrogate
 
-__all__ = [
-    "Architecture",
-    "Convolutional",
-    "FullyConnected",
-    "ModuleMembers",
-    "ModulePosterior",
-    "Neuron",
-    "Posterior",
-    "ResNet18",
-    "SpikingNetwork",
-    "Surrogate",
-]
+__all__ = ["Architecture", "Convolutional", "FullyConnected", "ModuleMembers", "ModulePosterior"]
+__all__ += ["Neuron", "Posterior", "ResNet18", "SpikingNetwork", "Surrogate"]

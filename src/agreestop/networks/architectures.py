@@ -169,11 +169,7 @@ class ResNet18:
 
 
 BuiltIn = FullyConnected | Convolutional | ResNet18
-ARCHITECTURES: dict[str, type[BuiltIn]] = {
-    "fully-connected": FullyConnected,
-    "convolutional": Convolutional,
-    "resnet18": ResNet18,
-}
+ARCHITECTURES: dict[str, type[BuiltIn]] = {"fully-connected": FullyConnected, "convolutional": Convolutional, "resnet18": ResNet18}
 """The architectures that files and configurations can name."""
 
 
@@ -292,23 +288,9 @@ class SpikingNetwork(nn.Module):
     def __init__(self, config: Architecture, generator: torch.Generator, deviation: float | None = None) -> None:
         super().__init__()
         self.config = config
+        self.members, self.classes, self.input_shape = config.members, config.classes, config.input_shape
         self.layers = nn.ModuleList(config.layers())
         draw_weights(self, generator, deviation)
-
-    @property
-    def members(self) -> int:
-        """The number of members K."""
-        return self.config.members
-
-    @property
-    def classes(self) -> int:
-        """The number of classes C."""
-        return self.config.classes
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input at one time step."""
-        return self.config.input_shape
 
     def rows(self, state: State, index: Tensor) -> State:
         """The state of some inputs of the batch; index holds their positions."""

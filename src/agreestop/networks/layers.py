@@ -43,12 +43,8 @@ class MemberLinear(nn.Module):
     def __init__(self, members: int, inputs: int, outputs: int) -> None:
         super().__init__()
         self.members, self.inputs, self.outputs = members, inputs, outputs
+        self.fan_in = inputs  # inputs to one output
         self.weight = nn.Parameter(torch.zeros(members, inputs, outputs))
-
-    @property
-    def fan_in(self) -> int:
-        """Inputs to one output."""
-        return self.inputs
 
     def forward(self, x: Tensor) -> Tensor:
         """(T, K, batch, out). Members are outermost in memory, so the product of the next layer needs no copy.
@@ -56,9 +52,8 @@ class MemberLinear(nn.Module):
         On a GPU, float16 spikes and float32 weights are multiplied on tensor cores (`mixed_product`), with a float32 result.
         """
         if x.ndim not in (3, 4) or x.shape[-1] != self.inputs:
-            raise InputError(
-                f"the input has shape {tuple(x.shape)}: (T, batch, {self.inputs}) or (T, K, batch, {self.inputs}) is needed by this layer."
-            )
+            wanted = f"(T, batch, {self.inputs}) or (T, K, batch, {self.inputs})"
+            raise InputError(f"the input has shape {tuple(x.shape)}: {wanted} is needed by this layer.")
         check_members(x, x.ndim == 3, self.members)
         if x.device.type == "cpu" and x.dtype == torch.float32 and numba_available():
             from ._kernels import cpu_sparse  # the import compiles the loops
@@ -94,20 +89,14 @@ class MemberConv2d(nn.Module):
     def __init__(self, members: int, inputs: int, outputs: int, size: int = 3, stride: int = 1) -> None:
         super().__init__()
         self.members, self.inputs, self.outputs, self.size, self.stride = members, inputs, outputs, size, stride
+        self.fan_in = inputs * size**2
         self.weight = nn.Parameter(torch.zeros(members, outputs, inputs, size, size))
-
-    @property
-    def fan_in(self) -> int:
-        """Inputs to one output."""
-        return self.inputs * self.size**2
 
     def forward(self, x: Tensor) -> Tensor:
         """(T, K, batch, out, H', W'), padded by size // 2. In memory, members and channels are next to each other."""
         if x.ndim not in (5, 6) or x.shape[-3] != self.inputs:
-            raise InputError(
-                f"the input has shape {tuple(x.shape)}: (T, batch, {self.inputs}, H, W) or (T, K, batch, {self.inputs}, H, W) "
-                "is needed by this layer."
-            )
+            wanted = f"(T, batch, {self.inputs}, H, W) or (T, K, batch, {self.inputs}, H, W)"
+            raise InputError(f"the input has shape {tuple(x.shape)}: {wanted} is needed by this layer.")
         check_members(x, x.ndim == 5, self.members)
         x = mixed_product.match_precision(x, self.weight)
         planes = x.flatten(0, 1) if x.ndim == 5 else channels_first(x)
@@ -155,9 +144,8 @@ class MemberBatchNorm2d(nn.Module):
     def forward(self, x: Tensor, time: int = 0) -> Tensor:
         """Normalise (T, K, batch, channels, H, W); the first step has index `time` in the sequence."""
         if x.ndim != 6 or x.shape[1] != self.members or x.shape[3] != self.channels:
-            raise InputError(
-                f"the input has shape {tuple(x.shape)}: (T, {self.members}, batch, {self.channels}, H, W) is needed by this layer."
-            )
+            wanted = f"(T, {self.members}, batch, {self.channels}, H, W)"
+            raise InputError(f"the input has shape {tuple(x.shape)}: {wanted} is needed by this layer.")
         if not self.steps:
             return members_first(self._normalise(channels_first(x), self.running_mean, self.running_var), len(x), self.members)
         if self.training:

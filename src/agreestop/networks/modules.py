@@ -135,14 +135,9 @@ class ModuleMembers(nn.Module):
         if len({id(module) for module in modules}) < len(modules):
             raise InputError("modules holds the same module more than once: give each member a module of its own.")
         self.output: Output = check_output(output)
-        self.each = nn.ModuleList(modules)
+        self.each, self.members = nn.ModuleList(modules), len(modules)
         self.input_shape: tuple[int, ...] | None = None if input_shape is None else tuple(input_shape)
         self._classes: int | None = None
-
-    @property
-    def members(self) -> int:
-        """The number of members K."""
-        return len(self.each)
 
     @property
     def classes(self) -> int:

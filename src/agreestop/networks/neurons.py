@@ -28,8 +28,8 @@ from torch.autograd.function import once_differentiable
 
 from agreestop.common.errors import InputError
 
+from ._kernels.gpu_runtime import TRITON_AVAILABLE
 from ._kernels.numba_runtime import numba_available
-from ._kernels.triton_runtime import TRITON_AVAILABLE
 from .srm_types import Constants, SRMParameters, SRMState, empty_like
 from .surrogates import Surrogate
 

@@ -93,26 +93,12 @@ class Posterior(nn.Module):
     ) -> None:
         super().__init__()
         self.config, self.prior_variance = config, prior_variance
+        self.member_count, self.classes, self.input_shape = config.members, config.classes, config.input_shape
         self.mean = SpikingNetwork(replace(config, members=1), generator, deviation)
         self.log_deviation = _initial_log_deviations(self._weights(), prior_variance, initial_deviation)
         self.frame = SpikingNetwork(config, torch.Generator().manual_seed(0))  # runs with drawn weights; its own are never used
         for parameter in self.frame.parameters():
             parameter.requires_grad_(False)
-
-    @property
-    def member_count(self) -> int:
-        """The number of members K that are drawn together."""
-        return self.config.members
-
-    @property
-    def classes(self) -> int:
-        """The number of classes C."""
-        return self.config.classes
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input at one time step."""
-        return self.config.input_shape
 
     def _weights(self) -> Weights:
         return [(name, value) for name, value in self.mean.named_parameters() if name.endswith("synapses.weight") or ".shortcut.0." in name]

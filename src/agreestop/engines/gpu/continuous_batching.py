@@ -26,8 +26,7 @@ from torch import Tensor
 
 from agreestop.common.arrays import Booleans, Integers
 from agreestop.decide.confidence import log_softmax
-from agreestop.networks._kernels.cuda_graph import capture_cuda_graph
-from agreestop.networks._kernels.upload import as_floats, copy_rows
+from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph, copy_rows, to_input_dtype
 from agreestop.networks.architectures import SpikingNetwork, State
 from agreestop.networks.srm_types import SRMState
 
@@ -246,7 +245,7 @@ class _Slots:
         self._host_begins = torch.zeros(width, dtype=torch.int32, pin_memory=on_gpu)
         self.frames, self.begins = self._host_frames.numpy(), self._host_begins.numpy()
         self._frames, self._begins = self._host_frames.to(device), self._host_begins.to(device)
-        self._floats = as_floats(self._frames.transpose(0, 1)).contiguous()
+        self._floats = to_input_dtype(self._frames.transpose(0, 1)).contiguous()
         layers = network(torch.zeros((1, width, *shape), device=device))[1].layers
         self._memory = [torch.stack(layer) for layer in layers]
         self._state = State(tuple(SRMState(*memory) for memory in self._memory), 0)

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from agreestop.common.arrays import Booleans, Integers
-from agreestop.networks._kernels.upload import as_floats, upload
+from agreestop.networks._kernels.gpu_runtime import to_input_dtype, upload
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork, State
 from agreestop.networks.neurons import SRM
 
@@ -127,10 +127,10 @@ class FusedPass:
         begin = self._time
         self._time += min(max(CHUNK_STEPS, self._load // max(self.rows, 1)), end - begin)
         if self._image is not None:
-            return as_floats(self._image).transpose(0, 1), self._time - begin
+            return to_input_dtype(self._image).transpose(0, 1), self._time - begin
         window = self._inputs[:, begin : self._time]
         running = window if len(window) == self.rows else window[torch.from_numpy(self._active)]
-        return as_floats(upload(running, self._device)).transpose(0, 1), None
+        return to_input_dtype(upload(running, self._device)).transpose(0, 1), None
 
     def keep(self, rows: Booleans) -> None:
         """Continue with the rows (rows,) that are True."""

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agreestop.networks._kernels.gpu_prefilter_kernel import find_first_stops
+from agreestop.networks._kernels.triton_kernels import find_first_stops
 
 from ..prefilter import Prefilter
 

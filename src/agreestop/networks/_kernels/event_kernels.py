@@ -16,18 +16,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from .event_lanes import (
+from .intrinsics import (
     HALF,
     NARROW,
     WIDE,
     address,
     begin_part,
     broadcast_like,
+    count_bits,
     end_part,
     get,
     load_like,
+    lowest_bit,
     multiply,
     multiply_add_lanes,
+    nonzero_mask,
     ones_where,
     plus_row,
     plus_row_times,
@@ -37,7 +40,6 @@ from .event_lanes import (
     zero_sum,
     zeros_like,
 )
-from .intrinsics import count_bits, lowest_bit, nonzero_mask
 from .numba_runtime import jit, jit_template, jit_uncached
 
 STEPS_SUMMED = 16  # the recursion runs after the sums of 16 steps, which still lie in the first cache

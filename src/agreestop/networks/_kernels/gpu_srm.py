@@ -37,8 +37,8 @@ from torch.autograd.function import once_differentiable
 
 from ..srm_types import Constants, SRMState, empty_like
 from ..surrogates import Surrogate
-from .gpu_srm_kernels import backward_kernel, forward_kernel
-from .triton_runtime import on_device_of
+from .gpu_runtime import on_device_of
+from .triton_kernels import backward_kernel, forward_kernel
 
 LONGEST_SEGMENT = 16
 """Steps whose spike bits share a word. The backward pass holds this many slopes per neuron in registers."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .triton_runtime import TRITON_AVAILABLE
+from .gpu_runtime import TRITON_AVAILABLE
 
 SHIFT = 11
 """Significant bits of float16. The second part is stored times 2^11."""
@@ -68,7 +68,7 @@ def mixed_product(x: Tensor, weight: Tensor) -> Tensor:
 def split_float16(values: Tensor, scale: Tensor | None = None) -> Tensor:
     """Two float16 parts (K, 2, ...) of float32 values (K, ...) times a scale."""
     if values.is_cuda and TRITON_AVAILABLE and values.is_contiguous():
-        from .split_kernel import split  # importing Triton is slow
+        from .triton_kernels import split  # importing Triton is slow
 
         return split(values, 2.0**SHIFT, scale)
     values = values if scale is None else values * scale

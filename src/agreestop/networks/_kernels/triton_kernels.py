@@ -1,14 +1,31 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""The Triton kernels of `gpu_srm`, which has the equations.
+"""The Triton kernels: the SRM recurrence (`gpu_srm` has the equations), the split into float16 parts (`mixed_product`), and the prefilter.
 
-The strides of an array are (time, outer, member, inner). Each constant has one stride. A tile is ROWS × COLUMNS neurons of one member.
-Arrays of one step are dense, in the order (outer, member, inner).
+Recurrence: the strides of an array are (time, outer, member, inner). Each constant has one stride. A tile is ROWS × COLUMNS neurons of one
+member. Arrays of one step are dense, in the order (outer, member, inner).
+
+Prefilter (`engines.prefilter`): one program takes one row through the steps of a segment, with its counts in registers, from read-out
+spikes to the first step at which the row may stop. It computes in float32, so its margin is wider than that of the CPU's loop.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from .gpu_runtime import on_device_of
+
+BLOCK = 1024  # values of a program that splits
+TINY = tl.constexpr(1e-30)  # keeps the logarithm finite for members and classes that only fill up a tile
+POWER, GEOMETRIC, LARGEST, SMALLEST = (tl.constexpr(kind) for kind in range(4))
+
+
+# ---- the SRM recurrence
 
 
 @triton.jit
@@ -206,3 +223,122 @@ def backward_kernel(
         tl.store(sums + 2, tl.sum(for_r))
         tl.store(sums + 3, tl.sum(for_threshold))
         tl.store(sums + 4, tl.sum(for_gain))
+
+
+# ---- the split into float16 parts
+
+
+@triton.jit
+def _split_kernel(values, scale, parts, count, factor, BLOCK: tl.constexpr):
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    exists = index < count
+    member = tl.program_id(1).to(tl.int64)
+    value = tl.load(values + member * count + index, mask=exists, other=0.0)
+    if scale is not None:
+        value *= tl.load(scale)
+    first = value.to(tl.float16)
+    target = parts + member * 2 * count + index
+    tl.store(target, first, mask=exists)
+    tl.store(target + count, ((value - first.to(tl.float32)) * factor).to(tl.float16), mask=exists)
+
+
+def split(values: Tensor, factor: float, scale: Tensor | None = None) -> Tensor:
+    """Parts (K, 2, ...) in float16 of contiguous values (K, ...) times a scale. The second part is multiplied by the factor."""
+    members, count = len(values), values[0].numel()
+    parts = torch.empty((members, 2, *values.shape[1:]), dtype=torch.float16, device=values.device)
+    with on_device_of(values):
+        _split_kernel[(triton.cdiv(count, BLOCK), members)](
+            values, scale, parts, count, factor, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True
+        )
+    return parts
+
+
+# ---- the prefilter
+
+
+@triton.jit
+def _log_sum(values, mask):
+    """log Σ exp over the entries of a vector where `mask`."""
+    top = tl.max(tl.where(mask, values, -1e30), 0)
+    return top + tl.log(tl.maximum(tl.sum(tl.where(mask, tl.exp(tl.where(mask, values - top, 0.0)), 0.0), 0), TINY))
+
+
+@triton.jit
+def _pooled(count, exists, members, exponent, MEAN: tl.constexpr):
+    """The pooled log-confidence (C) from counts (K, C)."""
+    numbers = tl.where(exists, count.to(tl.float32), -1e30)
+    gaps = numbers - tl.max(numbers, 1)[:, None]
+    logs = gaps - tl.log(tl.maximum(tl.sum(tl.where(exists, tl.exp(gaps), 0.0), 1), TINY))[:, None]
+    if MEAN == LARGEST:
+        pooled = tl.max(tl.where(exists, logs, -1e30), 0)
+    elif MEAN == SMALLEST:
+        pooled = tl.min(tl.where(exists, logs, 1e30), 0)
+    elif MEAN == GEOMETRIC:
+        pooled = tl.sum(tl.where(exists, logs, 0.0), 0) / members
+    else:
+        scaled = tl.where(exists, logs * exponent, -1e30)
+        top = tl.max(scaled, 0)
+        total = tl.sum(tl.where(exists, tl.exp(scaled - top[None, :]), 0.0), 0)
+        pooled = (top + tl.log(tl.maximum(total / members, TINY))) / exponent
+    return pooled
+
+
+@triton.jit
+def _prefilter_kernel(
+    spikes, begins, time, counts, outcome, temperatures, bounds, exponent, steps, members, classes,
+    time_stride, member_stride, row_stride, class_stride,
+    SIZE: tl.constexpr, MEAN: tl.constexpr, MEMBERS: tl.constexpr, CLASSES: tl.constexpr,
+):  # fmt: skip
+    """One row of `find_first_stops`."""
+    row = tl.program_id(0).to(tl.int64)
+    member, label = tl.arange(0, MEMBERS)[:, None], tl.arange(0, CLASSES)[None, :]
+    exists = (member < members) & (label < classes)
+    every_class = tl.arange(0, CLASSES)
+    cell = member * classes + label
+    source = spikes + row * row_stride + member * member_stride + label * class_stride
+    outcome += row * (1 + members * classes)
+    counts += row * members * classes
+    # `begin` is below 0 for a row that continues. For a row that begins it is the number of steps in which the row is known not to stop,
+    # which is stored as a negative `stopped` until a stop is found.
+    begin = tl.load(begins + row)
+    fresh = begin >= 0
+    passed = tl.where(fresh, 0, tl.load(time + row))
+    stopped = tl.where(fresh, -begin, tl.load(outcome))
+    count = tl.where(fresh, 0, tl.load(counts + cell, mask=exists, other=0))
+    counts_at_stop = tl.load(outcome + 1 + cell, mask=exists, other=0)
+    step = tl.cast(0, tl.int64)
+    while step < steps:
+        spiked = tl.load(source + step * time_stride, mask=exists, other=0.0)
+        count += (spiked != 0).to(tl.int32)
+        pooled = _pooled(count, exists, members, exponent, MEAN) * tl.load(temperatures + passed + step)
+        rest = every_class < classes
+        whole = _log_sum(pooled, rest)
+        for _ in tl.static_range(SIZE):
+            rest = rest & (every_class != tl.argmax(tl.where(rest, pooled, -1e30), 0))
+        risk = _log_sum(pooled, rest) - whole
+        step += 1
+        first = (stopped <= 0) & (passed + step > -stopped) & (risk < tl.load(bounds + passed + step - 1))
+        stopped = tl.where(first, passed + step, stopped).to(tl.int32)
+        counts_at_stop = tl.where(first, count, counts_at_stop)
+    tl.store(time + row, (passed + steps).to(tl.int32))
+    tl.store(counts + cell, count, mask=exists)
+    tl.store(outcome, stopped)
+    tl.store(outcome + 1 + cell, counts_at_stop, mask=exists)
+
+
+def find_first_stops(
+    spikes: Tensor, begins: Tensor, time: Tensor, counts: Tensor, outcome: Tensor, tables: Sequence[Tensor], exponent: float, size: int
+) -> None:
+    """Go through spikes (steps, K, rows, C) of rows that have run for `time` (rows,) steps, all on the GPU.
+
+    begins (rows,): -1 for a row that continues; for a row that begins, the number of first steps in which it is known not to stop. `time`
+    and `counts` (rows, K, C) are moved on. `outcome` (rows, 1 + K·C) receives the first step, counted from 1, at which the row may stop (0
+    or below while there is none), and its counts there. tables: temperature and bound for each step. size: the number of classes in an
+    answer.
+    """
+    steps, members, rows, classes = spikes.shape
+    _prefilter_kernel[(rows,)](
+        spikes, begins, time, counts, outcome, *tables, exponent if math.isfinite(exponent) else 0.0, steps, members, classes,
+        *spikes.stride(), SIZE=size, MEAN={math.inf: LARGEST, -math.inf: SMALLEST, 0.0: GEOMETRIC}.get(exponent, POWER),
+        MEMBERS=triton.next_power_of_2(members), CLASSES=triton.next_power_of_2(classes), num_warps=1,
+    )  # fmt: skip

@@ -1,28 +1,41 @@
-"""Copies of inputs from numpy to a device."""
+"""The runtime of a GPU: copies of inputs, CUDA graphs, and the device of a Triton kernel. It does not import Triton, which is slow."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, final
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.util import find_spec
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agreestop.common.cores import cores
+from agreestop.common import cores
 
 from .numba_runtime import parallel_for
+
+TRITON_AVAILABLE = find_spec("triton") is not None
+COPIERS, CHUNKS, WORTH_SHARING = 2, 2, 1 << 20
+"""Threads that copy together, chunks per thread, and bytes from which it pays: one core does not copy at the speed of memory."""
+WARM_UPS = 3
+"""Calls before a CUDA graph is captured: libraries choose algorithms and reserve memory in their first calls."""
+
+
+def on_device_of(values: Tensor) -> AbstractContextManager[Any]:
+    """Make the device of the values the current one, because Triton starts kernels there. On a CPU, kernels run in the interpreter."""
+    return torch.cuda.device(values.device) if values.is_cuda else nullcontext()
+
+
+# ---- copies
 
 
 def upload(array: Tensor | NDArray[Any], device: torch.device | str) -> Tensor:
     """Copy an array to a device. The copy to a GPU goes through page-locked memory, and Python continues meanwhile."""
     source = array if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))
     return _locked(source).to(device, non_blocking=True) if torch.device(device).type == "cuda" else source.to(device)
-
-
-COPIERS, CHUNKS, WORTH_SHARING = 2, 2, 1 << 20
-"""Threads that copy together, chunks per thread, and bytes from which it pays: one core does not copy at the speed of memory."""
 
 
 def copy_rows(source: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
@@ -54,8 +67,7 @@ def _copiers(count: int) -> int:
     return min(COPIERS, max(1, cores() // 2)) if count >= WORTH_SHARING else 1
 
 
-@dataclass(frozen=True, eq=False)
-class PendingUpload:
+class PendingUpload(NamedTuple):
     """A copy that may not be finished."""
 
     values: Tensor
@@ -87,13 +99,48 @@ class AsyncUpload:
             return PendingUpload(locked.to(self._device, non_blocking=True), self._stream.record_event())
 
 
-def as_floats(inputs: Tensor) -> Tensor:
+def to_input_dtype(inputs: Tensor) -> Tensor:
     """Convert to float32; booleans on a GPU to float16, which holds them exactly and multiplies fastest."""
     return inputs.to(torch.float16 if inputs.is_cuda and inputs.dtype == torch.bool else torch.float32)
 
 
-def time_first(inputs: NDArray[Any], device: str) -> Tensor:
-    """Inputs (n, T, ...) as floats (T, n, ...) on the device."""
-    if torch.device(device).type == "cpu":
-        return torch.as_tensor(np.ascontiguousarray(np.moveaxis(inputs, 1, 0))).float()
-    return as_floats(upload(inputs, device).transpose(0, 1))
+# ---- CUDA graphs
+
+
+def capture_cuda_graph(work: Callable[[], None], noise: torch.Generator | None = None, kept: Sequence[Tensor] = ()) -> Callable[[], None]:
+    """A function that replays the kernels of `work`, because starting them one by one from Python can take longer than running them.
+
+    `work` is called a few times to warm up and to capture them. It must read and write memory at fixed addresses and must not wait for the
+    device. noise: the generator that it draws from, if any. kept: tensors that it carries from call to call. Both are restored, so results
+    do not depend on when the graph is captured.
+    """
+    noise_before = None if noise is None else noise.get_state()
+    before = [value.clone() for value in kept]
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UPS):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    if noise is not None:
+        graph.register_generator_state(noise)
+    with _no_garbage_collection(), torch.cuda.graph(graph, stream=stream):
+        work()
+    if noise is not None and noise_before is not None:
+        noise.set_state(noise_before)
+    for value, old in zip(kept, before, strict=True):
+        value.copy_(old)
+    return graph.replay
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Collecting another CUDA graph during a capture would make the capture invalid."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
