@@ -38,9 +38,9 @@ def events(n: int, seed: int) -> tuple[Booleans, Any]:
 
 
 @KERNELS
-@pytest.mark.parametrize("fill", (False, True))
-@pytest.mark.parametrize(("r", "checkpoints"), ((1.0, tuple(range(1, 21))), *((r, (3, 9, 20)) for r in (-np.inf, 0.0, 3.0, np.inf))))
-def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float, checkpoints: tuple[int, ...], fill: bool) -> None:
+@pytest.mark.parametrize("r", (-np.inf, 0.0, 1.0, 3.0, np.inf))
+def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float) -> None:
+    checkpoints, fill = (tuple(range(1, 21)), True) if r == 1.0 else ((3, 9, 20), r == 3.0)
     engine, every = fused(), tuple(range(1, 21))
     (known, labels), (inputs, _) = events(60, 0), events(9, 1)
     scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1))
@@ -59,7 +59,7 @@ def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float, checkpoint
 def test_the_rule_makes_every_decision_and_judges_few_rows_twice(fill: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of its answers have fewer classes than allowed."""
     engine, every = fused(), tuple(range(1, 21))
-    (known, labels), (inputs, _) = events(60, 0), events(60, 1)
+    (known, labels), (inputs, _) = events(60, 0), events(24, 1)
     scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1))
     calibrated = ag.AgreeStop(0.35, every, 3, fill).calibrate(scores, labels)
     expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)))
@@ -73,18 +73,18 @@ def test_the_rule_makes_every_decision_and_judges_few_rows_twice(fill: bool, mon
     run = decide_early(engine, calibrated, inputs)
     np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
     np.testing.assert_array_equal(run.decisions.sets, expected.sets)
-    assert 60 <= sum(judged) < 90
+    assert 24 <= sum(judged) < 40
     assert fill or len(np.unique(expected.set_size[expected.stop_index < 19])) > 1
 
 
 @KERNELS
 def test_rows_that_the_rule_does_not_stop_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, every = fused(), tuple(range(1, 21))
-    (known, labels), (inputs, _) = events(60, 0), events(9, 1)
+    (known, labels), (inputs, _) = events(60, 0), events(5, 1)
     calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
-    strict = decide_early(engine, calibrated, inputs)
-    monkeypatch.setattr("agreestop.engines.gpu.prefilter.SLACK", 0.5)
-    lax = decide_early(fused(), calibrated, inputs)
+    strict = decide_early(engine, calibrated, inputs, 4)
+    monkeypatch.setattr("agreestop.engines.gpu.prefilter.SLACK", 0.2)
+    lax = decide_early(fused(), calibrated, inputs, 4)
     np.testing.assert_array_equal(lax.decisions.stop_index, strict.decisions.stop_index)
     np.testing.assert_array_equal(lax.decisions.sets, strict.decisions.sets)
     assert lax.computed.sum() > strict.computed.sum()

@@ -5,7 +5,6 @@ It also runs networks of the user (`networks.ModuleMembers`). `FreshMembers` run
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, cast, final
 
@@ -19,8 +18,8 @@ from agreestop.networks.architectures import Activity, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
 
-from .inputs import check_events, check_frame, check_inputs, check_kept_rows, check_one_of, check_steps
-from .protocol import CHUNK_STEPS, EnsembleRun, Operations
+from .inputs import check_inputs, check_kept_rows, check_steps, dense_step
+from .protocol import CHUNK_STEPS, EnsembleRun, Operations, joined
 
 
 @final
@@ -122,17 +121,11 @@ class DenseLive:
     @torch.no_grad()
     def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> NDArray[Any]:
         """Run one step, given by events or by a frame, and return the spike counts (K, C) so far, or the logits (K, C)."""
-        check_one_of(events, frame)
-        shape = self._network.input_shape if frame is None or self._network.input_shape is not None else np.shape(frame)
-        if frame is not None:
-            flat = np.array(check_frame(frame, shape), dtype=np.float32)
-        elif shape is None:
+        shape = self._network.input_shape
+        if shape is None and frame is None:
             raise InputError("the shape of one step is not known yet: give input_shape, or push(frame=array).")
-        else:
-            flat = np.zeros(math.prod(shape), np.float32)
-            flat[check_events(cast(ArrayLike, events), len(flat))] = 1
-        step = torch.as_tensor(flat, device=self._device).view(1, 1, *shape)
-        outputs, self._state = self._network(step, self._state)
+        step = dense_step(events, frame, np.shape(cast(Any, frame)) if shape is None else shape)
+        outputs, self._state = self._network(torch.as_tensor(step, device=self._device)[None, None], self._state)
         if self._network.output == "logits":
             return cast(NDArray[Any], outputs[0, :, 0].cpu().numpy())
         self._counts += outputs[0, :, 0].long()
@@ -205,7 +198,7 @@ class FreshPass:
 
     def advance_counted(self, steps: int) -> EnsembleRun:
         """Spikes and operations of the next steps."""
-        return EnsembleRun.joined([run.advance_counted(steps) for run in self._advance_rows(steps)])
+        return joined([run.advance_counted(steps) for run in self._advance_rows(steps)])
 
     def keep(self, rows: Booleans) -> None:
         """Continue with the rows (rows,) that are True."""

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +26,7 @@ from agreestop.decide.score_files import Scores
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
 
 from .prefilter import Prefilter, can_prefilter_on_cpu, prefilter_for
-from .protocol import CountingPass, DecidingEngine, Engine, EnsembleRun, Outcomes
+from .protocol import CountingPass, DecidingEngine, Engine, EnsembleRun, Outcomes, Result, joined
 
 BATCH_SIZE = 256
 DENSE_BYTES = 1 << 30
@@ -94,7 +94,7 @@ def decide_early(
         def decide(batch: NDArray[Any], first: int) -> Outcomes:
             return _decide_batch(engine, calibrated, on_cpu, times, batch, first, chunk)
 
-        outcomes = Outcomes.joined(_in_batches(engine, given, batch_size, decide))
+        outcomes = _in_batches(engine, given, batch_size, decide)
     tuned = calibrated.rule.tuned
     reuse = "" if tuned is None or tuned.ids is None else calibrated.reuse_of(input_ids(given))  # hashing takes a while
     decisions = Decisions(outcomes.stop_index, outcomes.sets, calibrated.checkpoints, reuse, calibrated.class_names)
@@ -120,7 +120,7 @@ def _decide_on_engine(engine: Engine, prefilter: Prefilter | None, inputs: Input
             raise
         warnings.warn(f"memory is too small for {slots} inputs at once with continuous batching: a slower way is used.", stacklevel=3)
         return None
-    return Outcomes.joined(parts) if parts else None
+    return joined(parts) if parts else None
 
 
 def _decide_batch(
@@ -203,7 +203,7 @@ def run_to_end(engine: Engine, inputs: ArrayLike | Events, batch_size: int = BAT
     """Outputs (n, T, K, C) at every step of inputs (n, T, ...) or `Events`, or of images (n, 1, ...) that are held for `steps`."""
     given = as_inputs(inputs)
     length = steps or given.shape[1]
-    return np.concatenate(_in_batches(engine, given, batch_size, lambda batch, first: engine.begin(batch, first).advance(length)))
+    return _in_batches(engine, given, batch_size, lambda batch, first: engine.begin(batch, first).advance(length))
 
 
 def run_counted(engine: Engine, inputs: ArrayLike | Events, batch_size: int = BATCH_SIZE, steps: int | None = None) -> EnsembleRun:
@@ -217,7 +217,7 @@ def run_counted(engine: Engine, inputs: ArrayLike | Events, batch_size: int = BA
             raise InputError(f"the {engine.name} engine cannot count the operations of these members: use run_to_end for their outputs.")
         return started.advance_counted(length)
 
-    return EnsembleRun.joined(_in_batches(engine, given, batch_size, run))
+    return _in_batches(engine, given, batch_size, run)
 
 
 def score(
@@ -240,7 +240,7 @@ def score(
         outputs = engine.begin(batch, first).advance(length)
         return log_confidence(np.cumsum(outputs, axis=1, dtype=np.int64) if engine.output == "spikes" else outputs)
 
-    values = np.concatenate(_in_batches(engine, given, batch_size, run))
+    values = _in_batches(engine, given, batch_size, run)
     if isinstance(given, Events):
         labels = given.labels if labels is None else labels
         classes = given.classes if classes is None else classes
@@ -255,11 +255,8 @@ def score(
     )
 
 
-Result = TypeVar("Result")
-
-
-def _in_batches(engine: Engine, inputs: Inputs, batch_size: int, run: Callable[[NDArray[Any], int], Result]) -> list[Result]:
-    """The results of `run(batch, first)` for batches of the inputs, in order.
+def _in_batches(engine: Engine, inputs: Inputs, batch_size: int, run: Callable[[NDArray[Any], int], Result]) -> Result:
+    """The results of `run(batch, first)` for batches of the inputs, joined in order.
 
     Where memory is too small for a batch, the batch size is halved, and one warning says so.
     """
@@ -281,7 +278,7 @@ def _in_batches(engine: Engine, inputs: Inputs, batch_size: int, run: Callable[[
         start += len(batch)
     if halved:
         warnings.warn(f"memory was too small for the batch size that was asked for: inputs were run {batch_size} at a time.", stacklevel=3)
-    return results
+    return joined(results)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -74,3 +74,14 @@ def check_one_of(events: ArrayLike | None, frame: ArrayLike | None) -> None:
     """Refuse a step given twice or not at all."""
     if (events is None) == (frame is None):
         raise InputError("one of events and frame is needed: push(indices), push([]) for a pause, or push(frame=array).")
+
+
+def dense_step(events: ArrayLike | None, frame: ArrayLike | None, shape: Sequence[int], real_input: bool = True) -> NDArray[np.float32]:
+    """One step of a live input, given by events or by a frame, as an array of that shape."""
+    check_one_of(events, frame)
+    step = np.zeros(math.prod(shape), np.float32)
+    if frame is not None:
+        step[:] = check_frame(frame, shape, real_input)
+    elif events is not None:
+        step[check_events(events, step.size)] = 1
+    return step.reshape(shape)

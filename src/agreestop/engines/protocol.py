@@ -12,8 +12,8 @@ The evidence after t steps is the spike counts up to t, or the logits at t. Its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,15 +34,12 @@ class Pass(Protocol):
     @property
     def rows(self) -> int:
         """The number of inputs that are still running."""
-        ...
 
     def advance(self, steps: int) -> NDArray[Any]:
         """Outputs (rows, steps, K, C) of the next steps: bool for spikes, float for logits."""
-        ...
 
     def keep(self, rows: Booleans) -> None:
         """Continue with the rows (rows,) that are True and drop the others."""
-        ...
 
 
 class Live(Protocol):
@@ -54,7 +51,6 @@ class Live(Protocol):
         events: flat indices of the inputs that are active in this step, none for a pause. frame: instead, one dense step of booleans or
         numbers, in the shape of one step of the input.
         """
-        ...
 
 
 class Engine(Protocol):
@@ -71,19 +67,15 @@ class Engine(Protocol):
     @property
     def classes(self) -> int:
         """The number of classes C."""
-        ...
 
     def chunk_steps(self, rows: int) -> int:
         """The number of steps to compute together while this many inputs are running."""
-        ...
 
     def begin(self, inputs: NDArray[Any], first: int = 0) -> Pass:
         """Start on inputs (n, T, ...), or on images (n, 1, ...) that are held; `first` is the number of the first input."""
-        ...
 
     def live(self, number: int = 0) -> Live:
         """Start on one live input, which has this number."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,12 +86,6 @@ class Operations:
     accumulates: Integers
     multiplies: Integers
 
-    @classmethod
-    def joined(cls, parts: Sequence[Operations], axis: int) -> Operations:
-        """Several parts one after the other, along the inputs (axis 0), the steps (1) or the members (2)."""
-        names = ("emitted", "accumulates", "multiplies")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts], axis) for name in names))
-
 
 @dataclass(frozen=True, eq=False)
 class EnsembleRun:
@@ -108,11 +94,6 @@ class EnsembleRun:
     spikes: Booleans
     operations: Operations
 
-    @classmethod
-    def joined(cls, runs: Sequence[EnsembleRun]) -> EnsembleRun:
-        """The runs of several batches, one after the other."""
-        return cls(np.concatenate([run.spikes for run in runs]), Operations.joined([run.operations for run in runs], 0))
-
 
 @runtime_checkable
 class CountingPass(Protocol):
@@ -120,7 +101,6 @@ class CountingPass(Protocol):
 
     def advance_counted(self, steps: int) -> EnsembleRun:
         """Spikes and operations of the next steps."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,10 +111,16 @@ class Outcomes:
     sets: Booleans
     computed: Integers
 
-    @classmethod
-    def joined(cls, parts: Sequence[Outcomes]) -> Outcomes:
-        """The outcomes of several batches, one after the other."""
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("stop_index", "sets", "computed")))
+
+Result = TypeVar("Result")
+
+
+def joined(parts: Sequence[Result], axis: int = 0) -> Result:
+    """Arrays, or results with arrays as fields, one after the other along the inputs (axis 0), the steps (1) or the members (2)."""
+    first: Any = parts[0]
+    if isinstance(first, np.ndarray):
+        return cast(Result, np.concatenate(cast(Any, parts), axis))
+    return cast(Result, type(first)(*(joined([getattr(part, field.name) for part in parts], axis) for field in fields(first))))
 
 
 @runtime_checkable
@@ -143,4 +129,3 @@ class DecidingEngine(Protocol):
 
     def decide(self, inputs: NDArray[Any], prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes | None:
         """Decide on inputs (n, T, ...), at most `slots` of them computed together; None if it cannot for these inputs."""
-        ...

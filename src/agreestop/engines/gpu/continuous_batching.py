@@ -30,7 +30,7 @@ from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph, copy_row
 from agreestop.networks.architectures import SpikingNetwork, State
 from agreestop.networks.srm_types import SRMState
 
-from ..inputs import check_events, check_frame, check_one_of
+from ..inputs import dense_step
 from ..prefilter import Prefilter
 from ..protocol import Outcomes
 
@@ -328,8 +328,8 @@ class _LiveSlot:
         shape = (network.config.members, network.config.classes)
         self._counts = torch.zeros(shape, dtype=torch.int32, device=device)
         self._total = torch.zeros(shape, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._shape, self._real_input = network.config.input_shape, network.config.real_input
-        dtype = torch.float32 if self._real_input else torch.bool
+        self.shape, self.real_input = network.config.input_shape, network.config.real_input
+        dtype = torch.float32 if self.real_input else torch.bool
         self._slot = _Slots(network, device, 1, 1, dtype, self._count)
 
     def _count(self, spikes: Tensor, begins: Tensor) -> None:
@@ -337,16 +337,9 @@ class _LiveSlot:
         self._counts += spikes[0, :, 0].int()
         self._total.copy_(self._counts, non_blocking=True)
 
-    def step(self, events: ArrayLike | None, frame: ArrayLike | None, begins: bool) -> Integers:
+    def step(self, frame: NDArray[Any], begins: bool) -> Integers:
         """Run one step and return the spike counts (K, C) so far."""
-        flat = self._slot.frames.reshape(-1)
-        check_one_of(events, frame)
-        if frame is not None:
-            flat[:] = check_frame(frame, self._shape, self._real_input)
-        elif events is not None:
-            active = check_events(events, flat.size)
-            flat[:] = 0
-            flat[active] = 1
+        self._slot.frames[0, 0] = frame
         self._slot.begins[:] = 0 if begins else -1
         self._slot.start()
         self._slot.wait()
@@ -365,6 +358,6 @@ class SlotLive:
 
     def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> NDArray[Any]:
         """Run one step (see `protocol.Live`) and return the spike counts (K, C) so far."""
-        counts = self._slot.step(events, frame, self._begins)
+        counts = self._slot.step(dense_step(events, frame, self._slot.shape, self._slot.real_input), self._begins)
         self._begins = False
         return counts

@@ -25,7 +25,7 @@ from agreestop.networks.neurons import SRM
 from ..dense import DenseLive, check_weights, count_operations
 from ..inputs import check_inputs, check_kept_rows, check_steps
 from ..prefilter import Prefilter
-from ..protocol import CHUNK_STEPS, EnsembleRun, Live, Operations, Outcomes
+from ..protocol import CHUNK_STEPS, EnsembleRun, Live, Operations, Outcomes, joined
 from .continuous_batching import FULL_LOAD, MAX_LOAD, ContinuousBatching
 
 CONVOLUTIONAL_LOAD = 1024
@@ -104,7 +104,7 @@ class FusedPass:
     def advance_counted(self, steps: int) -> EnsembleRun:
         """Spikes and operations of the next steps."""
         spikes, operations = self._advance(steps, True)
-        return EnsembleRun(spikes, Operations.joined(operations, 1))
+        return EnsembleRun(spikes, joined(operations, 1))
 
     @torch.inference_mode()
     def _advance(self, steps: int, counted: bool) -> tuple[Booleans, list[Operations]]:
@@ -119,7 +119,7 @@ class FusedPass:
                     outputs.append(spikes.permute(2, 0, 1, 3).bool())
                     counts += [count_operations(one) for one in activity]
             parts.append(torch.cat(outputs, 2))
-            operations += [Operations.joined(counts, 2)] if counted else []
+            operations += [joined(counts, 2)] if counted else []
         return torch.cat(parts, 1).cpu().numpy(), operations
 
     def _next_frames(self, end: int) -> tuple[torch.Tensor, int | None]:
