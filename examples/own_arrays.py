@@ -1,0 +1,31 @@
+"""Own recordings as arrays: twelve touch sensors, 60 time steps, three classes. Any shape (n, T, ...) will do."""
+
+import numpy as np
+
+import agreestop as ag
+
+rng = np.random.default_rng(0)
+
+
+def record(n):
+    """Events (n, T, sensors): the sensors of a class fire more often than the others."""
+    labels = rng.integers(3, size=n)
+    rates = 0.06 + 0.10 * (np.arange(12) % 3 == labels[:, None])
+    return rng.random((n, 60, 12)) < rates[:, None, :], labels
+
+
+x_train, y_train = record(600)
+x_cal, y_cal = record(200)
+x_new, y_new = record(400)
+
+network = ag.networks.FullyConnected(x_train.shape[2:], classes=3, hidden=(32,))
+ensemble = ag.ensembles.VariationalEnsemble(network, members=4).fit(x_train, y_train, epochs=8)
+rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(ensemble.score(x_cal, y_cal))
+
+run = ensemble.decide(rule, x_new)
+result = ag.evaluate(run.decisions, y_new)
+print(f"coverage {result.coverage:.3f}, stop after {result.normalized_latency:.2f} of the time, {result.set_size:.2f} classes")
+
+events = ag.events.Events.from_dense(x_new, y_new, classes=("smooth", "rough", "edge"))
+events.save("touch.npz")  # sparse, with labels; `agreestop run` and `agreestop decide` read it
+print(ag.events.load("touch.npz").shape)

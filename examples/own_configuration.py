@@ -1,0 +1,34 @@
+"""A whole run from a configuration file: train, score, measure every rule, report. Own recordings enter as files."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+import agreestop as ag
+
+rng = np.random.default_rng(0)
+labels = rng.integers(3, size=900)
+rates = 0.06 + 0.10 * (np.arange(12) % 3 == labels[:, None])
+ag.events.Events.from_dense(rng.random((900, 20, 12)) < rates[:, None, :], labels, ("smooth", "rough", "edge")).save("touch.npz")
+
+Path("touch.toml").write_text("""
+name = "touch"
+[data]
+name = "files"
+file = "touch.npz"           # divided into training, tuning and pool; or three files: training, tuning, pool
+[network]
+hidden = [32]
+[[ensembles]]
+kind = "deep"
+members = 2
+epochs = 3
+[decide]
+target = 0.9
+max_set_size = 1             # one answer
+n_calibration = 50
+realisations = 10
+checkpoints = [5, 10, 15, 20]
+""")
+subprocess.run(["agreestop", "run", "touch.toml", "-o", "runs/touch"], check=True)
+print(*sorted(path.name for path in Path("runs/touch").iterdir()))

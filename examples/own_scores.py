@@ -1,0 +1,25 @@
+"""Scores from any model: here logistic regression on what was seen so far of a time series. Needs scikit-learn."""
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
+import agreestop as ag
+
+rng = np.random.default_rng(0)
+times = (5, 10, 20, 40, 60)
+labels = rng.integers(3, size=1500)
+series = np.cumsum(rng.normal(size=(1500, 60)) + 0.15 * (labels[:, None] - 1), axis=1)
+
+log_confidence = np.empty((900, len(times), 1, 3))  # inputs, checkpoints, members (here one), classes
+for index, time in enumerate(times):
+    model = LogisticRegression(max_iter=1000).fit(series[:600, :time], labels[:600])
+    log_confidence[:, index, 0] = model.predict_log_proba(series[600:, :time])
+
+scores = ag.Scores(log_confidence, labels[600:], times, classes=("falling", "flat", "rising"))
+calibration, test = scores.rows(slice(0, 300)), scores.rows(slice(300, 900))
+
+rule = ag.AgreeStop(target=0.9, checkpoints=times, max_set_size=1).calibrate(calibration)
+decisions = rule.decide(test)
+print(decisions[0])
+result = ag.evaluate(decisions, test)
+print(f"coverage {result.coverage:.3f}, latency {result.normalized_latency:.2f} of T, set size {result.set_size:.2f}")
