@@ -8,7 +8,7 @@ import agreestop as ag
 rng = np.random.default_rng(0)
 times = (5, 10, 20, 40, 60)
 labels = rng.integers(3, size=1500)
-series = np.cumsum(rng.normal(size=(1500, 60)) + 0.15 * (labels[:, None] - 1), axis=1)
+series = np.cumsum(rng.normal(size=(1500, 60)) + 0.35 * (labels[:, None] - 1), axis=1)
 
 log_confidence = np.empty((900, len(times), 1, 3))  # inputs, checkpoints, members (here one), classes
 for index, time in enumerate(times):
