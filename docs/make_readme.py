@@ -34,7 +34,10 @@ def only(records: Sequence[dict[str, Any]], **wanted: object) -> dict[str, Any]:
 
 def results_table() -> str:
     """Latency, coverage and set size of the paper's rules and of ours, on two data sets."""
-    lines = ["| rule | simulated digits: stops at | coverage | classes | CIFAR-10: stops at | coverage | classes |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| rule | simulated digits: stops at | coverage | classes | CIFAR-10: stops at | coverage | classes |",
+        "|---|---|---|---|---|---|---|",
+    ]
     digits, cifar = read("digits/metrics.json"), read("fig6/numbers.json")
     for label in RULES:
         ours = only(digits, ensemble="deep", label=label, K=6, target=0.9)

@@ -1,7 +1,8 @@
-"""The README's example runs as printed, and the pages that scripts write are up to date."""
+"""The README's blocks and the examples run as printed, and the pages that scripts write are up to date."""
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import subprocess
@@ -15,12 +16,61 @@ import agreestop as ag
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
-    code, _ = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)  # the other needs a finished run
-    result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that `make run` leaves and a block of the README reads: members, scores and inputs of the digits."""
+    pytest.importorskip("torch", reason="the README trains networks, which need PyTorch")
+    root = tmp_path_factory.mktemp("readme")
+    run = root / "runs" / "digits"
+    (run / "deep").mkdir(parents=True)
+    data = ag.events.load_data_set("digits")
+    network = ag.networks.FullyConnected(data.pool.shape, classes=10, hidden=(16,))
+    ensemble = ag.ensembles.DeepEnsemble(network, members=2).fit(data.training.inputs[:200], data.training.labels[:200], 1, progress=False)
+    ensemble.save(run / "deep" / "members.safetensors")
+    ag.save_scores(run / "deep" / "calibration.npz", ensemble.score(data.pool.inputs[:60], data.pool.labels[:60]))
+    ag.events.Events.from_dense(data.pool.inputs[60:70]).save(run / "test-inputs.npz")
+    return root
+
+
+def run_code(code: str, folder: Path) -> str:
+    """What a script prints; warnings are errors."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    command = [sys.executable, "-W", "error", "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
     assert result.returncode == 0, result.stderr
-    assert "at least 0.9" in result.stdout
-    assert re.search(r"stopped at \d+ with classes \(", result.stdout)
+    return result.stdout
+
+
+def test_the_readme_has_a_block_for_each_use() -> None:
+    assert len(BLOCKS) == 5
+    assert sum("live(" in code for code in BLOCKS) == 1
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_the_blocks_of_the_readme_run(number: int, folder: Path) -> None:
+    printed = run_code(BLOCKS[number], folder)
+    if "stopped at" in BLOCKS[number]:
+        assert re.search(r"stopped at \d+ with classes \(", printed)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_run_and_are_short(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="most examples train networks, which need PyTorch")
+    code = path.read_text(encoding="utf-8")
+    assert len(code.splitlines()) <= 40
+    assert run_code(code, tmp_path)
+
+
+def test_the_tables_of_the_readme_and_the_examples_page_are_up_to_date() -> None:
+    pages = runpy.run_path(str(ROOT / "docs" / "make_readme.py"))
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert pages["readme"](text) == text, "run make docs"
+    assert (ROOT / "docs" / "examples.md").read_text(encoding="utf-8") == pages["examples"](), "run make docs"
+    assert set(pages["EXAMPLES"]) == {path.stem for path in EXAMPLES}
 
 
 @pytest.fixture(scope="module")
