@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -237,6 +238,40 @@ def test_modules_that_are_trained_already_score_at_once() -> None:
     with torch.no_grad():
         modules[0].read_out.bias.add_(1)
     assert ensemble.members == 2 and ensemble.digest != before
+
+
+def test_live_needs_the_shape_of_the_inputs() -> None:
+    ensemble, (inputs, labels) = ag.ensembles.DeepEnsemble([Recurrent(), Recurrent()]), toy(60)
+    rule = rule_for(ag.ensembles.DeepEnsemble([Recurrent(), Recurrent()]), inputs, labels)
+    with pytest.raises(ag.InputError, match="call score or decide once, then live"):
+        ensemble.live(rule, any_members=True)
+    ensemble.score(inputs)
+    assert ensemble.live(rule, any_members=True).push(frame=inputs[0, 0]) is None
+
+
+@dataclass(frozen=True)
+class OwnArchitecture:
+    """An architecture of the user: two hidden layers of eight neurons."""
+
+    input_shape: tuple[int, ...] = (1, 3, 3)
+    classes: int = 3
+    members: int = 1
+    real_input: bool = False
+
+    def layers(self) -> list[Any]:
+        return ag.networks.FullyConnected(self.input_shape, self.classes, self.members, (8, 8)).layers()
+
+
+def test_an_architecture_of_the_user_trains_runs_and_is_saved(tmp_path: Path) -> None:
+    inputs, labels = toy(40)
+    ensemble = ag.ensembles.DeepEnsemble(OwnArchitecture(), members=2, device="cpu").fit(inputs, labels, epochs=1, progress=False)
+    assert ensemble.engine.name == "dense" and "does not know OwnArchitecture" in repr(ensemble)
+    ensemble.save(tmp_path / "own.safetensors")
+    with pytest.raises(ag.InputError, match="the architecture OwnArchitecture: give what builds them too"):
+        ag.ensembles.load(tmp_path / "own.safetensors")
+    loaded = ag.ensembles.load(tmp_path / "own.safetensors", network=OwnArchitecture())
+    assert loaded.digest == ensemble.digest
+    np.testing.assert_array_equal(loaded.score(inputs).log_confidence, ensemble.score(inputs).log_confidence)
 
 
 def test_members_of_a_builder_differ_and_leave_random_numbers_alone() -> None:

@@ -3,7 +3,7 @@
     ensemble = DeepEnsemble(network, members=6, seed=0)      or VariationalEnsemble
     ensemble.fit(x_train, y_train, epochs=6)
     rule = AgreeStop(target=0.9, checkpoints=range(1, 81), max_set_size=1).calibrate(ensemble.score(x_cal, y_cal))
-    run = ensemble.decide(rule, x_new)                       computes no further than the chunk in which an input stops
+    run = ensemble.decide(rule, x_new)                       stops computing an input soon after the rule stops
 
 Inputs are arrays (n, T, ...) of booleans or numbers, an `Events`, or images (n, 1, ...) that are held for a number of steps. Members,
 engine and rule belong together: scores carry the engine's name and the ensemble's digest, and a rule refuses others.
@@ -61,7 +61,9 @@ class Ensemble(ABC):
         self.class_names: tuple[str, ...] | None = None
         self._model: Trainable | None = None
         self._members: SpikingNetwork | ModuleMembers | None = None
-        self._engine_name, self._engine, self._density, self._digest = engine, cast("Engine | None", None), cast("float | None", None), ""
+        self._engine_name, self._digest = engine, ""
+        self._engine: Engine | None = None
+        self._density: float | None = None
 
     @abstractmethod
     def _new_model(self, members: int, input_shape: tuple[int, ...] | None, real_input: bool = False) -> Any:
@@ -150,14 +152,13 @@ class Ensemble(ABC):
         chosen: dict[str, Any] = {"seed": self.seed, "device": self.device, "bf16": bf16, "kl_weight": kl_weight}
         chosen |= {name: value for name, value in {"batch_size": batch_size, "learning_rate": learning_rate}.items() if value is not None}
         settings: StreamTraining | ImageTraining
-        config = self._source.config
+        config, note = self._source.config, ""
         if steps is not None and isinstance(config, ResNet18):
-            settings = ImageTraining.for_steps(epochs, steps, **chosen)
-            inputs = dense_rows(inputs, slice(None))
+            settings, inputs = ImageTraining.for_steps(epochs, steps, **chosen), dense_rows(inputs, slice(None))
         else:
             chosen = {"learning_rate": LEARNING_RATE, **chosen}
             settings = StreamTraining(epochs, steps=steps, readouts=readouts, warm_up=warm_up, **chosen)
-        note = settings.note() if self.kind == "variational" and isinstance(settings, StreamTraining) else ""
+            note = settings.note() if self.kind == "variational" else ""
         with show_progress(progress, note) as report:
 
             def on_epoch(epoch: int, figures: Epoch) -> None:
@@ -165,8 +166,8 @@ class Ensemble(ABC):
                 report(what, (epoch + 1) / settings.total_epochs)
 
             history = train(model, inputs, labels, settings, checkpoint, on_epoch)
-        if isinstance(settings, ImageTraining) and isinstance(config, ResNet18) and steps is not None:
-            reestimate_batchnorm(model, dense_rows(inputs, slice(None)), config.timed or steps, self.seed, settings.batch_size, bf16=bf16)
+        if steps is not None and isinstance(config, ResNet18) and isinstance(inputs, np.ndarray):
+            reestimate_batchnorm(model, inputs, config.timed or steps, self.seed, settings.batch_size, bf16=bf16)
         self._keep(model)
         self.history, self.class_names, self._density = tuple(history), names, _density(inputs)
         return self
@@ -215,6 +216,8 @@ class Ensemble(ABC):
         counts up.
         """
         _check_rule(rule)
+        if self.network.input_shape is None:
+            raise InputError("the shape of the inputs is not known yet: call score or decide once, then live.")
         return LiveSession(self.engine, rule, number, any_engine, any_members, self.digest)
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -244,7 +247,7 @@ class Ensemble(ABC):
         self.history = tuple(Epoch(**entry) for entry in header.get("history", ()))
 
     def _engine_for(self, inputs: Inputs, steps: int | None) -> Engine:
-        """The engine for inputs, which are checked. If training left no density, that of the first inputs decides."""
+        """Check inputs and give the engine. Without a density from training, these inputs decide which engine it is."""
         network = self.network
         self._check_inputs(inputs, steps)
         if self._density is None:
@@ -277,7 +280,7 @@ class Ensemble(ABC):
 
 
 def _examples(x: ArrayLike | Events, y: ArrayLike | None) -> tuple[Inputs, ArrayLike | None, tuple[str, ...] | None]:
-    """Inputs, labels and class names; those of an `Events` where they are not given."""
+    """Inputs, labels and class names. An `Events` gives its own labels if y is None."""
     inputs = as_inputs(x)
     if isinstance(inputs, Events):
         return inputs, inputs.labels if y is None else y, inputs.classes
