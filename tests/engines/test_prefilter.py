@@ -148,8 +148,12 @@ def test_the_kernel_finds_the_first_step_where_the_rule_may_stop(seed: int) -> N
     GpuPrefilter(prefilter, classes, steps, DEVICE)(fresh, begins, time, counts, outcome)
     found = outcome.cpu().numpy()
     stops = found[:, 0] - 1
-    assert (stops >= 0).all() and (stops <= expected.stop_index).all()
-    assert (stops == expected.stop_index).mean() > 0.5
+    assert (stops <= expected.stop_index).all()
+    threshold = calibrated.policy.threshold  # type: ignore[attr-defined]
+    risks = np.stack([np.asarray(rule.evidence(index, scores[30:, index]).log_risk) for index in range(steps)], axis=1)
+    near = risks < threshold + 0.01 * (1 + abs(threshold))  # far above the margin, so earlier steps must have been ruled out
+    near[:, -1] = True
+    assert (stops >= near.argmax(axis=1)).all()
     np.testing.assert_array_equal(found[:, 1:], sums[30 + np.arange(12), stops].reshape(12, -1))
     np.testing.assert_array_equal(counts.cpu().numpy(), sums[30:, -1])
 

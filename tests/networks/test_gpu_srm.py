@@ -227,6 +227,7 @@ def test_a_network_gives_the_same_with_both_operators() -> None:
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("default:Triton is not installed")
 def test_the_choice_of_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     _, parameters = constants(2)
     currents = currents_of(3, 2, 1, 2)
