@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import agreestop as ag
-from agreestop.common.arrays import Booleans, Floats, Integers
+from agreestop.common import Booleans, Floats, Integers
 from agreestop.decide.evidence import Evidence
 
 Rule = ag.SpikeCP | ag.AgreeStop | ag.DCSNN | ag.SEENN

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.common.arrays import Floats
+from agreestop.common import Floats
 from agreestop.decide.policies import ConfidenceThreshold
 from tests.decide.strategies import Sample, make_sample
 

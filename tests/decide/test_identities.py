@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.common.arrays import Booleans, Floats
+from agreestop.common import Booleans, Floats
 from agreestop.decide.evidence import Evidence
 from agreestop.decide.levels import order_statistic, quantile_rank
 from agreestop.decide.policies import State, StoppingThreshold
 from agreestop.decide.pooling import Pooling
-from agreestop.decide.stop_aware import StopProfile, last_failures
+from agreestop.decide.spikecp import StopProfile, last_failures
 from tests.decide.strategies import Rule, Sample, assert_same_decisions, calibrate_quietly, exponents, make_sample, sets_at_checkpoints
 
 seeds = st.integers(0, 10_000)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.common.arrays import Floats
+from agreestop.common import Floats
 from tests.decide.strategies import EXPONENTS, exponents
 
 P_VALUES = st.lists(st.integers(1, 50).map(lambda rank: rank / 50), min_size=1, max_size=6)

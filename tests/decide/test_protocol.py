@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.common.arrays import Floats
+from agreestop.common import Floats
 from agreestop.decide import calibrated as calibrated_module
 from agreestop.decide.pooling import Pooling
 from agreestop.decide.risks import Risk

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import agreestop as ag
-from agreestop.common.arrays import Floats, Integers
+from agreestop.common import Floats, Integers
 from agreestop.decide.merging import merging_factor
 from agreestop.decide.ranking import MergedRanks, PooledRanks
 

@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 import agreestop as ag
-from agreestop.common.arrays import Booleans
+from agreestop.common import Booleans
 from tests.decide.strategies import assert_one_sentence, make_sample
 
 SHAPES = st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(1, 3), st.integers(1, 4))

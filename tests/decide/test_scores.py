@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.common.arrays import Floats
+from agreestop.common import Floats
 from agreestop.decide.confidence import log_softmax
 from agreestop.decide.risks import Risk
 from agreestop.decide.scores import Score

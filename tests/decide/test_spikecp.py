@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.common.arrays import Floats, Integers
+from agreestop.common import Floats, Integers
 from tests.decide.strategies import Sample, calibrate_quietly, make_sample
 
 seeds = st.integers(0, 10_000)

@@ -48,7 +48,7 @@ from agreestop.decide.policies import State, run_policy
 from agreestop.decide.pooling import Pooling
 from agreestop.decide.risks import Risk
 from agreestop.decide.scores import Score
-from agreestop.decide.stop_aware import StopProfile, last_failures
+from agreestop.decide.spikecp import StopProfile, last_failures
 
 pytestmark = pytest.mark.slow
 

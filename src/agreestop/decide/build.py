@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 
 from .agree_stop import AgreeStop
 from .confidence_rules import DCSNN, SEENN

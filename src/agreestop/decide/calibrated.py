@@ -12,8 +12,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common.arrays import Booleans, Floats, Integers
-from agreestop.common.errors import InputError
+from agreestop.common import Booleans, Floats, InputError, Integers
 
 from .checks import CalibrationWarning, as_log_confidence
 from .decisions import Decision, Decisions
@@ -21,15 +20,14 @@ from .evidence import Evidence, Index
 from .examples import Examples, ScoresLike
 from .policies import Policy, State, Verdict, run_checkpoints
 from .rule import Rule, shortage
-from .rule_files import kept_in_files, read_rule_file, write_rule_file
+from .rule_files import KeptInFiles, read_rule_file, write_rule_file
 from .tuned_rows import join_marks, mark_rows
 
 BLOCK_NUMBERS = 1 << 17  # log-confidences that are judged together: a block stays in the cache
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class CalibratedRule:
+class CalibratedRule(KeptInFiles):
     """A rule, what calibration taught it (`policy`), and what it promises (`guarantee`). Make one with `rule.calibrate`.
 
     engine, ensemble_digest, class_names: those of the scores it was calibrated on, where they are known.

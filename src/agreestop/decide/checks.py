@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common.arrays import Integers, check_finite
-from agreestop.common.errors import InputError
+from agreestop.common import InputError, Integers, check_finite
 
 
 class CalibrationWarning(UserWarning):

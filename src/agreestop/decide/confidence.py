@@ -15,8 +15,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common.arrays import Floats, check_finite, with_axis
-from agreestop.common.errors import InputError
+from agreestop.common import Floats, InputError, check_finite, with_axis
 
 LARGEST_LOGIT = 1e300
 

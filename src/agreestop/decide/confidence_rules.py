@@ -12,8 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from agreestop.common.arrays import Floats, Integers, as_floats
-from agreestop.common.errors import InputError
+from agreestop.common import Floats, InputError, Integers, as_floats
 
 from .calibrated import Uncalibrated
 from .evidence import Evidence, Index
@@ -21,14 +20,13 @@ from .levels import Target, as_target
 from .policies import ConfidenceThreshold, Policy
 from .pooling import MODEL_AVERAGE
 from .rule import validate
-from .rule_files import kept_in_files
+from .rule_files import KeptInFiles
 
 GRID = tuple(i / 100 for i in range(1, 100))
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class DCSNN(Uncalibrated):
+class DCSNN(Uncalibrated, KeptInFiles):
     """Stop when the top confidence reaches p_th: the smallest of the grid whose calibration accuracy is at least the target.
 
     If none is, the smallest p_th of greatest calibration accuracy. Ensembles average their confidences. It answers its top
@@ -75,9 +73,8 @@ class DCSNN(Uncalibrated):
         return 1
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class SEENN(Uncalibrated):
+class SEENN(Uncalibrated, KeptInFiles):
     """SEENN-I: stop when the top confidence reaches a threshold that the user fixed for a time budget; answer the top classes.
 
     Calibration data only say how many members and classes there are. There is no guarantee.

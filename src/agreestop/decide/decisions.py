@@ -17,8 +17,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common.arrays import Booleans, Floats, Integers
-from agreestop.common.errors import InputError
+from agreestop.common import Booleans, Floats, InputError, Integers
 
 from .checks import as_labels
 from .score_files import Scores

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Floats, Integers
+from agreestop.common import Floats, Integers
 
 Index: TypeAlias = int | Integers
 """The checkpoint of a whole batch, or one checkpoint for each of its inputs, (b,)."""

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common.arrays import Booleans, Floats, Integers
-from agreestop.common.errors import InputError
+from agreestop.common import Booleans, Floats, InputError, Integers
 
 from .checks import as_checkpoints, as_labels, as_log_confidence, columns_of
 from .score_files import Scores

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common.arrays import Booleans, Floats
-from agreestop.common.errors import InputError
+from agreestop.common import Booleans, Floats, InputError
 
 from .checks import as_max_set_size
 from .evidence import Evidence, Index
 from .examples import Examples, ScoresLike
 from .pooling import MergeConfidence
 from .risks import Tails, TopMass
-from .rule_files import kept_in_files
+from .rule_files import KeptInFiles
 from .tuned_rows import TunedRows, cut_fitted
 
 FEATURES = (
@@ -61,9 +60,8 @@ def agreement_features(log_confidence: Floats, tails: Tails, max_set_size: int, 
     return np.stack(columns, axis=1)
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class LearnedRisk:
+class LearnedRisk(KeptInFiles):
     """The risk that the best I classes miss, learned from how the members agree. Make one with `LearnedRisk.fit`."""
 
     posterior: TopMass

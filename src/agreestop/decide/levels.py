@@ -13,8 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from agreestop.common.arrays import Floats
-from agreestop.common.errors import InputError
+from agreestop.common import Floats, InputError
 
 Target = float | str | Fraction | Decimal
 

@@ -11,11 +11,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from agreestop.common.arrays import Booleans, Floats, Integers
+from agreestop.common import Booleans, Floats, Integers
 
 from .evidence import Evidence, Index
 from .ranking import MergedRanks, PooledRanks
-from .rule_files import kept_in_files
+from .rule_files import KeptInFiles
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -111,9 +111,8 @@ def _fill_empty(sets: Booleans, scores: Floats) -> Booleans:
     return sets
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class CheckpointThresholds(Stateless):
+class CheckpointThresholds(Stateless, KeptInFiles):
     """Bonferroni: Γ_t = {c : S_t ≤ threshold_t}; `thresholds` is (M, 1), or (M, C) with one for each class."""
 
     thresholds: Floats
@@ -124,9 +123,8 @@ class CheckpointThresholds(Stateless):
         return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class MemberVotes(Stateless):
+class MemberVotes(Stateless, KeptInFiles):
     """Bonferroni: classes in more than half of the members' sets {c : S_t^k ≤ threshold_t^k}; `thresholds` is (M, K)."""
 
     thresholds: Floats
@@ -138,9 +136,8 @@ class MemberVotes(Stateless):
         return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class MergedPValues:
+class MergedPValues(KeptInFiles):
     """Bonferroni: Γ_t = {c : merged p-variable > α/M}. An input keeps its uniform number, if the form asks for one."""
 
     ranks: MergedRanks
@@ -154,9 +151,8 @@ class MergedPValues:
         return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class RankPooling(Stateless):
+class RankPooling(Stateless, KeptInFiles):
     """Bonferroni: Γ_t = {c : p-variable of the pooled ranks > α/M}."""
 
     ranks: PooledRanks
@@ -167,9 +163,8 @@ class RankPooling(Stateless):
         return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class RunningThreshold:
+class RunningThreshold(KeptInFiles):
     """Simultaneous: Γ_t = {c : max over t' ≤ t of S_t' ≤ threshold}; an input keeps the maximum so far."""
 
     threshold: Floats
@@ -185,9 +180,8 @@ class RunningThreshold:
         return Verdict(_small_sets(sets, self.max_set_size, last), _fill_empty(sets, largest), State(len(sets), largest))
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class StoppingThreshold(Stateless):
+class StoppingThreshold(Stateless, KeptInFiles):
     """Stop-aware: Γ_t = {c : S_t ≤ threshold}; an empty set does not stop before the last checkpoint."""
 
     threshold: float
@@ -200,9 +194,8 @@ class StoppingThreshold(Stateless):
         return Verdict(stop, sets if last is False else _fill_empty(sets, evidence.values), state)
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class RiskThreshold(Stateless):
+class RiskThreshold(Stateless, KeptInFiles):
     """AgreeStop: stop when log e_t < threshold.
 
     A stopped answer is the I most probable classes (`fill`), or of those the most probable and all with log ρ_t ≥ threshold. If
@@ -238,9 +231,8 @@ class RiskThreshold(Stateless):
         return self._best(mass) & ((mass >= self.threshold) | (mass == mass.max(axis=1, keepdims=True)))
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class ConfidenceThreshold(Stateless):
+class ConfidenceThreshold(Stateless, KeptInFiles):
     """DC-SNN and SEENN-I: stop when the largest pooled log-confidence reaches the threshold; answer the top I classes."""
 
     threshold: float

@@ -11,17 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Floats
-from agreestop.common.errors import InputError
+from agreestop.common import Floats, InputError
 
 from .confidence import as_exponent, pool_logs
 from .merging import as_prefix_exponent, as_randomized_exponent, merging_factor, simple_factor
-from .rule_files import kept_in_files
+from .rule_files import KeptInFiles
 
 
-@kept_in_files
 @dataclass(frozen=True)
-class MergeConfidence:
+class MergeConfidence(KeptInFiles):
     """Confidence merging, CM(r): the generalised mean of the members' confidences; r = 1 is model averaging.
 
     Assumes nothing: the pooled confidence is a score like any other. It is not renormalised over classes.
@@ -42,9 +40,8 @@ MODEL_AVERAGE = MergeConfidence(r=1)
 FORMS = ("any", "exchangeable", "randomized")
 
 
-@kept_in_files
 @dataclass(frozen=True)
-class MergePValues:
+class MergePValues(KeptInFiles):
     """P-variable merging, PM(r): a conformal p-variable for each member, then a_{r,K} · M_r of them.
 
     form "any" (default) assumes nothing about the dependence between members; `table=True` takes the printed constants.
@@ -77,9 +74,8 @@ class MergePValues:
         return simple_factor(self.r) if self.form == "exchangeable" else 1.0
 
 
-@kept_in_files
 @dataclass(frozen=True)
-class MergeRanks:
+class MergeRanks(KeptInFiles):
     """Rank pooling: p-variable merging without its price.
 
     Each member ranks the candidate among the n calibration examples, itself included; the generalised mean of the ranks is
@@ -93,9 +89,8 @@ class MergeRanks:
         object.__setattr__(self, "r", as_exponent(self.r))
 
 
-@kept_in_files
 @dataclass(frozen=True)
-class MajorityVote:
+class MajorityVote(KeptInFiles):
     """Classes in more than half of the members' sets. Any dependence; each member works at half the miscoverage (α/2M)."""
 
 

@@ -16,12 +16,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from agreestop.common.arrays import Booleans, Floats, Integers
+from agreestop.common import Booleans, Floats, Integers
 
 from .evidence import Index, at_checkpoints
+from .merging import ranks
 from .pooling import MergePValues
-from .pvalues import ranks
-from .rule_files import kept_in_files
+from .rule_files import KeptInFiles
 
 ROUND_UP = 1 + 1e-12
 TIE = 1e-9  # sums nearer to 0 than this for each member are decided in integers
@@ -55,9 +55,8 @@ def _table(n: int, level: Fraction, r: float, factor: float) -> Floats:
         return x if r == 0 else np.expm1(r * x) / r
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class MergedRanks:
+class MergedRanks(KeptInFiles):
     """PM(r) after calibration: each member's sorted calibration losses (M, K, n) and the level α(n+1)/M."""
 
     calibration: Floats
@@ -122,9 +121,8 @@ class MergedRanks:
         return kept
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class PooledRanks:
+class PooledRanks(KeptInFiles):
     """Rank pooling after calibration: the members' calibration losses (M, K, n), rows in one order for all members.
 
     In the bag of the n calibration examples and the candidate, u_k(z) = #{j : s_j ≥ s_z} is member k's rank of z; z's pooled value is

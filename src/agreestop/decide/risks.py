@@ -17,14 +17,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common.arrays import Floats, Integers, as_floats
-from agreestop.common.errors import InputError
+from agreestop.common import Floats, InputError, Integers, as_floats
 
 from .checks import as_checkpoints
 from .evidence import Evidence, Index, at_checkpoint
 from .examples import Examples, ScoresLike
 from .pooling import MODEL_AVERAGE, MergeConfidence
-from .rule_files import kept_in_files
+from .rule_files import KeptInFiles
 from .scores import fit_temperatures, pooling_of
 from .tuned_rows import TunedRows, cut_fitted
 
@@ -75,9 +74,8 @@ class Tails:
         return Evidence(by_class, log_risk)
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class TopMass:
+class TopMass(KeptInFiles):
     """The posterior mass of all but the I most probable classes; `TopMass.fit` gives the posterior a temperature per checkpoint."""
 
     pooling: MergeConfidence = MODEL_AVERAGE
@@ -116,9 +114,8 @@ class TopMass:
         return self if self.temperatures is None else cut_fitted(self, checkpoints)
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class ShapedRisk:
+class ShapedRisk(KeptInFiles):
     """A risk whose threshold is shaped over time: stop when e_t < λ · exp(offset_t), keep classes with ρ_t ≥ λ · exp(offset_t).
 
     `ShapedRisk.per_time(base, times)` tolerates a risk in proportion to the time waited, e_t < λ·(t/T)^power; `tune` finds freer shapes.

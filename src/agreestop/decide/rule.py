@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from agreestop.common.arrays import Floats, Integers
+from agreestop.common import Floats, Integers
 
 from .checks import as_checkpoints, as_max_set_size
 from .evidence import Evidence, Index

@@ -4,7 +4,7 @@
     header      JSON that a person can read: the guarantee in words, n, versions, settings, type and shape of each array
     arrays      raw little-endian bytes
 
-Loading builds only classes that are marked with `kept_in_files`, from plain values and arrays. It runs no code from the file, and refuses
+Loading builds only classes that are marked as `KeptInFiles`, from plain values and arrays. It runs no code from the file, and refuses
 a file that is truncated, altered, foreign or newer.
 """
 
@@ -23,8 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.errors import InputError
-from agreestop.common.files import atomic_writer
+from agreestop.common import InputError, atomic_writer
 
 MAGIC = "agreestop-rule"
 FORMAT = 2  # format 1, of agreestop 0.1, had no ensemble_digest, class_names or ids; such files still load
@@ -35,10 +34,12 @@ _KNOWN: dict[str, type[Any]] = {}
 Kind = TypeVar("Kind")
 
 
-def kept_in_files(kind: type[Kind]) -> type[Kind]:
-    """A class decorator: objects of this dataclass may be kept in rule files, under the name of the class."""
-    _KNOWN[kind.__name__] = kind
-    return kind
+class KeptInFiles:
+    """A base of dataclasses whose objects may be kept in rule files, under the name of the class. It must be named for each class."""
+
+    def __init_subclass__(cls) -> None:
+        if KeptInFiles in cls.__bases__:
+            _KNOWN[cls.__name__] = cls
 
 
 def write_rule_file(path: str | PathLike[str], rule: object, summary: dict[str, Any]) -> None:

@@ -15,10 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common.arrays import Booleans, Integers
-from agreestop.common.errors import InputError
-from agreestop.common.files import atomic_writer
-from agreestop.common.npz import Arrays, read_list, read_npz, read_text
+from agreestop.common import Arrays, Booleans, InputError, Integers, atomic_writer, read_list, read_npz, read_text
 
 from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, columns_of
 from .confidence import log_confidence

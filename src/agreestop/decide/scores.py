@@ -20,13 +20,12 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common.arrays import Floats, as_floats
-from agreestop.common.errors import InputError
+from agreestop.common import Floats, InputError, as_floats
 
 from .confidence import log_softmax
 from .examples import Examples, ScoresLike
 from .pooling import MODEL_AVERAGE, MergeConfidence
-from .rule_files import kept_in_files
+from .rule_files import KeptInFiles
 from .tuned_rows import TunedRows, cut_fitted
 
 
@@ -54,9 +53,8 @@ def pooling_of(pooling: MergeConfidence | None) -> MergeConfidence:
     return pooling
 
 
-@kept_in_files
 @dataclass(frozen=True)
-class LogLoss:
+class LogLoss(KeptInFiles):
     """The pooled log-loss, -log M_r(f): the score of the paper."""
 
     pooling: MergeConfidence = MODEL_AVERAGE
@@ -88,9 +86,8 @@ def _fit_temperature(pooled: Floats, data: Examples) -> float:
     return float(np.exp((low + high) / 2))
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class Temperature:
+class Temperature(KeptInFiles):
     """Log-loss at a temperature per checkpoint: the recommended score for stop-aware calibration."""
 
     pooling: MergeConfidence
@@ -121,9 +118,8 @@ class Temperature:
 QUANTILES = 64
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class TuningRanks:
+class TuningRanks(KeptInFiles):
     """The rank of a class's loss among the true labels' losses of the tuning split, at the same checkpoint.
 
     The distribution is kept as quantiles; between them ranks are interpolated, beyond them the loss itself goes on, so
@@ -160,9 +156,8 @@ class TuningRanks:
         return cut_fitted(self, checkpoints)
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class Spread:
+class Spread(KeptInFiles):
     """A score plus β times the members' disagreement: the standard deviation of their losses for the class."""
 
     base: Score
@@ -184,9 +179,8 @@ class Spread:
         return replace(self, base=self.base.cut(checkpoints))
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class Shaped:
+class Shaped(KeptInFiles):
     """A score less an offset per checkpoint: a threshold shaped over time, S_t ≤ λ + offset_t. `tune` finds offsets.
 
     `rows` are the tuning rows the offsets were fitted on, where the base score does not know them already.

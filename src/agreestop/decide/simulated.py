@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from agreestop.common.arrays import Booleans, Integers
-from agreestop.common.errors import InputError
+from agreestop.common import Booleans, InputError, Integers
 
 from .confidence import log_confidence
 from .score_files import Scores

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common.arrays import Booleans, Floats, Integers
-from agreestop.common.errors import InputError
+from agreestop.common import Booleans, Floats, InputError, Integers
 
 from .calibrated import gather_evidence
 from .checks import CalibrationWarning

@@ -19,12 +19,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common.arrays import Booleans
-from agreestop.common.errors import InputError
-from agreestop.common.splitmix import mix
+from agreestop.common import Booleans, InputError, mix
 
 from .checks import columns_of
-from .rule_files import kept_in_files
+from .rule_files import KeptInFiles
 
 Marks = NDArray[np.uint64]
 
@@ -78,9 +76,8 @@ def _sentence(seen: int, total: int, rate: float) -> str:
     return f"{seen} of the {total} rows were used for tuning: keep tuning, calibration and test data apart."
 
 
-@kept_in_files
 @dataclass(frozen=True, eq=False)
-class TunedRows:
+class TunedRows(KeptInFiles):
     """Rows that something was tuned on: marks of their cells, (n, M), or, once cut to a rule's checkpoints, of the rows, (n,).
 
     `chance` is the rate at which fresh rows may repeat them, known once they are cut. `ids` (n,) are marks of the rows' ids, where known.

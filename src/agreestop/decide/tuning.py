@@ -18,8 +18,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common.arrays import Floats
-from agreestop.common.errors import InputError
+from agreestop.common import Floats, InputError
 
 from .agree_stop import AgreeStop
 from .calibrated import gather_evidence
