@@ -147,12 +147,7 @@ class _SRM(torch.autograd.Function):
 
 
 def _gradient_of_constants(
-    to_currents: Tensor,
-    kept: list[tuple[Tensor, Tensor, Tensor]],
-    forward: list[Tensor],
-    a: Tensor,
-    b: Tensor,
-    r: Tensor,
+    to_currents: Tensor, kept: list[tuple[Tensor, Tensor, Tensor]], forward: list[Tensor], a: Tensor, b: Tensor, r: Tensor
 ) -> tuple[Tensor, ...]:
     """Sums over time of gradient times state, for a, b, r, θ and c. The states are computed again, not stored."""
     currents, spikes, synapse, membrane, refractory = forward

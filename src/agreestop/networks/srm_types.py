@@ -42,12 +42,17 @@ class SRMParameters:
         return a, b, self.refractory_decay, self.threshold, self.scale * (1 - a) * (1 - b)
 
     def to(self, dtype: torch.dtype) -> SRMParameters:
-        """Convert to another data type."""
+        """Convert to another data type; the same object if it has it, because it caches its constants."""
         values = (self.membrane_decay, self.synapse_decay, self.refractory_decay, self.threshold)
         if all(value.dtype == dtype for value in values):
             return self
         a, b, r, threshold = (value.to(dtype) for value in values)
         return SRMParameters(a, b, r, threshold, self.scale, self.surrogate)
+
+
+def shaped_like(constants: Constants, sums: Tensor) -> list[Tensor]:
+    """Sums (5, members) in float32 and in the shapes of the constants; a constant that the members share gets the sum over them."""
+    return [(row if value.numel() > 1 else row.sum()).float().reshape(value.shape) for row, value in zip(sums, constants, strict=True)]
 
 
 def empty_like(currents: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..srm_types import Constants, SRMState
+from ..srm_types import Constants, SRMState, shaped_like
 from ..surrogates import Surrogate
 from .intrinsics import copy_range, fma, power_of_two, prefetch
 from .numba_runtime import empty, jit, jit_inline, parallel_for, threads_for
@@ -383,13 +383,8 @@ class _FusedSRM(torch.autograd.Function):
         parallel_for(
             lambda thread, first, last: _backward(first, last, *shared, scratch[thread], slopes[thread], states[thread]), tiles, threads
         )
-        to_constants: list[Tensor | None] = [None] * 5
-        if learned:
-            totals = torch.from_numpy(sums.reshape(*frame.grid, 5).sum((0, 2)).T)  # (5, K)
-            to_constants = [
-                (total if value.numel() > 1 else total.sum()).float().view(value.shape)
-                for total, value in zip(totals, constants, strict=True)
-            ]
+        totals = torch.from_numpy(sums.reshape(*frame.grid, 5).sum((0, 2)).T) if learned else None  # (5, K)
+        to_constants = [None] * 5 if totals is None else shaped_like(constants, totals)
         found = None, to_currents, *to_before, *to_constants
         return tuple(value if needed else None for value, needed in zip(found, ctx.needs_input_grad, strict=True))
 

@@ -47,30 +47,16 @@ EVENTS_IN_A_BLOCK = 256  # a 16-bit integer holds the sum of 256 int8 weights
 SPARE = 8  # entries that a list needs beyond its events
 ROWS_AT_ONCE = 8  # weight rows that a live stream reads together
 
-LAYER = np.dtype(
-    [
-        ("window", np.int64),  # 3 for a 3×3 convolution, 0 for a fully connected layer
-        ("own", np.int64),  # 1 if each member has its own input, 0 if all share one
-        ("rows", np.int64),  # weight rows: inputs, or window positions times channels
-        ("outputs", np.int64),  # neurons at each position
-        ("height", np.int64),  # positions; 1 × 1 for a fully connected layer
-        ("width", np.int64),
-        ("wide", np.int64),  # tiles of 128 lanes at each position, then tiles of 16
-        ("narrow", np.int64),
-        ("lanes", np.int64),
-        ("words", np.int64),  # words of 64 spikes at each position
-        ("pool", np.int64),  # 1 if a 2×2 max-pool follows
-        ("in_channels", np.int64),  # the input after the pool: channels, positions, and words per position
-        ("in_height", np.int64),
-        ("in_width", np.int64),
-        ("in_words", np.int64),
-        ("weights_at", np.int64),  # first index of the layer in weights, state and lane constants
-        ("row_stride", np.int64),
-        ("member_stride", np.int64),
-        ("state_at", np.int64),
-        ("lanes_at", np.int64),
-    ]
-)
+LAYER_FIELDS = (
+    "window", "own",  # 3 for a 3×3 convolution, 0 for a fully connected layer; 1 if each member has its own input, 0 if all share one
+    "rows", "outputs",  # weight rows: inputs, or window positions times channels; neurons at each position
+    "height", "width",  # positions; 1 × 1 for a fully connected layer
+    "wide", "narrow", "lanes",  # tiles of 128 lanes at each position, then tiles of 16; lanes in all
+    "words", "pool",  # words of 64 spikes at each position; 1 if a 2×2 max-pool follows
+    "in_channels", "in_height", "in_width", "in_words",  # the input after the pool: channels, positions, and words per position
+    "weights_at", "row_stride", "member_stride", "state_at", "lanes_at",  # first index of the layer in weights, state and lane constants
+)  # fmt: skip
+LAYER = np.dtype([(name, np.int64) for name in LAYER_FIELDS])
 """The description of one layer for the loops. Sizes and indices count elements."""
 
 
@@ -195,25 +181,6 @@ def _run(
 
 
 @jit_template
-def _advance_shared(
-    layer, weights, constants, scale, bias, slots, slot_size, state, steps, spikes, valued, starts, events, values, currents, start, stop
-):
-    """Run a fully connected layer whose members share their input, for items start … stop of (member, tile, row).
-
-    The row is the innermost index, so the weights of a tile stay in the second cache for all rows and steps.
-    """
-    tiles, rows = layer.wide + layer.narrow, len(slots)
-    for item in range(start, stop):
-        unit, row = item // rows, item % rows
-        member, tile = unit // tiles, unit % tiles
-        _run(
-            layer, tile, member, np.int64(0), address(weights), address(starts), row * steps, address(events), address(values),
-            valued, steps, address(state), slots[row] * slot_size, address(constants[member]), address(scale), address(bias),
-            address(spikes), row * steps, spikes.shape[1], np.bool_(False), address(currents),
-        )  # fmt: skip
-
-
-@jit_template
 def _gather(layer, received, at, pairs, y, x, events, n):
     """Append the weight rows of all spikes that reach position (y, x) in one step to a list of length n. Return its new length."""
     if layer.window == 0:
@@ -240,18 +207,29 @@ def _read_values(layer, frames, at, y, x, events, begin, end, values):
         put(values, n, get(frames, at + channel * layer.in_height * layer.in_width + position))
 
 
-@jit_template
-def _advance_local(
+@jit()
+def advance(
     layer, members, weights, constants, scale, bias, slots, slot_size, state, steps, spikes, received, frames, valued,
     starts, events, values, currents, start, stop,
 ):  # fmt: skip
-    """Run a convolution, or a fully connected layer whose members have their own inputs, for items start … stop of (member, line, row).
+    """Run items start … stop of a layer over a block of steps.
 
-    Each position lists its inputs in every step of the block once for all its lanes, and once for all members if they share the input.
+    A fully connected layer whose members share their input has items (member, tile, row), and the lists hold its inputs. The row is the
+    innermost index, so the weights of a tile stay in the second cache for all rows and steps. Every other layer has items (member, line,
+    row), and the lists are scratch memory: each position lists its inputs in every step of the block once for all its lanes, and once for
+    all members if they share the input.
     """
-    rows, positions = len(slots), layer.in_height * layer.in_width
+    rows, positions, tiles = len(slots), layer.in_height * layer.in_width, layer.wide + layer.narrow
     for item in range(start, stop):
         unit, row = item // rows, item % rows
+        if layer.window == 0 and layer.own == 0:
+            member = unit // tiles
+            _run(
+                layer, unit % tiles, member, np.int64(0), address(weights), address(starts), row * steps, address(events), address(values),
+                valued, steps, address(state), slots[row] * slot_size, address(constants[member]), address(scale), address(bias),
+                address(spikes), row * steps, spikes.shape[1], np.bool_(False), address(currents),
+            )  # fmt: skip
+            continue
         group, y = unit // layer.height, unit % layer.height
         first = group * positions * layer.in_words * received.shape[1]
         for x in range(layer.width):
@@ -261,36 +239,17 @@ def _advance_local(
                 starts[t] = begin
                 n = _gather(layer, address(received), first + pair, received.shape[1], y, x, address(events), n)
                 if valued:
-                    _read_values(
-                        layer, address(frames), pair * layer.in_channels * positions, y, x, address(events), begin, n, address(values)
-                    )
+                    at = pair * layer.in_channels * positions
+                    _read_values(layer, address(frames), at, y, x, address(events), begin, n, address(values))
             starts[steps] = n
             for member in range(group if layer.own else 0, group + 1 if layer.own else members):
-                for tile in range(layer.wide + layer.narrow):
+                for tile in range(tiles):
                     _run(
                         layer, tile, member, y * layer.width + x, address(weights), address(starts), np.int64(0),
                         address(events), address(values), valued, steps, address(state), slots[row] * slot_size,
                         address(constants[member]), address(scale), address(bias), address(spikes), row * steps,
                         spikes.shape[1], np.bool_(False), address(currents),
                     )  # fmt: skip
-
-
-@jit()
-def advance(
-    layer, members, weights, constants, scale, bias, slots, slot_size, state, steps, spikes, received, frames, valued,
-    starts, events, values, currents, start, stop,
-):  # fmt: skip
-    """Run some items of a layer over a block of steps. The lists hold the inputs of a fully connected layer, or are scratch memory."""
-    if layer.window == 0 and layer.own == 0:
-        _advance_shared(
-            layer, weights, constants, scale, bias, slots, slot_size, state, steps, spikes, valued,
-            starts, events, values, currents, start, stop,
-        )  # fmt: skip
-    else:
-        _advance_local(
-            layer, members, weights, constants, scale, bias, slots, slot_size, state, steps, spikes, received, frames, valued,
-            starts, events, values, currents, start, stop,
-        )  # fmt: skip
 
 
 @jit()
@@ -351,7 +310,7 @@ def mark_positions(layer, marks, total, rows, first, steps, received):
 
 @jit_template
 def _stream_shared(layer, members, weights, constants, scale, bias, state, spikes, starts, events, values, currents):
-    """`_advance_shared` for one row and step. The wide tiles add a few events at a time, along whole weight rows.
+    """`advance` with a shared input, for one row and step. The wide tiles add a few events at a time, along whole weight rows.
 
     The weights come from main memory. The processor prefetches a few rows that are read to their end, but not parts of many rows.
     """

@@ -35,7 +35,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..srm_types import Constants, SRMState, empty_like
+from ..srm_types import Constants, SRMState, empty_like, shaped_like
 from ..surrogates import Surrogate
 from .gpu_runtime import on_device_of
 from .triton_kernels import backward_kernel, forward_kernel
@@ -87,8 +87,18 @@ class _Layout(NamedTuple):
         """An empty state for values like `like` (T, ...)."""
         return SRMState(*(self.empty(like, torch.float32) for _ in range(3)))
 
-    def dense(self, step: Tensor) -> Tensor:
-        """A step in float32 and this layout; the step itself if it has both."""
+    def fitting(self, values: Tensor, copy: bool = True) -> Tensor:
+        """The values (T, ...) if they have this layout; else a copy that has it, or empty memory for one."""
+        if self.strides(values) is not None:
+            return values
+        dense = self.empty(values, values.dtype, len(values))
+        return dense.copy_(values) if copy else dense
+
+    def dense(self, state: SRMState | None) -> tuple[Tensor, ...] | None:
+        """The tensors of a state in float32 and this layout, copied only if they are not."""
+        return None if state is None else tuple(self._dense_step(step) for step in state)
+
+    def _dense_step(self, step: Tensor) -> Tensor:
         wanted = self.empty(step.unsqueeze(0), torch.float32)
         return step if step.dtype == torch.float32 and step.stride() == wanted.stride() else wanted.copy_(step)
 
@@ -104,31 +114,25 @@ WIDE, INFERENCE, FORWARD, BACKWARD = Tile(512, 4), Tile(128, 2), Tile(256, 2), T
 """The fastest on an H200: forward with currents of two bytes, forward with four bytes (inference, training), and backward."""
 
 
-def _forward_tile(currents: Tensor, longest: int) -> Tile:
-    if currents.element_size() < 4:
-        return WIDE
-    return FORWARD if longest else INFERENCE
-
-
-def _fitted(tile: Tile, sizes: tuple[int, int, int]) -> Tile:
-    """The tile, or a smaller one if it would leave processors idle."""
-    neurons, total = tile.neurons, math.prod(sizes)
-    while neurons > 128 and total < 512 * neurons:
-        neurons //= 2
-    return Tile(neurons, tile.warps) if total >= 512 * neurons else Tile(32, 1)
-
-
 class _Grid(NamedTuple):
+    """Rows and columns of a tile, the number of programs, and the warps of each."""
+
     rows: int
     columns: int
     programs: int
+    warps: int
 
     @staticmethod
     def of(sizes: tuple[int, int, int], tile: Tile) -> _Grid:
-        outer, members, inner = sizes
-        columns = min(tile.neurons, triton.next_power_of_2(inner))
-        rows = min(tile.neurons // columns, triton.next_power_of_2(outer))
-        return _Grid(rows, columns, members * triton.cdiv(outer, rows) * triton.cdiv(inner, columns))
+        """The grid for the tile, or for a smaller one if the tile would leave processors idle."""
+        (outer, members, inner), (neurons, warps) = sizes, tile
+        while neurons > 128 and math.prod(sizes) < 512 * neurons:
+            neurons //= 2
+        if math.prod(sizes) < 512 * neurons:
+            neurons, warps = 32, 1
+        columns = min(neurons, triton.next_power_of_2(inner))
+        rows = min(neurons // columns, triton.next_power_of_2(outer))
+        return _Grid(rows, columns, members * triton.cdiv(outer, rows) * triton.cdiv(inner, columns), warps)
 
 
 def _segments(steps: int, longest: int) -> tuple[int, int]:
@@ -148,36 +152,23 @@ def _by_member(constants: Iterable[Tensor]) -> bool:
     return any(value.numel() > 1 for value in constants)
 
 
-def _outputs(currents: Tensor, layout: _Layout, longest: int, float16_spikes: bool = False) -> tuple[Tensor, SRMState, Tensor, Tensor]:
-    """Empty spikes, state after, bits and checkpoints. longest 0: nothing is saved."""
-    after = layout.empty_state(currents)
-    count = _segments(len(currents), longest)[0] if longest else 0
-    size = math.prod(layout.sizes)
-    bits = torch.empty((count, size), dtype=torch.int16, device=currents.device)
-    checkpoints = torch.empty((max(count - 1, 0), 3, size), dtype=torch.float32, device=currents.device)
-    return empty_like(currents, torch.float16 if float16_spikes else None), after, bits, checkpoints
-
-
 def forward(
     currents: Tensor, before: SRMState | None, constants: Constants, longest: int, float16_spikes: bool = False
 ) -> tuple[Tensor, SRMState, Tensor, Tensor]:
     """Spikes, state after, and bits and checkpoints for the backward pass, with segments of at most `longest` steps; 0 saves nothing."""
-    layout = _Layout.of(currents, _by_member(constants))
-    spikes, after, bits, checkpoints = _outputs(currents, layout, longest, float16_spikes)
-    strides, filled = layout.strides(currents), spikes
-    if strides is None:
-        dense = layout.empty(currents, currents.dtype, len(currents)).copy_(currents)
-        currents, strides = dense, layout.strides(dense)
-    if layout.strides(spikes) is None:
-        filled = layout.empty(currents, spikes.dtype, len(currents))
-    tile = _fitted(_forward_tile(currents, longest), layout.sizes)
-    grid, (count, length) = _Grid.of(layout.sizes, tile), _segments(len(currents), longest or LONGEST_SEGMENT)
+    layout, size = _Layout.of(currents, _by_member(constants)), currents[0].numel()
+    count, length = _segments(len(currents), longest or LONGEST_SEGMENT)
+    spikes, after = empty_like(currents, torch.float16 if float16_spikes else None), layout.empty_state(currents)
+    bits = torch.empty((count if longest else 0, size), dtype=torch.int16, device=currents.device)
+    checkpoints = torch.empty((count - 1 if longest else 0, 3, size), dtype=torch.float32, device=currents.device)
+    currents, filled = layout.fitting(currents), layout.fitting(spikes, copy=False)
+    grid = _Grid.of(layout.sizes, WIDE if currents.element_size() < 4 else FORWARD if longest else INFERENCE)
     with on_device_of(currents):
         forward_kernel[(grid.programs,)](
-            currents, filled, None if before is None else tuple(layout.dense(value) for value in before), tuple(after),
-            bits if longest else None, checkpoints if longest else None, constants, len(currents), count, layout.sizes, strides,
-            layout.strides(filled), tuple(_stride_of(value) for value in constants), SEGMENT=length,
-            EVEN=count * length == len(currents), ROWS=grid.rows, COLUMNS=grid.columns, num_warps=tile.warps,
+            currents, filled, layout.dense(before), tuple(after), bits if longest else None, checkpoints if longest else None, constants,
+            len(currents), count, layout.sizes, layout.strides(currents), layout.strides(filled),
+            tuple(_stride_of(value) for value in constants), SEGMENT=length,
+            EVEN=count * length == len(currents), ROWS=grid.rows, COLUMNS=grid.columns, num_warps=grid.warps,
             enable_fp_fusion=True,  # explicit, because Triton's default is about to change; what must round once says so itself
         )  # fmt: skip
     if filled is not spikes:
@@ -201,25 +192,17 @@ def backward(
     """Gradients in the currents, and, if needed, in the state before them and in the constants (5, members)."""
     layout = _Layout.of(currents, _by_member(constants))
     to_currents, to_before = empty_like(currents), layout.empty_state(currents) if for_state else None
-    filled = to_currents
-    if layout.strides(filled) is None:
-        filled = layout.empty(currents, currents.dtype, len(currents))
-    if layout.strides(currents) is None:
-        currents = layout.empty(currents, currents.dtype, len(currents)).copy_(currents)
-    if layout.strides(to_spikes) is None:
-        to_spikes = layout.empty(currents, to_spikes.dtype, len(currents)).copy_(to_spikes)
-    tile = _fitted(BACKWARD, layout.sizes)
-    grid, (count, length) = _Grid.of(layout.sizes, tile), _segments(len(currents), longest)
+    filled, currents, to_spikes = layout.fitting(to_currents, copy=False), layout.fitting(currents), layout.fitting(to_spikes)
+    grid, (count, length) = _Grid.of(layout.sizes, BACKWARD), _segments(len(currents), longest)
     sums = torch.empty((grid.programs, 5), dtype=torch.float32, device=currents.device) if for_constants else None
     inside, outside = surrogate.factors
     with on_device_of(currents):
         backward_kernel[(grid.programs,)](
-            to_spikes, None if to_after is None else tuple(layout.dense(value) for value in to_after), filled,
-            to_before and tuple(to_before), sums, currents, None if before is None else tuple(layout.dense(value) for value in before),
+            to_spikes, layout.dense(to_after), filled, to_before and tuple(to_before), sums, currents, layout.dense(before),
             bits, checkpoints, constants, inside, outside, len(currents), count, layout.sizes,
             layout.strides(to_spikes), layout.strides(filled), layout.strides(currents), tuple(_stride_of(value) for value in constants),
             SLOPE=surrogate.name, SEGMENT=length, EVEN=count * length == len(currents), ROWS=grid.rows, COLUMNS=grid.columns,
-            num_warps=tile.warps, enable_fp_fusion=True,  # as in `forward`
+            num_warps=grid.warps, enable_fp_fusion=True,  # as in `forward`
         )  # fmt: skip
     if filled is not to_currents:
         to_currents.copy_(filled)
@@ -249,13 +232,8 @@ class _FusedSRM(torch.autograd.Function):
         to_currents, to_before, found = backward(
             to_spikes, _state(to_after), currents, before, bits, checkpoints, constants, ctx.surrogate, ctx.longest, *needed
         )
-        to_constants = [None] * 5 if found is None else _shaped(found, constants)
+        to_constants = [None] * 5 if found is None else shaped_like(constants, found)
         return None, None, to_currents, *(to_before or (None,) * 3), *to_constants
-
-
-def _shaped(found: Tensor, constants: Constants) -> list[Tensor]:
-    """Gradients (5, members) in the shapes of the constants."""
-    return [(row if value.numel() > 1 else row.sum()).reshape(value.shape) for row, value in zip(found, constants, strict=True)]
 
 
 def _state(values: Sequence[Tensor | None]) -> SRMState | None:
