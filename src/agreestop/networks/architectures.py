@@ -254,18 +254,9 @@ def _normalised(members: int, inputs: int, outputs: int, size: int, stride: int,
     return nn.Sequential(MemberConv2d(members, inputs, outputs, size, stride), MemberBatchNorm2d(members, outputs, timed))
 
 
-def _conv(
-    members: int,
-    inputs: int,
-    outputs: int,
-    neuron: Neuron,
-    stride: int = 1,
-    shortcut: nn.Module | None = None,
-    max_pool: bool = False,
-    timed: int = 0,
-) -> SpikingLayer:
-    synapses = MemberConv2d(members, inputs, outputs, stride=stride)
-    return SpikingLayer(synapses, MemberBatchNorm2d(members, outputs, timed), SRM(members, neuron), shortcut, max_pool)
+def _conv(members: int, inputs: int, outputs: int, neuron: Neuron, stride: int = 1, timed: int = 0, **options: Any) -> SpikingLayer:
+    synapses, norm = _normalised(members, inputs, outputs, 3, stride, timed)
+    return SpikingLayer(cast(MemberConv2d, synapses), cast(MemberBatchNorm2d, norm), SRM(members, neuron), **options)
 
 
 def _dense(members: int, sizes: tuple[int, ...], neuron: Neuron, max_pool: bool = False) -> list[SpikingLayer]:
@@ -345,18 +336,14 @@ class SpikingNetwork(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Spikes, accumulates and multiplies of one layer, each (T, K, batch)."""
         emitted = count_nonzero(spikes)
-        if index:
-            operations = layer.operations(x, earlier)
-            return emitted, operations, torch.zeros_like(operations)
-        operations = torch.zeros_like(emitted)
+        operations, none = torch.zeros_like(emitted), torch.zeros_like(emitted)
         operations[: len(x)] = layer.operations(x.unsqueeze(1) if x.ndim < spikes.ndim else x, earlier)
-        if self.config.real_input:
-            return emitted, torch.zeros_like(operations), operations
-        if not bool(((x == 0) | (x == 1)).all()):
-            raise InputError(
-                "x holds values other than 0 and 1: set real_input=True in the settings to count its operations as multiplications."
-            )
-        return emitted, operations, torch.zeros_like(operations)
+        if index == 0 and self.config.real_input:
+            return emitted, none, operations
+        if index == 0 and not bool(((x == 0) | (x == 1)).all()):
+            why = "set real_input=True in the settings to count its operations as multiplications"
+            raise InputError(f"x holds values other than 0 and 1: {why}.")
+        return emitted, operations, none
 
     def _check(self, x: Tensor, state: State | None, steps: int | None) -> None:
         shape, K = self.input_shape, self.members
@@ -367,10 +354,8 @@ class SpikingNetwork(nn.Module):
         if not x.numel():
             raise InputError(f"x has shape {tuple(x.shape)} and holds nothing: at least one time step and one input are needed.")
         if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1 or len(x) != 1):
-            raise InputError(
-                f"steps is {steps!r} with {len(x)} time steps in x: give x one time step, and how often it is shown, at least once."
-            )
+            needed = "give x one time step, and how often it is shown, at least once"
+            raise InputError(f"steps is {steps!r} with {len(x)} time steps in x: {needed}.")
         if state is not None and len(state.layers) != len(self.layers):
-            raise InputError(
-                f"state has {len(state.layers)} layers and the network {len(self.layers)}: give the state that this network returned."
-            )
+            counts = f"state has {len(state.layers)} layers and the network {len(self.layers)}"
+            raise InputError(f"{counts}: give the state that this network returned.")

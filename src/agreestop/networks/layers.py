@@ -22,12 +22,14 @@ CHUNK = 1024
 """Rows of a chunk in `product_in_chunks`, approximately."""
 
 
-def check_members(x: Tensor, shared: bool, members: int) -> None:
-    """Refuse an input whose member axis does not have K entries."""
-    if not shared and x.shape[1] != members:
-        raise InputError(
-            f"the input has {x.shape[1]} members along its second axis and the layer {members}: give one for each, or share one."
-        )
+def check_input(x: Tensor, inputs: int, sizes: str, axes: int, members: int) -> None:
+    """Refuse an input that is neither (T, batch, *sizes), with this number of axes, nor (T, K, batch, *sizes). sizes[0] is `inputs`."""
+    if x.ndim not in (axes, axes + 1) or x.shape[2 - axes] != inputs:
+        wanted = f"(T, batch, {sizes}) or (T, K, batch, {sizes})"
+        raise InputError(f"the input has shape {tuple(x.shape)}: {wanted} is needed by this layer.")
+    if x.ndim > axes and x.shape[1] != members:
+        counts = f"the input has {x.shape[1]} members along its second axis and the layer {members}"
+        raise InputError(f"{counts}: give one for each, or share one.")
 
 
 def product_in_chunks(rows: Tensor, weight: Tensor, chunks: int) -> Tensor:
@@ -51,10 +53,7 @@ class MemberLinear(nn.Module):
 
         On a GPU, float16 spikes and float32 weights are multiplied on tensor cores (`mixed_product`), with a float32 result.
         """
-        if x.ndim not in (3, 4) or x.shape[-1] != self.inputs:
-            wanted = f"(T, batch, {self.inputs}) or (T, K, batch, {self.inputs})"
-            raise InputError(f"the input has shape {tuple(x.shape)}: {wanted} is needed by this layer.")
-        check_members(x, x.ndim == 3, self.members)
+        check_input(x, self.inputs, f"{self.inputs}", 3, self.members)
         if x.device.type == "cpu" and x.dtype == torch.float32 and numba_available():
             from ._kernels import cpu_sparse  # the import compiles the loops
 
@@ -94,10 +93,7 @@ class MemberConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(T, K, batch, out, H', W'), padded by size // 2. In memory, members and channels are next to each other."""
-        if x.ndim not in (5, 6) or x.shape[-3] != self.inputs:
-            wanted = f"(T, batch, {self.inputs}, H, W) or (T, K, batch, {self.inputs}, H, W)"
-            raise InputError(f"the input has shape {tuple(x.shape)}: {wanted} is needed by this layer.")
-        check_members(x, x.ndim == 5, self.members)
+        check_input(x, self.inputs, f"{self.inputs}, H, W", 5, self.members)
         x = mixed_product.match_precision(x, self.weight)
         planes = x.flatten(0, 1) if x.ndim == 5 else channels_first(x)
         groups = 1 if x.ndim == 5 else self.members

@@ -36,10 +36,8 @@ class ModuleState(NamedTuple):
 def _select_rows(value: Any, index: Tensor, batch: int) -> Any:
     if isinstance(value, Tensor):
         if not value.ndim or len(value) != batch:
-            raise InputError(
-                f"a tensor in the state has shape {tuple(value.shape)} for {batch} inputs: make the batch its first axis, "
-                "and keep what all inputs share as a Python number or as a buffer of the module."
-            )
+            needed = "make the batch its first axis, and keep what all inputs share as a Python number or as a buffer of the module"
+            raise InputError(f"a tensor in the state has shape {tuple(value.shape)} for {batch} inputs: {needed}.")
         return value.index_select(0, index)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -50,10 +48,8 @@ def _select_rows(value: Any, index: Tensor, batch: int) -> Any:
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{part.name: _select_rows(getattr(value, part.name), index, batch) for part in fields(value)})
-    raise InputError(
-        f"the state holds a {type(value).__name__}, whose rows cannot be selected: use tensors, numbers, None, tuples, lists, "
-        "dictionaries and dataclasses."
-    )
+    needed = "use tensors, numbers, None, tuples, lists, dictionaries and dataclasses"
+    raise InputError(f"the state holds a {type(value).__name__}, whose rows cannot be selected: {needed}.")
 
 
 def check_output(output: str) -> Output:
@@ -73,10 +69,8 @@ def run_steps(
         raise InputError(f"steps is {steps!r} with {len(x)} time steps in x: give x one time step, and steps of at least 1.")
     batch = x.shape[1]
     if state is not None and (state.batch != batch or len(state.members) != len(members)):
-        raise InputError(
-            f"state is for {state.batch} inputs and {len(state.members)} members, and x has {batch} inputs for {len(members)} members: "
-            "give the state that the same call returned."
-        )
+        given = f"state is for {state.batch} inputs and {len(state.members)} members"
+        raise InputError(f"{given}, and x has {batch} inputs for {len(members)} members: give the state that the same call returned.")
     frames = x.unbind(0) if steps is None else (x[0],) * steps
     outputs, after = [], []
     for index, member in enumerate(members):

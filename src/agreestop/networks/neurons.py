@@ -49,17 +49,13 @@ def srm(
     float16_spikes returns float16 spikes. It has an effect only in the Triton kernel, and only when nothing is trained.
     """
     if currents.ndim < 2 or not len(currents) or not currents.is_floating_point():
-        raise InputError(
-            f"currents has shape {tuple(currents.shape)} and type {currents.dtype}: "
-            "floating-point numbers (T, batch, ...) with T ≥ 1 are needed."
-        )
+        given = f"currents has shape {tuple(currents.shape)} and type {currents.dtype}"
+        raise InputError(f"{given}: floating-point numbers (T, batch, ...) with T ≥ 1 are needed.")
     dtype = torch.promote_types(currents.dtype, parameters.threshold.dtype)
     constants = parameters.to(dtype).constants
     if state is not None and any(value.shape != currents.shape[1:] for value in state):
-        raise InputError(
-            f"state has shape {tuple(state.membrane.shape)} and a step of the currents {tuple(currents.shape[1:])}: "
-            "give the state that the same inputs left, or None to start."
-        )
+        given = f"state has shape {tuple(state.membrane.shape)} and a step of the currents {tuple(currents.shape[1:])}"
+        raise InputError(f"{given}: give the state that the same inputs left, or None to start.")
     if fused or (fused is None and currents.is_cuda and not torch.compiler.is_compiling()):
         reason = _why_not_triton(currents, dtype, constants)
         if reason is None:

@@ -168,10 +168,8 @@ class ModulePosterior(nn.Module):
         self.input_shape: tuple[int, ...] | None = None if input_shape is None else tuple(input_shape)
         self._classes: int | None = None
         if not self._weights():
-            raise InputError(
-                f"the module {type(module).__name__} has no trainable parameter with two axes or more, so there are no weights to draw: "
-                "use a deep ensemble for it."
-            )
+            lacking = f"the module {type(module).__name__} has no trainable parameter with two axes or more"
+            raise InputError(f"{lacking}, so there are no weights to draw: use a deep ensemble for it.")
         self.log_deviation = _initial_log_deviations(self._weights(), prior_variance, initial_deviation)
 
     @property
@@ -192,15 +190,9 @@ class ModulePosterior(nn.Module):
         return drawn
 
     def read_out(self, x: Tensor, generator: torch.Generator, steps: int | None = None, burn_in: int = 0) -> Tensor:
-        """Outputs (T, K, batch, C) of K newly drawn members. Each member is one draw for the whole sequence.
-
-        steps: the number of steps for which an image is held. burn_in: the number of first steps without gradient.
-        """
-        members = [
-            partial(self._step, {name: value[index] for name, value in drawn.items()})
-            for drawn in (self.draw(generator),)
-            for index in range(self.member_count)
-        ]
+        """Outputs (T, K, batch, C) of K newly drawn members, as `Posterior.read_out`."""
+        drawn = self.draw(generator)
+        members = [partial(self._step, {name: value[index] for name, value in drawn.items()}) for index in range(self.member_count)]
         outputs = read_out(lambda x, state, steps: run_steps(members, x, state, steps, self.output), x, steps, burn_in)
         self.input_shape, self._classes = tuple(x.shape[2:]), outputs.shape[-1]
         return outputs

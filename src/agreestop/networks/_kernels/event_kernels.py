@@ -25,11 +25,11 @@ from .intrinsics import (
     broadcast_like,
     count_bits,
     end_part,
+    fma,
     get,
     load_like,
     lowest_bit,
     multiply,
-    multiply_add_lanes,
     nonzero_mask,
     ones_where,
     plus_row,
@@ -109,10 +109,10 @@ def _recur(like, currents, current_at, lanes, steps, state, at, constants, scale
     synapse, membrane = load_like(like, state, at), load_like(like, state, at + lanes)
     refractory = load_like(like, state, at + 2 * lanes)
     for t in range(steps):
-        synapse = multiply_add_lanes(synapse, b, multiply_add_lanes(load_like(like, currents, current_at + t * lanes), scale, bias))
-        membrane = multiply_add_lanes(membrane, a, synapse)
-        fired = reached(multiply_add_lanes(refractory, reset, multiply(membrane, gain)), threshold)
-        refractory = multiply_add_lanes(refractory, r, ones_where(fired))
+        synapse = fma(synapse, b, fma(load_like(like, currents, current_at + t * lanes), scale, bias))
+        membrane = fma(membrane, a, synapse)
+        fired = reached(fma(refractory, reset, multiply(membrane, gain)), threshold)
+        refractory = fma(refractory, r, ones_where(fired))
         store(spikes, spike_at + 4 * t, fired)
     store(state, at, synapse)
     store(state, at + lanes, membrane)

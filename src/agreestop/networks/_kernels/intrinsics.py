@@ -57,9 +57,9 @@ def multiply_add(builder: Any, x: Any, y: Any, z: Any) -> Any:
 # ---- intrinsics
 
 
-@emits(lambda x, y, z: types.float32(types.float32, types.float32, types.float32))
+@emits(lambda x, y, z: x(x, x, x))
 def fma(builder, context, signature, x, y, z):
-    """x · y + z, rounded once."""
+    """x · y + z for float32, or in every lane, rounded once."""
     return multiply_add(builder, x, y, z)
 
 
@@ -133,7 +133,6 @@ def _load(builder, address, at, vector, align):
 
 def _read(builder, stored, address, at, count):
     """Load stored weights as float32. A wide row of bfloat16 holds pairs, lane j above lane j + 64: a mask and a shift convert it."""
-
     if stored == types.float32:
         return _load(builder, address, at, floats(count), 4)
     if stored == types.int8:
@@ -156,13 +155,11 @@ def address(builder, context, signature, array):
 
 @emits(lambda address, at: address.dtype(address, types.int64))
 def get(builder, context, signature, address, at):
-    """Read one element."""
     return builder.load(builder.gep(address, [at]))
 
 
 @emits(lambda address, at, value: types.void(address, types.int64, address.dtype))
 def put(builder, context, signature, address, at, value):
-    """Write one element."""
     builder.store(value, builder.gep(address, [at]))
 
 
@@ -231,14 +228,7 @@ def store(builder, context, signature, address, at, value):
 
 @emits(lambda x, y: x(x, x))
 def multiply(builder, context, signature, x, y):
-    """x · y in every lane."""
     return builder.fmul(x, y)
-
-
-@emits(lambda x, y, z: x(x, x, x))
-def multiply_add_lanes(builder, context, signature, x, y, z):
-    """x · y + z in every lane, rounded once."""
-    return multiply_add(builder, x, y, z)
 
 
 @emits(lambda x, y: types.Integer.from_bitwidth(x.count, signed=False)(x, x))
