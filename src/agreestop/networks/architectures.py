@@ -271,7 +271,8 @@ class SpikingNetwork(nn.Module):
     """K members of one architecture: input (T, batch, *input_shape) to read-out spikes (T, K, batch, classes).
 
     Initial weights are drawn from the generator: PyTorch's default distribution, or N(0, deviation²). The first axis of every parameter
-    and buffer is the member. Use `torch.func.functional_call` to run the network with other weights.
+    and buffer is the member. Use `torch.func.functional_call` to run the network with other weights. Attributes: `config`; the number of
+    `members` K; the number of `classes` C; `input_shape`, the shape of one input at one time step.
     """
 
     output: Literal["spikes"] = "spikes"

@@ -119,7 +119,7 @@ class ModuleMembers(nn.Module):
     """K modules of the user as one network: input (T, batch, ...) to outputs (T, K, batch, classes).
 
     modules: one for each member, with `(x_t, state) -> (output, state)`. output: "logits" or "spikes". input_shape: the shape of one input
-    at one time step; the first call sets it if it is None.
+    at one time step; the first call sets it if it is None. The attribute `members` is the number of members K.
     """
 
     def __init__(self, modules: Sequence[nn.Module], output: str = "logits", input_shape: Sequence[int] | None = None) -> None:

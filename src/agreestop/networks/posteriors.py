@@ -78,7 +78,9 @@ def _divergence(weights: Weights, log_deviations: nn.ParameterDict, prior_varian
 class Posterior(nn.Module):
     """μ and log ζ of every synaptic weight of a spiking network. `config.members` members are drawn together.
 
-    initial_deviation is the initial ζ, as a share of the standard deviation of the initial weights of the same layer.
+    initial_deviation is the initial ζ, as a share of the standard deviation of the initial weights of the same layer. Attributes:
+    `member_count`, the number of members K that are drawn together; the number of `classes` C; `input_shape`, the shape of one input at one
+    time step.
     """
 
     output: Output = "spikes"
