@@ -145,14 +145,8 @@ class CalibratedRule(KeptInFiles):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the rule to one file: a readable header and plain arrays. The file appears whole or not at all."""
-        summary = {
-            "guarantee": self.guarantee,
-            "calibration_examples": self.n,
-            "members": self.members,
-            "classes": self.classes,
-            "data_fingerprint": self.fingerprint,
-        }
-        write_rule_file(path, self, summary)
+        sizes = {"calibration_examples": self.n, "members": self.members, "classes": self.classes}
+        write_rule_file(path, self, {"guarantee": self.guarantee, **sizes, "data_fingerprint": self.fingerprint})
 
 
 def load_rule(path: str | PathLike[str]) -> CalibratedRule:
@@ -231,8 +225,7 @@ def _calibrate(rule: Rule, data: Examples) -> CalibratedRule:
     labels, columns = data.truth, data.columns(rule.checkpoints)
     data.refuse_tuned(rule.tuned, columns, "calibration")
     evidence = gather_evidence(rule, data.log_confidence, columns)
-    sentence = shortage(rule, labels, members, classes)
-    if sentence:
+    if sentence := shortage(rule, labels, members, classes):
         warnings.warn(sentence, CalibrationWarning, stacklevel=3)
     return CalibratedRule(
         rule=rule,

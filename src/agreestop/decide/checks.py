@@ -38,6 +38,14 @@ def as_checkpoints(checkpoints: Sequence[float]) -> tuple[float, ...]:
     return tuple(times)
 
 
+def as_times(times: Sequence[float], available: int, what: str = "log_confidence") -> tuple[float, ...]:
+    """Times as a tuple, one for each of the `available` checkpoints of an array."""
+    known = as_checkpoints(times)
+    if len(known) != available:
+        raise InputError(f"times names {len(known)} moments and {what} has {available} checkpoints: give one time for each.")
+    return known
+
+
 def as_max_set_size(size: int) -> int:
     """The largest set that may stop, I_th: an integer of at least one."""
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
@@ -111,10 +119,7 @@ def columns_of(checkpoints: Sequence[float], available: int, times: Sequence[flo
                 "give as many, or pass times= to have a longer array cut to the rule's checkpoints."
             )
         return list(range(available))
-    known = as_checkpoints(times)
-    if len(known) != available:
-        raise InputError(f"times names {len(known)} moments and {what} has {available} checkpoints: give one time for each.")
-    column_of = {time: column for column, time in enumerate(known)}
+    column_of = {time: column for column, time in enumerate(as_times(times, available, what))}
     missing = [time for time in checkpoints if time not in column_of]
     if missing:
         raise InputError(f"times lacks the rule's checkpoint {missing[0]}: {what} must hold every checkpoint of the rule.")

@@ -25,8 +25,21 @@ from .rule_files import KeptInFiles
 GRID = tuple(i / 100 for i in range(1, 100))
 
 
+class ConfidenceRule(Uncalibrated):
+    """What both rules share: they read the members' average confidence, and nothing of them is tuned."""
+
+    tuned: ClassVar[None] = None
+
+    def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
+        return Evidence(MODEL_AVERAGE.pool(log_confidence))
+
+    def examples_needed(self, K: int = 1) -> int:
+        """One example is enough to have a threshold; no number of them makes it a guarantee."""
+        return 1
+
+
 @dataclass(frozen=True, eq=False)
-class DCSNN(Uncalibrated, KeptInFiles):
+class DCSNN(ConfidenceRule, KeptInFiles):
     """Stop when the top confidence reaches p_th: the smallest of the grid whose calibration accuracy is at least the target.
 
     If none is, the smallest p_th of greatest calibration accuracy. Ensembles average their confidences. It answers its top
@@ -36,7 +49,6 @@ class DCSNN(Uncalibrated, KeptInFiles):
     target: Target
     checkpoints: Sequence[float]
     max_set_size: int
-    tuned: ClassVar[None] = None
     grid: Sequence[float] = GRID
 
     def __post_init__(self) -> None:
@@ -45,9 +57,6 @@ class DCSNN(Uncalibrated, KeptInFiles):
         if not grid or not all(0 < value <= 1 for value in grid) or list(grid) != sorted(set(grid)):
             raise InputError("grid must hold increasing confidences between 0 and 1, for example (0.5, 0.6, 0.7, 0.8, 0.9).")
         object.__setattr__(self, "grid", grid)
-
-    def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
-        return Evidence(MODEL_AVERAGE.pool(log_confidence))
 
     def fit(self, evidence: Evidence, labels: Integers, classes: int) -> Policy:
         confidence = evidence.values
@@ -68,13 +77,9 @@ class DCSNN(Uncalibrated, KeptInFiles):
     def promise(self) -> str:
         return "no guarantee: the confidence threshold met the target accuracy on the calibration data, or came as near as it could."
 
-    def examples_needed(self, K: int = 1) -> int:
-        """One example is enough to choose a threshold; no number of them makes it a guarantee."""
-        return 1
-
 
 @dataclass(frozen=True, eq=False)
-class SEENN(Uncalibrated, KeptInFiles):
+class SEENN(ConfidenceRule, KeptInFiles):
     """SEENN-I: stop when the top confidence reaches a threshold that the user fixed for a time budget; answer the top classes.
 
     Calibration data only say how many members and classes there are. There is no guarantee.
@@ -83,22 +88,14 @@ class SEENN(Uncalibrated, KeptInFiles):
     threshold: float
     checkpoints: Sequence[float]
     max_set_size: int
-    tuned: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         validate(self)
         if isinstance(self.threshold, bool) or not isinstance(self.threshold, (int, float)) or not 0 < self.threshold <= 1:
             raise InputError(f"threshold is {self.threshold!r}: give the confidence at which to stop, between 0 and 1.")
 
-    def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
-        return Evidence(MODEL_AVERAGE.pool(log_confidence))
-
     def fit(self, evidence: Evidence, labels: Integers, classes: int) -> Policy:
         return ConfidenceThreshold(math.log(self.threshold), self.max_set_size)
 
     def promise(self) -> str:
         return "no guarantee: the confidence threshold was fixed by hand."
-
-    def examples_needed(self, K: int = 1) -> int:
-        """One example, to know how many members and classes there are."""
-        return 1

@@ -184,18 +184,16 @@ def evaluate(decisions: Decisions, labels_or_scores: ArrayLike | Scores, confide
             set_size=Estimate.of_mean(decisions.set_size[rows], confidence),
         )
 
-    def groups(values: Integers, keys: Iterable[float]) -> tuple[Group, ...]:
-        present = np.unique(values)
-        names = list(keys)
-        return tuple(group(names[value], values == value) for value in present.tolist())
+    def groups(values: Integers, keys: Sequence[float]) -> tuple[Group, ...]:
+        return tuple(group(keys[value], values == value) for value in np.unique(values).tolist())
 
-    latency = Estimate.of_mean(times, confidence)
+    together = group(0, np.ones(n, dtype=bool))
     return Evaluation(
         n=n,
-        coverage=Estimate.of_share(int(hits.sum()), n, confidence),
-        latency=latency,
-        normalized_latency=latency.over(horizon),
-        set_size=Estimate.of_mean(decisions.set_size, confidence),
+        coverage=together.coverage,
+        latency=Estimate.of_mean(times, confidence),
+        normalized_latency=together.normalized_latency,
+        set_size=together.set_size,
         by_stop_time=groups(decisions.stop_index, decisions.checkpoints),
         by_class=groups(truth, range(classes)),
     )

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, InputError, Integers
 
-from .checks import as_checkpoints, as_labels, as_log_confidence, columns_of
+from .checks import as_labels, as_log_confidence, as_times, columns_of
 from .score_files import Scores
 from .tuned_rows import TunedRows, mark_rows
 
@@ -40,11 +40,7 @@ class Examples:
             source = given.engine, given.ensemble_digest, given.ids
             return cls(given.log_confidence, given.labels, given.times, given.classes, *source)
         array = as_log_confidence(given)
-        known = None if times is None else as_checkpoints(times)
-        if known is not None and len(known) != array.shape[1]:
-            raise InputError(
-                f"times names {len(known)} moments and log_confidence has {array.shape[1]} checkpoints: give one time for each."
-            )
+        known = None if times is None else as_times(times, array.shape[1])
         return cls(array, None if labels is None else as_labels(labels, len(array), array.shape[3]), known)
 
     @property

@@ -11,28 +11,23 @@ A risk gives the rule an `Evidence`: its values are log ρ of every class, its l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from agreestop.common import Floats, InputError, Integers, as_floats
+from agreestop.common import Floats, InputError, Integers
 
 from .checks import as_checkpoints
 from .evidence import Evidence, Index, at_checkpoint
-from .examples import Examples, ScoresLike
 from .pooling import MODEL_AVERAGE, MergeConfidence
 from .rule_files import KeptInFiles
-from .scores import fit_temperatures, pooling_of
-from .tuned_rows import TunedRows, cut_fitted
+from .scores import Fitted, ShapedOverTime, Tunable, fit_temperatures, pooling_of
+from .tuned_rows import TunedRows
 
 
-class Risk(Protocol):
+class Risk(Tunable, Protocol):
     """Anything that turns the log-confidences of one checkpoint into an order of the classes and a risk."""
-
-    @property
-    def tuned(self) -> TunedRows | None: ...
 
     def check_size(self, max_set_size: int) -> None:
         """Refuse another I than the risk was learned for."""
@@ -40,10 +35,6 @@ class Risk(Protocol):
 
     def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
         """log ρ (b, C) and log e (b,) from log-confidences (b, K, C) at one checkpoint, or at one checkpoint for each input."""
-        ...
-
-    def cut(self, checkpoints: tuple[float, ...]) -> Risk:
-        """The risk restricted to a rule's checkpoints."""
         ...
 
 
@@ -75,7 +66,7 @@ class Tails:
 
 
 @dataclass(frozen=True, eq=False)
-class TopMass(KeptInFiles):
+class TopMass(Fitted, KeptInFiles):
     """The posterior mass of all but the I most probable classes; `TopMass.fit` gives the posterior a temperature per checkpoint."""
 
     pooling: MergeConfidence = MODEL_AVERAGE
@@ -83,21 +74,10 @@ class TopMass(KeptInFiles):
     times: tuple[float, ...] | None = None
     tuned: TunedRows | None = None
 
+    _learn = staticmethod(fit_temperatures)
+
     def __post_init__(self) -> None:
         pooling_of(self.pooling)
-
-    @classmethod
-    def fit(
-        cls,
-        scores_or_log_confidence: ScoresLike,
-        labels: ArrayLike | None = None,
-        pooling: MergeConfidence | None = None,
-        times: Sequence[float] | None = None,
-    ) -> TopMass:
-        """Fit τ_t by log-loss on tuning scores, or on log-confidences (n, M, K, C) with labels (n,), as `Temperature.fit` does."""
-        data = Examples.of(scores_or_log_confidence, labels, times)
-        merge = pooling_of(pooling)
-        return cls(merge, fit_temperatures(data, merge), data.times, data.as_tuned())
 
     def check_size(self, max_set_size: int) -> None:
         """Any I will do."""
@@ -110,28 +90,21 @@ class TopMass(KeptInFiles):
         tails = self.tails(index, log_confidence)
         return tails.evidence(tails.outside(max_set_size))
 
-    def cut(self, checkpoints: tuple[float, ...]) -> TopMass:
-        return self if self.temperatures is None else cut_fitted(self, checkpoints)
+    def cut(self, checkpoints: tuple[float, ...]) -> Self:
+        return self if self.temperatures is None else super().cut(checkpoints)
 
 
-@dataclass(frozen=True, eq=False)
-class ShapedRisk(KeptInFiles):
+class ShapedRisk(ShapedOverTime[Risk], KeptInFiles):
     """A risk whose threshold is shaped over time: stop when e_t < λ · exp(offset_t), keep classes with ρ_t ≥ λ · exp(offset_t).
 
     `ShapedRisk.per_time(base, times)` tolerates a risk in proportion to the time waited, e_t < λ·(t/T)^power; `tune` finds freer shapes.
     `rows` are the tuning rows the offsets were fitted on, where the base risk does not know them already.
     """
 
-    base: Risk
-    offsets: Floats = field(metadata={"per_checkpoint": True})
-    times: tuple[float, ...] | None = None
-    rows: TunedRows | None = None
-
     def __post_init__(self) -> None:
-        offsets = as_floats(self.offsets, "offsets")
-        if not (offsets < np.inf).all():
+        super().__post_init__()
+        if not (self.offsets < np.inf).all():
             raise InputError("offsets holds nan or inf: give numbers, or -inf for a checkpoint at which nothing stops.")
-        object.__setattr__(self, "offsets", offsets)
 
     @classmethod
     def per_time(cls, base: Risk, times: Sequence[float], power: float = 1.0) -> ShapedRisk:
@@ -139,15 +112,8 @@ class ShapedRisk(KeptInFiles):
         known = as_checkpoints(times)
         return cls(base, power * np.log(np.array(known) / known[-1]), known)
 
-    @property
-    def tuned(self) -> TunedRows | None:
-        return self.base.tuned if self.rows is None else self.rows.also(self.base.tuned)
-
     def check_size(self, max_set_size: int) -> None:
         self.base.check_size(max_set_size)
 
     def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
         return self.base.evidence(index, log_confidence, max_set_size).minus(self.offsets[index])
-
-    def cut(self, checkpoints: tuple[float, ...]) -> ShapedRisk:
-        return replace(cut_fitted(self, checkpoints), base=self.base.cut(checkpoints))

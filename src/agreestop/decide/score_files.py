@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Arrays, Booleans, InputError, Integers, atomic_writer, read_list, read_npz, read_text
 
-from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, columns_of
+from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_times, columns_of
 from .confidence import log_confidence
 
 
@@ -43,13 +43,8 @@ class Scores:
 
     def __post_init__(self) -> None:
         array = as_log_confidence(self.log_confidence)
-        times = as_checkpoints(self.times)
-        if len(times) != array.shape[1]:
-            raise InputError(
-                f"times names {len(times)} moments and log_confidence has {array.shape[1]} checkpoints: give one time for each."
-            )
         object.__setattr__(self, "log_confidence", array)
-        object.__setattr__(self, "times", times)
+        object.__setattr__(self, "times", as_times(self.times, array.shape[1]))
         _check(self, len(array), array.shape[3], "log_confidence")
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,18 +29,24 @@ from .rule_files import KeptInFiles
 from .tuned_rows import TunedRows, cut_fitted
 
 
-class Score(Protocol):
-    """Anything that turns the log-confidences of one checkpoint into a score for each class."""
+class Tunable(Protocol):
+    """What scores and risks have in common."""
 
     @property
-    def tuned(self) -> TunedRows | None: ...
+    def tuned(self) -> TunedRows | None:
+        """The tuning rows that were used to fit it, if there were any."""
+        ...
+
+    def cut(self, checkpoints: tuple[float, ...]) -> Self:
+        """The same score or risk, restricted to a rule's checkpoints."""
+        ...
+
+
+class Score(Tunable, Protocol):
+    """Anything that turns the log-confidences of one checkpoint into a score for each class."""
 
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         """Scores (b, C) at checkpoint `index` from log-confidences (b, K, C)."""
-        ...
-
-    def cut(self, checkpoints: tuple[float, ...]) -> Score:
-        """The score restricted to a rule's checkpoints."""
         ...
 
 
@@ -86,14 +92,8 @@ def _fit_temperature(pooled: Floats, data: Examples) -> float:
     return float(np.exp((low + high) / 2))
 
 
-@dataclass(frozen=True, eq=False)
-class Temperature(KeptInFiles):
-    """Log-loss at a temperature per checkpoint: the recommended score for stop-aware calibration."""
-
-    pooling: MergeConfidence
-    temperatures: Floats = field(metadata={"per_checkpoint": True})
-    times: tuple[float, ...] | None = None
-    tuned: TunedRows | None = None
+class Fitted:
+    """How scores and risks with fitted numbers for each checkpoint are made, and cut to a rule's checkpoints."""
 
     @classmethod
     def fit(
@@ -102,24 +102,41 @@ class Temperature(KeptInFiles):
         labels: ArrayLike | None = None,
         pooling: MergeConfidence | None = None,
         times: Sequence[float] | None = None,
-    ) -> Temperature:
-        """Fit τ_t on tuning scores, or on log-confidences (n, M, K, C) with labels (n,); with `times` rules may use some of them."""
+    ) -> Self:
+        """Fit on tuning scores, or on log-confidences (n, M, K, C) with labels (n,); with `times` rules may use some of them."""
         data = Examples.of(scores_or_log_confidence, labels, times)
         merge = pooling_of(pooling)
-        return cls(merge, fit_temperatures(data, merge), data.times, data.as_tuned())
+        return cls(merge, cls._learn(data, merge), data.times, data.as_tuned())  # type: ignore[call-arg]
+
+    @staticmethod
+    def _learn(data: Examples, pooling: MergeConfidence) -> Floats:
+        """The fitted numbers, (M, ...)."""
+        raise NotImplementedError
+
+    def cut(self, checkpoints: tuple[float, ...]) -> Self:
+        return cut_fitted(self, checkpoints)
+
+
+@dataclass(frozen=True, eq=False)
+class Temperature(Fitted, KeptInFiles):
+    """Log-loss at a temperature per checkpoint: the recommended score for stop-aware calibration."""
+
+    pooling: MergeConfidence
+    temperatures: Floats = field(metadata={"per_checkpoint": True})
+    times: tuple[float, ...] | None = None
+    tuned: TunedRows | None = None
+
+    _learn = staticmethod(fit_temperatures)
 
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         return np.negative(log_softmax(self.temperatures[index] * self.pooling.pool(log_confidence)))
-
-    def cut(self, checkpoints: tuple[float, ...]) -> Temperature:
-        return cut_fitted(self, checkpoints)
 
 
 QUANTILES = 64
 
 
 @dataclass(frozen=True, eq=False)
-class TuningRanks(KeptInFiles):
+class TuningRanks(Fitted, KeptInFiles):
     """The rank of a class's loss among the true labels' losses of the tuning split, at the same checkpoint.
 
     The distribution is kept as quantiles; between them ranks are interpolated, beyond them the loss itself goes on, so
@@ -131,29 +148,16 @@ class TuningRanks(KeptInFiles):
     times: tuple[float, ...] | None = None
     tuned: TunedRows | None = None
 
-    @classmethod
-    def fit(
-        cls,
-        scores_or_log_confidence: ScoresLike,
-        labels: ArrayLike | None = None,
-        pooling: MergeConfidence | None = None,
-        times: Sequence[float] | None = None,
-    ) -> TuningRanks:
-        """Learn the distribution of the true label's loss at each checkpoint of tuning scores, or of arrays (n, M, K, C) and (n,)."""
-        data = Examples.of(scores_or_log_confidence, labels, times)
-        merge = pooling_of(pooling)
-        own = [-data.of_label(merge.pool(data.at(index))) for index in range(data.checkpoints)]
-        levels = np.linspace(0, 1, QUANTILES)
-        return cls(merge, np.quantile(np.array(own), levels, axis=1).T.copy(), data.times, data.as_tuned())
+    @staticmethod
+    def _learn(data: Examples, pooling: MergeConfidence) -> Floats:
+        own = [-data.of_label(pooling.pool(data.at(index))) for index in range(data.checkpoints)]
+        return np.quantile(np.array(own), np.linspace(0, 1, QUANTILES), axis=1).T.copy()
 
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         loss = np.negative(self.pooling.pool(log_confidence))
         grid = self.quantiles[index]
         inside = np.interp(loss, grid, np.linspace(0, 1, QUANTILES))
         return np.asarray(inside + np.maximum(loss - grid[-1], 0) + np.minimum(loss - grid[0], 0))
-
-    def cut(self, checkpoints: tuple[float, ...]) -> TuningRanks:
-        return cut_fitted(self, checkpoints)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,14 +183,17 @@ class Spread(KeptInFiles):
         return replace(self, base=self.base.cut(checkpoints))
 
 
-@dataclass(frozen=True, eq=False)
-class Shaped(KeptInFiles):
-    """A score less an offset per checkpoint: a threshold shaped over time, S_t ≤ λ + offset_t. `tune` finds offsets.
+Base = TypeVar("Base", bound=Tunable)
 
-    `rows` are the tuning rows the offsets were fitted on, where the base score does not know them already.
+
+@dataclass(frozen=True, eq=False)
+class ShapedOverTime(Generic[Base]):
+    """A score or risk with an offset per checkpoint.
+
+    `rows` are the tuning rows the offsets were fitted on, where the base does not know them already.
     """
 
-    base: Score
+    base: Base
     offsets: Floats = field(metadata={"per_checkpoint": True})
     times: tuple[float, ...] | None = None
     rows: TunedRows | None = None
@@ -198,8 +205,15 @@ class Shaped(KeptInFiles):
     def tuned(self) -> TunedRows | None:
         return self.base.tuned if self.rows is None else self.rows.also(self.base.tuned)
 
+    def cut(self, checkpoints: tuple[float, ...]) -> Self:
+        return replace(cut_fitted(self, checkpoints), base=self.base.cut(checkpoints))
+
+
+class Shaped(ShapedOverTime[Score], KeptInFiles):
+    """A score less an offset per checkpoint: a threshold shaped over time, S_t ≤ λ + offset_t. `tune` finds offsets.
+
+    `rows` are the tuning rows the offsets were fitted on, where the base score does not know them already.
+    """
+
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         return np.asarray(self.base.losses(index, log_confidence) - self.offsets[index])
-
-    def cut(self, checkpoints: tuple[float, ...]) -> Shaped:
-        return replace(cut_fitted(self, checkpoints), base=self.base.cut(checkpoints))

@@ -10,6 +10,7 @@ Calibration and test data take no part, so the guarantee of the rule is untouche
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -56,14 +57,7 @@ class Tuned:
 
 
 Fit = Callable[[Examples], Score | Risk]
-
-
-@dataclass(frozen=True, eq=False)
-class _Candidate:
-    """A named way to make a score (for SpikeCP) or a risk (for AgreeStop) from tuning data."""
-
-    name: str
-    fit: Fit
+"""A way to make a score (for SpikeCP) or a risk (for AgreeStop) from tuning data."""
 
 
 def _fixed(chosen: Score | Risk) -> Fit:
@@ -74,22 +68,23 @@ def _spread(beta: float) -> Fit:
     return lambda data: Spread(Temperature.fit(data), beta)
 
 
-def _candidates(rule: SpikeCP | AgreeStop, exponents: Sequence[float], members: int) -> Iterator[_Candidate]:
+def _candidates(rule: SpikeCP | AgreeStop, exponents: Sequence[float], members: int) -> Iterator[tuple[str, Fit]]:
+    """All that is tried, each with its name."""
     for r in exponents if members > 1 else (1.0,):
         pooling = MergeConfidence(r)
         if isinstance(rule, AgreeStop):
-            yield _Candidate(f"top mass, r={r:g}", _fixed(TopMass(pooling)))
-            yield _Candidate(f"top mass with temperatures, r={r:g}", partial(TopMass.fit, pooling=pooling))
+            yield f"top mass, r={r:g}", _fixed(TopMass(pooling))
+            yield f"top mass with temperatures, r={r:g}", partial(TopMass.fit, pooling=pooling)
         else:
-            yield _Candidate(f"log-loss, r={r:g}", _fixed(LogLoss(pooling)))
-            yield _Candidate(f"temperatures, r={r:g}", partial(Temperature.fit, pooling=pooling))
-            yield _Candidate(f"tuning ranks, r={r:g}", partial(TuningRanks.fit, pooling=pooling))
+            yield f"log-loss, r={r:g}", _fixed(LogLoss(pooling))
+            yield f"temperatures, r={r:g}", partial(Temperature.fit, pooling=pooling)
+            yield f"tuning ranks, r={r:g}", partial(TuningRanks.fit, pooling=pooling)
     if isinstance(rule, AgreeStop):
         if find_spec("sklearn"):
-            yield _Candidate("learned risk, r=1", partial(LearnedRisk.fit, max_set_size=rule.max_set_size))
+            yield "learned risk, r=1", partial(LearnedRisk.fit, max_set_size=rule.max_set_size)
     elif members > 1:
         for beta in (0.5, 1.0):
-            yield _Candidate(f"temperatures, r=1, spread {beta:g}", _spread(beta))
+            yield f"temperatures, r=1, spread {beta:g}", _spread(beta)
 
 
 def _with(rule: SpikeCP | AgreeStop, chosen: Score | Risk) -> SpikeCP | AgreeStop:
@@ -133,29 +128,24 @@ def tune(
         report(what, done / total)
         done += 1
 
-    trials: list[Trial] = []
+    fits: list[Fit] = []
     evidences: list[Evidence] = []
-    tried: list[_Candidate] = []
-    for candidate in candidates:
-        count(candidate.name)
-        try:
-            evidence = bench.crossfit(candidate.fit)
-        except NothingToLearn:
-            continue
-        tried.append(candidate)
-        evidences.append(evidence)
-        trials.append(Trial(candidate.name, *bench.figures(evidences[-1])))
+    trials: list[Trial] = []
+    for name, fit in candidates:
+        count(name)
+        with suppress(NothingToLearn):
+            evidences.append(bench.crossfit(fit))
+            fits.append(fit)
+            trials.append(Trial(name, *bench.figures(evidences[-1])))
     ranking = np.argsort([trial.latency for trial in trials], kind="stable").tolist()
-    best = ranking[0]
-    shapes: list[tuple[int, _Shape]] = []
-    for index in ranking[:finalists]:
-        shapes.append((index, bench.best_power(evidences[index], trials[index], partial(count, trials[index].name))))
-    if shapes:
-        best, start = min(shapes, key=lambda shape: shape[1].trial.latency)
-        shape = bench.search(evidences[best], start, lambda: count("shape over time"))
-        trials += [other.trial for index, other in shapes if index != best] + [shape.trial]
-    chosen = tried[best].fit(data)
-    if shapes:
+    best, shape = ranking[0], None
+    if finalists:
+        shapes = {one: bench.best_power(evidences[one], trials[one], partial(count, trials[one].name)) for one in ranking[:finalists]}
+        best = min(shapes, key=lambda one: shapes[one].trial.latency)
+        shape = bench.search(evidences[best], shapes.pop(best), lambda: count("shape over time"))
+        trials += [other.trial for other in shapes.values()] + [shape.trial]
+    chosen = fits[best](data)
+    if shape is not None:
         rows = None if chosen.tuned is not None else data.as_tuned()
         offsets, known = bench.offsets(shape.heights), tuple(base.checkpoints)
         if isinstance(base, AgreeStop):
