@@ -21,10 +21,10 @@ import agreestop
 from agreestop.common.arrays import Floats, Integers
 from agreestop.common.errors import InputError
 from agreestop.decide.build import AnyRule
+from agreestop.decide.calibrated import shortage
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.confidence_rules import DCSNN, SEENN
 from agreestop.decide.evidence import Evidence
-from agreestop.decide.rule import shortage
 from agreestop.decide.score_files import Spikes
 from agreestop.decide.splits import split_figures
 from agreestop.decide.tuned_rows import join_marks, mark_cells

@@ -21,12 +21,11 @@ import numpy as np
 
 from agreestop.common import Floats, InputError, Integers
 
-from .calibrated import Uncalibrated
+from .calibrated import Uncalibrated, coverage_promise, groups_of, validate
 from .evidence import Evidence, Index
 from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
 from .policies import Policy, RiskThreshold
 from .risks import Risk, TopMass
-from .rule import coverage_promise, groups_of, validate
 from .rule_files import KeptInFiles
 from .tuned_rows import TunedRows
 

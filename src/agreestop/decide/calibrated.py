@@ -1,29 +1,115 @@
-"""A calibrated rule: decide for batches, for streams, and for engines that run an ensemble checkpoint by checkpoint."""
+"""Rules before and after calibration.
+
+A `Rule` is settings: what it reads off an input, how labelled evidence becomes a policy, and what then holds. A `CalibratedRule` decides
+for batches, for streams, and for engines that run an ensemble checkpoint by checkpoint.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from os import PathLike
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, InputError, Integers
 
-from .checks import CalibrationWarning, as_log_confidence
+from .checks import CalibrationWarning, as_checkpoints, as_log_confidence, as_max_set_size
 from .decisions import Decision, Decisions
 from .evidence import Evidence, Index
-from .examples import Examples, ScoresLike
+from .levels import as_delta, as_target, in_words
 from .policies import Policy, State, Verdict, run_checkpoints
-from .rule import Rule, shortage
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
-from .tuned_rows import join_marks, mark_rows
+from .score_files import Examples, ScoresLike
+from .tuned_rows import TunedRows, join_marks, mark_rows
 
 BLOCK_NUMBERS = 1 << 17  # log-confidences that are judged together: a block stays in the cache
+
+
+class Rule(Protocol):
+    """A rule before calibration. `evidence` is fixed before any calibration data are seen."""
+
+    @property
+    def checkpoints(self) -> Sequence[float]: ...
+
+    @property
+    def max_set_size(self) -> int: ...
+
+    @property
+    def tuned(self) -> TunedRows | None: ...
+
+    def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
+        """What the rule reads off log-confidences (b, K, C) at one checkpoint, or at one checkpoint for each input."""
+        ...
+
+    def fit(self, evidence: Evidence, labels: Integers, classes: int) -> Policy:
+        """The policy learned from calibration evidence of all checkpoints, (n, M, ...), with labels (n,)."""
+        ...
+
+    def promise(self) -> str:
+        """What holds after calibration, in words."""
+        ...
+
+    def examples_needed(self, K: int = 1) -> int:
+        """The least n with which K members could ever exclude a label or stop early."""
+        ...
+
+
+def groups_of(labels: Integers, classes: int, class_conditional: bool) -> list[Integers]:
+    """The rows that share a quantile: all, or one group for each class."""
+    if not class_conditional:
+        return [np.arange(len(labels))]
+    return [np.flatnonzero(labels == label) for label in range(classes)]
+
+
+def coverage_promise(target: Fraction, class_conditional: bool, delta: Fraction | None) -> str:
+    """The coverage guarantee in words."""
+    whom = "for each true class, " if class_conditional else ""
+    if delta is None:
+        return (
+            f"{whom}the answer holds the true class with probability at least {in_words(target)}, over the draw of the calibration "
+            "examples and of a new example exchangeable with them."
+        )
+    return (
+        f"{whom}with probability at least {in_words(1 - delta)} over the draw of the calibration examples, the answer holds the true class "
+        f"of a new example with probability at least {in_words(target)}; calibration and new examples must be i.i.d."
+    )
+
+
+def shortage(rule: Rule, labels: Integers, members: int, classes: int) -> str:
+    """One sentence if the rule can never exclude a label with these calibration examples, else an empty string."""
+    needed = rule.examples_needed(members)
+    if not getattr(rule, "class_conditional", False):
+        if len(labels) >= needed:
+            return ""
+        return (
+            f"With {len(labels)} calibration examples this rule can never exclude a label, so its sets stay full and nothing stops early: "
+            f"it needs at least {needed}."
+        )
+    counts = np.bincount(labels, minlength=classes)
+    rare = np.flatnonzero(counts < needed)
+    if not len(rare):
+        return ""
+    names = ", ".join(f"class {label} has {counts[label]}" for label in rare[:5]) + (", …" if len(rare) > 5 else "")
+    return (
+        f"Class-conditional calibration needs at least {needed} examples of each class, but {names}: "
+        "the rule can never exclude a label by what it knows of such a class."
+    )
+
+
+def validate(rule: Any) -> None:
+    """Check the settings that all rules share, and bring them to one form."""
+    object.__setattr__(rule, "checkpoints", as_checkpoints(rule.checkpoints))
+    object.__setattr__(rule, "max_set_size", as_max_set_size(rule.max_set_size))
+    if hasattr(rule, "target"):
+        object.__setattr__(rule, "target", as_target(rule.target))
+    if hasattr(rule, "delta"):
+        object.__setattr__(rule, "delta", as_delta(rule.delta))
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,8 +274,20 @@ def gather_evidence(rule: Rule, array: NDArray[Any], columns: list[int]) -> Evid
     )
 
 
+def _refused(verb: str) -> Callable[..., NoReturn]:
+    """A method that only a calibrated rule has."""
+
+    def refuse(rule: Uncalibrated, *arguments: object, **options: object) -> NoReturn:
+        kind = type(rule).__name__
+        raise InputError(f"this {kind} is not calibrated yet: call calibrate(log_confidence, labels), then {verb} what it returns.")
+
+    return refuse
+
+
 class Uncalibrated:
     """The verbs of every rule before calibration; rules build on it and change nothing of it."""
+
+    decide, save, stream = _refused("decide on"), _refused("save"), _refused("stream from")
 
     def calibrate(
         self, scores_or_log_confidence: ScoresLike, labels: ArrayLike | None = None, times: Sequence[float] | None = None
@@ -200,46 +298,16 @@ class Uncalibrated:
         for the rule ever to exclude a label. The rule keeps the names of the engine, the ensemble and the classes, where a `Scores`
         has them.
         """
-        return _calibrate(cast(Rule, self), Examples.of(scores_or_log_confidence, labels, times))
-
-    def decide(self, *scores: object, **options: object) -> NoReturn:
-        """Refused: only a calibrated rule decides."""
-        self._refuse("decide on")
-
-    def save(self, path: str | PathLike[str]) -> NoReturn:
-        """Refused: only a calibrated rule can be kept in a file."""
-        self._refuse("save")
-
-    def stream(self, number: int | None = None) -> NoReturn:
-        """Refused: only a calibrated rule decides."""
-        self._refuse("stream from")
-
-    def _refuse(self, verb: str) -> NoReturn:
-        raise InputError(
-            f"this {type(self).__name__} is not calibrated yet: call calibrate(log_confidence, labels), then {verb} what it returns."
-        )
-
-
-def _calibrate(rule: Rule, data: Examples) -> CalibratedRule:
-    n, _, members, classes = data.log_confidence.shape
-    labels, columns = data.truth, data.columns(rule.checkpoints)
-    data.refuse_tuned(rule.tuned, columns, "calibration")
-    evidence = gather_evidence(rule, data.log_confidence, columns)
-    if sentence := shortage(rule, labels, members, classes):
-        warnings.warn(sentence, CalibrationWarning, stacklevel=3)
-    return CalibratedRule(
-        rule=rule,
-        policy=rule.fit(evidence, labels, classes),
-        n=n,
-        members=members,
-        classes=classes,
-        guarantee=rule.promise(),
-        shortage=sentence,
-        fingerprint=_fingerprint(data, columns),
-        engine=data.engine,
-        ensemble_digest=data.ensemble_digest,
-        class_names=data.class_names,
-    )
+        rule, data = cast(Rule, self), Examples.of(scores_or_log_confidence, labels, times)
+        n, _, members, classes = data.log_confidence.shape
+        truth, columns = data.truth, data.columns(rule.checkpoints)
+        data.refuse_tuned(rule.tuned, columns, "calibration")
+        evidence = gather_evidence(rule, data.log_confidence, columns)
+        if sentence := shortage(rule, truth, members, classes):
+            warnings.warn(sentence, CalibrationWarning, stacklevel=2)
+        policy, fingerprint = rule.fit(evidence, truth, classes), _fingerprint(data, columns)
+        source = data.engine, data.ensemble_digest, data.class_names
+        return CalibratedRule(rule, policy, n, members, classes, rule.promise(), sentence, fingerprint, *source)
 
 
 def _fingerprint(data: Examples, columns: list[int]) -> str:

@@ -14,12 +14,11 @@ import numpy as np
 
 from agreestop.common import Floats, InputError, Integers, as_floats
 
-from .calibrated import Uncalibrated
+from .calibrated import Uncalibrated, validate
 from .evidence import Evidence, Index
 from .levels import Target, as_target
 from .policies import ConfidenceThreshold, Policy
 from .pooling import MODEL_AVERAGE
-from .rule import validate
 from .rule_files import KeptInFiles
 
 GRID = tuple(i / 100 for i in range(1, 100))

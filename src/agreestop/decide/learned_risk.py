@@ -17,10 +17,10 @@ from agreestop.common import Booleans, Floats, InputError
 
 from .checks import as_max_set_size
 from .evidence import Evidence, Index
-from .examples import Examples, ScoresLike
 from .pooling import MergeConfidence
 from .risks import Tails, TopMass
 from .rule_files import KeptInFiles
+from .score_files import Examples, ScoresLike
 from .tuned_rows import TunedRows, cut_fitted
 
 FEATURES = (

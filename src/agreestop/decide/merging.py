@@ -28,7 +28,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_floats, check_finite, with_axis
+from agreestop.common import Booleans, Floats, InputError, Integers, as_floats, check_finite, is_integer, with_axis
 
 from .confidence import as_exponent, generalized_mean
 
@@ -58,7 +58,7 @@ def p_values(calibration_scores: ArrayLike, scores: ArrayLike) -> Floats:
 def merging_factor(r: float, K: int, table: bool = False) -> float:
     """The constant a_{r,K}: the smallest one valid under any dependence, or with `table=True` the one printed in Table 1."""
     r = as_exponent(r)
-    if isinstance(K, bool) or not isinstance(K, (int, np.integer)) or K < 1:
+    if not is_integer(K) or K < 1:
         raise InputError(f"K is {K!r}: give the number of p-variables, an integer of at least 1.")
     return _factor(r, int(K), bool(table))
 

@@ -36,8 +36,6 @@ class State:
     def rows(self, rows: Booleans | Integers) -> State:
         """The state of some of the inputs, by a mask or by their positions."""
         count = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
-        if self.largest is None and self.uniforms is None:
-            return State(count)
         return State(count, None if self.largest is None else self.largest[rows], None if self.uniforms is None else self.uniforms[rows])
 
 

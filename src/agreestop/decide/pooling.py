@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import Floats, InputError
+from agreestop.common import Floats, InputError, as_count
 
 from .confidence import as_exponent, pool_logs
 from .merging import as_prefix_exponent, as_randomized_exponent, merging_factor, simple_factor
@@ -64,8 +64,7 @@ class MergePValues(KeptInFiles):
         object.__setattr__(self, "r", check(self.r))
         if self.table and self.form != "any":
             raise InputError(f"table=True goes only with form='any': form {self.form!r} has one constant.")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise InputError(f"seed is {self.seed!r}: give an integer of at least 0.")
+        object.__setattr__(self, "seed", as_count(self.seed, "seed", least=0))
 
     def least_factor(self, K: int) -> float:
         """The constant of K p-variables; for the randomised form, the smallest it can be."""

@@ -23,9 +23,9 @@ from numpy.typing import ArrayLike
 from agreestop.common import Floats, InputError, as_floats
 
 from .confidence import log_softmax
-from .examples import Examples, ScoresLike
 from .pooling import MODEL_AVERAGE, MergeConfidence
 from .rule_files import KeptInFiles
+from .score_files import Examples, ScoresLike
 from .tuned_rows import TunedRows, cut_fitted
 
 
@@ -188,10 +188,7 @@ Base = TypeVar("Base", bound=Tunable)
 
 @dataclass(frozen=True, eq=False)
 class ShapedOverTime(Generic[Base]):
-    """A score or risk with an offset per checkpoint.
-
-    `rows` are the tuning rows the offsets were fitted on, where the base does not know them already.
-    """
+    """A score or risk with an offset per checkpoint."""
 
     base: Base
     offsets: Floats = field(metadata={"per_checkpoint": True})

@@ -11,13 +11,12 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Booleans, Floats, InputError, Integers
 
-from .calibrated import gather_evidence
+from .calibrated import Rule, gather_evidence, shortage
 from .checks import CalibrationWarning
 from .decisions import Estimate
 from .evidence import Evidence
-from .examples import Examples, ScoresLike
 from .policies import run_policy
-from .rule import Rule, shortage
+from .score_files import Examples, ScoresLike
 
 
 @dataclass(frozen=True, eq=False)
