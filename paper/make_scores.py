@@ -190,7 +190,9 @@ def _train(
     if recipe.images is not None:
         return _train_images(recipe, ensemble, device, data.training, files, progress)
     config = RunConfig(name=name, network=recipe.network, ensembles=recipe.ensembles)
-    return train_ensemble(config, replace(ensemble, device=device), data, files, progress)
+    network = train_ensemble(config, replace(ensemble, device=device), data, files, progress).network
+    assert isinstance(network, SpikingNetwork)  # no recipe draws members for each input
+    return network
 
 
 def _train_images(

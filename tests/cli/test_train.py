@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="ensembles need PyTorch")
+torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import numpy as np
 
 import agreestop as ag
+from agreestop.ensembles.files import save_members
 from agreestop.events.data import EventData
 from agreestop.events.files import save_events
 from tests.cli.test_cli import call
@@ -54,7 +55,7 @@ def test_from_a_configuration_to_an_evaluation(tmp_path: Path, monkeypatch: pyte
 def test_members_run_no_further_than_their_decisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From inputs and members the decisions are those from scores; another engine is refused unless asked for."""
+    """Decisions from inputs and members equal those from scores and those of a live input; other engines and members are refused."""
     monkeypatch.chdir(tmp_path)
     Path("small.toml").write_text(SMALL)
     assert call(monkeypatch, capsys, "score", "small.toml").code == 0
@@ -72,6 +73,17 @@ def test_members_run_no_further_than_their_decisions(
         refused = call(monkeypatch, capsys, *words, "--engine", other)
         assert refused.code == 2 and f"calibrated on scores of the {made_by} engine" in refused.err
         assert call(monkeypatch, capsys, *words, "--engine", other, "--any-engine").code == 0
+    ensemble = ag.ensembles.load(deep / "members.safetensors")
+    assert ag.load_rule("rule").ensemble_digest == ensemble.digest == ag.load_scores(deep / "test.npz").ensemble_digest
+    inputs = ag.events.load("runs/small/test-inputs.npz")
+    session = ensemble.live(ag.load_rule("rule"))
+    (frames,) = inputs.rows([0]).to_dense()
+    decision = next(one for frame in frames if (one := session.push(frame=frame)) is not None)
+    assert from_inputs.out.splitlines()[1].startswith(f"0,{decision.time},")
+    others = (*words[:-1], Path("runs/small/variational/members.safetensors"))
+    refused = call(monkeypatch, capsys, *others)
+    assert refused.code == 2 and "--any-members" in refused.err
+    assert call(monkeypatch, capsys, *others, "--any-members").code == 0
 
 
 def test_a_wrong_key_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +168,7 @@ fresh = true
 def test_fresh_members_are_drawn_for_decisions_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A rule calibrated on fresh members takes the posterior, and refuses members drawn once."""
+    """A rule calibrated on fresh members needs the posterior, and refuses members that were drawn once."""
     monkeypatch.chdir(tmp_path)
     Path("fresh.toml").write_text(FRESH)
     assert call(monkeypatch, capsys, "score", "fresh.toml").code == 0
@@ -164,12 +176,14 @@ def test_fresh_members_are_drawn_for_decisions_too(
     assert call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", "--checkpoints", "40,80", "-o", "rule").code == 0
     assert ag.load_rule("rule").engine == "dense-fresh"
     words = ("decide", "rule", "runs/fresh/test-inputs.npz", "--members")
-    drawn = call(monkeypatch, capsys, *words, folder / "posterior.safetensors")
+    drawn = call(monkeypatch, capsys, *words, folder / "members.safetensors")
     assert drawn.code == 0 and "The dense-fresh engine" in drawn.err, drawn.err
     assert len(drawn.out.splitlines()) == 548
-    refused = call(monkeypatch, capsys, *words, folder / "members.safetensors")
+    posterior: Any = ag.ensembles.load(folder / "members.safetensors").network
+    save_members("once.safetensors", posterior.members(torch.Generator().manual_seed(0)))
+    refused = call(monkeypatch, capsys, *words, "once.safetensors")
     assert refused.code == 2 and "give the posterior, not members drawn from it" in refused.err
-    refused = call(monkeypatch, capsys, *words, folder / "posterior.safetensors", "--engine", "dense")
+    refused = call(monkeypatch, capsys, *words, folder / "members.safetensors", "--engine", "dense")
     assert refused.code == 2 and "a posterior runs on dense-fresh" in refused.err
 
 

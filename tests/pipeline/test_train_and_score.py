@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
+pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag
 from agreestop.common.progress import ProgressCallback, no_progress
@@ -19,11 +19,11 @@ from agreestop.decide.score_files import load_spikes
 from agreestop.engines.dense import FreshMembers
 from agreestop.engines.early_stopping import run_to_end
 from agreestop.engines.energy import running_energy
-from agreestop.ensembles.files import load_members, load_posterior, save_members
+from agreestop.ensembles import Ensemble
 from agreestop.events.data import EventData, EventSplits
 from agreestop.networks.architectures import QUICK
 from agreestop.networks.neurons import Neuron
-from agreestop.pipeline import score, train
+from agreestop.pipeline import score
 from agreestop.pipeline.config import DecideSettings, EnsembleSettings, NetworkSettings, RunConfig
 from agreestop.pipeline.data import check_classes
 from agreestop.pipeline.files import EnsembleFiles
@@ -101,16 +101,18 @@ def test_a_product_whose_run_was_killed_before_its_key_is_made_again(tmp_path: P
     files = EnsembleFiles(tmp_path)
     made = train_ensemble(config, first, DATA, files, no_progress)
 
-    def killed(path: Path, network: Any) -> None:
-        save_members(path, network)
+    save = Ensemble.save
+
+    def killed(ensemble: Ensemble, path: Path) -> None:
+        save(ensemble, path)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "save_members", killed)
+    monkeypatch.setattr(Ensemble, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         train_ensemble(config, second, DATA, files, no_progress)
     monkeypatch.undo()
     again = train_ensemble(config, first, DATA, files, no_progress)
-    assert all(torch.equal(value, again.state_dict()[name]) for name, value in made.state_dict().items())
+    assert again.digest == made.digest
 
 
 def test_fresh_members_are_drawn_for_every_input_and_follow_from_its_row(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ def test_fresh_members_are_drawn_for_every_input_and_follow_from_its_row(tmp_pat
     config = RunConfig(network=NetworkSettings(hidden=(8,)), ensembles=(ensemble,), decide=DecideSettings(n_calibration=10))
     files = EnsembleFiles(tmp_path)
     score_ensemble(config, ensemble, files)
-    posterior = load_posterior(files.posterior)
+    posterior: Any = ag.ensembles.load(files.members).network
     same = np.repeat(DATA.pool.inputs[:1], 6, axis=0)
     spikes = run_to_end(FreshMembers(posterior, (0, 1)), same)
     assert len(np.unique(spikes.reshape(6, -1), axis=0)) > 1
@@ -133,7 +135,7 @@ def test_every_architecture_runs_from_a_configuration(settings: NetworkSettings,
     ensemble = EnsembleSettings("deep", members=2, epochs=1)
     config = RunConfig(network=settings, ensembles=(ensemble,), decide=DecideSettings(n_calibration=10))
     score_ensemble(config, ensemble, EnsembleFiles(tmp_path))
-    members = load_members(EnsembleFiles(tmp_path).members)
+    members: Any = ag.ensembles.load(EnsembleFiles(tmp_path).members).network
     assert members.config == build_network(settings, DATA.training, 2)
     assert not members.config.real_input
 
@@ -171,4 +173,4 @@ def test_a_full_disk_gives_a_sentence_and_training_continues_from_the_last_epoch
     reported: list[str] = []
     after = train_ensemble(config, ensemble, DATA, files, lambda what, share: reported.append(what))
     assert sum("epoch" in what for what in reported) == 2  # the first epoch was kept
-    assert all(torch.equal(value, after.state_dict()[name]) for name, value in undisturbed.state_dict().items())
+    assert after.digest == undisturbed.digest

@@ -72,7 +72,7 @@ def progress_bar(title: str) -> Iterator[ProgressCallback]:
         yield _progress_in_lines(title, began)
         return
     words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
-    with Progress(BarColumn(bar_width=8), TextColumn("{task.fields[left]}"), words, console=err, transient=True, expand=True) as bar:
+    with Progress(BarColumn(bar_width=6), TextColumn("{task.fields[left]}"), words, console=err, transient=True, expand=True) as bar:
         task = bar.add_task(title, total=1.0, left="")
 
         def progress(what: str, share: float) -> None:

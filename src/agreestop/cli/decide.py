@@ -26,10 +26,7 @@ def decide(
     rule: Annotated[Path, typer.Argument(help="Rule file that `agreestop calibrate` wrote.")],
     scores: Annotated[Path, typer.Argument(help="Score file, or with --members a file of inputs; labels are not needed.")],
     members: Annotated[
-        Path | None,
-        typer.Option(
-            help="Members to run on inputs (members.safetensors of a run), or a posterior to draw them from (posterior.safetensors)."
-        ),
+        Path | None, typer.Option(help="Ensemble to run on inputs: what `agreestop train` or ensemble.save wrote (members.safetensors).")
     ] = None,
     engine: Annotated[str, typer.Option(help="With --members: dense, event-driven, fused, …; auto takes that of the rule.")] = "auto",
     any_engine: Annotated[bool, typer.Option("--any-engine", help="Allow another engine than the rule was calibrated with.")] = False,
@@ -48,7 +45,7 @@ def decide(
         data = load_scores(scores, calibrated.checkpoints)
         decisions, classes = calibrated.decide(data, any_engine=any_engine, any_members=any_members), data.classes
     else:
-        decisions, classes = _run_members(calibrated, members, scores, engine, any_engine)
+        decisions, classes = _run_members(calibrated, members, scores, engine, any_engine, any_members)
     names = classes or calibrated.class_names or tuple(str(label) for label in range(calibrated.classes))
     if output is None:
         typer.echo(_csv(decisions, names), nl=False)
@@ -64,19 +61,20 @@ def decide(
 
 
 def _run_members(
-    calibrated: CalibratedRule, members: Path, inputs: Path, engine: str, any_engine: bool
-) -> tuple[Decisions, tuple[str, ...]]:
+    calibrated: CalibratedRule, members: Path, inputs: Path, engine: str, any_engine: bool, any_members: bool
+) -> tuple[Decisions, tuple[str, ...] | None]:
     """Run the members on each input until its decision, and say which engine ran and how much it computed."""
     with needing_networks():
-        from agreestop.ensembles.loading import load
-    from agreestop.events.files import load_events
+        from agreestop.ensembles import load as load_ensemble
+    from agreestop.events.files import load as load_inputs
 
-    data = load_events(inputs)
+    data = load_inputs(inputs)
     wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
-    ensemble = load(members, engine=wanted)
-    run = ensemble.decide(calibrated, data.inputs, any_engine=any_engine)
-    share = float(run.computed.mean()) / data.steps
-    say(f"The {ensemble.engine.name} engine computed {share:.0%} of the {data.steps} steps, in {run.seconds:.2f} s.")
+    ensemble = load_ensemble(members, engine=wanted)
+    run = ensemble.decide(calibrated, data, any_engine=any_engine, any_members=any_members)
+    steps = calibrated.checkpoints[-1] if data.shape[1] == 1 else data.shape[1]
+    share = float(run.computed.mean()) / steps
+    say(f"The {ensemble.engine.name} engine computed {share:.0%} of the {steps} steps, in {run.seconds:.2f} s.")
     return run.decisions, data.classes
 
 

@@ -162,7 +162,7 @@ class Ensemble(ABC):
         with show_progress(progress, note) as report:
 
             def on_epoch(epoch: int, figures: Epoch) -> None:
-                what = f"epoch {epoch + 1} of {settings.total_epochs}: loss {figures.loss:.3f}, accuracy {figures.accuracy:.3f}"
+                what = f"epoch {epoch + 1} of {settings.total_epochs}: loss {figures.loss:.2f}, accuracy {figures.accuracy:.2f}"
                 report(what, (epoch + 1) / settings.total_epochs)
 
             history = train(model, inputs, labels, settings, checkpoint, on_epoch)

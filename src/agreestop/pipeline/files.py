@@ -1,7 +1,6 @@
 """The files of one ensemble in a run. Each product is made once and used again until the settings that it depends on change.
 
-    members.safetensors          the K members
-    posterior.safetensors        for a variational ensemble: the distribution that its members are drawn from
+    members.safetensors          the trained ensemble: its K members, and the posterior that they were drawn from
     training.safetensors         the state of training after its last whole epoch
     tuning.npz, pool.npz         read-out spikes at every step, as packed bits
     calibration.npz, test.npz    the pool, divided
@@ -30,7 +29,7 @@ class EnsembleFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.members = folder / "members.safetensors"
-        self.posterior = folder / "posterior.safetensors"
+        self.posterior = folder / "posterior.safetensors"  # only of version 0.1
         self.checkpoint = folder / "training.safetensors"
         self.tuning, self.pool = folder / "tuning.npz", folder / "pool.npz"
         self.calibration, self.test = folder / "calibration.npz", folder / "test.npz"

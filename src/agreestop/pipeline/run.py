@@ -11,7 +11,6 @@ from agreestop.decide.build import AnyRule
 from agreestop.decide.score_files import load_scores
 from agreestop.engines.early_stopping import TimeSaved, measure_saving
 from agreestop.engines.energy import running_energy
-from agreestop.ensembles.files import load_members
 from agreestop.events.data import EventData, EventSplits
 from agreestop.report.contents import Report, in_words, versions
 from agreestop.report.pictures import InputPictures
@@ -23,7 +22,7 @@ from .data import load_data
 from .files import EnsembleFiles, ensemble_files, is_current
 from .measure import measure_rules, save_records
 from .score import engine_for, load_operations, save_test_inputs, score_ensemble, scores_are_current
-from .train import train_ensemble, training_key
+from .train import load_ensemble, train_ensemble, training_key
 
 SIZES = (1, 2, 4, 6)
 TARGETS = (0.8, 0.85, 0.9, 0.92)
@@ -75,7 +74,9 @@ def run_config(config: RunConfig, folder: Path, command: str, progress: Progress
         section = describe_ensemble(name, pool, measurement.records, measurement.rules, measured, report, pictures, made_with)
         if not ensemble.fresh:
             report("time saved", 0.9)
-            section = replace(section, saved=_time_saved(config, files, measurement.rules[section.summary.headline.label], data.pool))
+            section = replace(
+                section, saved=_time_saved(config, ensemble, files, measurement.rules[section.summary.headline.label], data.pool)
+            )
         sections.append(section)
         records += measurement.records
     save_test_inputs(folder / "test-inputs.npz", data, decide.n_calibration)
@@ -117,10 +118,10 @@ def _score_costs(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleF
     yield 0.0 if current else SCORES
 
 
-def _time_saved(config: RunConfig, files: EnsembleFiles, rule: AnyRule, pool: EventData) -> TimeSaved:
+def _time_saved(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles, rule: AnyRule, pool: EventData) -> TimeSaved:
     """The time that early stopping saves on the test inputs of the first division of the pool."""
     calibrated = rule.calibrate(load_scores(files.calibration))
-    engine = engine_for(load_members(files.members), config.decide.engine, pool)
+    engine = engine_for(load_ensemble(ensemble, files).network, config.decide.engine, pool)
     return measure_saving(engine, calibrated, pool.rows(slice(config.decide.n_calibration, None)).inputs)
 
 

@@ -14,15 +14,16 @@ from agreestop.engines.choice import choose_engine
 from agreestop.engines.dense import FreshMembers
 from agreestop.engines.early_stopping import run_counted, run_to_end
 from agreestop.engines.protocol import Engine, Operations
-from agreestop.ensembles.files import load_members, load_posterior
+from agreestop.ensembles import Ensemble
+from agreestop.ensembles.files import Runnable
 from agreestop.events.container import input_ids
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.files import save_events
-from agreestop.networks.architectures import SpikingNetwork
+from agreestop.networks.posteriors import Posterior
 
 from .config import EnsembleSettings, RunConfig
 from .files import EnsembleFiles, is_current, mark, unmark
-from .train import training_key
+from .train import load_ensemble, training_key
 
 
 def scores_are_current(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> bool:
@@ -39,10 +40,10 @@ def score_ensemble(
     The pool is also written as two parts: its first `decide.n_calibration` rows for calibration, the others for the test.
     """
     if not scores_are_current(config, ensemble, files):
-        members, settings = load_members(files.members), _score_key(config, ensemble)
+        members, settings = load_ensemble(ensemble, files), _score_key(config, ensemble)
         for split, (path, part) in enumerate(((files.tuning, data.tuning), (files.pool, data.pool))):
             progress(f"scoring {part.name}", split / 2)
-            _score_part(members, config.decide.engine, ensemble, split, part, files, path)
+            _score_part(members, config.decide.engine, split, part, files, path)
             mark(path, settings)
         mark(files.energy, settings)
     pool = load_spikes(files.pool)  # it is in random order already
@@ -54,23 +55,22 @@ def _score_key(config: RunConfig, ensemble: EnsembleSettings) -> list[object]:
     return ["scores", *training_key(config, ensemble), config.decide.engine]
 
 
-def engine_for(members: SpikingNetwork, name: str, part: EventData) -> Engine:
+def engine_for(network: Runnable, name: str, part: EventData) -> Engine:
     """The engine of that name, or for "auto" the one that suits these inputs."""
-    return choose_engine(members, name, part.density)
+    return choose_engine(network, name, part.density)
 
 
-def _score_part(
-    members: SpikingNetwork, engine: str, ensemble: EnsembleSettings, split: int, part: EventData, files: EnsembleFiles, path: Path
-) -> None:
+def _score_part(members: Ensemble, engine: str, split: int, part: EventData, files: EnsembleFiles, path: Path) -> None:
     """Write the scores of one part, and for the pool its operations too."""
-    if ensemble.fresh:
-        chosen: Engine = FreshMembers(load_posterior(files.posterior), (ensemble.seed, split), ensemble.device)
+    network = members.network
+    if isinstance(network, Posterior):  # every split has draws of its own
+        chosen: Engine = FreshMembers(network, (members.seed, split), members.device)
     else:
-        chosen = engine_for(members, engine, part)
+        chosen = engine_for(network, engine, part)
     counted = run_counted(chosen, part.inputs, steps=part.held) if path == files.pool else None
     spikes = run_to_end(chosen, part.inputs, steps=part.held) if counted is None else counted.spikes
     unmark(path)
-    save_spikes(path, spikes, part.labels, part.classes, chosen.name, ids=input_ids(part.inputs))
+    save_spikes(path, spikes, part.labels, part.classes, chosen.name, members.digest, input_ids(part.inputs))
     if counted is not None:
         unmark(files.energy)
         with atomic_writer(files.energy) as stream:

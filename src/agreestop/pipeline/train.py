@@ -7,17 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from agreestop.common.files import make_folder
 from agreestop.common.progress import ProgressCallback
-from agreestop.ensembles.files import load_members, save_members, save_posterior
-from agreestop.ensembles.streams import StreamTraining
-from agreestop.ensembles.training import Epoch, TrainableMembers, train
+from agreestop.ensembles import DeepEnsemble, Ensemble, VariationalEnsemble, load
 from agreestop.events.data import EventData, EventSplits
-from agreestop.networks.architectures import QUICK, BuiltIn, Convolutional, FullyConnected, ResNet18, SpikingNetwork
+from agreestop.networks.architectures import QUICK, BuiltIn, Convolutional, FullyConnected, ResNet18
 from agreestop.networks.neurons import Neuron
-from agreestop.networks.posteriors import Posterior
 from agreestop.networks.surrogates import Surrogate
 
 from .config import EnsembleSettings, NetworkSettings, RunConfig
@@ -59,36 +55,41 @@ def training_notes(config: RunConfig, folder: Path) -> list[str]:
 
 def train_ensemble(
     config: RunConfig, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, progress: ProgressCallback
-) -> SpikingNetwork:
-    """Train the ensemble, or load the members that the same settings made before; a killed training continues from its last whole epoch."""
+) -> Ensemble:
+    """Train the ensemble, or load what the same settings made before; a killed training continues from its last whole epoch."""
     settings = training_key(config, ensemble)
     if is_current(files.members, settings):
-        return load_members(files.members)
+        return load_ensemble(ensemble, files)
     make_folder(files.folder)
     if not is_current(files.checkpoint, settings):
         files.checkpoint.unlink(missing_ok=True)
         mark(files.checkpoint, settings)
-    generator = torch.Generator().manual_seed(ensemble.seed)
-    network = build_network(config.network, data.training, ensemble.members)
-    names = ("epochs", "batch_size", "learning_rate", "seed", "readouts", "kl_weight", "warm_up", "device", "bf16")
-    training = StreamTraining(**{name: getattr(ensemble, name) for name in names}, steps=data.training.held)
-
-    def report(epoch: int, figures: Epoch) -> None:
-        what = f"epoch {epoch + 1}/{training.epochs}, loss {figures.loss:.2f}, accuracy {figures.accuracy:.2f}"
-        progress(what, (epoch + 1) / training.epochs)
-
     progress("training", 0.0)
-    if ensemble.kind == "deep":
-        model: TrainableMembers[SpikingNetwork] | Posterior = TrainableMembers(SpikingNetwork(network, generator))
-    else:
-        # One draw a step is enough to learn the posterior; K members are drawn after training.
-        model = Posterior(replace(network, members=1), generator, None, ensemble.prior_variance, ensemble.initial_deviation)
-    train(model, data.training.inputs, data.training.labels, training, files.checkpoint, report)
-    if isinstance(model, Posterior):
-        model = model.to("cpu").with_members(ensemble.members)
-        save_posterior(files.posterior, model)
-    members = model.members(torch.Generator().manual_seed(ensemble.seed + 1)).cpu().eval()
+
+    def report(what: str, share: float) -> None:
+        if share:  # the sentence that `fit` begins with is among `training_notes`
+            progress(what, share)
+
+    training = data.training
+    made = new_ensemble(ensemble, build_network(config.network, training, ensemble.members))
+    names = ("epochs", "batch_size", "learning_rate", "readouts", "kl_weight", "warm_up", "bf16")
+    options = {name: getattr(ensemble, name) for name in names}
+    made.fit(training.inputs, training.labels, steps=training.held, checkpoint=files.checkpoint, progress=report, **options)
     unmark(files.members)
-    save_members(files.members, members)
+    made.save(files.members)
     mark(files.members, settings)
-    return members
+    return made
+
+
+def new_ensemble(settings: EnsembleSettings, network: BuiltIn) -> Ensemble:
+    """The ensemble that the settings name, before training."""
+    made_from = network, settings.members, settings.seed, settings.device
+    if settings.kind == "deep":
+        return DeepEnsemble(*made_from)
+    deviation = settings.initial_deviation
+    return VariationalEnsemble(*made_from, prior_variance=settings.prior_variance, initial_deviation=deviation, fresh=settings.fresh)
+
+
+def load_ensemble(settings: EnsembleSettings, files: EnsembleFiles) -> Ensemble:
+    """The trained ensemble. Version 0.1 kept the posterior of fresh members in a file of its own."""
+    return load(files.posterior if settings.fresh and files.posterior.is_file() else files.members, device=settings.device)
