@@ -94,7 +94,7 @@ def risk_of(evidence: Evidence) -> Floats:
 
 
 def assert_one_sentence(message: str) -> None:
-    """What a user is told: one sentence with a full stop."""
+    """The message that a user reads: one sentence with a full stop."""
     assert message.endswith("."), message
     assert not re.search(r"[.!?]\s", message), message
     assert "\n" not in message, message

@@ -80,15 +80,8 @@ def build_rule(
     """
     if kind not in OPTIONS:
         raise InputError(f"rule is {kind!r}: choose one of {', '.join(KINDS)}.")
-    given: dict[str, Any] = {
-        "target": target,
-        "pooling": pooling,
-        "calibration": calibration,
-        "fill": fill or None,
-        "class_conditional": class_conditional or None,
-        "delta": delta,
-        "threshold": threshold,
-    }
+    given: dict[str, Any] = {"target": target, "pooling": pooling, "calibration": calibration, "delta": delta, "threshold": threshold}
+    given |= {"fill": fill or None, "class_conditional": class_conditional or None}  # False asks for nothing
     for name, value in given.items():
         if value is not None and name not in OPTIONS[kind]:
             others = " or ".join(other for other in KINDS if name in OPTIONS[other])

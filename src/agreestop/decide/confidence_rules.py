@@ -1,4 +1,4 @@
-"""Rules that look only at the confidence, for comparison: DC-SNN and SEENN-I. Neither has a guarantee.
+"""Rules that use only the confidence, for comparison: DC-SNN and SEENN-I. Neither has a guarantee.
 
 stop at the first t with max_c f_c ≥ p_th, else at the last; answer the top I classes, lowest index on ties
 """

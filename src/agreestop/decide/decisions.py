@@ -136,14 +136,9 @@ class Group:
             value = sum(group.n * one for group, one in zip(groups, values, strict=True)) / total
             return Estimate(value, math.nan, math.nan, math.nan)
 
-        hits = round(sum(group.n * group.coverage for group in groups))
-        return cls(
-            key=groups[0].key,
-            n=total,
-            coverage=Estimate.of_share(hits, total, confidence),
-            normalized_latency=mean(group.normalized_latency for group in groups),
-            set_size=mean(group.set_size for group in groups),
-        )
+        coverage = Estimate.of_share(round(sum(group.n * group.coverage for group in groups)), total, confidence)
+        latency, set_size = mean(group.normalized_latency for group in groups), mean(group.set_size for group in groups)
+        return cls(groups[0].key, total, coverage, latency, set_size)
 
 
 @dataclass(frozen=True)
@@ -176,13 +171,9 @@ def evaluate(decisions: Decisions, labels_or_scores: ArrayLike | Scores, confide
 
     def group(key: float, rows: Booleans) -> Group:
         count = int(rows.sum())
-        return Group(
-            key=key,
-            n=count,
-            coverage=Estimate.of_share(int(hits[rows].sum()), count, confidence),
-            normalized_latency=Estimate.of_mean(times[rows], confidence).over(horizon),
-            set_size=Estimate.of_mean(decisions.set_size[rows], confidence),
-        )
+        coverage = Estimate.of_share(int(hits[rows].sum()), count, confidence)
+        latency = Estimate.of_mean(times[rows], confidence).over(horizon)
+        return Group(key, count, coverage, latency, Estimate.of_mean(decisions.set_size[rows], confidence))
 
     def groups(values: Integers, keys: Sequence[float]) -> tuple[Group, ...]:
         return tuple(group(keys[value], values == value) for value in np.unique(values).tolist())

@@ -65,9 +65,7 @@ def merging_factor(r: float, K: int, table: bool = False) -> float:
 
 @lru_cache(maxsize=4096)
 def _factor(r: float, K: int, table: bool) -> float:
-    if K == 1:
-        return 1.0
-    if r == math.inf:
+    if K == 1 or r == math.inf:
         return 1.0
     if r == -math.inf:
         return float(K)

@@ -40,11 +40,6 @@ from .tuned_rows import TunedRows
 CALIBRATIONS = ("bonferroni", "simultaneous", "stop-aware")
 
 
-def own_entries(values: Floats, labels: Integers) -> Floats:
-    """The true label's entry along the class axis, which is the last."""
-    return values[np.arange(len(labels)), ..., labels]
-
-
 @dataclass(frozen=True, eq=False)
 class StopProfile:
     """Where each input stops as a function of λ: at checkpoint `stops[i, j]` for λ in [breaks[i, j], breaks[i, j + 1])."""
@@ -184,7 +179,7 @@ class SpikeCP(Uncalibrated, KeptInFiles):
 
     def fit(self, evidence: Evidence, labels: Integers, classes: int) -> Policy:
         groups = groups_of(labels, classes, self.class_conditional)
-        own = own_entries(evidence.values, labels)
+        own = evidence.values[np.arange(len(labels)), ..., labels]  # the true label's entry along the class axis, which is the last
         if self.calibration == "simultaneous":
             worst = own.max(axis=1)
             return RunningThreshold(np.array([self._threshold(worst[rows]) for rows in groups]), self.max_set_size)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, Integers
+from agreestop.common import Booleans, Floats, InputError, Integers, is_integer
 
 from .calibrated import Rule, gather_evidence, shortage
 from .checks import CalibrationWarning
@@ -59,7 +59,7 @@ def repeat_splits(
     truth, columns = data.truth, data.columns(rule.checkpoints)
     n, _, members, classes = data.log_confidence.shape
     for name, value in (("n_calibration", n_calibration), ("repeats", repeats)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        if not is_integer(value):
             raise InputError(f"{name} is {value!r}: an integer is needed.")
     if not 1 <= n_calibration < n:
         raise InputError(f"n_calibration is {n_calibration} and the pool has {n} rows: choose from 1 to {n - 1}, so that test rows remain.")

@@ -4,7 +4,7 @@ Rows are recognised by their ids, where both sides have ids. A fresh row has an 
 
 Without ids, a row is marked by a 64-bit hash of its log-confidences at each checkpoint. Rate-coded rows may repeat by chance, silent ones
 above all. The tuning split itself shows how often: a row repeats at most as often as its cells do at the checkpoint where they repeat
-least, and n rows cannot tell a rate below 4/n from 0. Only more overlap than that is called reuse. Where no cell ever repeats, as
+least, and n rows cannot distinguish a rate below 4/n from 0. Only more overlap than that is called reuse. Where no cell ever repeats, as
 with scores that are not counts, a single row is enough.
 """
 
