@@ -66,9 +66,3 @@ def at_checkpoints(index: Index, inputs: Floats, read: Callable[[int, Floats], N
     for (rows, _), result in zip(parts, results, strict=True):
         joined[rows] = result
     return joined
-
-
-def at_checkpoint(values: Floats, index: Index) -> Floats:
-    """The entry of a checkpoint, or (b, 1), the entry of each input's own checkpoint."""
-    chosen: Floats = values[index]
-    return chosen[:, None] if chosen.ndim else chosen

@@ -19,7 +19,7 @@ import numpy as np
 from agreestop.common import Floats, InputError, Integers
 
 from .checks import as_checkpoints
-from .evidence import Evidence, Index, at_checkpoint
+from .evidence import Evidence, Index
 from .pooling import MODEL_AVERAGE, MergeConfidence
 from .rule_files import KeptInFiles
 from .scores import Fitted, ShapedOverTime, Tunable, fit_temperatures, pooling_of
@@ -84,7 +84,7 @@ class TopMass(Fitted, KeptInFiles):
 
     def tails(self, index: Index, log_confidence: Floats) -> Tails:
         pooled = self.pooling.pool(log_confidence)
-        return Tails.of(pooled if self.temperatures is None else at_checkpoint(self.temperatures, index) * pooled)
+        return Tails.of(pooled if self.temperatures is None else np.asarray(self.temperatures[index])[..., None] * pooled)
 
     def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
         tails = self.tails(index, log_confidence)

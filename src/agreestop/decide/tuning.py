@@ -9,6 +9,7 @@ Calibration and test data take no part, so the guarantee of the rule is untouche
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -121,12 +122,10 @@ def tune(
     candidates = list(_candidates(base, exponents, data.log_confidence.shape[2]))
     finalists = FINALISTS if bench.has_one_threshold else 0
     total = len(candidates) + (finalists * len(POWERS) + SEARCH_STEPS if finalists else 0)
-    done = 0
+    steps = itertools.count()
 
     def count(what: str) -> None:
-        nonlocal done
-        report(what, done / total)
-        done += 1
+        report(what, next(steps) / total)
 
     fits: list[Fit] = []
     evidences: list[Evidence] = []
