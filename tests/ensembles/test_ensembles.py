@@ -121,7 +121,7 @@ def test_a_saved_ensemble_is_the_same(kind: str, trained: dict[str, Any], tmp_pa
     if builder is not None:
         with pytest.raises(ag.InputError, match="modules of your own: give what builds them too"):
             ag.ensembles.load(path)
-    loaded = ag.ensembles.load(path, network=builder)
+    loaded = ag.ensembles.load(path, network=builder, device="cpu")
     assert (
         type(loaded) is type(ensemble) and loaded.members == 3 and loaded.digest == ensemble.digest and loaded.history == ensemble.history
     )
@@ -226,7 +226,7 @@ def test_images_are_held_for_a_number_of_steps(kind: str) -> None:
 
 def test_modules_that_are_trained_already_score_at_once() -> None:
     modules = [Recurrent().eval() for _ in range(2)]
-    ensemble = ag.ensembles.DeepEnsemble(modules)
+    ensemble = ag.ensembles.DeepEnsemble(modules, device="cpu")
     inputs, labels = toy(20)
     scores = ensemble.score(inputs, labels)
     with torch.no_grad():
