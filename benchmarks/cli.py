@@ -16,7 +16,7 @@ from rich.table import Table
 
 from agreestop.cli.app import interruptible, new_app
 from agreestop.cli.console import needing_networks, out, printed_warnings, progress_bar, say
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 
 from .records import OURS, BenchRecord, load_benchmark
 

@@ -25,8 +25,7 @@ from rich.table import Table
 
 import agreestop as ag
 from agreestop.cli.console import out
-from agreestop.common.arrays import Floats, Integers
-from agreestop.common.files import atomic_writer, make_folder
+from agreestop.common import Floats, Integers, atomic_writer, make_folder
 
 CHECKPOINTS = (20, 40, 60, 80)
 

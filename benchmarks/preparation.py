@@ -12,9 +12,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from agreestop.common.arrays import Booleans, Integers
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import Booleans, InputError, Integers, ProgressCallback
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence

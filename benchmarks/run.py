@@ -31,11 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from agreestop.common.arrays import Booleans, Integers
-from agreestop.common.cores import cores
-from agreestop.common.errors import InputError
-from agreestop.common.files import make_folder
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import Booleans, InputError, Integers, ProgressCallback, cores, make_folder
 from agreestop.events.data import EventSplits
 from agreestop.events.datasets.moving_digits import simulate_mnist
 

@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Booleans
-from agreestop.common.errors import InputError
+from agreestop.common import Booleans, InputError
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.risks import TopMass

@@ -21,8 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
 import agreestop as ag
-from agreestop.common.arrays import Floats
-from agreestop.common.files import atomic_writer, make_folder
+from agreestop.common import Floats, atomic_writer, make_folder
 
 STEPS, MEMBERS, SIZE, TARGET, N_CALIBRATION = 80, 6, 3, 0.9, 50
 FOUR, EVERY = (20, 40, 60, 80), tuple(range(1, STEPS + 1))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from agreestop.common.arrays import Booleans, Integers
+from agreestop.common import Booleans, Integers
 from agreestop.engines.early_stopping import decide_early
 from agreestop.engines.live import LiveSession
 from agreestop.ensembles.streams import StreamRecipe, StreamTraining

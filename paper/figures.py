@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.decide.build import AnyRule, build_rule
 
 ENSEMBLES = ("deep", "variational")

@@ -27,11 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from agreestop.common.arrays import Booleans, Integers
-from agreestop.common.cores import cores
-from agreestop.common.errors import InputError
-from agreestop.common.files import atomic_writer, make_folder
-from agreestop.common.progress import ProgressCallback, Stages
+from agreestop.common import Booleans, InputError, Integers, ProgressCallback, Stages, atomic_writer, cores, make_folder
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.pooling import MODEL_AVERAGE
 from agreestop.decide.score_files import load_scores, save_spikes

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import agreestop
-from agreestop.common.arrays import Floats, Integers
-from agreestop.common.errors import InputError
+from agreestop.common import Floats, InputError, Integers
 from agreestop.decide.build import AnyRule
 from agreestop.decide.calibrated import shortage
 from agreestop.decide.confidence import log_confidence

@@ -24,7 +24,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.ensembles.images import ImageTraining
 from agreestop.pipeline.config import EnsembleSettings, NetworkSettings, load_settings
 

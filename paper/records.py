@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from agreestop.common.errors import InputError
-from agreestop.common.files import atomic_writer
+from agreestop.common import InputError, atomic_writer
 
 SWEPT = {"target": "target p", "K": "members K", "r": "exponent r", "n": "calibration examples n", "": ""}
 """What varies along the x-axis, in words; "" for a figure of one setting."""

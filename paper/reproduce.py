@@ -18,9 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agreestop.common.errors import InputError
-from agreestop.common.files import atomic_writer, make_folder
-from agreestop.common.progress import ProgressCallback, Stages
+from agreestop.common import InputError, ProgressCallback, Stages, atomic_writer, make_folder
 from agreestop.report.contents import versions
 
 from .figures import EVERY, MAX_SET_SIZE, SEENN2, Figure, FigureRule, Point, Setting, points_of

@@ -25,9 +25,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from agreestop.common.arrays import Booleans, Floats, Integers, as_floats, as_seed, check_finite
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import Booleans, Floats, InputError, Integers, ProgressCallback, as_floats, as_seed, check_finite
 from agreestop.decide.calibrated import validate
 from agreestop.decide.checks import as_checkpoints, as_max_set_size, columns_of
 from agreestop.decide.evidence import Evidence, Index

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.decide.score_files import Spikes, load_spikes
 from agreestop.events.datasets.catalogue import find
 

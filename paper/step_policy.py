@@ -20,8 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from agreestop.common.arrays import Integers
-from agreestop.common.errors import InputError
+from agreestop.common import InputError, Integers
 from agreestop.decide.checks import as_checkpoints
 
 CHANNELS = (16, 32, 32)

@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="engines need PyTorch")
 
 from agreestop.cli.app import run_app
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.engines.dense import Dense
 from agreestop.ensembles.files import save_members
 from agreestop.events.data import EventData, EventSplits

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from agreestop.cli import console
-from agreestop.common.progress import Stages
+from agreestop.common import Stages
 
 
 def test_stages_are_counted_and_weighed() -> None:

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
 import agreestop as ag
-from agreestop.common.arrays import Booleans
+from agreestop.common import Booleans
 from agreestop.engines.dense import Dense
 from agreestop.engines.early_stopping import decide_early, run_counted
 from agreestop.engines.gpu import continuous_batching as batching

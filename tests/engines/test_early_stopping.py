@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
 import agreestop as ag
-from agreestop.common.arrays import Booleans, Integers
+from agreestop.common import Booleans, Integers
 from agreestop.engines.dense import Dense, FreshMembers
 from agreestop.engines.early_stopping import decide_early, measure_saving, run_counted, run_to_end, score
 from agreestop.engines.protocol import Engine

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Booleans
+from agreestop.common import Booleans
 from agreestop.engines.dense import Dense
 from agreestop.engines.early_stopping import run_counted
 from agreestop.engines.event_driven.engine import PRECISIONS, EventDriven

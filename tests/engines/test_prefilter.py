@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
 import agreestop as ag
-from agreestop.common.arrays import Booleans
+from agreestop.common import Booleans
 from agreestop.decide.policies import RiskThreshold
 from agreestop.decide.risks import ShapedRisk
 from agreestop.decide.simulated import simulate_spikes

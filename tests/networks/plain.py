@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.networks.srm_types import SRMParameters, SRMState
 from agreestop.networks.surrogates import Surrogate
 from tests.decide.strategies import assert_one_sentence

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.report.styles import style_of
 from paper.drawing import _curves, _dots, draw_numbers
 from paper.figures import FIGURES, Figure, points_of

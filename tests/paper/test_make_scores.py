@@ -15,8 +15,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag
-from agreestop.common.errors import InputError
-from agreestop.common.progress import no_progress
+from agreestop.common import InputError, no_progress
 from agreestop.ensembles.files import load_members
 from agreestop.events.data import EventData, EventSplits
 from agreestop.networks.architectures import ResNet18, SpikingLayer, SpikingNetwork

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.common.errors import InputError
-from agreestop.common.progress import no_progress
+from agreestop.common import InputError, no_progress
 from agreestop.decide.score_files import load_spikes
 from paper.figures import BASELINES, EXPONENTS, FIGURES, RULES, Figure, Setting, checkpoints, find_figures, points_of
 from paper.outcomes import MeasureSettings, MeasureTask, RuleMeasurer, RuleOutcome, SpikeCounts

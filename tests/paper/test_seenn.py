@@ -11,9 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="policies need PyTorch")
 
 import agreestop as ag
-from agreestop.common.arrays import Booleans, Floats, Integers
-from agreestop.common.errors import InputError
-from agreestop.common.progress import no_progress
+from agreestop.common import Booleans, Floats, InputError, Integers, no_progress
 from agreestop.decide.score_files import Scores
 from agreestop.events.data import EventData
 from paper.figures import Setting

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag
-from agreestop.common.progress import no_progress
+from agreestop.common import no_progress
 from agreestop.events.container import Events
 from agreestop.events.data import EventData, EventSplits
 from agreestop.pipeline import data as pipeline_data

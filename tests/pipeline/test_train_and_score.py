@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag
-from agreestop.common.progress import ProgressCallback, no_progress
+from agreestop.common import ProgressCallback, no_progress
 from agreestop.decide.score_files import load_spikes
 from agreestop.engines.dense import FreshMembers
 from agreestop.engines.early_stopping import run_to_end

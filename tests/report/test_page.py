@@ -20,7 +20,7 @@ pytest.importorskip("jinja2", reason="the report needs jinja2")
 pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
 import agreestop as ag
-from agreestop.common.progress import no_progress
+from agreestop.common import no_progress
 from agreestop.decide.score_files import Scores
 from agreestop.pipeline.measure import measure_rules
 from agreestop.report.contents import Report, Section, in_words, versions

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 
 from . import calibrate, data, decide, evaluate, run, train
 from .console import say_error

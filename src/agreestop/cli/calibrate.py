@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import KINDS, POOLINGS, build_rule
 from agreestop.decide.pooling import MergeConfidence

@@ -9,10 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from agreestop.common.cores import cores
-from agreestop.common.errors import InputError
-from agreestop.common.files import make_folder
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import InputError, ProgressCallback, cores, make_folder
 from agreestop.events.data import PARTS, EventData, EventSplits
 from agreestop.events.datasets.catalogue import DATA_SETS, check, find, load
 from agreestop.events.datasets.data_set import DataSet

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from agreestop.common.errors import InputError
-from agreestop.common.files import atomic_writer
+from agreestop.common import InputError, atomic_writer
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.score_files import load_scores

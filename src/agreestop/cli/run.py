@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import InputError, ProgressCallback
 from agreestop.pipeline.config import RunConfig, load_config
 from agreestop.pipeline.simulated import run_simulated
 from agreestop.report.contents import Report

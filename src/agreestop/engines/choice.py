@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.events.container import Events
 from agreestop.networks._kernels.gpu_runtime import TRITON_AVAILABLE

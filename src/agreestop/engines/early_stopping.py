@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common.arrays import Booleans, Floats, Integers
-from agreestop.common.errors import InputError
+from agreestop.common import Booleans, Floats, InputError, Integers
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decisions

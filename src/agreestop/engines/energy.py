@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from agreestop.common.arrays import Floats
+from agreestop.common import Floats
 
 from .protocol import Operations
 

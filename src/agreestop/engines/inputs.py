@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common.arrays import Booleans, Integers, check_finite
-from agreestop.common.errors import InputError
+from agreestop.common import Booleans, InputError, Integers, check_finite
 
 
 def check_inputs(inputs: NDArray[Any], shape: Sequence[int] | None) -> NDArray[Any]:

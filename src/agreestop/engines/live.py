@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_softmax
 from agreestop.decide.decisions import Decision

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Booleans, Floats, Integers
+from agreestop.common import Booleans, Floats, Integers
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.learned_risk import FEATURES, FLOOR, LearnedRisk

@@ -21,8 +21,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from agreestop.common.errors import InputError
-from agreestop.common.files import atomic_writer
+from agreestop.common import InputError, atomic_writer
 from agreestop.networks.architectures import ARCHITECTURES, Architecture, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.neurons import Neuron

@@ -25,8 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from agreestop.common.arrays import Integers
-from agreestop.common.errors import InputError
+from agreestop.common import InputError, Integers
 from agreestop.events.container import Inputs
 from agreestop.networks._kernels.gpu_runtime import upload
 from agreestop.networks.architectures import SpikingNetwork

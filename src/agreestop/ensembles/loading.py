@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.networks.architectures import ARCHITECTURES
 
 from .deep import DeepEnsemble

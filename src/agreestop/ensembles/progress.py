@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agreestop.common.progress import ProgressCallback, no_progress
+from agreestop.common import ProgressCallback, no_progress
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.networks.architectures import Architecture
 
 NetworkSource: TypeAlias = Architecture | Callable[[], nn.Module] | Sequence[nn.Module]

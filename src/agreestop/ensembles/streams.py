@@ -20,8 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from agreestop.common.arrays import Integers
-from agreestop.common.errors import InputError
+from agreestop.common import InputError, Integers
 from agreestop.events.container import Inputs
 from agreestop.networks._kernels.gpu_runtime import to_input_dtype
 from agreestop.networks._kernels.numba_runtime import MemoryPool, numba_available, single_threaded, use_memory_pool

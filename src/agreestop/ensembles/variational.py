@@ -6,7 +6,7 @@ from typing import final
 
 import torch
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.networks.posteriors import PRIOR_VARIANCE, ModulePosterior, Posterior
 
 from .ensemble import Ensemble

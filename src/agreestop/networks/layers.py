@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 
 from ._kernels import mixed_product
 from ._kernels.numba_runtime import numba_available

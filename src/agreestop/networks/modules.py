@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, cast, final, get_args
 import torch
 from torch import Tensor, nn
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 
 Output = Literal["spikes", "logits"]
 Step = Callable[[Tensor, Any], Any]

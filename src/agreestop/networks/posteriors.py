@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 
 from .architectures import Architecture, SpikingNetwork
 from .modules import ModuleMembers, Output, check_output, count_classes, run_steps

@@ -16,7 +16,7 @@ from typing import final
 
 from torch import Tensor
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 
 
 def arctan(v: Tensor, gain: float) -> Tensor:

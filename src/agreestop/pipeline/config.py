@@ -41,7 +41,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.decide.checks import as_checkpoints, as_max_set_size
 from agreestop.decide.levels import as_target
 from agreestop.engines.protocol import ENGINES

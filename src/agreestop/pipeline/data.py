@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common.errors import InputError
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import InputError, ProgressCallback
 from agreestop.events.data import EventSplits
 from agreestop.events.datasets.catalogue import load
 from agreestop.events.datasets.own_files import load_files

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
-from agreestop.common.files import atomic_writer
+from agreestop.common import atomic_writer
 
 from .config import RunConfig
 

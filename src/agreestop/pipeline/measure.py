@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common.arrays import Floats
-from agreestop.common.files import atomic_writer
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import Floats, ProgressCallback, atomic_writer
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule, build_rule
 from agreestop.decide.checks import CalibrationWarning

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agreestop.common.files import atomic_writer
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import ProgressCallback, atomic_writer
 from agreestop.decide.score_files import load_spikes, save_spikes
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.dense import FreshMembers

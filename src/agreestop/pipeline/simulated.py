@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agreestop.common.files import make_folder
-from agreestop.common.progress import ProgressCallback, Stages
+from agreestop.common import ProgressCallback, Stages, make_folder
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.score_files import Scores, save_spikes
 from agreestop.decide.simulated import simulate_spikes

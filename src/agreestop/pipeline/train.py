@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common.files import make_folder
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import ProgressCallback, make_folder
 from agreestop.ensembles import DeepEnsemble, Ensemble, VariationalEnsemble, load
 from agreestop.events.data import EventData, EventSplits
 from agreestop.networks.architectures import QUICK, BuiltIn, Convolutional, FullyConnected, ResNet18

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from agreestop.common.arrays import Floats
+from agreestop.common import Floats
 from agreestop.decide.decisions import Estimate
 from agreestop.engines.early_stopping import TimeSaved
 

@@ -14,7 +14,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from agreestop.common.files import atomic_writer
+from agreestop.common import atomic_writer
 
 from .contents import Breakdown, GroupCoverage
 from .records import Record

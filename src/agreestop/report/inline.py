@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-from agreestop.common.arrays import Floats
+from agreestop.common import Floats
 
 # matplotlib writes these colours; the page defines each for light and dark screens.
 PAGE_COLOURS = {

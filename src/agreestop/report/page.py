@@ -14,7 +14,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from agreestop.common.files import atomic_writer
+from agreestop.common import atomic_writer
 from agreestop.decide.decisions import Estimate
 
 from .contents import Example, Report, Section

@@ -15,7 +15,7 @@ from typing import final
 
 import numpy as np
 
-from agreestop.common.arrays import Floats
+from agreestop.common import Floats
 from agreestop.events.container import Events, Inputs, dense_rows
 
 POLARITIES = ("more ON events so far", "more OFF events so far")

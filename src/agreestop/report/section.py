@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agreestop.common.arrays import Booleans, Floats, Integers
-from agreestop.common.progress import ProgressCallback
+from agreestop.common import Booleans, Floats, Integers, ProgressCallback
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule
 from agreestop.decide.calibrated import CalibratedRule, gather_evidence

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.decide.decisions import Estimate
 
 from .records import Record

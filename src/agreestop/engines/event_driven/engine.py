@@ -24,9 +24,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common.arrays import Booleans, Integers
-from agreestop.common.cores import cores
-from agreestop.common.errors import InputError
+from agreestop.common import Booleans, InputError, Integers, cores
 from agreestop.networks._kernels.numba_runtime import parallel_for
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from agreestop.common.errors import InputError
+from agreestop.common import InputError
 from agreestop.networks.architectures import Convolutional, SpikingLayer, SpikingNetwork
 from agreestop.networks.layers import MemberConv2d
 

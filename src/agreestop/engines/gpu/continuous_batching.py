@@ -24,7 +24,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from agreestop.common.arrays import Booleans, Integers
+from agreestop.common import Booleans, Integers
 from agreestop.decide.confidence import log_softmax
 from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph, copy_rows, to_input_dtype
 from agreestop.networks.architectures import SpikingNetwork, State

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agreestop.common.arrays import Booleans, Integers
+from agreestop.common import Booleans, Integers
 from agreestop.networks._kernels.gpu_runtime import to_input_dtype, upload
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork, State
 from agreestop.networks.neurons import SRM
