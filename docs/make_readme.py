@@ -35,7 +35,7 @@ def only(records: Sequence[dict[str, Any]], **wanted: object) -> dict[str, Any]:
 def results_table() -> str:
     """Latency, coverage and set size of the paper's rules and of ours, on two data sets."""
     lines = [
-        "| rule | simulated digits: stops at | coverage | classes | CIFAR-10: stops at | coverage | classes |",
+        "| rule | simulated digits: stops at | coverage | set size | CIFAR-10: stops at | coverage | set size |",
         "|---|---|---|---|---|---|---|",
     ]
     digits, cifar = read("digits/metrics.json"), read("fig6/numbers.json")

@@ -56,6 +56,14 @@ def page_of(report: Report, folder: Path) -> str:
     return write_report(report, folder).page.read_text(encoding="utf-8")
 
 
+def test_too_few_inputs_for_tuning_are_refused_before_training(tmp_path: Path) -> None:
+    ag.events.Events.from_dense(*sensor(200, 0)).save(tmp_path / "sensor.npz")
+    settings = config(DataSettings("files", file=str(tmp_path / "sensor.npz")))
+    with pytest.raises(ag.InputError, match="30 inputs for tuning, and twice as many"):
+        run.run_config(settings, tmp_path / "run", "", no_progress)
+    assert not (tmp_path / "run").exists()
+
+
 def test_own_files_of_a_one_dimensional_sensor_run_from_training_to_report(tmp_path: Path, quick: None) -> None:
     """Sparse and dense files, with the names of the classes in one of them only."""
     paths: dict[str, Any] = {}

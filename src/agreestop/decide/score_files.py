@@ -227,7 +227,9 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     """Read a score file, at all its times or at those named."""
     content = _read(path)
     if "inputs" in content or "pointers" in content:
-        raise InputError(f"{path} holds inputs, not scores: give the members too, which compute the scores (--members).")
+        raise InputError(
+            f"{path} holds inputs, not scores: score them first (`ensemble.score`), or decide on them with `agreestop decide --members`."
+        )
     if "spikes" in content:
         spikes = _unpack(path, content)
         steps = range(1, spikes.shape[1] + 1)

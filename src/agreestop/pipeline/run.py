@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from agreestop.common import ProgressCallback, Stages
+from agreestop.common import InputError, ProgressCallback, Stages
 from agreestop.decide.build import AnyRule
 from agreestop.decide.score_files import load_scores
 from agreestop.engines.early_stopping import TimeSaved, measure_saving
@@ -60,6 +60,11 @@ def run_config(config: RunConfig, folder: Path, command: str, progress: Progress
     What the same settings trained and scored before is used again.
     """
     data, decide = load_data(config), config.decide
+    if 2 * decide.n_calibration > len(data.tuning):
+        raise InputError(
+            f"decide.n_calibration is {decide.n_calibration}, but there are {len(data.tuning)} inputs for tuning, and twice as many as for "
+            "calibration are needed: give fewer calibration examples, or more data."
+        )
     records: list[Record] = []
     sections, pictures = [], InputPictures(data.pool.inputs)
     pairs = list(zip(config.ensembles, ensemble_files(config, folder), strict=True))
