@@ -13,6 +13,7 @@ nor test data, and remembers the rows it has seen.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, Protocol, Self, TypeVar
@@ -92,7 +93,7 @@ def _fit_temperature(pooled: Floats, data: Examples) -> float:
     return float(np.exp((low + high) / 2))
 
 
-class Fitted:
+class Fitted(ABC):
     """How scores and risks with fitted numbers for each checkpoint are made, and cut to a rule's checkpoints."""
 
     @classmethod
@@ -109,9 +110,9 @@ class Fitted:
         return cls(merge, cls._learn(data, merge), data.times, data.as_tuned())  # type: ignore[call-arg]
 
     @staticmethod
+    @abstractmethod
     def _learn(data: Examples, pooling: MergeConfidence) -> Floats:
         """The fitted numbers, (M, ...)."""
-        raise NotImplementedError
 
     def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return cut_fitted(self, checkpoints)

@@ -68,7 +68,7 @@ MNIST = Scene(
     description="mnist-dvs-sim: MNIST's handwritten digits (real images) moving in front of a simulated event camera: "
     "the images and labels are real, the events are simulated",
 )
-TRAINING, TUNING = 900, 300  # of scikit-learn's digits
+TRAINING, TUNING = 900, 300  # the other digits of scikit-learn are the pool
 MNIST_SIZES = (8_000, 1_000, 2_000)
 SOURCE = f"{address_of('mnist-dvs-sim')}, or any mirror of its four idx files"
 
