@@ -1,7 +1,5 @@
 """The command line: `agreestop VERB`, one module for each verb. It parses and prints; the work is done by the other packages."""
 
-from __future__ import annotations
-
 from .app import main
 
 __all__ = ["main"]

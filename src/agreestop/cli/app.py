@@ -1,7 +1,5 @@
 """The application: its verbs, and how errors are printed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from functools import wraps

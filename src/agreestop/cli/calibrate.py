@@ -1,7 +1,5 @@
 """`agreestop calibrate`: a score file with labels becomes a rule file."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated

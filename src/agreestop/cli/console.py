@@ -1,7 +1,5 @@
 """What the verbs print with: tables and results on standard output, everything else on standard error."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager

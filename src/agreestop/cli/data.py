@@ -1,7 +1,5 @@
 """`agreestop data list`, `agreestop data check` and `agreestop data simulate`: the known data sets and their files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`agreestop decide`: a rule file, and a score file or members and their inputs, become decisions."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """`agreestop evaluate`: how often the answers of a rule hold the label, and how early they come."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`agreestop run`: the main job, from a configuration to the report."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import Path

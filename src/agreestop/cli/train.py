@@ -1,7 +1,5 @@
 """`agreestop train` and `agreestop score`: from a configuration to trained members, and from members to score files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

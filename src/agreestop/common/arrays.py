@@ -1,7 +1,5 @@
 """Array types and the checks of numbers and arrays that every package shares."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, TypeAlias, TypeGuard
 

@@ -1,7 +1,5 @@
 """Files that are written completely or not at all, and folders."""
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile

@@ -9,8 +9,6 @@ r"""`.npz` files: plain arrays by name, nothing is unpickled or executed, and on
 `read_npz` reads any `.npz`. It checks the digest, or the checksums of the archive where there is no digest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 import zipfile

@@ -1,7 +1,5 @@
 """Progress of long work: a callback that takes what is being done and the share that is done, and stages that report to one callback."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 

@@ -5,8 +5,6 @@
 The n-th number of the stream that starts at s is mix(s + n·GAMMA). All arithmetic is modulo 2^64.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -12,8 +12,6 @@ among the I most probable; without it, also as soon as λ > ρ_t(y) unless y is 
 last checkpoint misses y outside the I most probable for λ > ρ_M(y).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -8,8 +8,6 @@
 An option of None means that it was not given. An option that the rule does not have is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

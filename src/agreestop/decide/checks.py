@@ -1,7 +1,5 @@
 """Checks of what a user hands in: each failure is one sentence that says what was given, what is needed and what to do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

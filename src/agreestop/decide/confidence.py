@@ -8,8 +8,6 @@ and tie with others. `log1p` and `expm1` keep it. Sums run over sorted values, s
 rate-coded scores tie heavily, and a tie must stay a tie.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 stop at the first t with max_c f_c ≥ p_th, else at the last; answer the top I classes, lowest index on ties
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ A conformal threshold is an order statistic, and its rank is an integer: `⌈(n 
 (`Fraction(str(target))`) and every rank below is exact.
 """
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
 from fractions import Fraction

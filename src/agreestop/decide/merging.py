@@ -20,8 +20,6 @@ Other dependence, other prices (Gasparin, Wang and Ramdas 2024):
 - majority vote: classes in more than half of the members' level-α' sets miss with probability at most 2α'.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

@@ -8,8 +8,6 @@ and g grows with u for every r, so a table of it over 1..n+1 decides. For a posi
 sums within rounding of 0 are decided in integers. Elsewhere the constant is rounded up, which only keeps more.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction

@@ -8,8 +8,6 @@ Loading builds only classes that are marked as `KeptInFiles`, from plain values 
 a file that is truncated, altered, foreign or newer.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -6,8 +6,6 @@ members to the degree `dependence`. Spike counts become log-confidences. Nothing
 whatever is drawn from it is called simulated.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from agreestop.common import Booleans, InputError, Integers

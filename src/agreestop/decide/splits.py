@@ -1,7 +1,5 @@
 """The paper's protocol: many random divisions of a pool into calibration and test data, and the rule's figures on each."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

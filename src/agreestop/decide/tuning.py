@@ -7,8 +7,6 @@ seeded random search over a few knots, all for the same figure. The winner is fi
 Calibration and test data take no part, so the guarantee of the rule is untouched.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The choice of an engine: the one that is named, or the one that fits device, network and inputs."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Energy by the usual estimate for 45 nm: 4.6 pJ for a multiply-accumulate, 0.9 pJ for an accumulate (Horowitz 2014)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from agreestop.common import Floats

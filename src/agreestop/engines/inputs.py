@@ -1,7 +1,5 @@
 """Checks of what engines are given: batches of inputs, and single steps of a live input."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """One live input under a calibrated rule, step by step."""
 
-from __future__ import annotations
-
 from typing import final
 
 import numpy as np

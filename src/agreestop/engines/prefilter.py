@@ -10,8 +10,6 @@ exponent near 0 amplify. The prefilter only says "cannot stop here". Every other
 the rule, bit for bit.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -9,8 +9,6 @@
 The evidence after t steps is the spike counts up to t, or the logits at t. Its log-softmax is the log-confidence that a rule judges.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable

@@ -1,7 +1,5 @@
 """Deep ensembles: K members from independent initialisations."""
 
-from __future__ import annotations
-
 from typing import Any, final
 
 import torch

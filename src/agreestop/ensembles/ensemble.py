@@ -9,8 +9,6 @@ Inputs are arrays (n, T, ...) of booleans or numbers, an `Events`, or images (n,
 engine and rule belong together: scores carry the engine's name and the ensemble's digest, and a rule refuses others.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

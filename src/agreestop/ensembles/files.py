@@ -4,8 +4,6 @@ The header carries a SHA-256 digest of the tensors and of the rest of the header
 have no digest. Nothing in a file is executed or unpickled.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Losses and their gradients. A training step is hundreds of short kernels: on a GPU it is captured as a CUDA graph and replayed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, final
 

@@ -1,7 +1,5 @@
 """Read an ensemble from a file."""
 
-from __future__ import annotations
-
 from os import PathLike
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How training shows its progress: a bar on a terminal, or calls of a function of the user."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -6,8 +6,6 @@ The order of the examples and all noise of an epoch follow from (seed, epoch) al
 its last complete epoch and ends with the same numbers as an uninterrupted run.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from abc import ABC, abstractmethod

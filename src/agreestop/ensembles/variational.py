@@ -1,7 +1,5 @@
 """Variational ensembles: K members drawn from a Gaussian posterior over the weights (see `agreestop.networks.posteriors`)."""
 
-from __future__ import annotations
-
 from typing import final
 
 import torch

@@ -9,8 +9,6 @@ All arithmetic is on integers, so every event inside window and crop falls into 
 about 40 bytes for each event.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

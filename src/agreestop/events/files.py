@@ -13,8 +13,6 @@ multiple of 64 bytes, so that `load` can map the file. A compressed file, as num
 The files of version 0.1 (inputs as packed bits, with inputs_shape) are still read. Nothing is unpickled or executed.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from os import PathLike

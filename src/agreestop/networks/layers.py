@@ -4,8 +4,6 @@ Inputs are (T, batch, ...), shared by the members, or (T, K, batch, ...). Output
 without input spikes stays silent, and the event-driven engine relies on that.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, final
 

@@ -12,8 +12,6 @@ The kernel sums to `scale`. Two exponential filters in a row make it, which need
 Gradients use the surrogate slope g(u_t - θ) for dz_t/du_t wherever z_t appears: the refractory path carries gradient too.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable

@@ -7,8 +7,6 @@ Every slope except SuperSpike is the derivative of a smooth step from 0 to 1, so
 The default gains give every slope a peak of one, so the gradient through the refractory path does not grow.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

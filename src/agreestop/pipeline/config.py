@@ -31,8 +31,6 @@
 A key that is left out has the default of the classes below. Paths are relative to the working directory.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass

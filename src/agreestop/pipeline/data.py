@@ -1,7 +1,5 @@
 """The data of a run: a data set by name or the user's own files, checked against the settings before anything is trained."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import asdict
 from functools import lru_cache

@@ -9,8 +9,6 @@
 Beside each product lies `<product>.key`, a hash of the settings that the product was made with.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The rules look at a few checkpoints or at every step. Each number is a mean over
 test rows. Stop-aware calibration and AgreeStop are tuned on separate rows, once for each number of members.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The main job: train the ensembles of a configuration, score them, measure every rule on the scores, and collect the report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

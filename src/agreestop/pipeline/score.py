@@ -1,7 +1,5 @@
 """Run the members of an ensemble over the tuning split and the pool, and keep their scores and their operations."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

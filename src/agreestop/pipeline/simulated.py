@@ -1,7 +1,5 @@
 """The main job on simulated scores: 600 tuning rows and a pool of 2,000, six members that count spikes for 80 steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Train the ensembles of a run, or take the members that the same settings made before."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any

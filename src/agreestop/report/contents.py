@@ -3,8 +3,6 @@
 This module needs neither matplotlib nor jinja2.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

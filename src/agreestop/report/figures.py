@@ -1,7 +1,5 @@
 """Figures, drawn with matplotlib: whole ones as PNG and SVG files, and single panels for the page, where they wrap on narrow screens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Figures and pictures of inputs as parts of a page: SVG in the colours of the page, and small PNG as data addresses."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

@@ -4,8 +4,6 @@ write_report(report, folder)    folder/report.html, and the figures beside it as
 summary_in_words(section)       the summary in two or three lines, for a terminal
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@
 Axes of length 1 do not count.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 import numpy as np

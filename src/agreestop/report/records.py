@@ -1,7 +1,5 @@
 """Records of what was measured: one rule at one setting, as written to `metrics.json`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -3,8 +3,6 @@
 The headline rule is calibrated again on the same realisations as in the records, so its parts add up to the coverage there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

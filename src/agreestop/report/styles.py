@@ -1,7 +1,5 @@
 """How each rule looks in figures: its colour and marker belong to the rule, wherever it is drawn and whatever stands beside it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal

@@ -4,8 +4,6 @@ The headline rule is the earliest of our rules whose coverage keeps the promise 
 members. It is picked after measuring, so the report says so and shows the other rules beside it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

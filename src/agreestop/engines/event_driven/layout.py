@@ -1,7 +1,5 @@
 """The memory layout of the event-driven engine: a network in flat arrays, with one weight row for each input that serves all members."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from types import ModuleType

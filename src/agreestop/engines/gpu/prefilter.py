@@ -1,7 +1,5 @@
 """The prefilter of `engines.prefilter` on a GPU, in float32."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

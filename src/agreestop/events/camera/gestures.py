@@ -14,8 +14,6 @@ falls from 1 to 0 across the edge of a capsule (a line with round ends), so edge
 Right and left are the person's, so the right arm is on the left of the image; clockwise is as the camera sees it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias

@@ -19,8 +19,6 @@ direction ± and slow start a uniformly from the given range.
 The path and the events of an input depend on the seed and on the input's number, never on the batch it is in.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

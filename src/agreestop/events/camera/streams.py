@@ -7,8 +7,6 @@ starts at a hashed state. Number j of input i depends only on (seed, purpose, i,
 numbers, and they are computed for all inputs at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import IntEnum
 

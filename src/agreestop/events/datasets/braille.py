@@ -14,8 +14,6 @@ training, 120 for tuning and a pool of 300. They come from the Braille data of M
 benchmarks of NIR (Pedersen and others, 2024): a taxel's ON and OFF events are one channel.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

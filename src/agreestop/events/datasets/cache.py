@@ -8,8 +8,6 @@ another key. Files appear whole or not at all, so several runs may share a cache
 frames. A file that is cut off, changed or of another kind causes a warning and is made again. Nothing is unpickled or executed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The data sets by name: how each is loaded, and whether its files are whole. `data_set.DataSet` says what is known about each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike

@@ -10,8 +10,6 @@ Training and tuning are the training images in an order drawn from the seed, and
 images, in an order drawn from the seed too. Nothing is unpickled: the Python release, which is pickled, is not read.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -14,8 +14,6 @@ The pool are all gestures of the test part, in an order drawn from the seed. Tun
 (4 of 23 by default), whom the seed chooses: the members have seen none of these people, as they have seen nobody of the pool.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -15,8 +15,6 @@ are fixed by the seed, and the guarantee is about further inputs of these six. A
 in the part, not on the number of other inputs or on the process that makes it.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor

@@ -13,8 +13,6 @@ The data set has no division of its own. Training, tuning and pool are drawn fro
 10,000 (the paper has 8,000 for training and 2,000 for the rest), and 7 : 1 : 2 of a partial copy.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -12,8 +12,6 @@ A training digit may be shown several times, every time with its own motion and 
 the index of the digit and, in training, on the view.
 """
 
-from __future__ import annotations
-
 import gzip
 from functools import partial
 from importlib.util import find_spec

@@ -13,8 +13,6 @@ the sizes that are asked for fit its two official parts. The description of the 
 for fewer.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -3,8 +3,6 @@
 Every part comes in a random order drawn from the seed, so that any first rows of the pool may serve for calibration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike

@@ -17,8 +17,6 @@ We checked on a recording of MNIST-DVS that a cleared bit 0 is ON, as in jAER: s
 currents and are ON, and 93 of 100 of them have the bit cleared, as have most events in front of the moving bright digit.
 """
 
-from __future__ import annotations
-
 import re
 from os import PathLike
 from typing import BinaryIO

@@ -18,8 +18,6 @@ x counts from the left and y from the top. A packet with an impossible header (n
 1 GiB, polarity events that do not have 8 bytes) makes the rest of the file unreadable, so the file is refused.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from dataclasses import dataclass

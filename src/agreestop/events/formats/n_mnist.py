@@ -12,8 +12,6 @@ make ON events behind them, as if they were darker than their background.
 The files have no header, so a file of any other kind reads as events, most of them outside the sensor: `skipped.outside` counts them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from os import PathLike
 

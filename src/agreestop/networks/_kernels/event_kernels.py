@@ -12,8 +12,6 @@ Each sum follows the order of its list, and the recursion uses the fused multipl
 sequence of roundings. It does not depend on the thread, the batch or the length of the block.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from .intrinsics import (

@@ -1,7 +1,5 @@
 """The runtime of a GPU: copies of inputs, CUDA graphs, and the device of a Triton kernel. It does not import Triton, which is slow."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -5,8 +5,6 @@ Vectors are numba types for LLVM's; LLVM splits a vector over the registers that
 its address: numba counts references to arrays, and one count costs as much as a row of weights.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -11,8 +11,6 @@ Weights below 2^-14 have an error of 2^-36, which is negligible in a sum of curr
 they are multiplied in float32, and in training their currents are infinite or not a number.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The loop of the prefilter: approximate log-risks from spike counts, for each input and checkpoint."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
