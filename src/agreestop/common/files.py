@@ -1,23 +1,38 @@
-"""Files that are written completely or not at all, and folders."""
+"""Files that are written completely or not at all, files that are safe to read, folders, and locks.
+
+A writer locks its temporary file until the file is complete. The kernel frees the lock of a process that ends, however it ends, so a
+temporary file without a lock was left by a killed process: the next writer in that folder removes it.
+"""
 
 import errno
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
 
 from .errors import InputError
 
+LOCK_NAME = ".agreestop-lock"
+_TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.part")
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of file systems that have no locks
+_held: set[tuple[int, Path]] = set()  # the thread and the folder of every lock that this process holds
+
 
 @contextmanager
 def atomic_writer(path: str | PathLike[str]) -> Iterator[BinaryIO]:
     """A binary file next to `path`, which replaces `path` once everything is written and on disk."""
     target = Path(path)
+    if target.exists() and not target.is_file():
+        raise InputError(f"cannot write {target}: it is a folder, a pipe or a device; choose the name of a file.")
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        _remove_leftovers(target.parent)
+        handle, temporary = _make_temporary(target)
     except OSError as error:
         raise InputError(f"cannot write {target}: {error.strerror}; choose a folder that exists and may be written to.") from None
     try:
@@ -25,20 +40,13 @@ def atomic_writer(path: str | PathLike[str]) -> Iterator[BinaryIO]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(target)
+            temporary.replace(target)  # before the file is closed, which frees its lock
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             advice = "free some space, or choose another folder" if error.errno == errno.ENOSPC else "choose another folder"
             raise InputError(f"cannot write {target}: {error.strerror}; {advice}.") from None
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def make_folder(folder: Path) -> None:
@@ -47,3 +55,114 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}.") from None
+
+
+def open_file(path: str | PathLike[str]) -> BinaryIO:
+    """A file for reading, which may raise FileNotFoundError and other errors of the system. Pipes, devices and folders are refused."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))  # a pipe would wait for its writer
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise InputError(f"{path} is a folder, a pipe or a device: give a file.")
+    return os.fdopen(handle, "rb")
+
+
+@contextmanager
+def folder_lock(folder: Path, waiting: Callable[[str], object] | None = None) -> Iterator[None]:
+    """Keep other processes and threads that take this lock out of a folder, which must exist.
+
+    waiting  called once with a sentence if somebody else holds the lock, before the wait for it; None: an InputError instead
+
+    The lock of a process that was killed is free at once. A thread may take a lock again that it holds. A file system without locks
+    keeps nobody out, which `waiting` is called to say.
+    """
+    mine = (threading.get_ident(), folder.resolve())
+    if mine in _held:
+        yield
+        return
+    path = folder / LOCK_NAME
+    try:
+        handle = _locked_file(path, waiting)
+    except OSError as error:
+        if waiting is None or error.errno not in _NO_LOCKS:
+            raise InputError(f"cannot lock {folder}: {error.strerror}; choose a folder that exists and may be written to.") from None
+        waiting(f"{folder} cannot be locked ({error.strerror}): start nothing else that writes to it.")
+        yield
+        return
+    _held.add(mine)
+    try:
+        os.truncate(handle, 0)
+        os.write(handle, str(os.getpid()).encode())
+        yield
+    finally:
+        _held.discard(mine)
+        path.unlink(missing_ok=True)  # before the lock is free, so that nobody else's file is removed
+        os.close(handle)
+
+
+def _locked_file(path: Path, waiting: Callable[[str], object] | None) -> int:
+    """The lock file, open and locked by this process."""
+    said = False
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            if not _try_lock(handle):
+                owner = os.pread(handle, 20, 0).decode("ascii", errors="replace")
+                busy = f"{path.parent} is in use by {f'process {owner}' if owner.isdigit() else 'another process'}"
+                if waiting is None:
+                    raise InputError(f"{busy}: wait until it is done, or choose another folder.")
+                if not said:
+                    waiting(f"{busy}: waiting until it is done.")
+                said = True
+                _try_lock(handle, wait=True)
+            if _is_same_file(path, handle):  # the process that held the lock has removed its file
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _make_temporary(target: Path) -> tuple[int, Path]:
+    """A new file beside the target, open and locked. The system gives it the permissions of any new file."""
+    while True:
+        path = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        with suppress(OSError):
+            _try_lock(handle, wait=True)
+        if _is_same_file(path, handle):  # another writer may have removed it before it was locked
+            return handle, path
+        os.close(handle)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of writers that were killed: those that nobody has locked."""
+    for name in os.listdir(folder):  # noqa: PTH208
+        if _TEMPORARY.fullmatch(name):
+            with suppress(OSError):
+                path = folder / name
+                handle = os.open(path, os.O_RDWR)
+                try:
+                    if _try_lock(handle) and _is_same_file(path, handle):
+                        path.unlink()
+                finally:
+                    os.close(handle)
+
+
+def _try_lock(handle: int, wait: bool = False) -> bool:
+    """Lock an open file for this process; False if another one has locked it, OSError where there are no locks."""
+    try:
+        import fcntl
+    except ImportError:
+        raise OSError(errno.ENOSYS, "this system has no file locks") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_same_file(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
