@@ -29,7 +29,7 @@ import torch
 
 from agreestop.common import Booleans, InputError, Integers, ProgressCallback, Stages, atomic_writer, cores, make_folder
 from agreestop.decide.confidence import log_confidence
-from agreestop.decide.pooling import MODEL_AVERAGE
+from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.score_files import load_scores, save_spikes
 from agreestop.engines.early_stopping import BATCH_SIZE, run_to_end
 from agreestop.ensembles.files import load_members, save_members

@@ -23,7 +23,7 @@ from agreestop.decide.build import AnyRule
 from agreestop.decide.calibrated import shortage
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.confidence_rules import DCSNN, SEENN
-from agreestop.decide.evidence import Evidence
+from agreestop.decide.policies import Evidence
 from agreestop.decide.score_files import Spikes
 from agreestop.decide.splits import split_figures
 from agreestop.decide.tuned_rows import join_marks, mark_cells

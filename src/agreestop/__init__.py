@@ -14,10 +14,19 @@ from agreestop.decide.checks import CalibrationWarning
 from agreestop.decide.confidence import generalized_mean, log_confidence
 from agreestop.decide.confidence_rules import DCSNN, SEENN
 from agreestop.decide.decisions import Decision, Decisions, Estimate, Evaluation, evaluate
-from agreestop.decide.learned_risk import LearnedRisk
-from agreestop.decide.merging import majority_vote, merge_exchangeable, merge_p_values, merge_randomized, merging_factor, p_values
-from agreestop.decide.pooling import MajorityVote, MergeConfidence, MergePValues, MergeRanks
-from agreestop.decide.risks import ShapedRisk, TopMass
+from agreestop.decide.merging import (
+    MajorityVote,
+    MergeConfidence,
+    MergePValues,
+    MergeRanks,
+    majority_vote,
+    merge_exchangeable,
+    merge_p_values,
+    merge_randomized,
+    merging_factor,
+    p_values,
+)
+from agreestop.decide.risks import LearnedRisk, ShapedRisk, TopMass
 from agreestop.decide.score_files import Scores, load_scores, save_scores, save_spikes
 from agreestop.decide.scores import LogLoss, Shaped, Spread, Temperature, TuningRanks
 from agreestop.decide.simulated import simulate_scores, simulate_spikes

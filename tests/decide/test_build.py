@@ -10,7 +10,7 @@ import pytest
 
 import agreestop as ag
 from agreestop.decide.build import KINDS, build_rule, parse_pooling
-from agreestop.decide.pooling import Pooling
+from agreestop.decide.merging import Pooling
 from tests.decide.strategies import assert_one_sentence
 
 

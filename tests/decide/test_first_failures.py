@@ -11,8 +11,7 @@ from hypothesis import given, settings
 import agreestop as ag
 from agreestop.decide.agree_stop import first_failures
 from agreestop.decide.calibrated import gather_evidence
-from agreestop.decide.evidence import Evidence
-from agreestop.decide.policies import RiskThreshold, run_policy
+from agreestop.decide.policies import Evidence, RiskThreshold, run_policy
 from tests.decide.strategies import RiskTable, between, breaking_points, calibrate_quietly, make_sample, risk_of, risk_tables
 
 both_forms = pytest.mark.parametrize("fill", [False, True])

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 import agreestop as ag
 from agreestop.common import Booleans, Floats
-from agreestop.decide.evidence import Evidence
 from agreestop.decide.levels import order_statistic, quantile_rank
-from agreestop.decide.policies import State, StoppingThreshold
-from agreestop.decide.pooling import Pooling
+from agreestop.decide.merging import Pooling
+from agreestop.decide.policies import Evidence, State, StoppingThreshold
 from agreestop.decide.spikecp import StopProfile, last_failures
 from tests.decide.strategies import Rule, Sample, assert_same_decisions, calibrate_quietly, exponents, make_sample, sets_at_checkpoints
 

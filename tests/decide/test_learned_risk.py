@@ -9,8 +9,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import agreestop as ag
-from agreestop.decide.learned_risk import FEATURES, agreement_features
-from agreestop.decide.risks import Tails
+from agreestop.decide.risks import FEATURES, Tails, agreement_features
 from tests.decide.strategies import make_sample, risk_of
 
 SAMPLE = make_sample(200, checkpoints=3, members=3, classes=5, tied=False)

@@ -18,7 +18,7 @@ import pytest
 import agreestop as ag
 from agreestop.common import Floats
 from agreestop.decide import calibrated as calibrated_module
-from agreestop.decide.pooling import Pooling
+from agreestop.decide.merging import Pooling
 from agreestop.decide.risks import Risk
 from agreestop.decide.scores import Score
 from tests.decide.strategies import Rule, Sample, assert_same_decisions, make_sample

@@ -42,10 +42,9 @@ from numpy.typing import NDArray
 
 import agreestop as ag
 from agreestop.decide.calibrated import gather_evidence
-from agreestop.decide.evidence import Evidence
 from agreestop.decide.levels import quantile_rank
-from agreestop.decide.policies import State, run_policy
-from agreestop.decide.pooling import Pooling
+from agreestop.decide.merging import Pooling
+from agreestop.decide.policies import Evidence, State, run_policy
 from agreestop.decide.risks import Risk
 from agreestop.decide.scores import Score
 from agreestop.decide.spikecp import StopProfile, last_failures

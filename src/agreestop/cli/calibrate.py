@@ -9,7 +9,7 @@ import typer
 from agreestop.common import InputError
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import KINDS, POOLINGS, build_rule
-from agreestop.decide.pooling import MergeConfidence
+from agreestop.decide.merging import MergeConfidence
 from agreestop.decide.risks import TopMass
 from agreestop.decide.score_files import load_scores
 from agreestop.decide.spikecp import CALIBRATIONS, SpikeCP

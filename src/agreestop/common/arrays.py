@@ -13,10 +13,30 @@ Integers: TypeAlias = NDArray[np.int64]
 Booleans: TypeAlias = NDArray[np.bool_]
 
 
+def as_array(values: Any, name: str) -> NDArray[Any]:
+    """Anything array-like as a numpy array: lists, tensors on any device, with or without gradient, and lists of tensors.
+
+    bfloat16, which numpy lacks, becomes float32. Lists of unequal length and arrays with masked entries are refused.
+    """
+    if isinstance(values, (list, tuple)) and values and hasattr(values[0], "detach"):
+        values = [as_array(value, name) for value in values]
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values.float() if str(values.dtype) == "torch.bfloat16" else values
+    if np.ma.is_masked(values):
+        raise InputError(f"{name} has masked entries, for which nothing can be decided: fill them, or leave those inputs out.")
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} cannot be read as one array: give numbers of one shape.") from None
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
 def as_floats(values: ArrayLike, name: str) -> Floats:
     """Real numbers as float64."""
+    array = as_array(values, name)
     try:
-        return np.asarray(values, dtype=np.float64)
+        return array.astype(np.float64, copy=False)
     except (TypeError, ValueError):
         raise InputError(f"{name} cannot be read as an array of numbers: give real numbers of one shape.") from None
 

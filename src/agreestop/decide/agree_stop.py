@@ -20,9 +20,9 @@ import numpy as np
 from agreestop.common import Floats, InputError, Integers
 
 from .calibrated import Uncalibrated, coverage_promise, groups_of, validate
-from .evidence import Evidence, Index
 from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
-from .policies import Policy, RiskThreshold
+from .policies import Evidence, Policy, RiskThreshold
+from .ranking import Index
 from .risks import Risk, TopMass
 from .rule_files import KeptInFiles
 from .tuned_rows import TunedRows

@@ -16,7 +16,7 @@ from agreestop.common import InputError
 from .agree_stop import AgreeStop
 from .confidence_rules import DCSNN, SEENN
 from .levels import Target
-from .pooling import MODEL_AVERAGE, MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
+from .merging import MODEL_AVERAGE, MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
 from .risks import TopMass
 from .spikecp import CALIBRATIONS, SpikeCP
 

@@ -21,9 +21,9 @@ from agreestop.common import Booleans, Floats, InputError, Integers
 
 from .checks import CalibrationWarning, as_checkpoints, as_log_confidence, as_max_set_size
 from .decisions import Decision, Decisions
-from .evidence import Evidence, Index
 from .levels import as_delta, as_target, in_words
-from .policies import Policy, State, Verdict, run_checkpoints
+from .policies import Evidence, Policy, State, Verdict, run_checkpoints
+from .ranking import Index
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
 from .score_files import Examples, ScoresLike
 from .tuned_rows import TunedRows, join_marks, mark_rows

@@ -13,10 +13,10 @@ import numpy as np
 from agreestop.common import Floats, InputError, Integers, as_floats
 
 from .calibrated import Uncalibrated, validate
-from .evidence import Evidence, Index
 from .levels import Target, as_target
-from .policies import ConfidenceThreshold, Policy
-from .pooling import MODEL_AVERAGE
+from .merging import MODEL_AVERAGE
+from .policies import ConfidenceThreshold, Evidence, Policy
+from .ranking import Index
 from .rule_files import KeptInFiles
 
 GRID = tuple(i / 100 for i in range(1, 100))

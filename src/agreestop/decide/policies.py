@@ -1,21 +1,57 @@
-"""What a calibrated rule does at a checkpoint: evidence and state in, verdict and state out.
+"""What a rule reads off its inputs at a checkpoint, and what it then does: evidence and state in, verdict and state out.
 
 Batch, stream and engines share `judge`, so they cannot disagree. A policy holds what calibration learned and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from agreestop.common import Booleans, Floats, Integers
 
-from .evidence import Evidence, Index
-from .ranking import MergedRanks, PooledRanks
+from .ranking import Index, MergedRanks, PooledRanks
 from .rule_files import KeptInFiles
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Evidence:
+    """What a rule reads off b inputs at a checkpoint, or off n inputs at all M checkpoints: then the second axis is the checkpoint.
+
+    values    (b, C) for each class, or (b, K, C) for each member and class
+    log_risk  (b,) log e, the risk that the best classes miss; None for rules that estimate no risk
+    """
+
+    values: Floats
+    log_risk: Floats | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, key: Any) -> Evidence:
+        """Some of the inputs, or with two indices some inputs at some checkpoints; every part is indexed alike."""
+        return Evidence(self.values[key], None if self.log_risk is None else self.log_risk[key])
+
+    def minus(self, offsets: float | Floats) -> Evidence:
+        """All parts less an offset: one number, one for each input (b,), or one for each checkpoint (M,)."""
+        by_class = np.asarray(offsets)[..., None]
+        return Evidence(self.values - by_class, None if self.log_risk is None else self.log_risk - offsets)
+
+    @classmethod
+    def stack(cls, parts: Sequence[Evidence]) -> Evidence:
+        """The evidence of one checkpoint after another, as (n, M, ...)."""
+        risks = [part.log_risk for part in parts if part.log_risk is not None]
+        return cls(np.stack([part.values for part in parts], axis=1), np.stack(risks, axis=1) if risks else None)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Evidence]) -> Evidence:
+        """The evidence of one batch of inputs after another."""
+        risks = [part.log_risk for part in parts if part.log_risk is not None]
+        return cls(np.concatenate([part.values for part in parts]), np.concatenate(risks) if risks else None)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -96,11 +132,6 @@ class Stateless:
         return State(count)
 
 
-def _small_sets(sets: Booleans, max_set_size: int, last: bool | Booleans) -> Booleans:
-    small: Booleans = np.count_nonzero(sets, axis=1) <= max_set_size
-    return small if last is False else small | last
-
-
 def _fill_empty(sets: Booleans, scores: Floats) -> Booleans:
     """Empty sets answer the class of smallest score, lowest index on ties."""
     empty = np.flatnonzero(~sets.any(axis=1))
@@ -109,33 +140,46 @@ def _fill_empty(sets: Booleans, scores: Floats) -> Booleans:
     return sets
 
 
+class SetPolicy(Stateless, ABC):
+    """Policies with a set Γ_t at every checkpoint: stop at the first of at most `max_set_size` classes, an empty one included."""
+
+    max_set_size: int
+
+    @abstractmethod
+    def sets(self, index: Index, values: Floats, state: State) -> Booleans:
+        """Γ_t (b, C)."""
+
+    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        sets = self.sets(index, evidence.values, state)
+        small: Booleans = np.count_nonzero(sets, axis=1) <= self.max_set_size
+        return Verdict(small if last is False else small | last, sets, state)
+
+
 @dataclass(frozen=True, eq=False)
-class CheckpointThresholds(Stateless, KeptInFiles):
+class CheckpointThresholds(SetPolicy, KeptInFiles):
     """Bonferroni: Γ_t = {c : S_t ≤ threshold_t}; `thresholds` is (M, 1), or (M, C) with one for each class."""
 
     thresholds: Floats
     max_set_size: int
 
-    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
-        sets = evidence.values <= self.thresholds[index]
-        return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
+    def sets(self, index: Index, values: Floats, state: State) -> Booleans:
+        return values <= self.thresholds[index]
 
 
 @dataclass(frozen=True, eq=False)
-class MemberVotes(Stateless, KeptInFiles):
+class MemberVotes(SetPolicy, KeptInFiles):
     """Bonferroni: classes in more than half of the members' sets {c : S_t^k ≤ threshold_t^k}; `thresholds` is (M, K)."""
 
     thresholds: Floats
     max_set_size: int
 
-    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
-        votes = np.count_nonzero(evidence.values <= self.thresholds[index][..., None], axis=1)
-        sets = 2 * votes > evidence.values.shape[1]
-        return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
+    def sets(self, index: Index, values: Floats, state: State) -> Booleans:
+        votes = np.count_nonzero(values <= self.thresholds[index][..., None], axis=1)
+        return 2 * votes > values.shape[1]
 
 
 @dataclass(frozen=True, eq=False)
-class MergedPValues(KeptInFiles):
+class MergedPValues(SetPolicy, KeptInFiles):
     """Bonferroni: Γ_t = {c : merged p-variable > α/M}. An input keeps its uniform number, if the form asks for one."""
 
     ranks: MergedRanks
@@ -144,21 +188,19 @@ class MergedPValues(KeptInFiles):
     def start(self, count: int, classes: int, first: int) -> State:
         return State(count, uniforms=self.ranks.uniforms(count, first) if self.ranks.merging.form == "randomized" else None)
 
-    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
-        sets = self.ranks.keeps(index, evidence.values, state.uniforms)
-        return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
+    def sets(self, index: Index, values: Floats, state: State) -> Booleans:
+        return self.ranks.keeps(index, values, state.uniforms)
 
 
 @dataclass(frozen=True, eq=False)
-class RankPooling(Stateless, KeptInFiles):
+class RankPooling(SetPolicy, KeptInFiles):
     """Bonferroni: Γ_t = {c : p-variable of the pooled ranks > α/M}."""
 
     ranks: PooledRanks
     max_set_size: int
 
-    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
-        sets = self.ranks.keeps(index, evidence.values)
-        return Verdict(_small_sets(sets, self.max_set_size, last), sets, state)
+    def sets(self, index: Index, values: Floats, state: State) -> Booleans:
+        return self.ranks.keeps(index, values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +217,8 @@ class RunningThreshold(KeptInFiles):
         assert state.largest is not None
         largest = np.maximum(state.largest, evidence.values)
         sets = largest <= self.threshold
-        return Verdict(_small_sets(sets, self.max_set_size, last), _fill_empty(sets, largest), State(len(sets), largest))
+        small = np.count_nonzero(sets, axis=1) <= self.max_set_size
+        return Verdict(small | last, _fill_empty(sets, largest), State(len(sets), largest))
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,22 +9,42 @@ sums within rounding of 0 are decided in integers. Elsewhere the constant is rou
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agreestop.common import Booleans, Floats, Integers
 
-from .evidence import Index, at_checkpoints
-from .merging import ranks
-from .pooling import MergePValues
+from .merging import MergePValues, ranks
 from .rule_files import KeptInFiles
 
 ROUND_UP = 1 + 1e-12
 TIE = 1e-9  # sums nearer to 0 than this for each member are decided in integers
 LARGEST_POWER = 1000  # beyond it integers grow too long to compare, and the mean is all but the maximum
 BLOCK_NUMBERS = 1 << 18  # ranks pooled together: a block stays in the cache
+
+Index: TypeAlias = int | Integers
+"""The checkpoint of a whole batch, or one checkpoint for each of its inputs, (b,)."""
+
+Number = TypeVar("Number", bound=np.generic)
+
+
+def at_checkpoints(index: Index, inputs: Floats, read: Callable[[int, Floats], NDArray[Number]]) -> NDArray[Number]:
+    """`read(checkpoint, inputs)` for one checkpoint, or for inputs at different checkpoints, one checkpoint after another."""
+    if not isinstance(index, np.ndarray):
+        return read(index, inputs)
+    parts = [(index == checkpoint, int(checkpoint)) for checkpoint in np.unique(index)]
+    if not parts:
+        return read(0, inputs)
+    results = [read(checkpoint, inputs[rows]) for rows, checkpoint in parts]
+    joined = np.empty((len(inputs), *results[0].shape[1:]), results[0].dtype)
+    for (rows, _), result in zip(parts, results, strict=True):
+        joined[rows] = result
+    return joined
 
 
 def _is_exact(merging: MergePValues) -> bool:

@@ -4,6 +4,9 @@
     ρ_t(c)   π_t-mass of c and of all classes ranked after it
     e_t      risk that the label is not among the I most probable classes; TopMass: their missing mass, ρ_t of rank I + 1
 
+`LearnedRisk` is logistic regression on how the members agree: e_t = σ(b + Σ_j w_j φ_j(x, t)), fitted on the tuning split to "the label is
+not among the I most probable classes". scikit-learn fits it; what is kept are plain arrays, and numpy evaluates it.
+
 All in logarithms and as sums of the tail: 1 - Σ would cancel to 0 for confident networks, and then nothing stops.
 A risk gives the rule an `Evidence`: its values are log ρ of every class, its log_risk is log e.
 """
@@ -11,19 +14,22 @@ A risk gives the rule an `Evidence`: its values are log ρ of every class, its l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from agreestop.common import Floats, InputError, Integers
+from agreestop.common import Booleans, Floats, InputError, Integers
 
-from .checks import as_checkpoints
-from .evidence import Evidence, Index
-from .pooling import MODEL_AVERAGE, MergeConfidence
+from .checks import as_checkpoints, as_max_set_size
+from .merging import MODEL_AVERAGE, MergeConfidence
+from .policies import Evidence
+from .ranking import Index
 from .rule_files import KeptInFiles
+from .score_files import Examples, ScoresLike
 from .scores import Fitted, ShapedOverTime, Tunable, fit_temperatures, pooling_of
-from .tuned_rows import TunedRows
+from .tuned_rows import TunedRows, cut_fitted
 
 
 class Risk(Tunable, Protocol):
@@ -117,3 +123,112 @@ class ShapedRisk(ShapedOverTime[Risk], KeptInFiles):
 
     def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
         return self.base.evidence(index, log_confidence, max_set_size).minus(self.offsets[index])
+
+
+FEATURES = (
+    "log mass outside the best I classes",
+    "log mass outside the best class",
+    "log ratio of the masses from rank I and from rank I + 1 on",
+    "members' mean log mass outside the best I classes",
+    "members' largest log mass outside the best I classes",
+    "members' spread of the log mass outside the best I classes",
+    "share of members with another best class",
+    "log time",
+    "log time × log mass outside the best I classes",
+)
+FLOOR = -30.0  # log masses below this are as good as none
+
+
+class NothingToLearn(InputError):
+    """Tuning data on which the best classes never miss, or always."""
+
+
+def agreement_features(log_confidence: Floats, tails: Tails, max_set_size: int, log_time: float | Floats) -> Floats:
+    """The features (b, len(FEATURES)) of log-confidences (b, K, C) and their pooled order, the same for any order of the members."""
+    batch, members, classes = log_confidence.shape
+    best = tails.order[:, :max_set_size]
+    outside = np.ones((batch, classes), dtype=bool)
+    outside[np.arange(batch)[:, None], best] = False
+    peak = log_confidence.max(axis=2, keepdims=True)
+    mass = np.where(outside[:, None], np.exp(log_confidence - peak), 0.0)
+    total = np.add.accumulate(np.sort(mass, axis=2), axis=2)[:, :, -1]
+    own = np.sort(np.maximum(np.log(np.maximum(total, 1e-300)) + peak[:, :, 0], FLOOR), axis=1)
+    mean = np.add.accumulate(own, axis=1)[:, -1] / members
+    spread = np.sqrt(np.add.accumulate((own - mean[:, None]) ** 2, axis=1)[:, -1] / members)
+    tail = np.maximum(tails.outside(max_set_size), FLOOR)
+    dissent = np.count_nonzero(log_confidence.argmax(axis=2) != tails.order[:, :1], axis=1) / members
+    columns = [tail, np.maximum(tails.outside(1), FLOOR), np.maximum(tails.outside(max_set_size - 1), FLOOR) - tail]
+    columns += [mean, own[:, -1], spread, dissent, np.broadcast_to(log_time, batch), log_time * tail]
+    return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedRisk(KeptInFiles):
+    """The risk that the best I classes miss, learned from how the members agree. Make one with `LearnedRisk.fit`."""
+
+    posterior: TopMass
+    max_set_size: int
+    weights: Floats
+    bias: float
+    log_times: Floats = field(metadata={"per_checkpoint": True})
+    times: tuple[float, ...] | None = None
+
+    @classmethod
+    def fit(
+        cls,
+        scores_or_log_confidence: ScoresLike,
+        labels: ArrayLike | None = None,
+        pooling: MergeConfidence | None = None,
+        max_set_size: int = 3,
+        times: Sequence[float] | None = None,
+    ) -> LearnedRisk:
+        """Learn on tuning scores, or log-confidences (n, M, K, C) with labels (n,), for sets of `max_set_size` classes.
+
+        This needs scikit-learn.
+        """
+        size = as_max_set_size(max_set_size)
+        data = Examples.of(scores_or_log_confidence, labels, times)
+        posterior = TopMass.fit(data, pooling=pooling)
+        clock = np.arange(1.0, data.checkpoints + 1) if data.times is None else np.array(data.times, dtype=np.float64)
+        log_times = np.log(clock / clock[-1])
+        tails = [posterior.tails(index, data.at(index)) for index in range(data.checkpoints)]
+        parts = [agreement_features(data.at(i), tail, size, float(log_times[i])) for i, tail in enumerate(tails)]
+        misses = np.concatenate([(tail.order[:, :size] != data.truth[:, None]).all(axis=1) for tail in tails])
+        weights, bias = _fit_logistic(np.concatenate(parts), misses)
+        return cls(posterior, size, weights, bias, log_times, data.times)
+
+    @property
+    def tuned(self) -> TunedRows | None:
+        return self.posterior.tuned
+
+    def check_size(self, max_set_size: int) -> None:
+        if max_set_size != self.max_set_size:
+            raise InputError(
+                f"the risk was learned for sets of {self.max_set_size} classes, but max_set_size is {max_set_size}: fit it for that size."
+            )
+
+    def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
+        tails = self.posterior.tails(index, log_confidence)
+        features = agreement_features(log_confidence, tails, max_set_size, self.log_times[index])
+        logit = np.full(len(features), self.bias)
+        for column, weight in zip(features.T, self.weights, strict=True):
+            logit += weight * column
+        return tails.evidence(-np.logaddexp(0.0, -logit))
+
+    def cut(self, checkpoints: tuple[float, ...]) -> LearnedRisk:
+        return replace(cut_fitted(self, checkpoints), posterior=self.posterior.cut(checkpoints))
+
+
+def _fit_logistic(features: Floats, misses: Booleans) -> tuple[Floats, float]:
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError:
+        raise InputError("LearnedRisk.fit needs scikit-learn: install agreestop[learn], or use TopMass.fit.") from None
+    if misses.all() or not misses.any():
+        state = "always" if misses.all() else "never"
+        raise NothingToLearn(f"the best classes {state} miss the label on the tuning data, so there is nothing to learn: use TopMass.fit.")
+    centre, scale = features.mean(axis=0), features.std(axis=0)
+    scale[scale == 0] = 1.0
+    model = LogisticRegression(max_iter=1000).fit((features - centre) / scale, misses)
+    weights = np.asarray(model.coef_[0], dtype=np.float64) / scale
+    return weights, float(model.intercept_[0] - weights @ centre)

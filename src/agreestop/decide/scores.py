@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from agreestop.common import Floats, InputError, as_floats
 
 from .confidence import log_softmax
-from .pooling import MODEL_AVERAGE, MergeConfidence
+from .merging import MODEL_AVERAGE, MergeConfidence
 from .rule_files import KeptInFiles
 from .score_files import Examples, ScoresLike
 from .tuned_rows import TunedRows, cut_fitted

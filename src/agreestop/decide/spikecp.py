@@ -28,11 +28,10 @@ import numpy as np
 from agreestop.common import Floats, InputError, Integers
 
 from .calibrated import Uncalibrated, coverage_promise, groups_of, validate
-from .evidence import Evidence, Index, at_checkpoints
 from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
-from .policies import CheckpointThresholds, MemberVotes, MergedPValues, Policy, RankPooling, RunningThreshold, StoppingThreshold
-from .pooling import MODEL_AVERAGE, MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
-from .ranking import MergedRanks, PooledRanks, least_n_merged
+from .merging import MODEL_AVERAGE, MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
+from .policies import CheckpointThresholds, Evidence, MemberVotes, MergedPValues, Policy, RankPooling, RunningThreshold, StoppingThreshold
+from .ranking import Index, MergedRanks, PooledRanks, at_checkpoints, least_n_merged
 from .rule_files import KeptInFiles
 from .scores import Score
 from .tuned_rows import TunedRows

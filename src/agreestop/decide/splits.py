@@ -12,8 +12,7 @@ from agreestop.common import Booleans, Floats, InputError, Integers, is_integer
 from .calibrated import Rule, gather_evidence, shortage
 from .checks import CalibrationWarning
 from .decisions import Estimate
-from .evidence import Evidence
-from .policies import run_policy
+from .policies import Evidence, run_policy
 from .score_files import Examples, ScoresLike
 
 

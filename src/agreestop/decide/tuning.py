@@ -22,10 +22,9 @@ from agreestop.common import Floats, InputError
 
 from .agree_stop import AgreeStop
 from .calibrated import gather_evidence
-from .evidence import Evidence
-from .learned_risk import LearnedRisk, NothingToLearn
-from .pooling import MergeConfidence
-from .risks import Risk, ShapedRisk, TopMass
+from .merging import MergeConfidence
+from .policies import Evidence
+from .risks import LearnedRisk, NothingToLearn, Risk, ShapedRisk, TopMass
 from .score_files import Examples, ScoresLike
 from .scores import LogLoss, Score, Shaped, Spread, Temperature, TuningRanks
 from .spikecp import SpikeCP

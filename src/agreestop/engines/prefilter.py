@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from agreestop.common import Booleans, Floats, Integers
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.learned_risk import FEATURES, FLOOR, LearnedRisk
 from agreestop.decide.policies import RiskThreshold
-from agreestop.decide.risks import ShapedRisk, TopMass
+from agreestop.decide.risks import FEATURES, FLOOR, LearnedRisk, ShapedRisk, TopMass
 
 SLACK = 1e-9
 EPSILON = float(np.finfo(np.float64).eps)
