@@ -40,10 +40,9 @@ if TYPE_CHECKING:
     from agreestop import events as events
     from agreestop import networks as networks
 
-__all__ = [
-    "DCSNN",
-    "SEENN",
-    "AgreeStop",
+__all__ = ["DCSNN", "SEENN", "AgreeStop", "MajorityVote", "MergeConfidence", "MergePValues", "MergeRanks", "SpikeCP"]
+__all__ += ["LearnedRisk", "LogLoss", "Shaped", "ShapedRisk", "Spread", "Temperature", "TopMass", "TuningRanks"]
+__all__ += [
     "CalibratedRule",
     "CalibrationWarning",
     "Decision",
@@ -51,35 +50,17 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "InputError",
-    "LearnedRisk",
-    "LogLoss",
-    "MajorityVote",
-    "MergeConfidence",
-    "MergePValues",
-    "MergeRanks",
     "Scores",
     "Session",
-    "Shaped",
-    "ShapedRisk",
-    "SpikeCP",
     "Splits",
-    "Spread",
-    "Temperature",
-    "TopMass",
     "Trial",
     "Tuned",
-    "TuningRanks",
+]
+__all__ += [
     "evaluate",
-    "generalized_mean",
     "load_rule",
     "load_scores",
     "log_confidence",
-    "majority_vote",
-    "merge_exchangeable",
-    "merge_p_values",
-    "merge_randomized",
-    "merging_factor",
-    "p_values",
     "repeat_splits",
     "save_scores",
     "save_spikes",
@@ -87,6 +68,7 @@ __all__ = [
     "simulate_spikes",
     "tune",
 ]
+__all__ += ["generalized_mean", "majority_vote", "merge_exchangeable", "merge_p_values", "merge_randomized", "merging_factor", "p_values"]
 
 _LAZY = ("engines", "ensembles", "events", "networks")
 _EXTRAS = {"torch": "networks", "safetensors": "networks", "numba": "engines"}
