@@ -45,30 +45,17 @@ __all__ += ["LearnedRisk", "LogLoss", "Shaped", "ShapedRisk", "Spread", "Tempera
 __all__ += [
     "CalibratedRule",
     "CalibrationWarning",
-    "Decision",
-    "Decisions",
-    "Estimate",
-    "Evaluation",
     "InputError",
     "Scores",
     "Session",
-    "Splits",
-    "Trial",
-    "Tuned",
-]
-__all__ += [
-    "evaluate",
     "load_rule",
     "load_scores",
-    "log_confidence",
-    "repeat_splits",
     "save_scores",
     "save_spikes",
-    "simulate_scores",
-    "simulate_spikes",
-    "tune",
 ]
-__all__ += ["generalized_mean", "majority_vote", "merge_exchangeable", "merge_p_values", "merge_randomized", "merging_factor", "p_values"]
+__all__ += ["Decision", "Decisions", "Estimate", "Evaluation", "Splits", "Trial", "Tuned", "evaluate", "repeat_splits", "tune"]
+__all__ += ["generalized_mean", "log_confidence", "majority_vote", "simulate_scores", "simulate_spikes"]
+__all__ += ["merge_exchangeable", "merge_p_values", "merge_randomized", "merging_factor", "p_values"]
 
 _LAZY = ("engines", "ensembles", "events", "networks")
 _EXTRAS = {"torch": "networks", "safetensors": "networks", "numba": "engines"}
