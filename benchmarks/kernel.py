@@ -13,6 +13,7 @@ import torch
 
 from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph
 from agreestop.networks.neurons import SRM, Neuron
+from agreestop.networks.srm_types import Chunk
 
 from .preparation import BenchmarkPlan, ours
 from .records import BYTES, BenchRecord
@@ -30,7 +31,8 @@ def bench_kernel(plan: BenchmarkPlan) -> list[BenchRecord]:
     shape = (plan.steps, plan.members, batch, plan.hidden)
     currents = torch.randn(shape, device=plan.device, generator=torch.Generator(plan.device).manual_seed(plan.seed))
     constants = SRM(plan.members, neuron).to(plan.device).parameters_for(currents).constants
-    _, _, bits, checkpoints = forward(currents, None, constants, LONGEST_SEGMENT)
+    chunk = Chunk(currents, None, constants)
+    _, _, saved = forward(chunk, LONGEST_SEGMENT)
     arrived, copy = torch.randn_like(currents), torch.empty_like(currents)
     segments = -(-plan.steps // LONGEST_SEGMENT)
     stored = 1 / 8 + 12 * (segments - 1) / plan.steps  # the first state is 0 and not stored
@@ -48,10 +50,10 @@ def bench_kernel(plan: BenchmarkPlan) -> list[BenchRecord]:
         return capture_cuda_graph(run) if plan.device == "cuda" else run
 
     def back() -> object:
-        return backward(arrived, None, currents, None, bits, checkpoints, constants, neuron.surrogate, LONGEST_SEGMENT, False, False)
+        return backward(chunk, saved, neuron.surrogate, arrived, None, False)
 
     systems = [
-        ours("srm-kernel", "forward", often(lambda: forward(currents, None, constants, LONGEST_SEGMENT)), amount(2 * 4 + stored)),
+        ours("srm-kernel", "forward", often(lambda: forward(chunk, LONGEST_SEGMENT)), amount(2 * 4 + stored)),
         ours("srm-kernel", "backward", often(back), amount(3 * 4 + stored)),
         TimedSystem("srm-kernel", "copy", torch.__version__, "on the device", often(lambda: copy.copy_(currents)), amount(2 * 4)),
     ]

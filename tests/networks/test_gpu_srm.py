@@ -18,7 +18,7 @@ from torch import Tensor
 import agreestop.networks.neurons as srm_module
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import SRM, Neuron, srm
-from agreestop.networks.srm_types import SRMParameters, SRMState
+from agreestop.networks.srm_types import Chunk, SRMParameters, SRMState
 from agreestop.networks.surrogates import SLOPES, Surrogate
 from tests.networks.plain import generator, gradients, plain_loop, refused
 
@@ -205,9 +205,9 @@ def test_bits_and_checkpoints_are_saved_only_with_gradients() -> None:
     _, p = constants(2)
     a, b, r, threshold = p.membrane_decay, p.synapse_decay, p.refractory_decay, p.threshold
     held = (a, b, r, threshold, p.scale * (1 - a) * (1 - b))
-    _, _, bits, checkpoints = fused.forward(currents, None, held, 0)
+    _, _, (bits, checkpoints) = fused.forward(Chunk(currents, None, held), 0)
     assert not bits.numel() and not checkpoints.numel()
-    spikes, _, bits, checkpoints = fused.forward(currents, None, held, fused.LONGEST_SEGMENT)
+    spikes, _, (bits, checkpoints) = fused.forward(Chunk(currents, None, held), fused.LONGEST_SEGMENT)
     assert bits.dtype == torch.int16 and bits.shape == (3, 30) and checkpoints.shape == (2, 3, 30)
     unpacked = torch.stack([bits[t // 14] >> (t % 14) & 1 for t in range(40)])  # 40 steps in 3 segments of at most 14
     torch.testing.assert_close(unpacked.view(40, 2, 3, 5).float(), spikes)

@@ -103,7 +103,7 @@ def test_without_numba_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_large_arrays_are_ordinary_tensors() -> None:
-    large = numba_runtime.empty((3, 1 << 22), (1, 3))
+    large = numba_runtime.empty((1 << 22, 3)).t()
     assert large.shape == (3, 1 << 22) and large.stride() == (1, 3) and large.dtype == torch.float32
     large.fill_(2.0)
     assert large.sum() == 6 * (1 << 22)
@@ -112,7 +112,7 @@ def test_large_arrays_are_ordinary_tensors() -> None:
 def test_a_block_of_memory_is_used_again_once_its_tensor_is_gone() -> None:
     memory, shape = numba_runtime.MemoryPool(), (3, 1 << 20)
     with numba_runtime.use_memory_pool(memory):
-        first = numba_runtime.empty(shape, (1, 3))
+        first = numba_runtime.empty(shape[::-1]).t()
         assert first.shape == shape and first.stride() == (1, 3) and first.dtype == torch.float32
         second, small = numba_runtime.empty(shape), numba_runtime.empty((3, 5))
         first.fill_(1.0)

@@ -1,13 +1,17 @@
-"""State and parameters of the SRM neuron, which `neurons` and the kernels share."""
+"""State, parameters, memory layout and autograd node of the SRM neuron, which `neurons` and the kernels share."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .surrogates import Surrogate
 
@@ -50,15 +54,132 @@ class SRMParameters:
         return SRMParameters(a, b, r, threshold, self.scale, self.surrogate)
 
 
-def shaped_like(constants: Constants, sums: Tensor) -> list[Tensor]:
-    """Sums (5, members) in float32 and in the shapes of the constants; a constant that the members share gets the sum over them."""
-    return [(row if value.numel() > 1 else row.sum()).float().reshape(value.shape) for row, value in zip(sums, constants, strict=True)]
+class Chunk(NamedTuple):
+    """What the recurrence starts from: currents (T, ...), the state before them (None: zeros), and the constants."""
+
+    currents: Tensor
+    before: SRMState | None
+    constants: Constants
 
 
-def empty_like(currents: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """An empty tensor with the memory order of `currents`, also when one step was expanded over time."""
-    if currents.stride(0):
-        return torch.empty_like(currents, dtype=dtype)
-    order = sorted(range(1, currents.ndim), key=currents.stride, reverse=True)
-    dense = torch.empty([len(currents), *(currents.shape[axis] for axis in order)], dtype=dtype or currents.dtype, device=currents.device)
-    return dense.permute(0, *(1 + order.index(axis) for axis in range(1, currents.ndim)))
+# ---- memory
+
+Allocate = Callable[[Sequence[int]], Tensor]
+
+
+def empty_like(currents: Tensor, dtype: torch.dtype | None = None, allocate: Allocate | None = None) -> Tensor:
+    """An empty, dense tensor with the memory order of `currents`; axes that are expanded, such as the time of a held image, are slowest."""
+    order = sorted(range(currents.ndim), key=lambda axis: currents.stride(axis) or math.inf, reverse=True)
+    return _in_order(order, currents.shape, allocate or partial(torch.empty, dtype=dtype or currents.dtype, device=currents.device))
+
+
+def _in_order(order: Sequence[int], shape: Sequence[int], allocate: Allocate) -> Tensor:
+    """An empty, dense tensor of this shape; `order` lists its axes, slowest first."""
+    return allocate([shape[axis] for axis in order]).permute([order.index(axis) for axis in range(len(shape))])
+
+
+class Layout(NamedTuple):
+    """Memory layout of a step: its axes, slowest first; those outside and inside the member axis; and the sizes (outer, members, inner)."""
+
+    order: tuple[int, ...]
+    outside: tuple[int, ...]
+    inside: tuple[int, ...]
+    sizes: tuple[int, int, int]
+
+    @staticmethod
+    def of(chunk: Chunk) -> Layout:
+        """The layout of currents (T, K, ...), or (T, ...) if all neurons have the same constants."""
+        shape, strides, by_member = (
+            chunk.currents.shape[1:],
+            chunk.currents.stride()[1:],
+            any(value.numel() > 1 for value in chunk.constants),
+        )
+        order = tuple(sorted(range(len(shape)), key=lambda axis: strides[axis], reverse=True))
+        long = tuple(axis for axis in order if shape[axis] != 1)
+        cut = long.index(0) if by_member else 0
+        outside, inside = long[:cut], long[cut + by_member :]
+        sizes = (math.prod(shape[axis] for axis in outside), shape[0] if by_member else 1, math.prod(shape[axis] for axis in inside))
+        return Layout(order, outside, inside, sizes)
+
+    def strides(self, values: Tensor) -> tuple[int, int, int] | None:
+        """Strides (time, outer, member) of values (T, ...), or None if they do not have this layout with a dense inner axis."""
+        shape, strides = values.shape[1:], values.stride()[1:]
+        for axes in (self.outside, self.inside):
+            if any(strides[slow] != strides[fast] * shape[fast] for slow, fast in pairwise(axes)):
+                return None
+        if self.inside and strides[self.inside[-1]] != 1:
+            return None
+        return values.stride(0), strides[self.outside[-1]] if self.outside else 1, strides[0] if self.sizes[1] > 1 else 0
+
+    def fitting(self, values: Tensor, copy: bool = True) -> Tensor:
+        """The values (T, ...) if they have this layout; else a copy that has it, or empty memory for one."""
+        if self.strides(values) is not None:
+            return values
+        order = (0, *(1 + axis for axis in self.order))
+        dense = _in_order(order, values.shape, partial(torch.empty, dtype=values.dtype, device=values.device))
+        return dense.copy_(values) if copy else dense
+
+    def empty_state(self, currents: Tensor, allocate: Allocate | None = None) -> SRMState:
+        """An empty float32 state for currents (T, ...), dense in this layout."""
+        allocate = allocate or partial(torch.empty, dtype=torch.float32, device=currents.device)
+        return SRMState(*(_in_order(self.order, currents.shape[1:], allocate) for _ in range(3)))
+
+    def dense(self, state: SRMState | None) -> tuple[Tensor, ...] | None:
+        """The tensors of a state in float32 and dense in this layout, copied only if they are not."""
+        if state is None:
+            return None
+        wanted = self.empty_state(state.synapse.unsqueeze(0))
+        return tuple(
+            step if step.dtype == torch.float32 and step.stride() == dense.stride() else dense.copy_(step)
+            for step, dense in zip(state, wanted, strict=True)
+        )
+
+
+# ---- autograd
+
+
+class Kernels(NamedTuple):
+    """One implementation of the recurrence over a chunk of steps.
+
+    forward(chunk, learned) gives spikes, the state after them, and tensors to save for the backward pass. learned: whether the constants
+    need a gradient. backward(chunk, saved, surrogate, gradient in the spikes, gradient in the state after them or None, learned) gives the
+    gradients in the currents, in the state before them if there is one, and in the constants (5, members) if they are learned.
+    """
+
+    forward: Callable[[Chunk, bool], tuple[Tensor, SRMState, Sequence[Tensor]]]
+    backward: Callable[..., tuple[Tensor, SRMState | None, Tensor | None]]
+
+
+class SRMFunction(torch.autograd.Function):
+    """One autograd node for the whole sequence. It saves the currents, the state before them, and what the kernels ask for."""
+
+    @staticmethod
+    def forward(ctx: Any, kernels: Kernels, surrogate: Surrogate, currents: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        spikes, after, saved = kernels.forward(Chunk(currents, _state(rest[:3]), rest[3:]), any(ctx.needs_input_grad[6:]))
+        ctx.kernels, ctx.surrogate = kernels, surrogate
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(currents, *rest, *saved)
+        return spikes, *after
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_spikes: Tensor | None, *to_after: Tensor | None) -> tuple[Tensor | None, ...]:
+        currents, *rest = ctx.saved_tensors
+        chunk, saved = Chunk(currents, _state(rest[:3]), rest[3:8]), rest[8:]
+        if to_spikes is None:
+            to_spikes = torch.zeros_like(currents[:1]).expand_as(currents)
+        learned = any(ctx.needs_input_grad[6:])
+        to_currents, to_before, sums = ctx.kernels.backward(chunk, saved, ctx.surrogate, to_spikes, _state(to_after), learned)
+        to_constants = [None] * 5 if sums is None else [_like(value, row) for value, row in zip(chunk.constants, sums, strict=True)]
+        return None, None, to_currents, *(to_before or (None,) * 3), *to_constants
+
+
+def _like(constant: Tensor, sums: Tensor) -> Tensor:
+    """Sums (members,) in float32 and in the shape of the constant; one that the members share gets the sum over them."""
+    return (sums if constant.numel() > 1 else sums.sum()).float().reshape(constant.shape)
+
+
+def _state(values: Sequence[Tensor | None]) -> SRMState | None:
+    """The three tensors, with zeros for missing ones; None if all are missing."""
+    given = next((value for value in values if value is not None), None)
+    return None if given is None else SRMState(*(torch.zeros_like(given) if value is None else value for value in values))

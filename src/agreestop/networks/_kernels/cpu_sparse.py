@@ -248,11 +248,11 @@ class _SparseProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, active: Active, x: Tensor, weight: Tensor) -> Tensor:
         (members, _, outputs), steps, batch = weight.shape, len(x), x.shape[-2]
-        y = empty((steps, members, batch, outputs), (batch * outputs, steps * batch * outputs, outputs, 1))
-        active.add_rows_to(weight.contiguous(), y.transpose(0, 1).flatten(1, 2))
+        y = empty((members, steps, batch, outputs))
+        active.add_rows_to(weight.contiguous(), y.flatten(1, 2))
         ctx.active = active
         ctx.save_for_backward(weight if ctx.needs_input_grad[1] else None)
-        return y
+        return y.transpose(0, 1)
 
     @staticmethod
     @once_differentiable

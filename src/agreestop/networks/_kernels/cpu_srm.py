@@ -20,19 +20,15 @@ The loops run over `LANES` elements, a compile-time constant, so the compiler ca
 with silent ones. Only `srm` calls this module.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from ..srm_types import Constants, SRMState, shaped_like
+from ..srm_types import Chunk, Constants, Kernels, Layout, SRMFunction, SRMState, empty_like
 from ..surrogates import Surrogate
 from .intrinsics import copy_range, fma, power_of_two, prefetch
 from .numba_runtime import empty, jit, jit_inline, parallel_for, threads_for
@@ -52,14 +48,16 @@ WORTH_A_THREAD = 1 << 17
 """Neurons times steps: 0.1 ms of work, a few times longer than waking a thread."""
 
 
-# ---- the loops; an array of all steps has strides for time, outer axis and member, and its inner axis is dense
+# ---- the loops; an array of all steps has strides for time, outer axis and member, and its inner axis is dense; a state is dense
 
 
 @jit_inline
 def _load_state(state, begin, count, scratch):  # type: ignore[no-untyped-def]
-    copy_range(state[0], begin, scratch, SYNAPSE, count)
-    copy_range(state[1], begin, scratch, MEMBRANE, count)
-    copy_range(state[2], begin, scratch, REFRACTORY, count)
+    scratch[:] = 0
+    if len(state[0]):
+        copy_range(state[0], begin, scratch, SYNAPSE, count)
+        copy_range(state[1], begin, scratch, MEMBRANE, count)
+        copy_range(state[2], begin, scratch, REFRACTORY, count)
 
 
 @jit_inline
@@ -71,11 +69,11 @@ def _store_state(scratch, state, begin, count):  # type: ignore[no-untyped-def]
 
 @jit_inline
 def _tile(tile, sizes):  # type: ignore[no-untyped-def]
-    """Outer index, member, first neuron of the inner axis, and number of neurons."""
+    """Outer index, member, first neuron of the inner axis, its index in a state, and the number of neurons."""
     _, members, inner = sizes
     across = (inner + LANES - 1) // LANES
     begin = tile % across * LANES
-    return tile // across // members, tile // across % members, begin, min(LANES, inner - begin)
+    return tile // across // members, tile // across % members, begin, tile // across * inner + begin, min(LANES, inner - begin)
 
 
 @jit_inline
@@ -95,19 +93,18 @@ def _advance(scratch, a, b, r, threshold, gain):  # type: ignore[no-untyped-def]
         scratch[OUTGOING + j] = spike
 
 
-STEPS, STATE = "float32[::1], UniTuple(int64, 3)", "UniTuple(float32[::1], 3), UniTuple(int64, 2)"
-"""An array of all steps with its strides of time, outer axis and member; a state with its strides of outer axis and member."""
+STEPS, STATE = "float32[::1], UniTuple(int64, 3)", "UniTuple(float32[::1], 3)"
+"""An array of all steps with its strides of time, outer axis and member; a state, empty where it is zero."""
 SIZES, CONSTANTS = "UniTuple(int64, 3)", "float32[:, ::1]"
 """Steps, members and neurons of the inner axis; a, b, r, θ and c for each member."""
 
 
 @jit(f"void(int64, int64, {SIZES}, {CONSTANTS}, {STEPS}, {STEPS}, {STATE}, {STATE}, float32[::1])")
-def _forward(first, last, sizes, constants, currents, c_at, spikes, s_at, before, b_at, after, a_at, scratch):  # type: ignore[no-untyped-def]
+def _forward(first, last, sizes, constants, currents, c_at, spikes, s_at, before, after, scratch):  # type: ignore[no-untyped-def]
     for tile in range(first, last):
-        outer, member, begin, count = _tile(tile, sizes)
+        outer, member, begin, at, count = _tile(tile, sizes)
         a, b, r, threshold, gain = constants[member]
-        scratch[:] = 0
-        _load_state(before, outer * b_at[0] + member * b_at[1] + begin, count, scratch)
+        _load_state(before, at, count, scratch)
         source, target = outer * c_at[1] + member * c_at[2] + begin, outer * s_at[1] + member * s_at[2] + begin
         for t in range(sizes[0]):
             prefetch(currents, source + min(t + AHEAD, sizes[0] - 1) * c_at[0], LANES)
@@ -115,7 +112,7 @@ def _forward(first, last, sizes, constants, currents, c_at, spikes, s_at, before
             copy_range(currents, source + t * c_at[0], scratch, INCOMING, count)
             _advance(scratch, a, b, r, threshold, gain)
             copy_range(scratch, OUTGOING, spikes, target + t * s_at[0], count)
-        _store_state(scratch, after, outer * a_at[0] + member * a_at[1] + begin, count)
+        _store_state(scratch, after, at, count)
 
 
 @jit_inline
@@ -194,16 +191,15 @@ def _decay(scratch, a, b, r):  # type: ignore[no-untyped-def]
     "float64[:, ::1], float32[::1], float32[::1], float32[::1])"
 )
 def _backward(  # type: ignore[no-untyped-def]
-    first, last, sizes, constants, kind, inside, outside, currents, c_at, before, b_at,
-    to_spikes, g_at, to_after, ga_at, to_currents, gc_at, to_before, gb_at, sums, scratch, slopes, states,
+    first, last, sizes, constants, kind, inside, outside, currents, c_at, before, to_spikes, g_at, to_after, to_currents, gc_at,
+    to_before, sums, scratch, slopes, states,
 ):  # fmt: skip
     """If `sums` has a row for each tile, it receives five sums per tile, and `states` holds the states of all steps."""
     steps, learned = sizes[0], len(sums) > 0
     for tile in range(first, last):
-        outer, member, begin, count = _tile(tile, sizes)
+        outer, member, begin, at, count = _tile(tile, sizes)
         a, b, r, threshold, gain = constants[member]
-        scratch[:] = 0
-        _load_state(before, outer * b_at[0] + member * b_at[1] + begin, count, scratch)
+        _load_state(before, at, count, scratch)
         source = outer * c_at[1] + member * c_at[2] + begin
         for t in range(steps):
             prefetch(currents, source + min(t + AHEAD, steps - 1) * c_at[0], LANES)
@@ -215,8 +211,7 @@ def _backward(  # type: ignore[no-untyped-def]
             copy_range(scratch, OUTGOING, slopes, t * LANES, LANES)
         if learned:
             copy_range(scratch, SYNAPSE, states, steps * 3 * LANES, 3 * LANES)
-        scratch[:] = 0
-        _load_state(to_after, outer * ga_at[0] + member * ga_at[1] + begin, count, scratch)
+        _load_state(to_after, at, count, scratch)
         source, target = outer * g_at[1] + member * g_at[2] + begin, outer * gc_at[1] + member * gc_at[2] + begin
         for t in range(steps - 1, -1, -1):
             prefetch(to_spikes, source + max(t - AHEAD, 0) * g_at[0], LANES)
@@ -227,102 +222,13 @@ def _backward(  # type: ignore[no-untyped-def]
                 _add_up(scratch, states, np.uint64(t * 3 * LANES), r)
             _decay(scratch, a, b, r)
             copy_range(scratch, OUTGOING, to_currents, target + t * gc_at[0], count)
-        _store_state(scratch, to_before, outer * gb_at[0] + member * gb_at[1] + begin, count)
+        _store_state(scratch, to_before, at, count)
         if learned:
             for constant in range(5):
                 total = 0.0
                 for j in range(LANES):
                     total += scratch[SUMS + constant * LANES + j]
                 sums[tile, constant] = total
-
-
-# ---- memory layout
-
-Steps = tuple[NDArray[np.float32], tuple[int, int, int]]
-State = tuple[tuple[NDArray[np.float32], ...], tuple[int, int]]
-
-
-class _Frame(NamedTuple):
-    """The layout of a chunk (T, K, batch, ...), or (T, batch, ...) if all neurons have the same constants.
-
-    `inner` is the first of the dense axes: the batch axis or the one after it.
-    """
-
-    shape: tuple[int, ...]
-    by_member: bool
-    inner: int
-
-    @staticmethod
-    def of(currents: Tensor, constants: Constants) -> _Frame:
-        """For the memory orders (…, batch, rest) of a linear layer and (…, batch, K, rest) of a convolution. Others are copied."""
-        shape, strides = tuple(currents.shape), currents.stride()
-        by_member = any(value.numel() > 1 for value in constants)
-        batch = 1 + by_member
-        outside = not _is_dense(shape, strides, batch) and _is_dense(shape, strides, batch + 1)
-        return _Frame(shape, by_member, batch + outside)
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Steps, members, and neurons of the inner axes."""
-        return self.shape[0], self.shape[1] if self.by_member else 1, math.prod(self.shape[self.inner :])
-
-    @property
-    def grid(self) -> tuple[int, int, int]:
-        """Tiles along the outer axis, members, and tiles along the inner axes."""
-        return math.prod(self.shape[1 + self.by_member : self.inner]), self.sizes[1], -(-self.sizes[2] // LANES)
-
-    @property
-    def threads(self) -> int:
-        """The number of threads for this chunk."""
-        return threads_for(math.prod(self.shape), WORTH_A_THREAD)
-
-    def steps(self, values: Tensor | None) -> Steps:
-        """Memory of values (T, ...), and their strides of time, outer axis and member. Values are copied if necessary; None means zeros."""
-        if values is None:
-            return np.zeros(self.sizes[2], dtype=np.float32), (0, 0, 0)
-        values = values.detach()
-        if not _is_dense(values.shape, values.stride(), self.inner):
-            values = values.contiguous()
-        strides, batch = values.stride(), 1 + self.by_member
-        span = 1 + sum((size - 1) * stride for size, stride in zip(values.shape, strides, strict=True))
-        outer, member = strides[batch] if self.inner > batch else 0, strides[1] if self.by_member else 0
-        return values.as_strided((span,), (1,)).numpy(), (strides[0], outer, member)
-
-    def state(self, values: Sequence[Tensor | None]) -> State:
-        """The same for the three tensors of a state. Either all or none of them are None."""
-        steps = [self.steps(None if value is None else value.unsqueeze(0)) for value in values]
-        if len({strides[1:] for _, strides in steps}) > 1:
-            steps = [self.steps(value.contiguous().unsqueeze(0)) for value in values if value is not None]
-        return tuple(array for array, _ in steps), steps[0][1][1:]
-
-    def empty_like(self, currents: Tensor) -> Tensor:
-        """An empty tensor in the memory order of the currents, for the loops to fill."""
-        return empty(self.shape, self._strides_like(currents))
-
-    def empty_state(self, currents: Tensor) -> list[Tensor]:
-        """Three empty steps in the memory order of the currents, for the loops to fill."""
-        strides = self._strides_like(currents[:1])[1:]
-        return [empty(self.shape[1:], strides) for _ in range(3)]
-
-    def _strides_like(self, values: Tensor) -> list[int]:
-        """Dense strides in the order of the values' strides, with expanded axes outermost; else in the order of the axes."""
-        given, axes = values.stride(), list(reversed(range(values.ndim)))
-        ordered = _dense_strides(values.shape, sorted(axes, key=lambda axis: (given[axis] == 0, given[axis])))
-        return ordered if _is_dense(values.shape, ordered, self.inner) else _dense_strides(values.shape, axes)
-
-
-def _dense_strides(shape: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Dense strides; `order` lists the axes, fastest first."""
-    strides, size = [0] * len(shape), 1
-    for axis in order:
-        strides[axis], size = size, size * shape[axis]
-    return strides
-
-
-def _is_dense(shape: Sequence[int], strides: Sequence[int], axis: int) -> bool:
-    """Whether the axes from this one on are contiguous in memory."""
-    wanted = _dense_strides(shape[axis:], range(len(shape) - axis - 1, -1, -1))
-    return all(size == 1 or stride == right for size, stride, right in zip(shape[axis:], strides[axis:], wanted, strict=True))
 
 
 # ---- the operator
@@ -342,53 +248,70 @@ def can_run(currents: Tensor, state: SRMState | None, constants: Constants) -> b
 
 def fused_srm(currents: Tensor, state: SRMState | None, constants: Constants, surrogate: Surrogate) -> tuple[Tensor, SRMState]:
     """The result of `srm` for currents (T, ...), the state before them, and a, b, r, θ and c. Needs `can_run`."""
-    spikes, *after = _FusedSRM.apply(surrogate, currents, *(state or (None,) * 3), *constants)  # type: ignore[no-untyped-call]
+    spikes, *after = SRMFunction.apply(KERNELS, surrogate, currents, *(state or (None,) * 3), *constants)  # type: ignore[no-untyped-call]
     return spikes, SRMState(*after)
 
 
-class _FusedSRM(torch.autograd.Function):
-    """One autograd node for the whole sequence. It saves the currents, and the state before them if there is one."""
-
-    @staticmethod
-    def forward(ctx: Any, surrogate: Surrogate, currents: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-        before, constants = rest[:3], rest[3:]
-        ctx.surrogate = surrogate
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(currents, *rest)
-        frame = _Frame.of(currents, constants)
-        spikes, after = frame.empty_like(currents), frame.empty_state(currents)
-        scratch = np.empty((frame.threads, SCRATCH), dtype=np.float32)
-        arguments = (*frame.steps(currents), *frame.steps(spikes), *frame.state(before), *frame.state(after))
-        shared = frame.sizes, _table(constants, frame), *arguments
-        parallel_for(lambda thread, first, last: _forward(first, last, *shared, scratch[thread]), math.prod(frame.grid), frame.threads)
-        return spikes, *after
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        currents, *rest = ctx.saved_tensors
-        before, constants, to_after = rest[:3], rest[3:], gradients[1:]
-        if any(value is not None for value in to_after):
-            to_after = tuple(torch.zeros_like(currents[0]) if value is None else value for value in to_after)
-        frame, learned = _Frame.of(currents, constants), any(ctx.needs_input_grad[5:])
-        to_currents, to_before = frame.empty_like(currents), frame.empty_state(currents)
-        threads, steps, tiles = frame.threads, len(currents), math.prod(frame.grid)
-        scratch, slopes, states = (
-            np.empty((threads, size), dtype=np.float32) for size in (SCRATCH, steps * LANES, (steps + 1) * 3 * LANES if learned else 0)
-        )
-        sums = np.empty((tiles if learned else 0, 5))
-        given = *frame.steps(currents), *frame.state(before), *frame.steps(gradients[0]), *frame.state(to_after)
-        made = *frame.steps(to_currents), *frame.state(to_before), sums
-        shared = frame.sizes, _table(constants, frame), SLOPES[ctx.surrogate.name], *ctx.surrogate.factors, *given, *made
-        parallel_for(
-            lambda thread, first, last: _backward(first, last, *shared, scratch[thread], slopes[thread], states[thread]), tiles, threads
-        )
-        totals = torch.from_numpy(sums.reshape(*frame.grid, 5).sum((0, 2)).T) if learned else None  # (5, K)
-        to_constants = [None] * 5 if totals is None else shaped_like(constants, totals)
-        found = None, to_currents, *to_before, *to_constants
-        return tuple(value if needed else None for value, needed in zip(found, ctx.needs_input_grad, strict=True))
+def _run_forward(chunk: Chunk, learned: bool) -> tuple[Tensor, SRMState, tuple[()]]:
+    currents, layout = chunk.currents, Layout.of(chunk)
+    spikes, after = empty_like(currents, allocate=empty), layout.empty_state(currents, empty)
+    filled = layout.fitting(spikes, copy=False)
+    threads, tiles = threads_for(currents.numel(), WORTH_A_THREAD), math.prod(_grid(layout))
+    scratch = np.empty((threads, SCRATCH), dtype=np.float32)
+    arguments = *_steps(layout, currents), *_steps(layout, filled), _arrays(layout, chunk.before), _arrays(layout, after)
+    shared = (len(currents), *layout.sizes[1:]), _table(layout, chunk.constants), *arguments
+    parallel_for(lambda thread, first, last: _forward(first, last, *shared, scratch[thread]), tiles, threads)
+    return spikes if filled is spikes else spikes.copy_(filled), after, ()
 
 
-def _table(constants: Constants, frame: _Frame) -> NDArray[np.float32]:
+def _run_backward(
+    chunk: Chunk, saved: Sequence[Tensor], surrogate: Surrogate, to_spikes: Tensor, to_after: SRMState | None, learned: bool
+) -> tuple[Tensor, SRMState | None, Tensor | None]:
+    currents, layout, steps = chunk.currents, Layout.of(chunk), len(chunk.currents)
+    to_currents, to_before = empty_like(currents, allocate=empty), layout.empty_state(currents, empty)
+    filled = layout.fitting(to_currents, copy=False)
+    threads, tiles = threads_for(currents.numel(), WORTH_A_THREAD), math.prod(_grid(layout))
+    sizes = (SCRATCH, steps * LANES, (steps + 1) * 3 * LANES if learned else 0)
+    scratch, slopes, states = (np.empty((threads, size), dtype=np.float32) for size in sizes)
+    sums = np.empty((tiles if learned else 0, 5))
+    given = *_steps(layout, currents), _arrays(layout, chunk.before), *_steps(layout, to_spikes), _arrays(layout, to_after)
+    made = *_steps(layout, filled), _arrays(layout, to_before), sums
+    table, slope = _table(layout, chunk.constants), (SLOPES[surrogate.name], *surrogate.factors)
+    shared = (steps, *layout.sizes[1:]), table, *slope, *given, *made
+    parallel_for(
+        lambda thread, first, last: _backward(first, last, *shared, scratch[thread], slopes[thread], states[thread]), tiles, threads
+    )
+    totals = torch.from_numpy(sums.reshape(*_grid(layout), 5).sum((0, 2)).T) if learned else None
+    return to_currents if filled is to_currents else to_currents.copy_(filled), to_before if chunk.before is not None else None, totals
+
+
+KERNELS = Kernels(_run_forward, _run_backward)
+
+
+# ---- tensors as the loops see them
+
+
+def _grid(layout: Layout) -> tuple[int, int, int]:
+    """Tiles along the outer axis, members, and tiles along the inner axes."""
+    outer, members, inner = layout.sizes
+    return outer, members, -(-inner // LANES)
+
+
+def _steps(layout: Layout, values: Tensor) -> tuple[NDArray[np.float32], tuple[int, int, int]]:
+    """Memory of values (T, ...), and their strides of time, outer axis and member. Values with another layout are copied."""
+    values = layout.fitting(values.detach())
+    strides = layout.strides(values)
+    assert strides is not None
+    span = 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
+    return values.as_strided((span,), (1,)).numpy(), strides
+
+
+def _arrays(layout: Layout, state: SRMState | None) -> tuple[NDArray[np.float32], ...]:
+    """Memory of the three tensors of a state; empty for None, which means zeros."""
+    tensors = layout.dense(state) or (torch.empty(0),) * 3
+    return tuple(value.detach().as_strided((value.numel(),), (1,)).numpy() for value in tensors)
+
+
+def _table(layout: Layout, constants: Constants) -> NDArray[np.float32]:
     """The constants, one row per member."""
-    return torch.stack([value.detach().reshape(-1).expand(frame.sizes[1]) for value in constants], dim=1).numpy()
+    return torch.stack([value.detach().reshape(-1).expand(layout.sizes[1]) for value in constants], dim=1).numpy()

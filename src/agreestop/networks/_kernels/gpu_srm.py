@@ -26,16 +26,14 @@ this module.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import triton
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from ..srm_types import Constants, SRMState, empty_like, shaped_like
+from ..srm_types import Chunk, Constants, Kernels, Layout, SRMFunction, SRMState, empty_like
 from ..surrogates import Surrogate
 from .gpu_runtime import on_device_of
 from .triton_kernels import backward_kernel, forward_kernel
@@ -44,63 +42,6 @@ LONGEST_SEGMENT = 16
 """Steps whose spike bits share a word. The backward pass holds this many slopes per neuron in registers."""
 LONGEST_SEGMENT_LEARNED = 8
 """Shorter if constants are learned: the backward pass then also holds the states of a segment."""
-
-
-# ---- memory layout
-
-
-class _Layout(NamedTuple):
-    """Memory layout of a step: its axes, slowest first; those outside and inside the member axis; and the sizes (outer, members, inner)."""
-
-    order: tuple[int, ...]
-    outside: tuple[int, ...]
-    inside: tuple[int, ...]
-    sizes: tuple[int, int, int]
-
-    @staticmethod
-    def of(currents: Tensor, by_member: bool) -> _Layout:
-        """The layout of currents (T, ...); by_member: the first axis of a step is that of the constants."""
-        shape, strides = currents.shape[1:], currents.stride()[1:]
-        order = tuple(sorted(range(len(shape)), key=lambda axis: strides[axis], reverse=True))
-        long = tuple(axis for axis in order if shape[axis] != 1)
-        cut = long.index(0) if by_member else 0
-        outside, inside = long[:cut], long[cut + by_member :]
-        sizes = (math.prod(shape[axis] for axis in outside), shape[0] if by_member else 1, math.prod(shape[axis] for axis in inside))
-        return _Layout(order, outside, inside, sizes)
-
-    def strides(self, values: Tensor) -> tuple[int, int, int, int] | None:
-        """Strides (time, outer, member, inner) of values (T, ...), or None if the values do not have this layout."""
-        shape, strides = values.shape[1:], values.stride()[1:]
-        for axes in (self.outside, self.inside):
-            if any(strides[slow] != strides[fast] * shape[fast] for slow, fast in pairwise(axes)):
-                return None
-        outer, inner = (strides[axes[-1]] if axes else 1 for axes in (self.outside, self.inside))
-        return values.stride(0), outer, strides[0] if self.sizes[1] > 1 else 0, inner
-
-    def empty(self, like: Tensor, dtype: torch.dtype, steps: int | None = None) -> Tensor:
-        """An empty step with the shape of a step of `like` (T, ...), or `steps` of them, dense in this layout."""
-        lead, shape = () if steps is None else (steps,), like.shape[1:]
-        dense = torch.empty([*lead, *(shape[axis] for axis in self.order)], dtype=dtype, device=like.device)
-        return dense.permute(*range(len(lead)), *(len(lead) + self.order.index(axis) for axis in range(len(shape))))
-
-    def empty_state(self, like: Tensor) -> SRMState:
-        """An empty state for values like `like` (T, ...)."""
-        return SRMState(*(self.empty(like, torch.float32) for _ in range(3)))
-
-    def fitting(self, values: Tensor, copy: bool = True) -> Tensor:
-        """The values (T, ...) if they have this layout; else a copy that has it, or empty memory for one."""
-        if self.strides(values) is not None:
-            return values
-        dense = self.empty(values, values.dtype, len(values))
-        return dense.copy_(values) if copy else dense
-
-    def dense(self, state: SRMState | None) -> tuple[Tensor, ...] | None:
-        """The tensors of a state in float32 and this layout, copied only if they are not."""
-        return None if state is None else tuple(self._dense_step(step) for step in state)
-
-    def _dense_step(self, step: Tensor) -> Tensor:
-        wanted = self.empty(step.unsqueeze(0), torch.float32)
-        return step if step.dtype == torch.float32 and step.stride() == wanted.stride() else wanted.copy_(step)
 
 
 class Tile(NamedTuple):
@@ -141,22 +82,12 @@ def _segments(steps: int, longest: int) -> tuple[int, int]:
     return count, -(-steps // count)
 
 
-def _stride_of(constant: Tensor) -> int:
-    return constant.stride(0) if constant.numel() > 1 else 0
-
-
 # ---- the operator
 
 
-def _by_member(constants: Iterable[Tensor]) -> bool:
-    return any(value.numel() > 1 for value in constants)
-
-
-def forward(
-    currents: Tensor, before: SRMState | None, constants: Constants, longest: int, float16_spikes: bool = False
-) -> tuple[Tensor, SRMState, Tensor, Tensor]:
+def forward(chunk: Chunk, longest: int, float16_spikes: bool = False) -> tuple[Tensor, SRMState, tuple[Tensor, Tensor]]:
     """Spikes, state after, and bits and checkpoints for the backward pass, with segments of at most `longest` steps; 0 saves nothing."""
-    layout, size = _Layout.of(currents, _by_member(constants)), currents[0].numel()
+    (currents, before, constants), layout, size = chunk, Layout.of(chunk), chunk.currents[0].numel()
     count, length = _segments(len(currents), longest or LONGEST_SEGMENT)
     spikes, after = empty_like(currents, torch.float16 if float16_spikes else None), layout.empty_state(currents)
     bits = torch.empty((count if longest else 0, size), dtype=torch.int16, device=currents.device)
@@ -166,41 +97,30 @@ def forward(
     with on_device_of(currents):
         forward_kernel[(grid.programs,)](
             currents, filled, layout.dense(before), tuple(after), bits if longest else None, checkpoints if longest else None, constants,
-            len(currents), count, layout.sizes, layout.strides(currents), layout.strides(filled),
-            tuple(_stride_of(value) for value in constants), SEGMENT=length,
+            len(currents), count, layout.sizes, layout.strides(currents), layout.strides(filled), _strides_of(constants), SEGMENT=length,
             EVEN=count * length == len(currents), ROWS=grid.rows, COLUMNS=grid.columns, num_warps=grid.warps,
             enable_fp_fusion=True,  # explicit, because Triton's default is about to change; what must round once says so itself
         )  # fmt: skip
     if filled is not spikes:
         spikes.copy_(filled)
-    return spikes, after, bits, checkpoints
+    return spikes, after, (bits, checkpoints)
 
 
 def backward(
-    to_spikes: Tensor,
-    to_after: SRMState | None,
-    currents: Tensor,
-    before: SRMState | None,
-    bits: Tensor,
-    checkpoints: Tensor,
-    constants: Constants,
-    surrogate: Surrogate,
-    longest: int,
-    for_state: bool,
-    for_constants: bool,
+    chunk: Chunk, saved: Sequence[Tensor], surrogate: Surrogate, to_spikes: Tensor, to_after: SRMState | None, learned: bool
 ) -> tuple[Tensor, SRMState | None, Tensor | None]:
-    """Gradients in the currents, and, if needed, in the state before them and in the constants (5, members)."""
-    layout = _Layout.of(currents, _by_member(constants))
-    to_currents, to_before = empty_like(currents), layout.empty_state(currents) if for_state else None
+    """Gradients in the currents, and, if needed, in the state before them and in the constants (5, members); see `Kernels`."""
+    (currents, before, constants), layout, (bits, checkpoints) = chunk, Layout.of(chunk), saved
+    to_currents, to_before = empty_like(currents), layout.empty_state(currents) if chunk.before is not None else None
     filled, currents, to_spikes = layout.fitting(to_currents, copy=False), layout.fitting(currents), layout.fitting(to_spikes)
-    grid, (count, length) = _Grid.of(layout.sizes, BACKWARD), _segments(len(currents), longest)
-    sums = torch.empty((grid.programs, 5), dtype=torch.float32, device=currents.device) if for_constants else None
+    grid, count, length = _Grid.of(layout.sizes, BACKWARD), len(bits), -(-len(currents) // len(bits))
+    sums = torch.empty((grid.programs, 5), dtype=torch.float32, device=currents.device) if learned else None
     inside, outside = surrogate.factors
     with on_device_of(currents):
         backward_kernel[(grid.programs,)](
             to_spikes, layout.dense(to_after), filled, to_before and tuple(to_before), sums, currents, layout.dense(before),
             bits, checkpoints, constants, inside, outside, len(currents), count, layout.sizes,
-            layout.strides(to_spikes), layout.strides(filled), layout.strides(currents), tuple(_stride_of(value) for value in constants),
+            layout.strides(to_spikes), layout.strides(filled), layout.strides(currents), _strides_of(constants),
             SLOPE=surrogate.name, SEGMENT=length, EVEN=count * length == len(currents), ROWS=grid.rows, COLUMNS=grid.columns,
             num_warps=grid.warps, enable_fp_fusion=True,  # as in `forward`
         )  # fmt: skip
@@ -209,39 +129,11 @@ def backward(
     return to_currents, to_before, None if sums is None else sums.view(layout.sizes[1], -1, 5).sum(1).t()
 
 
-class _FusedSRM(torch.autograd.Function):
-    """One autograd node for the whole sequence."""
-
-    @staticmethod
-    def forward(ctx: Any, surrogate: Surrogate, longest: int, currents: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-        before, constants = rest[:3], rest[3:]
-        spikes, after, bits, checkpoints = forward(currents, _state(before), constants, longest)
-        ctx.surrogate, ctx.longest = surrogate, longest
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(currents, bits, checkpoints, *rest)
-        return spikes, *after
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, to_spikes: Tensor | None, *to_after: Tensor | None) -> tuple[Tensor | None, ...]:
-        currents, bits, checkpoints, *rest = ctx.saved_tensors
-        before, constants = _state(rest[:3]), (rest[3], rest[4], rest[5], rest[6], rest[7])
-        if to_spikes is None:
-            to_spikes = torch.zeros_like(currents[:1]).expand_as(currents)
-        needed = any(ctx.needs_input_grad[3:6]), any(ctx.needs_input_grad[6:])
-        to_currents, to_before, found = backward(
-            to_spikes, _state(to_after), currents, before, bits, checkpoints, constants, ctx.surrogate, ctx.longest, *needed
-        )
-        to_constants = [None] * 5 if found is None else shaped_like(constants, found)
-        return None, None, to_currents, *(to_before or (None,) * 3), *to_constants
+def _strides_of(constants: Constants) -> tuple[int, ...]:
+    return tuple(value.stride(0) if value.numel() > 1 else 0 for value in constants)
 
 
-def _state(values: Sequence[Tensor | None]) -> SRMState | None:
-    """The three tensors, with zeros for missing ones; None if all are missing."""
-    given = next((value for value in values if value is not None), None)
-    if given is None:
-        return None
-    return SRMState(*(torch.zeros_like(given) if value is None else value for value in values))
+KERNELS = Kernels(lambda chunk, learned: forward(chunk, LONGEST_SEGMENT_LEARNED if learned else LONGEST_SEGMENT), backward)
 
 
 # ---- called by `srm`
@@ -272,7 +164,6 @@ def srm_fused(
     """Spikes and the state after them, as `srm`; before None: the state is zero."""
     trained = torch.is_grad_enabled() and any(value.requires_grad for value in (currents, *(before or ()), *constants))
     if not trained:
-        return forward(currents, before, constants, 0, float16_spikes=float16_spikes)[:2]
-    longest = LONGEST_SEGMENT_LEARNED if any(value.requires_grad for value in constants) else LONGEST_SEGMENT
-    spikes, *after = _FusedSRM.apply(surrogate, longest, currents, *(before or (None,) * 3), *constants)  # type: ignore[no-untyped-call]
+        return forward(Chunk(currents, before, constants), 0, float16_spikes)[:2]
+    spikes, *after = SRMFunction.apply(KERNELS, surrogate, currents, *(before or (None,) * 3), *constants)  # type: ignore[no-untyped-call]
     return spikes, SRMState(*after)

@@ -203,11 +203,9 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 # ---- memory
 
 
-def empty(shape: Sequence[int], strides: Sequence[int] | None = None) -> Tensor:
-    """An empty, dense float32 tensor. A large one lies in the current memory pool, or in new memory."""
-    if 4 * math.prod(shape) >= HUGE:
-        return (_memory.get() or MemoryPool()).lend(shape, strides)
-    return torch.empty(shape) if strides is None else torch.empty_strided(shape, strides)
+def empty(shape: Sequence[int]) -> Tensor:
+    """An empty, contiguous float32 tensor. A large one lies in the current memory pool, or in new memory."""
+    return (_memory.get() or MemoryPool()).lend(shape) if 4 * math.prod(shape) >= HUGE else torch.empty(shape)
 
 
 @final
@@ -220,8 +218,8 @@ class MemoryPool:
     def __init__(self) -> None:
         self._free: list[mmap.mmap] = []
 
-    def lend(self, shape: Sequence[int], strides: Sequence[int] | None) -> Tensor:
-        """An empty, dense float32 tensor."""
+    def lend(self, shape: Sequence[int]) -> Tensor:
+        """An empty, contiguous float32 tensor."""
         size = 4 * math.prod(shape)
         block = min((block for block in self._free if len(block) >= size), key=len, default=None)
         if block is None:
@@ -231,7 +229,7 @@ class MemoryPool:
                     block.madvise(mmap.MADV_HUGEPAGE)
         else:
             self._free.remove(block)
-        array: NDArray[np.float32] = np.ndarray(shape, np.float32, block, 0, None if strides is None else [4 * step for step in strides])
+        array: NDArray[np.float32] = np.ndarray(shape, np.float32, block)
         finalize(array, self._free.append, block).atexit = False
         return torch.from_numpy(array)
 

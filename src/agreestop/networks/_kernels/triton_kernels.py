@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 """The Triton kernels: the SRM recurrence (`gpu_srm` has the equations), the split into float16 parts (`mixed_product`), and the prefilter.
 
-Recurrence: the strides of an array are (time, outer, member, inner). Each constant has one stride. A tile is ROWS × COLUMNS neurons of one
-member. Arrays of one step are dense, in the order (outer, member, inner).
+Recurrence: the strides of an array are (time, outer, member), and its inner axis is dense. Each constant has one stride. A tile is ROWS ×
+COLUMNS neurons of one member. Arrays of one step are dense, in the order (outer, member, inner).
 
 Prefilter (`engines.prefilter`): one program takes one row through the steps of a segment, with its counts in registers, from read-out
 spikes to the first step at which the row may stop. It computes in float32, so its margin is wider than that of the CPU's loop.
@@ -112,8 +112,8 @@ def forward_kernel(
     lasts = tl.where(exists, steps, 0)  # the number of steps of each neuron of the tile
     size = tl.cast(sizes[0], tl.int64) * sizes[1] * sizes[2]
     index = (row * sizes[1] + member) * sizes[2] + column
-    source = currents + member * currents_strides[2] + (row * currents_strides[1] + column * currents_strides[3])
-    target = spikes + member * spikes_strides[2] + (row * spikes_strides[1] + column * spikes_strides[3])
+    source = currents + member * currents_strides[2] + (row * currents_strides[1] + column)
+    target = spikes + member * spikes_strides[2] + (row * spikes_strides[1] + column)
     if before is None:
         i = tl.zeros((ROWS, COLUMNS), tl.float32)
         m = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -161,9 +161,9 @@ def backward_kernel(
     lasts = tl.where(exists, steps, 0)  # the number of steps of each neuron of the tile
     size = tl.cast(sizes[0], tl.int64) * sizes[1] * sizes[2]
     index = (row * sizes[1] + member) * sizes[2] + column
-    source = currents + member * currents_strides[2] + (row * currents_strides[1] + column * currents_strides[3])
-    arriving = to_spikes + member * to_spikes_strides[2] + (row * to_spikes_strides[1] + column * to_spikes_strides[3])
-    target = to_currents + member * to_currents_strides[2] + (row * to_currents_strides[1] + column * to_currents_strides[3])
+    source = currents + member * currents_strides[2] + (row * currents_strides[1] + column)
+    arriving = to_spikes + member * to_spikes_strides[2] + (row * to_spikes_strides[1] + column)
+    target = to_currents + member * to_currents_strides[2] + (row * to_currents_strides[1] + column)
     zero = tl.zeros((ROWS, COLUMNS), tl.float32)
     to_i, to_m, to_h = zero, zero, zero
     if to_after is not None:
