@@ -42,19 +42,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DCSNN", "SEENN", "AgreeStop", "MajorityVote", "MergeConfidence", "MergePValues", "MergeRanks", "SpikeCP"]
 __all__ += ["LearnedRisk", "LogLoss", "Shaped", "ShapedRisk", "Spread", "Temperature", "TopMass", "TuningRanks"]
-__all__ += [
-    "CalibratedRule",
-    "CalibrationWarning",
-    "InputError",
-    "Scores",
-    "Session",
-    "load_rule",
-    "load_scores",
-    "save_scores",
-    "save_spikes",
-]
+__all__ += ["CalibratedRule", "CalibrationWarning", "Scores", "Session", "load_rule", "load_scores", "save_scores", "save_spikes"]
 __all__ += ["Decision", "Decisions", "Estimate", "Evaluation", "Splits", "Trial", "Tuned", "evaluate", "repeat_splits", "tune"]
-__all__ += ["generalized_mean", "log_confidence", "majority_vote", "simulate_scores", "simulate_spikes"]
+__all__ += ["InputError", "generalized_mean", "log_confidence", "majority_vote", "simulate_scores", "simulate_spikes"]
 __all__ += ["merge_exchangeable", "merge_p_values", "merge_randomized", "merging_factor", "p_values"]
 
 _LAZY = ("engines", "ensembles", "events", "networks")

@@ -128,7 +128,7 @@ KERNELS = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_kernel_finds_the_first_step_where_the_rule_may_stop(seed: int) -> None:
     """Few steps and similar classes, so that counts tie in many ways."""
-    from agreestop.engines.gpu.prefilter import GpuPrefilter
+    from agreestop.engines.gpu.continuous_batching import GpuPrefilter
 
     rng = np.random.default_rng(seed)
     n, steps, members, classes = 42, 8, int(rng.integers(1, 5)), int(rng.integers(2, 7))
@@ -170,7 +170,7 @@ HOSTILE = (
 @pytest.mark.parametrize(("r", "temperature", "threshold", "counts"), HOSTILE)
 def test_the_margin_covers_rounding_that_is_amplified(r: float, temperature: float, threshold: float, counts: Any) -> None:
     """A risk within float64's rounding of the threshold, and a temperature or an exponent that amplifies float32's rounding."""
-    from agreestop.engines.gpu.prefilter import GpuPrefilter
+    from agreestop.engines.gpu.continuous_batching import GpuPrefilter
 
     given, times = np.array([counts]), (80, 81)
     rule = ag.AgreeStop(0.5, times, 1, True, ag.TopMass(ag.MergeConfidence(r), np.full(2, temperature), times))

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 import agreestop as ag
 from agreestop.engines.dense import Dense
 from agreestop.engines.early_stopping import run_counted
-from agreestop.engines.energy import PICOJOULE_ACCUMULATE, running_energy
+from agreestop.engines.protocol import PICOJOULE_ACCUMULATE, running_energy
 from agreestop.ensembles.files import load_members, save_members
 from agreestop.ensembles.streams import StreamTraining
 from agreestop.ensembles.training import Epoch, TrainableMembers, train

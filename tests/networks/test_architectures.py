@@ -271,7 +271,7 @@ def test_a_fully_connected_network_takes_any_number_of_axes(shape: tuple[int, ..
     assert spikes.shape == (6, 2, 4, 3) and spikes.any()
     assert (network.members, network.classes, network.input_shape, network.output) == (2, 3, shape, "spikes")
     assert_same(network(x[:, [2, 0]])[0], spikes[:, :, [2, 0]])
-    assert_same(flat(network.rows(state, torch.tensor([2, 0]))), [value[:, [2, 0]] for value in flat(state)])
+    assert_same(flat(state.rows(torch.tensor([2, 0]))), [value[:, [2, 0]] for value in flat(state)])
     refused(lambda: network(x[..., None]), r"\(T, 2, batch")
 
 

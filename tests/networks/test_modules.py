@@ -112,7 +112,7 @@ def test_an_image_is_held_for_its_steps() -> None:
 def test_rows_that_are_dropped_do_not_change_the_others(form: str) -> None:
     network, x, kept = three(form), frames(), torch.tensor([4, 0, 2])
     _, state = network(x[:3])
-    fewer = network.rows(state, kept)
+    fewer = state.rows(kept)
     assert fewer.batch == 3 and type(fewer.members[0]) is type(state.members[0])
     torch.testing.assert_close(network(x[3:, kept], fewer)[0], network(x)[0][3:, :, kept], rtol=1e-6, atol=1e-6)
 
@@ -174,7 +174,7 @@ def test_a_broken_contract_is_refused_in_one_sentence() -> None:
     for form, sentence in (("no rows", r"shape \(\) for 5 inputs: make the batch its first axis"), ("object", "the state holds a object")):
         network = three(form)
         _, state = network(frames())
-        refused(lambda: network.rows(state, torch.tensor([0])), sentence)  # noqa: B023
+        refused(lambda: state.rows(torch.tensor([0])), sentence)  # noqa: B023
     refused(lambda: ModuleMembers([]), "give one torch.nn.Module for each member")
     refused(lambda: ModuleMembers([Leaky]), "modules is not a list of torch modules")  # type: ignore[list-item]
     refused(lambda: ModuleMembers([linear, linear]), "the same module more than once")

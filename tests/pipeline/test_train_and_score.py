@@ -18,7 +18,7 @@ from agreestop.common import ProgressCallback, no_progress
 from agreestop.decide.score_files import load_spikes
 from agreestop.engines.dense import FreshMembers
 from agreestop.engines.early_stopping import run_to_end
-from agreestop.engines.energy import running_energy
+from agreestop.engines.protocol import running_energy
 from agreestop.ensembles import Ensemble
 from agreestop.events.data import EventData, EventSplits
 from agreestop.networks.architectures import QUICK

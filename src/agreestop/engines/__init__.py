@@ -11,10 +11,8 @@ The names that need PyTorch or numba are loaded on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .early_stopping import EarlyRun, TimeSaved, decide_early, measure_saving, run_counted, run_to_end, score
-from .energy import running_energy
-from .live import LiveSession
-from .protocol import ENGINES, Engine, EnsembleRun, Live, Operations, Pass
+from .early_stopping import EarlyRun, LiveSession, TimeSaved, decide_early, measure_saving, run_counted, run_to_end, score
+from .protocol import ENGINES, Engine, EnsembleRun, Live, Operations, Pass, running_energy
 
 if TYPE_CHECKING:
     from .choice import choose_engine as choose_engine
@@ -24,38 +22,12 @@ if TYPE_CHECKING:
     from .event_driven.engine import EventDriven as EventDriven
     from .gpu.engine import Fused as Fused
 
-__all__ = [
-    "ENGINES",
-    "Dense",
-    "EarlyRun",
-    "Engine",
-    "EnsembleRun",
-    "EventDriven",
-    "FreshMembers",
-    "Fused",
-    "Live",
-    "LiveSession",
-    "Operations",
-    "Pass",
-    "TimeSaved",
-    "choose_engine",
-    "decide_early",
-    "lightest_engine",
-    "measure_saving",
-    "run_counted",
-    "run_to_end",
-    "running_energy",
-    "score",
-]
+__all__ = ["ENGINES", "Dense", "EarlyRun", "Engine", "EnsembleRun", "EventDriven", "FreshMembers", "Fused", "Live", "LiveSession"]
+__all__ += ["Operations", "Pass", "TimeSaved", "choose_engine", "decide_early", "lightest_engine", "measure_saving", "run_counted"]
+__all__ += ["run_to_end", "running_energy", "score"]
 
-_LAZY = {
-    "Dense": "dense",
-    "EventDriven": "event_driven.engine",
-    "FreshMembers": "dense",
-    "Fused": "gpu.engine",
-    "choose_engine": "choice",
-    "lightest_engine": "choice",
-}
+_LAZY = {"Dense": "dense", "EventDriven": "event_driven.engine", "FreshMembers": "dense", "Fused": "gpu.engine"}
+_LAZY |= {"choose_engine": "choice", "lightest_engine": "choice"}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,13 +6,15 @@ It also runs networks of the user (`networks.ModuleMembers`). `FreshMembers` run
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, cast, final
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, InputError
+from agreestop.common import Booleans, InputError, Integers
+from agreestop.networks._kernels.gpu_runtime import to_input_dtype, upload
 from agreestop.networks.architectures import Activity, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
@@ -23,7 +25,7 @@ from .protocol import CHUNK_STEPS, EnsembleRun, Operations, joined
 
 @final
 class Dense:
-    """K members on a PyTorch device, "cpu" or "cuda": a spiking network, or modules of the user."""
+    """The `Engine` of K members on a PyTorch device, "cpu" or "cuda": a spiking network, or modules of the user."""
 
     name, reason = "dense", ""
 
@@ -34,67 +36,94 @@ class Dense:
 
     @property
     def classes(self) -> int:
-        """The number of classes C."""
         return self._network.classes
 
     def chunk_steps(self, rows: int) -> int:
-        """The number of steps to compute together."""
         return CHUNK_STEPS
 
     def begin(self, inputs: NDArray[Any], first: int = 0) -> DensePass:
-        """Start on inputs (n, T, ...), or on images (n, 1, ...) that are held."""
-        return DensePass(self._network, self._device, check_inputs(inputs, self._network.input_shape))
+        return DensePass([self._network], self._device, check_inputs(inputs, self._network.input_shape))
 
     def live(self, number: int = 0) -> DenseLive:
-        """Start on one live input."""
         return DenseLive(self._network, self._device)
 
 
 @final
 class DensePass:
-    """A batch of inputs on its way through time."""
+    """A batch on its way through time, in networks that each hold some of the members; see `protocol.Pass`.
 
-    def __init__(self, network: SpikingNetwork | ModuleMembers, device: str, inputs: NDArray[Any]) -> None:
-        self._network: Any = network
-        self._steps, self._time = inputs.shape[1], 0
-        self._inputs = torch.as_tensor(inputs, device=device).transpose(0, 1)
-        self._state: Any = None
+    Inputs stay in host memory and are uploaded one chunk of steps at a time. So GPU memory does not grow with T, and the rest of an input
+    that stops early is never uploaded. load: the most inputs times steps that the fused engine computes together, None for the dense
+    engine. The fused engine runs booleans as float16, and with bf16 its convolutions in bfloat16.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[SpikingNetwork | ModuleMembers],
+        device: torch.device | str,
+        inputs: NDArray[Any],
+        load: int | None = None,
+        bf16: bool = False,
+    ) -> None:
+        self._networks, self._device, self._load, self._bf16 = networks, torch.device(device), load, bf16
+        self._inputs = torch.from_numpy(np.ascontiguousarray(inputs))
+        self._steps = inputs.shape[1]
+        self._image = upload(self._inputs, device) if self._steps == 1 else None
+        self._active: Integers = np.arange(len(inputs))
+        self._states: list[Any] = [None] * len(networks)
+        self._time = 0
 
     @property
     def rows(self) -> int:
-        """The number of inputs that are still running."""
-        return self._inputs.shape[1]
-
-    def _run(self, steps: int, **options: bool) -> tuple[NDArray[Any], list[Activity]]:
-        """Outputs (rows, steps, K, C) of the next steps, as booleans for spikes, and what else the network returns."""
-        check_steps(steps, self._steps, self._time)
-        begin, self._time = self._time, self._time + steps
-        frames, held = (self._inputs, steps) if self._steps == 1 else (self._inputs[begin : self._time], None)
-        with torch.no_grad():
-            outputs, self._state, *others = self._network(frames.float(), self._state, held, **options)
-        outputs = outputs.permute(2, 0, 1, 3)
-        return (outputs.bool() if self._network.output == "spikes" else outputs).cpu().numpy(), others
+        return len(self._active)
 
     def advance(self, steps: int) -> NDArray[Any]:
-        """Outputs (rows, steps, K, C) of the next steps."""
-        return self._run(steps)[0]
+        return self._advance(steps)[0]
 
     def advance_counted(self, steps: int) -> EnsembleRun:
-        """Spikes and operations of the next steps."""
-        if not isinstance(self._network, SpikingNetwork):
+        if not isinstance(self._networks[0], SpikingNetwork):
             raise InputError("the operations of own modules cannot be counted: use run_to_end or score for their outputs.")
-        spikes, (activity,) = self._run(steps, activity=True)
-        return EnsembleRun(spikes, count_operations(activity))
+        spikes, operations = self._advance(steps, activity=True)
+        return EnsembleRun(spikes, joined(operations, 1))
+
+    def _advance(self, steps: int, **options: bool) -> tuple[NDArray[Any], list[Operations]]:
+        """Outputs (rows, steps, K, C) of the next steps, as booleans for spikes, and the operations of each chunk with activity=True."""
+        check_steps(steps, self._steps, self._time)
+        parts, operations, end = [], [], self._time + steps
+        autocast = nullcontext() if self._load is None else torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16)
+        with torch.no_grad() if self._load is None else torch.inference_mode(), autocast:
+            while self._time < end:
+                frames, held = self._next_frames(end)
+                outputs, counts = [], []
+                for index, network in enumerate(self._networks):
+                    found, self._states[index], *activity = network(frames, self._states[index], held, **options)
+                    outputs.append(found.permute(2, 0, 1, 3))
+                    counts += [count_operations(one) for one in activity]
+                together = torch.cat(outputs, 2)
+                parts.append(together.bool() if self._networks[0].output == "spikes" else together)
+                operations += [joined(counts, 2)] if counts else []
+            return torch.cat(parts, 1).cpu().numpy(), operations
+
+    def _next_frames(self, end: int) -> tuple[torch.Tensor, int | None]:
+        """Inputs of the next steps, up to `end` at most, and for how many steps an image is held."""
+        begin = self._time
+        self._time = end if self._load is None else min(end, begin + max(CHUNK_STEPS, self._load // max(self.rows, 1)))
+        chosen = self._image
+        if chosen is None:
+            window = self._inputs[:, begin : self._time]
+            chosen = upload(window if len(window) == self.rows else window[torch.from_numpy(self._active)], self._device)
+        frames = chosen.float() if self._load is None else to_input_dtype(chosen)
+        return frames.transpose(0, 1), None if self._image is None else self._time - begin
 
     def keep(self, rows: Booleans) -> None:
-        """Continue with the rows (rows,) that are True."""
         mask = check_kept_rows(rows, self.rows)
         if mask.all():
             return
-        index = torch.as_tensor(np.flatnonzero(mask), device=self._inputs.device)
-        self._inputs = self._inputs[:, index]
-        if self._state is not None:
-            self._state = self._network.rows(self._state, index)
+        self._active = self._active[mask]
+        index = upload(np.flatnonzero(mask), self._device)
+        if self._image is not None:
+            self._image = self._image[index]
+        self._states = [None if state is None else state.rows(index) for state in self._states]
 
 
 def count_operations(activity: Activity) -> Operations:
@@ -111,7 +140,7 @@ def check_weights(network: torch.nn.Module) -> None:
 
 @final
 class DenseLive:
-    """One live input."""
+    """One live input; see `protocol.Live`."""
 
     def __init__(self, network: SpikingNetwork | ModuleMembers, device: str) -> None:
         self._network: Any = network
@@ -119,7 +148,6 @@ class DenseLive:
 
     @torch.no_grad()
     def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> NDArray[Any]:
-        """Run one step, given by events or by a frame, and return the spike counts (K, C) so far, or the logits (K, C)."""
         shape = self._network.input_shape
         if shape is None and frame is None:
             raise InputError("the shape of one step is not known yet: give input_shape, or push(frame=array).")
@@ -133,7 +161,7 @@ class DenseLive:
 
 @final
 class FreshMembers:
-    """K members drawn from a posterior for each input. A draw follows from the seed and the number of the input alone."""
+    """The `Engine` of K members drawn from a posterior for each input. A draw follows from the seed and the number of the input alone."""
 
     name, reason = "dense-fresh", ""
 
@@ -143,11 +171,9 @@ class FreshMembers:
 
     @property
     def classes(self) -> int:
-        """The number of classes C."""
         return self._posterior.classes
 
     def chunk_steps(self, rows: int) -> int:
-        """The number of steps to compute together."""
         return CHUNK_STEPS
 
     def draw(self, number: int) -> Dense:
@@ -156,17 +182,15 @@ class FreshMembers:
         return Dense(self._posterior.members(torch.Generator().manual_seed(int(seed))), self._device)
 
     def begin(self, inputs: NDArray[Any], first: int = 0) -> FreshPass:
-        """Start on inputs (n, T, ...), numbered from `first`."""
         return FreshPass(self, check_inputs(inputs, self._posterior.input_shape), first)
 
     def live(self, number: int = 0) -> DenseLive:
-        """Start on the live input with this number."""
         return self.draw(number).live()
 
 
 @final
 class FreshPass:
-    """A batch of inputs on its way through time, each with members of its own.
+    """A batch on its way through time, each input with members of its own; see `protocol.Pass`.
 
     Members are drawn at the first step of their input and released after its last, so a pass to the end holds one ensemble at a time.
     """
@@ -178,7 +202,6 @@ class FreshPass:
 
     @property
     def rows(self) -> int:
-        """The number of inputs that are still running."""
         return len(self._runs)
 
     def _advance_rows(self, steps: int) -> Iterator[DensePass]:
@@ -192,15 +215,12 @@ class FreshPass:
             yield run
 
     def advance(self, steps: int) -> NDArray[Any]:
-        """Outputs (rows, steps, K, C) of the next steps."""
         return np.concatenate([run.advance(steps) for run in self._advance_rows(steps)])
 
     def advance_counted(self, steps: int) -> EnsembleRun:
-        """Spikes and operations of the next steps."""
         return joined([run.advance_counted(steps) for run in self._advance_rows(steps)])
 
     def keep(self, rows: Booleans) -> None:
-        """Continue with the rows (rows,) that are True."""
         mask = check_kept_rows(rows, self.rows)
         self._inputs, self._numbers = self._inputs[mask], self._numbers[mask]
         self._runs = [run for run, kept in zip(self._runs, mask, strict=True) if kept]

@@ -1,4 +1,4 @@
-"""Run an engine under a calibrated rule, so that an early decision ends the computation.
+"""Run an engine under a calibrated rule, on batches or on one live input, so that an early decision ends the computation.
 
     compute a chunk of steps  →  judge its checkpoints  →  drop the inputs that have stopped  →  next chunk
 
@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from agreestop.common import Booleans, Floats, InputError, Integers
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence, log_softmax
-from agreestop.decide.decisions import Decisions
+from agreestop.decide.decisions import Decision, Decisions
 from agreestop.decide.score_files import Scores
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
 
@@ -82,7 +82,7 @@ def decide_early(
     """
     calibrated.check_source(engine.name, ensemble_digest, any_engine, any_members)
     given = as_inputs(inputs)
-    times = checkpoint_steps(calibrated, engine, None if given.shape[1] == 1 else given.shape[1])
+    times = _checkpoint_steps(calibrated, engine, None if given.shape[1] == 1 else given.shape[1])
     prefilter = prefilter_for(calibrated) if engine.output == "spikes" else None
     began = perf_counter()
 
@@ -306,7 +306,7 @@ def measure_saving(engine: Engine, calibrated: CalibratedRule, inputs: ArrayLike
     return TimeSaved(engine.name, float(np.median(early)), float(np.median(to_end)), computed)
 
 
-def checkpoint_steps(calibrated: CalibratedRule, engine: Engine, steps: int | None) -> Integers:
+def _checkpoint_steps(calibrated: CalibratedRule, engine: Engine, steps: int | None) -> Integers:
     """The rule's checkpoints (M,) as numbers of steps, which inputs of `steps` steps must reach; None for any length."""
     calibrated.check_sizes(engine.members, engine.classes)
     times = np.array([int(time) for time in calibrated.checkpoints])
@@ -315,3 +315,50 @@ def checkpoint_steps(calibrated: CalibratedRule, engine: Engine, steps: int | No
     if steps is not None and times[-1] > steps:
         raise InputError(f"the rule's last checkpoint is step {times[-1]}, but the inputs have {steps}: give inputs that are as long.")
     return times
+
+
+@final
+class LiveSession:
+    """One live input, an engine and a rule: push each step until there is a decision.
+
+    A pause is a step without events. A push after the decision is refused. `number` is the number of the input, for rules with randomised
+    merging and for members drawn for each input; it counts up by itself where None.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        calibrated: CalibratedRule,
+        number: int | None = None,
+        any_engine: bool = False,
+        any_members: bool = False,
+        ensemble_digest: str = "",
+    ) -> None:
+        calibrated.check_source(engine.name, ensemble_digest, any_engine, any_members)
+        self._times = _checkpoint_steps(calibrated, engine, None)
+        self._session = calibrated.stream(number)
+        self._live = engine.live(self._session.number)
+        self._prefilter = prefilter_for(calibrated) if engine.output == "spikes" and can_prefilter_on_cpu() else None
+        self.time = 0
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision, once there is one."""
+        return self._session.decision
+
+    def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> Decision | None:
+        """Run the next step and return the decision if the rule stops here, else None.
+
+        events: flat indices of the active inputs. frame: instead, one dense step of booleans or numbers.
+        """
+        session = self._session
+        if session.decision is not None:
+            raise InputError(f"this input stopped at time {session.decision.time}: open a new session for the next input.")
+        evidence = self._live.push(events) if frame is None and events is not None else self._live.push(events, frame=frame)
+        self.time += 1
+        if self.time < self._times[session.index]:
+            return None
+        if self._prefilter is not None and not self._prefilter.may_stop(evidence[None, None], np.array([session.index]))[0, 0]:
+            session.index += 1
+            return None
+        return session.push(log_softmax(evidence.astype(np.float64)))

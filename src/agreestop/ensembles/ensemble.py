@@ -25,8 +25,7 @@ from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import as_labels
 from agreestop.decide.score_files import Scores
 from agreestop.engines.choice import choose_engine
-from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, decide_early, score
-from agreestop.engines.live import LiveSession
+from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, LiveSession, decide_early, score
 from agreestop.engines.protocol import Engine
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows
 from agreestop.networks.architectures import ResNet18, SpikingNetwork

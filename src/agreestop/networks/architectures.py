@@ -284,10 +284,6 @@ class SpikingNetwork(nn.Module):
         self.layers = nn.ModuleList(config.layers())
         draw_weights(self, generator, deviation)
 
-    def rows(self, state: State, index: Tensor) -> State:
-        """The state of some inputs of the batch; index holds their positions."""
-        return state.rows(index)
-
     def select_members(self, members: slice) -> SpikingNetwork:
         """A network of some of the members, with copies of their weights and statistics."""
         state = {name: value[members].clone() for name, value in self.state_dict().items()}

@@ -151,7 +151,3 @@ class ModuleMembers(nn.Module):
         outputs, after = run_steps(list(self.each), x, state, steps, self.output)
         self.input_shape, self._classes = tuple(x.shape[2:]), outputs.shape[-1]
         return outputs, after
-
-    def rows(self, state: ModuleState, index: Tensor) -> ModuleState:
-        """The state of some inputs of the batch; index holds their positions."""
-        return state.rows(index)

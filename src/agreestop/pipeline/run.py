@@ -8,7 +8,7 @@ from agreestop.common import InputError, ProgressCallback, Stages
 from agreestop.decide.build import AnyRule
 from agreestop.decide.score_files import load_scores
 from agreestop.engines.early_stopping import TimeSaved, measure_saving
-from agreestop.engines.energy import running_energy
+from agreestop.engines.protocol import running_energy
 from agreestop.events.data import EventData, EventSplits
 from agreestop.report.contents import Report, in_words, versions
 from agreestop.report.pictures import InputPictures

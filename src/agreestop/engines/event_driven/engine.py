@@ -42,7 +42,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 @final
 class EventDriven:
-    """K members of a fully connected or convolutional network, copied: later training does not change the engine.
+    """The `Engine` of K members of a fully connected or convolutional network, copied: later training does not change the engine.
 
     precision: how weights are stored. "float32" keeps them. "bfloat16" rounds them to 8 bits of mantissa and takes half the memory. "int8"
     rounds them to 127 steps for each member and output, takes a quarter of the memory and is the fastest. State and sums are float32 in
@@ -72,14 +72,10 @@ class EventDriven:
         self.members, self.classes = self._network.members, self._network.classes
 
     def chunk_steps(self, rows: int) -> int:
-        """The number of steps to compute together."""
         return CHUNK_STEPS
 
     def begin(self, inputs: NDArray[Any], first: int = 0) -> EventDrivenPass:
-        """Start on inputs (n, T, *input_shape): booleans, 0 and 1, or real numbers where the network's settings allow them.
-
-        The inputs are read where they are, and copied only if they are not contiguous.
-        """
+        # the inputs are read where they are, and copied only if they are not contiguous
         array = check_inputs(inputs, self.input_shape)
         flat = np.ascontiguousarray(array).reshape(*array.shape[:2], -1)
         if flat.dtype.kind == "f" and max(-flat.min(), flat.max()) > LARGEST:
@@ -90,7 +86,6 @@ class EventDriven:
         return EventDrivenPass(self._network, flat.view(np.uint8) if binary and flat.itemsize == 1 else flat, not binary, self.threads)
 
     def live(self, number: int = 0) -> EventDrivenLive:
-        """Start on one live input."""
         return EventDrivenLive(self._network, self.input_shape)
 
 
@@ -147,7 +142,7 @@ class _Block:
 
 @final
 class EventDrivenPass:
-    """A batch of inputs on its way through time."""
+    """A batch on its way through time; see `protocol.Pass`."""
 
     def __init__(self, network: FlatNetwork, inputs: NDArray[Any], valued: bool, threads: int) -> None:
         self._network, self._inputs, self._valued, self._threads = network, inputs, valued, threads
@@ -160,19 +155,16 @@ class EventDrivenPass:
 
     @property
     def rows(self) -> int:
-        """The number of inputs that are still running."""
         return len(self._active)
 
     def keep(self, rows: Booleans) -> None:
-        """Continue with the rows (rows,) that are True."""
         self._active = self._active[check_kept_rows(rows, self.rows)]
 
     def advance(self, steps: int) -> Booleans:
-        """Read-out spikes (rows, steps, K, C) of the next steps."""
         return self._advance(steps, None)
 
     def advance_counted(self, steps: int) -> EnsembleRun:
-        """Spikes and operations of the next steps. The input of a held image is counted at every step, as this engine computes it."""
+        # the input of a held image is counted at every step, as this engine computes it
         check_steps(steps, self._inputs.shape[1], self._time)
         operations = Operations(*(np.zeros((self.rows, steps, self._network.members), np.int64) for _ in range(3)))
         return EnsembleRun(self._advance(steps, operations), operations)

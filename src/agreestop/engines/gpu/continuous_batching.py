@@ -44,6 +44,10 @@ KEPT_KINDS = 2
 """Groups of slots are kept ready for this many different kinds of calls."""
 JUDGED_TOGETHER = 1024
 """The rule judges at least this many inputs at once: for fewer, the call itself takes most of the time."""
+SLACK = 2e-4
+"""Of the prefilter: above the rounding error of float32 in a log-risk of about ten, and in proportion for a larger one."""
+EPSILON = float(np.finfo(np.float32).eps)
+FAR = 1e30  # no logarithm of a risk is as large
 
 
 @final
@@ -101,8 +105,6 @@ class ContinuousBatching:
 
     def _groups_for(self, prefilter: Prefilter, width: int, steps: int, dtype: torch.dtype) -> list[_SlotGroup]:
         """Two groups of this width; those of an earlier call of the same kind if they are still kept."""
-        from .prefilter import GpuPrefilter  # imported here since Triton takes long to load
-
         key = (prefilter.calibrated.rule, prefilter.calibrated.policy, width, steps, dtype)
         found = next((position for position, (known, _) in enumerate(self._kept) if known == key), None)
         if found is not None:
@@ -129,6 +131,27 @@ def _segment_steps(width: int, chunk: int | None) -> int:
     if chunk is None:
         return max(1, min(SEGMENT_STEPS, FULL_LOAD // width))
     return next(steps for steps in range(max(1, min(chunk, MAX_LOAD // width)), 0, -1) if chunk % steps == 0)
+
+
+class GpuPrefilter:
+    """The tables of a prefilter on a GPU, in float32, with one entry for each step up to `beyond` steps after the last checkpoint.
+
+    No row may stop between checkpoints, and every row may stop at the last one.
+    """
+
+    def __init__(self, prefilter: Prefilter, classes: int, beyond: int, device: torch.device) -> None:
+        steps = np.array(prefilter.calibrated.checkpoints, dtype=np.int64)
+        bounds, temperatures = np.full(steps[-1] + beyond, -FAR), np.ones(steps[-1] + beyond)
+        bounds[steps - 1] = np.clip(prefilter.bounds_with_margin(SLACK, classes, EPSILON), -FAR, FAR)
+        bounds[steps[-1] - 1] = FAR
+        temperatures[steps - 1] = prefilter.temperatures
+        self._tables = [torch.tensor(values, dtype=torch.float32, device=device) for values in (temperatures, bounds)]
+        self._exponent, self._size = float(prefilter.exponent), min(prefilter.max_set_size, classes)
+
+    def __call__(self, spikes: Tensor, begins: Tensor, time: Tensor, counts: Tensor, outcome: Tensor) -> None:
+        from agreestop.networks._kernels.triton_kernels import find_first_stops  # imported here since Triton takes long to load
+
+        find_first_stops(spikes, begins, time, counts, outcome, self._tables, self._exponent, self._size)
 
 
 class _Queue:
