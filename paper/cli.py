@@ -14,7 +14,7 @@ from rich.table import Table
 from agreestop.cli.app import interruptible, new_app
 from agreestop.cli.console import needing_networks, out, printed_warnings, progress_bar, say
 from agreestop.common import InputError, cores
-from agreestop.report.summary import Z
+from agreestop.report.records import Z
 
 from .figures import NAMES, find_figures
 from .records import FigureNumbers, FigureRecord

@@ -19,9 +19,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter
 from matplotlib.transforms import ScaledTranslation
 
-from agreestop.report.figures import save_figure, tidy
-from agreestop.report.styles import Dashes, style_of
-from agreestop.report.summary import Z
+from agreestop.report.figures import Dashes, save_figure, style_of, tidy
+from agreestop.report.records import Z
 
 from .records import SWEPT, FigureNumbers, FigureRecord
 

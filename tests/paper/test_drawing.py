@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
 
 from agreestop.common import InputError
-from agreestop.report.styles import style_of
+from agreestop.report.figures import style_of
 from paper.drawing import _curves, _dots, draw_numbers
 from paper.figures import FIGURES, Figure, points_of
 from paper.records import FigureNumbers, FigureRecord, load_numbers

@@ -23,12 +23,10 @@ import agreestop as ag
 from agreestop.common import no_progress
 from agreestop.decide.score_files import Scores
 from agreestop.pipeline.measure import measure_rules
-from agreestop.report.contents import Report, Section, in_words, versions
+from agreestop.report.contents import Report, Section, describe_ensemble, in_words, versions
 from agreestop.report.page import PAPER, Written, give_or_take, percent, render_page, summary_in_words, write_report
 from agreestop.report.pictures import InputPictures
-from agreestop.report.records import MeasurementSettings, Record
-from agreestop.report.section import describe_ensemble
-from agreestop.report.summary import interval, promise_of, summarise
+from agreestop.report.records import MeasurementSettings, Record, interval, promise_of, summarise
 
 STEPS, MEMBERS = 10, 2
 MEASURED = MeasurementSettings(targets=(0.8,), sizes=(1, MEMBERS), checkpoints=(5, 10), max_set_size=2, n_calibration=20, realisations=4)
@@ -144,8 +142,8 @@ def test_examples_end_with_their_answers(report: Report) -> None:
     for example in section.examples.shown:
         times = [moment.time for moment in example.moments]
         assert times == sorted(set(times)) and len(times) <= 5
-        assert example.moments[-1].together.kept[example.label] == example.hit == (example.why != "missed")
-        assert all(len(moment.members) == MEMBERS for moment in example.moments)
+        assert example.moments[-1].sets[-1, example.label] == example.hit == (example.why != "missed")
+        assert all(moment.sets.shape == (MEMBERS + 1, 4) and len(moment.tied) == MEMBERS + 1 for moment in example.moments)
         seen = [int(moment.picture.sum()) for moment in example.moments]
         assert seen == sorted(seen) and seen[-1] <= example.whole.sum()
 

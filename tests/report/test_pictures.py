@@ -15,9 +15,9 @@ pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 from matplotlib.image import imread
 
 from agreestop.events.container import Events
-from agreestop.report.inline import FIRST, SECOND, input_picture
+from agreestop.report.figures import style_of
+from agreestop.report.page import FIRST, SECOND, input_picture
 from agreestop.report.pictures import POLARITIES, InputPictures
-from agreestop.report.styles import style_of
 
 RNG = np.random.default_rng(0)
 

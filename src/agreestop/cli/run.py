@@ -12,8 +12,7 @@ from agreestop.common import InputError, ProgressCallback
 from agreestop.pipeline.config import RunConfig, load_config
 from agreestop.pipeline.simulated import run_simulated
 from agreestop.report.contents import Report
-from agreestop.report.records import MeasurementSettings, Record
-from agreestop.report.summary import Z
+from agreestop.report.records import MeasurementSettings, Record, Z
 
 from .console import needing_networks, out, printed_warnings, progress_bar, say, say_written
 

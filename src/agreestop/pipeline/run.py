@@ -10,10 +10,9 @@ from agreestop.decide.score_files import load_scores
 from agreestop.engines.early_stopping import TimeSaved, measure_saving
 from agreestop.engines.protocol import running_energy
 from agreestop.events.data import EventData, EventSplits
-from agreestop.report.contents import Report, in_words, versions
+from agreestop.report.contents import Report, describe_ensemble, in_words, versions
 from agreestop.report.pictures import InputPictures
 from agreestop.report.records import MeasurementSettings, Record
-from agreestop.report.section import describe_ensemble
 
 from .config import EnsembleSettings, RunConfig
 from .data import load_data

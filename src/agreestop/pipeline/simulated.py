@@ -8,9 +8,8 @@ from agreestop.common import ProgressCallback, Stages, make_folder
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.score_files import Scores, save_spikes
 from agreestop.decide.simulated import simulate_spikes
-from agreestop.report.contents import Report, versions
+from agreestop.report.contents import Report, describe_ensemble, versions
 from agreestop.report.records import MeasurementSettings
-from agreestop.report.section import describe_ensemble
 
 from .measure import measure_rules, save_records
 

@@ -1,10 +1,14 @@
-"""Figures, drawn with matplotlib: whole ones as PNG and SVG files, and single panels for the page, where they wrap on narrow screens."""
+"""Figures, drawn with matplotlib: whole ones as PNG and SVG files, and single panels for the page, where they wrap on narrow screens.
 
+A colour and a marker belong to a rule, wherever it is drawn and whatever is drawn beside it.
+"""
+
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -15,13 +19,44 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from agreestop.common import atomic_writer
 
 from .contents import Breakdown, GroupCoverage
-from .records import Record
-from .styles import RuleStyle, style_of
-from .summary import Z
+from .records import Record, Z
 
 ABOVE, BELOW, MUTED = "#0072B2", "#D55E00", "#B0B0B0"
 PANEL, WIDE_PANEL = (4.3, 3.5), (5.0, 3.7)  # inches
 _SMALL = {"textcoords": "offset points", "fontsize": 8.5}
+Dashes = Literal["-", "--", ":"]
+
+
+@dataclass(frozen=True)
+class RuleStyle:
+    """Colour, matplotlib marker, the same marker as a character, and the line: solid, dashed or dotted."""
+
+    colour: str
+    marker: str
+    glyph: str
+    dashes: Dashes = "-"
+
+
+_STYLES = {
+    "spikecp": RuleStyle("#B4B4B4", "x", "✕"),
+    "confidencemerging": RuleStyle("#7A7A7A", "s", "■"),
+    "pvariablemerging": RuleStyle("#1A1A1A", "D", "◆"),
+    "rankpooling": RuleStyle("#CC79A7", "P", "✚"),
+    "simultaneous": RuleStyle("#009E73", "^", "▲"),
+    "stopaware": RuleStyle("#0072B2", "o", "●"),
+    "agreestop": RuleStyle("#D55E00", "v", "▼"),
+    "dcsnn": RuleStyle("#8C6D46", "<", "◀"),
+    "seenn1": RuleStyle("#B58F5C", ">", "▶"),
+    "seenn2": RuleStyle("#D9BE94", "p", "⬟"),
+}
+_UNKNOWN = RuleStyle("#56B4E9", "h", "⬢")
+
+
+def style_of(rule: str) -> RuleStyle:
+    """The style of a rule, by its label ("AgreeStop, every step") or its key ("agreestop"); rules at every step are dashed."""
+    name, _, checkpoints = rule.partition(",")
+    style = _STYLES.get(re.sub("[^a-z0-9]", "", name.lower()), _UNKNOWN)
+    return replace(style, dashes="--") if "every" in checkpoints else style
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,11 +88,6 @@ def save_panels(panels: Sequence[Panel], folder: Path, title: str, name: str) ->
     if names:
         figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     return save_figure(figure, folder, name)
-
-
-def styles_of(records: Sequence[Record]) -> dict[str, RuleStyle]:
-    """The style of each rule by its label, in the order of the records."""
-    return {record.label: style_of(record.label) for record in records}
 
 
 def coverage_and_latency_panels(records: Sequence[Record]) -> list[Panel]:
@@ -110,7 +140,8 @@ def _draw_over_members(
 
 def _lines(axes: Axes, records: Sequence[Record], x: str, y: str, se: str | None) -> None:
     """Draw a line for each rule, of the fields x and y of its records, with 95 % intervals where the field se is given."""
-    for label, style in styles_of(records).items():
+    for label in dict.fromkeys(record.label for record in records):
+        style = style_of(label)
         mine = sorted((record for record in records if record.label == label), key=lambda record: getattr(record, x))
         at, mean = ([getattr(record, name) for record in mine] for name in (x, y))
         half = [Z * getattr(record, se) if se else 0.0 for record in mine]

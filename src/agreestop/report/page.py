@@ -4,24 +4,39 @@ write_report(report, folder)    folder/report.html, and the figures beside it as
 summary_in_words(section)       the summary in two or three lines, for a terminal
 """
 
+import base64
+import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
+import matplotlib as mpl
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib.image import imsave
 
-from agreestop.common import atomic_writer
+from agreestop.common import Floats, atomic_writer
 from agreestop.decide.decisions import Estimate
 
 from .contents import Example, Report, Section
-from .figures import Panel, breakdown_panels, coverage_and_latency_panels, save_panels, styles_of
-from .inline import inline_svg, input_picture, on_page
-from .summary import EnsembleSummary, interval, promise_of
+from .figures import Panel, breakdown_panels, coverage_and_latency_panels, save_panels, style_of
+from .records import interval, promise_of
 
 PAPER = "https://doi.org/10.3390/e26020126"
 SPACE = "\N{NO-BREAK SPACE}"
+# matplotlib writes these colours; the page defines each for light and dark screens.
+PAGE_COLOURS = {
+    "#000000": "currentColor",
+    "#1a1a1a": "currentColor",
+    "#ffffff": "var(--card)",
+    "#b0b0b0": "var(--muted-ink)",
+    "#0072b2": "var(--line-blue)",
+}
+FIRST, SECOND = (43, 143, 214), (224, 98, 38)  # ON and OFF events, or positive and negative values
 
 
 @dataclass(frozen=True)
@@ -30,25 +45,6 @@ class Written:
 
     page: Path
     figures: tuple[Path, ...]
-
-
-@dataclass(frozen=True)
-class _Picture:
-    """A panel as an element of the page."""
-
-    heading: str
-    svg: Markup
-
-
-@dataclass(frozen=True)
-class _Bar:
-    """A mean stopping time as a bar of the summary."""
-
-    name: str
-    detail: str
-    share: Estimate
-    kind: str
-    earlier: Estimate | None = None
 
 
 def write_report(report: Report, folder: Path) -> Written:
@@ -69,11 +65,17 @@ def write_report(report: Report, folder: Path) -> Written:
 def render_page(report: Report) -> str:
     """The page as text."""
     environment = Environment(
-        loader=PackageLoader("agreestop", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("agreestop", "report"),
+        extensions=["jinja2.ext.do"],
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "give_or_take": give_or_take, "number": number, "times": _times}
-    helpers = (promise_of, interval, on_page, styles_of, says_little, bars_of, reliability_of, groups_of, frames_of, chips_of)
-    environment.globals |= {helper.__name__: helper for helper in helpers}
+    filters = (percent, give_or_take, number, times, inline_svg, on_page, style_of)
+    functions = (promise_of, interval, says_little, coverage_and_latency_panels, breakdown_panels, frames_of, chips_of)
+    environment.filters |= {helper.__name__: helper for helper in filters}
+    environment.globals |= {helper.__name__: helper for helper in functions}
     return environment.get_template("page.html.j2").render(report=report, paper=PAPER)
 
 
@@ -114,44 +116,11 @@ def number(value: float, digits: int = 2) -> str:
     return f"{value:.{digits}f}"
 
 
-def _times(checkpoints: Sequence[float]) -> str:
+def times(checkpoints: Sequence[float]) -> str:
     """Checkpoints in words: their number, and the times themselves where they are few."""
     if len(checkpoints) > 8:
         return f"{len(checkpoints)} checkpoints"
     return f"{len(checkpoints)} checkpoint{'s' * (len(checkpoints) > 1)}: {', '.join(f'{time:g}' for time in checkpoints)}"
-
-
-def reliability_of(section: Section, prefix: str) -> list[_Picture]:
-    """Coverage, latency and set size of every rule."""
-    return _pictures(coverage_and_latency_panels(section.records), prefix)
-
-
-def groups_of(section: Section, prefix: str) -> list[_Picture]:
-    """Coverage of the headline rule by stopping time and by class."""
-    return _pictures(breakdown_panels(section.breakdown, section.summary.headline.target), prefix)
-
-
-def _pictures(panels: Sequence[Panel], prefix: str) -> list[_Picture]:
-    """The panels as elements of the page; ids in them begin with the prefix."""
-    return [_Picture(panel.heading, Markup(inline_svg(panel.figure(), f"{prefix}{i}", panel.words))) for i, panel in enumerate(panels)]
-
-
-def bars_of(summary: EnsembleSummary) -> list[_Bar]:
-    """The mean stopping times, the earliest first."""
-    headline, share = summary.headline, summary.share_of_horizon
-    bars = [_Bar("This rule", headline.label, share(headline), "headline")]
-    if (one := summary.one_member) is not None:
-        bars.append(_Bar("One member", "the same rule, only the first member", share(one.other), "ours", one.earlier))
-    if summary.same_checkpoints is not None:
-        same = summary.same_checkpoints
-        bars.append(_Bar("Ours, the paper's checkpoints", same.label, share(same), "ours"))
-    if summary.paper is not None:
-        other = summary.paper.other
-        bars.append(_Bar("The paper's best", f"{other.label}, {_times(other.checkpoints)}", share(other), "other", summary.paper.earlier))
-    whole = share(headline)
-    earlier = Estimate(1 - whole, 1 - whole.high, 1 - whole.low, whole.se)
-    bars.append(_Bar("Running to T", "no early stop", Estimate(1.0, 1.0, 1.0, 0.0), "other", earlier))
-    return sorted(bars, key=lambda bar: (bar.share, bar.kind != "headline"))
 
 
 def frames_of(example: Example) -> list[str]:
@@ -166,3 +135,60 @@ def chips_of(classes: Sequence[str]) -> list[str]:
     if max(len(name) for name in classes) <= 2:
         return list(classes)
     return [str(label + 1) for label in range(len(classes))]
+
+
+def inline_svg(panel: Panel, prefix: str) -> Markup:
+    """A panel as an SVG element without metadata, with letters as text, ids that begin with the prefix, and the colours of the page."""
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
+        panel.figure().savefig(buffer, format="svg", metadata={"Date": None})
+    root = ElementTree.fromstring(buffer.getvalue())
+    for element in root.iter():
+        element.tag = _local(element.tag)
+        for child in [child for child in element if _local(child.tag) in ("metadata", "style")]:
+            element.remove(child)
+        element.attrib = {_local(name): _page_value(_local(name), value, prefix) for name, value in element.attrib.items()}
+    for name in ("width", "height", "version"):
+        root.attrib.pop(name, None)
+    root.attrib |= {"role": "img", "aria-label": panel.words}
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _local(name: str) -> str:
+    return name.rpartition("}")[2]
+
+
+def _page_value(name: str, value: str, prefix: str) -> str:
+    if name == "id":
+        return f"{prefix}-{value}"
+    if name == "href":
+        return value.replace("#", f"#{prefix}-")
+    value = re.sub(r"url\(#", f"url(#{prefix}-", value)
+    if name == "style":
+        value = re.sub(r"font-family: [^;]*", "font-family: inherit", value)
+        value = re.sub("#[0-9a-f]{6}", lambda found: on_page(found[0]), value, flags=re.IGNORECASE)
+    return value
+
+
+def on_page(colour: str) -> str:
+    """The colour as the page writes it."""
+    return PAGE_COLOURS.get(colour.lower(), colour)
+
+
+def input_picture(planes: Floats, most: float) -> str:
+    """A picture (planes, H, W) of an input as a PNG data address, one pixel for each cell.
+
+    Three planes are red, green and blue from 0 to 255. With one or two, the colour says which plane is larger at a cell, and the
+    opacity how large their sum is compared with `most`.
+    """
+    pixels = np.zeros((*planes.shape[1:], 4), dtype=np.uint8)
+    if len(planes) == 3:
+        pixels[..., :3], pixels[..., 3] = np.moveaxis(planes, 0, 2), 255
+    else:
+        first, total = planes[0], planes.sum(axis=0)
+        share = np.divide(first, total, out=np.zeros_like(first), where=total > 0)[..., None]
+        pixels[..., :3] = np.round(share * np.array(FIRST) + (1 - share) * np.array(SECOND))
+        pixels[..., 3] = np.round(255 * np.sqrt(np.minimum(total / (most or 1.0), 1.0)))
+    buffer = io.BytesIO()
+    imsave(buffer, pixels, format="png")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
