@@ -14,8 +14,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from agreestop.cli.app import interruptible, new_app
-from agreestop.cli.console import needing_networks, out, printed_warnings, progress_bar, say
+from agreestop.cli.app import new_app
+from agreestop.cli.console import out, printed_warnings, progress_bar, say
 from agreestop.common import InputError
 
 from .records import OURS, BenchRecord, load_benchmark
@@ -49,9 +49,9 @@ def bench(
             raise InputError("--draw needs the file to draw: give it with -o.")
         header, records = load_benchmark(output)
     else:
-        with needing_networks():
-            from . import run as benchmark
-            from .preparation import plan_for
+        from . import run as benchmark
+        from .preparation import plan_for
+
         output = output or benchmark.default_output(device, quick)
         resnet = benchmark.resnet_files(members, cifar10)
         command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
@@ -88,9 +88,9 @@ def shapes(
 
 
 app = new_app(getdoc(bench) or "")
-app.callback(invoke_without_command=True, no_args_is_help=True, subcommand_metavar="[COMMAND]")(interruptible(bench))
-app.command()(interruptible(decide))
-app.command()(interruptible(shapes))
+app.callback(invoke_without_command=True, no_args_is_help=True, subcommand_metavar="[COMMAND]")(bench)
+app.command()(decide)
+app.command()(shapes)
 
 
 def _parts(records: Sequence[BenchRecord]) -> list[list[BenchRecord]]:

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from agreestop.cli.app import interruptible, new_app
-from agreestop.cli.console import needing_networks, out, printed_warnings, progress_bar, say
+from agreestop.cli.app import new_app
+from agreestop.cli.console import out, printed_warnings, progress_bar, say
 from agreestop.common import InputError, cores
 from agreestop.report.records import Z
 
@@ -42,10 +42,8 @@ def reproduce(
     wanted = find_figures(figure)
     if from_scores and scale is not None:
         raise InputError("--from-scores trains nothing, but --scale trains: leave one of the two out.")
-    try:
-        from .drawing import draw_numbers
-    except ImportError as error:
-        raise InputError(f"figures need matplotlib ({error}): install agreestop[figures].") from None
+    from .drawing import draw_numbers
+
     root = SMALL if scale == "small" else FULL
     scores, output = scores or root / "scores", output or root
     command = shlex.join(["python", "-m", "paper", *sys.argv[1:]])
@@ -64,15 +62,15 @@ def reproduce(
 
 
 app = new_app("")
-app.command()(interruptible(reproduce))
+app.command()(reproduce)
 
 
 def _measure(name: str, scores: Path, output: Path, command: str, scale: str | None, device: str, data: Path | None) -> FigureNumbers:
     """Make the score files that are missing, where --scale was given, and measure one figure."""
     (figure,) = find_figures(name)
     if scale is not None:
-        with needing_networks():
-            from .make_scores import make_scores
+        from .make_scores import make_scores
+
         with progress_bar("training") as progress:
             make_scores(name, scale, device, data, progress, scores, command)
     with printed_warnings(), progress_bar("measuring") as progress:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
+from agreestop.cli import console
 from agreestop.cli import data as verbs
 from agreestop.events.data import EventSplits
 from agreestop.events.datasets.catalogue import DATA_SETS
@@ -17,7 +17,7 @@ from tests.cli.test_cli import call
 
 
 def test_the_list_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(verbs, "out", Console(width=80, highlight=False))
+    monkeypatch.setattr(console, "out", console.PlainConsole(width=80))
     outcome = call(monkeypatch, capsys, "data", "list")
     assert outcome.code == 0, outcome.err
     assert max(map(len, outcome.out.splitlines())) <= 80

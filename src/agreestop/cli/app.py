@@ -1,25 +1,38 @@
-"""The application: its verbs, and how errors are printed."""
+"""The application: its verbs, and the sentence that is printed when it ends early."""
 
+import os
 import sys
 from collections.abc import Callable
-from functools import wraps
-from typing import Annotated, Any
+from importlib.metadata import version as version_of
+from typing import Annotated
 
 import typer
 
-from agreestop.common import InputError
+from agreestop.common.errors import InputError, missing_extra
 
-from . import calibrate, data, decide, evaluate, run, train
+from . import calibrate, data, decide, evaluate, run
 from .console import say_error
 
 INTERRUPTED = 130  # the exit code that shells expect after Ctrl-C
-
 MOVED = {"reproduce": ("python -m paper", "make figures"), "bench": ("python -m benchmarks", "make bench")}
+VERBS: dict[str, tuple[Callable[..., None], str]] = {
+    "run": (run.run, "The main job: train, score, measure every rule, report."),
+    "train": (run.train, "Configuration -> trained ensembles."),
+    "score": (run.score, "Trained ensembles -> score files."),
+    "calibrate": (calibrate.calibrate, "Score file with labels -> rule file."),
+    "decide": (decide.decide, "Rule file and scores or inputs -> decisions."),
+    "evaluate": (evaluate.evaluate, "Rule file and labelled scores -> coverage, latency."),
+}
+DATA_VERBS: dict[str, tuple[Callable[..., None], str]] = {
+    "list": (data.list_data_sets, "List the data sets, and where to get them."),
+    "check": (data.check_data_set, "Check whether the files of a data set are whole."),
+    "simulate": (data.simulate_data_set, "Simulated data set -> files of inputs."),
+}
 
 
-def new_app(help: str) -> typer.Typer:
-    """An application in the style of this command line."""
-    return typer.Typer(
+def new_app(help: str, verbs: dict[str, tuple[Callable[..., None], str]] | None = None) -> typer.Typer:
+    """An application in the style of this command line; each verb has a function and a line for the list of verbs."""
+    app = typer.Typer(
         help=help,
         no_args_is_help=True,
         add_completion=False,
@@ -27,57 +40,29 @@ def new_app(help: str) -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    for name, (verb, words) in (verbs or {}).items():
+        app.command(name, short_help=words)(verb)
+    return app
 
 
-app = new_app("Decide when an ensemble watching a stream has seen enough, and be right as often as promised.")
+app = new_app("", VERBS)
+app.add_typer(new_app("Data sets: list them, check their files, simulate some of them.", DATA_VERBS), name="data")
 
 
-def interruptible(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb, which Ctrl-C ends with a sentence instead of a traceback."""
-
-    @wraps(verb)
-    def run(*arguments: Any, **options: Any) -> None:
-        try:
-            verb(*arguments, **options)
-        except KeyboardInterrupt:
-            say_error("stopped; no incomplete file was left behind, and the same command continues from what was finished.")
-            raise typer.Exit(INTERRUPTED) from None
-
-    return run
-
-
-app.command("run", short_help="The main job: train, score, measure every rule, report.")(interruptible(run.run))
-app.command("train", short_help="Configuration -> trained ensembles.")(interruptible(train.train))
-app.command("score", short_help="Trained ensembles -> score files.")(interruptible(train.score))
-app.command("calibrate", short_help="Score file with labels -> rule file.")(interruptible(calibrate.calibrate))
-app.command("decide", short_help="Rule file and scores or inputs -> decisions.")(interruptible(decide.decide))
-app.command("evaluate", short_help="Rule file and labelled scores -> coverage, latency.")(interruptible(evaluate.evaluate))
-
-
-def _moved(verb: str) -> Callable[[typer.Context], None]:
-    command, target = MOVED[verb]
-
-    def refuse(context: typer.Context) -> None:
-        raise InputError(f"`agreestop {verb}` is now `{command}` in a checkout of the repository, or `{target}`: see `{command} --help`.")
-
-    return refuse
+def _moved(context: typer.Context) -> None:
+    command, target = MOVED[str(context.info_name)]
+    raise InputError(
+        f"`agreestop {context.info_name}` is now `{command}` in a checkout of the repository, or `{target}`: see `{command} --help`."
+    )
 
 
 for _verb in MOVED:
-    app.command(_verb, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(_moved(_verb))
-
-data_app = typer.Typer(help="Data sets: list them, check their files, simulate some of them.", no_args_is_help=True)
-data_app.command("list", short_help="List the data sets, and where to get them.")(interruptible(data.list_data_sets))
-data_app.command("check", short_help="Check whether the files of a data set are whole.")(interruptible(data.check_data_set))
-data_app.command("simulate", short_help="Simulated data set -> files of inputs.")(interruptible(data.simulate_data_set))
-app.add_typer(data_app, name="data", short_help="Data sets: list, check, simulate.")
+    app.command(_verb, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(_moved)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"agreestop {version('agreestop')}")
+        typer.echo(f"agreestop {version_of('agreestop')}")
         raise typer.Exit
 
 
@@ -89,14 +74,25 @@ def options(
 
 
 def run_app(app: typer.Typer) -> None:
-    """Run a command line; wrong input gives one sentence on standard error and exit code 2."""
+    """Run a command line. What ends it early gives one sentence on standard error.
+
+    Exit codes: 2 for wrong input or a package that is missing, 1 for an output that cannot be written, 130 after Ctrl-C.
+    """
     try:
         app()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            say_error("stopped; no incomplete file was left behind, and the same command continues from what was finished.")
+        raise
     except InputError as error:
         say_error(str(error))
         sys.exit(2)
-
-
-def main() -> None:
-    """Run `agreestop`."""
-    run_app(app)
+    except ModuleNotFoundError as error:
+        if (extra := missing_extra(error)) is None:
+            raise
+        say_error(f"this needs {error.name}, which is not installed: install agreestop[{extra}].")
+        sys.exit(2)
+    except OSError as error:
+        say_error(f"cannot use {error.filename or 'standard output'}: {error.strerror}.")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python does not fail again when it writes what is left in its buffer
+        sys.exit(1)

@@ -1,6 +1,7 @@
 """`agreestop calibrate`: a score file with labels becomes a rule file."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,11 @@ from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import KINDS, POOLINGS, build_rule
 from agreestop.decide.merging import MergeConfidence
 from agreestop.decide.risks import TopMass
-from agreestop.decide.score_files import load_scores
+from agreestop.decide.score_files import Scores, load_scores
 from agreestop.decide.spikecp import CALIBRATIONS, SpikeCP
 from agreestop.decide.tuning import EXPONENTS, tune
 
-from .console import in_full, out, printed_warnings, progress_bar
+from .console import in_full, printed_warnings, progress_bar, show
 
 
 def calibrate(
@@ -34,9 +35,7 @@ def calibrate(
     threshold: Annotated[float | None, typer.Option(help="seenn: the confidence at which to stop.")] = None,
 ) -> None:
     """Calibrate a rule on a score file with labels and write it to a rule file."""
-    data = load_scores(scores)
-    if data.labels is None:
-        raise InputError(f"{scores} has no labels: calibration needs one label for each input.")
+    data = labelled_scores(scores, "calibration")
     times = parse_checkpoints(checkpoints, data.times)
     kind = rule or ("agreestop" if calibration is None else "spikecp")
     chosen = build_rule(
@@ -56,22 +55,27 @@ def calibrate(
         calibrated = chosen.calibrate(data)
     calibrated.save(output)
     sizes = f"n = {calibrated.n}, K = {calibrated.members}, C = {calibrated.classes}"
-    out.print(f"Wrote {output}: {kind}, calibrated on {sizes}.", markup=False)
-    out.print(in_full(calibrated), markup=False)
+    show(f"Wrote {output}: {kind}, calibrated on {sizes}.", in_full(calibrated))
+
+
+def labelled_scores(path: Path, purpose: str, checkpoints: Sequence[float] | None = None) -> Scores:
+    """The scores of a file that must have labels, at all of its times or at the given ones."""
+    data = load_scores(path, checkpoints)
+    if data.labels is None:
+        raise InputError(f"{path} has no labels: {purpose} needs one label for each input.")
+    return data
 
 
 def _tuned(rule: SpikeCP | AgreeStop, path: Path, n_calibration: int, fixed_pooling: bool) -> SpikeCP | AgreeStop:
     """The rule with the score or risk that stops earliest on the rows of the tuning file."""
-    tuning = load_scores(path)
-    if tuning.labels is None:
-        raise InputError(f"{path} has no labels: tuning needs one label for each input.")
+    tuning = labelled_scores(path, "tuning")
     pool = rule.risk.pooling if isinstance(rule, AgreeStop) and isinstance(rule.risk, TopMass) else getattr(rule, "pooling", None)
     exponents = (pool.r,) if fixed_pooling and isinstance(pool, MergeConfidence) else EXPONENTS
     with progress_bar("tuning") as progress:
         count = min(n_calibration, len(tuning) // 2)
         tuned = tune(rule, tuning, n_calibration=count, exponents=exponents, progress=progress)
     best = tuned.trials[0]
-    out.print(f"Tuned on {path}: {best.name} (latency {best.latency:.3f} of the last checkpoint there).", markup=False)
+    show(f"Tuned on {path}: {best.name} (latency {best.latency:.3f} of the last checkpoint there).")
     return tuned.rule
 
 

@@ -4,19 +4,56 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
+from typing import Any, final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Column
+from rich.table import Column, Table
+from rich.text import Text
 
-from agreestop.common import InputError, ProgressCallback
+from agreestop.common import ProgressCallback
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import CalibrationWarning
 
-out = Console(highlight=False, soft_wrap=False)
-err = Console(stderr=True, highlight=False, soft_wrap=False)
 SECONDS_BETWEEN_LINES = 10.0
 LEAST_SECONDS, LEAST_SHARE = 2.0, 0.02  # before both, an estimate of the time left would be a guess
+
+
+def visible(text: str) -> str:
+    r"""The text with escape sequences and other control characters written out, as in "\x1b[31m": a terminal would obey them."""
+    return "".join(one if one.isprintable() or one in "\n\N{NO-BREAK SPACE}" else ascii(one)[1:-1] for one in text)
+
+
+@final
+class PlainConsole(Console):
+    """A console for text of any origin: without markup, and with control characters written out."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
+
+
+out, err = PlainConsole(), PlainConsole(stderr=True)
+
+
+def show(*results: str | Table, unbroken: bool = False) -> None:
+    """Print sentences and tables on standard output; `unbroken` is for lines with paths and addresses, which must stay whole."""
+    for result in results:
+        out.print(result, soft_wrap=unbroken)
+
+
+def say(sentence: str, style: str | None = None) -> None:
+    err.print(sentence, style=style)
+
+
+def say_error(sentence: str) -> None:
+    say(f"agreestop: {sentence}", "red")
+
+
+def show_written(*paths: object) -> None:
+    show(*(f"Wrote {path}" for path in paths), unbroken=True)
 
 
 def in_full(calibrated: CalibratedRule) -> str:
@@ -26,36 +63,14 @@ def in_full(calibrated: CalibratedRule) -> str:
     return f"{sentence} (Vacuous: with so few examples it can only answer every class.)" if calibrated.shortage else sentence
 
 
-def say_error(sentence: str) -> None:
-    err.print(f"agreestop: {sentence}", style="red", markup=False)
-
-
-def say(sentence: str) -> None:
-    err.print(sentence, markup=False)
-
-
-def say_written(*paths: object) -> None:
-    for path in paths:
-        out.print(f"Wrote {path}", markup=False, soft_wrap=True)
-
-
 @contextmanager
 def printed_warnings() -> Iterator[None]:
     """Print calibration warnings as plain sentences, each once."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CalibrationWarning)
         yield
-    for warning in {str(entry.message): entry for entry in caught}:
-        err.print(f"Warning: {warning}", style="yellow", markup=False)
-
-
-@contextmanager
-def needing_networks() -> Iterator[None]:
-    """For imports that need PyTorch: where it is missing, a sentence says what to install."""
-    try:
-        yield
-    except ImportError as error:
-        raise InputError(f"members need PyTorch and safetensors ({error}): install agreestop[networks].") from None
+    for warning in dict.fromkeys(str(entry.message) for entry in caught):
+        say(f"Warning: {warning}", "yellow")
 
 
 @contextmanager
@@ -70,10 +85,10 @@ def progress_bar(title: str) -> Iterator[ProgressCallback]:
         return
     words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
     with Progress(BarColumn(bar_width=6), TextColumn("{task.fields[left]}"), words, console=err, transient=True, expand=True) as bar:
-        task = bar.add_task(title, total=1.0, left="")
+        task = bar.add_task(visible(title), total=1.0, left="")
 
         def progress(what: str, share: float) -> None:
-            bar.update(task, completed=share, description=what, left=time_left(monotonic() - began, share))
+            bar.update(task, completed=share, description=visible(what), left=time_left(monotonic() - began, share))
 
         yield progress
 
@@ -87,7 +102,6 @@ def time_left(seconds: float, share: float) -> str:
 
 
 def _progress_in_lines(title: str, began: float) -> ProgressCallback:
-    """Progress for a log: a line now and then."""
     last = began - SECONDS_BETWEEN_LINES
 
     def progress(what: str, share: float) -> None:

@@ -5,15 +5,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from agreestop.common import InputError, ProgressCallback, cores, make_folder
-from agreestop.events.data import PARTS, EventData, EventSplits
+from agreestop.events.data import PARTS, EventSplits
 from agreestop.events.datasets.catalogue import DATA_SETS, check, find, load
 from agreestop.events.datasets.data_set import DataSet
 from agreestop.events.files import save_events
 
-from .console import out, progress_bar, say_written
+from .console import progress_bar, show, show_written
 
 NOT_WHOLE = 1
 SIMULATING = 0.9  # share of the time that the simulation takes; the rest is writing files
@@ -29,14 +28,12 @@ def list_data_sets() -> None:
     for entry in DATA_SETS:
         name = f"{entry.name}\n(simulated)" if entry.simulated else entry.name
         sizes = " + ".join(f"{size:,}" for size in entry.sizes)
-        table.add_row(Text(name), Text(entry.what), Text(f"{entry.inputs}\n{entry.classes} classes\n{sizes}"))
-    out.print(table)
-    out.print("Where to get them, and the size of the download where it is published:", markup=False)
+        table.add_row(name, entry.what, f"{entry.inputs}\n{entry.classes} classes\n{sizes}")
+    show(table, "Where to get them, and the size of the download where it is published:")
     for entry in DATA_SETS:
         source = entry.address or f"agreestop data simulate {entry.name}"
-        size = f" ({entry.download})" if entry.download else ""
-        out.print(f"  {entry.name:<14}{source}{size}", markup=False, soft_wrap=True)
-    out.print('Your own data: [data] name = "files" in a configuration; see `agreestop run --help`.', markup=False)
+        show(f"  {entry.name:<14}{source}{f' ({entry.download})' if entry.download else ''}", unbroken=True)
+    show('Your own data: [data] name = "files" in a configuration; see `agreestop run --help`.')
 
 
 def check_data_set(
@@ -45,21 +42,18 @@ def check_data_set(
 ) -> None:
     """Check whether the files of a data set are there and whole; the exit code is 1 where they are not."""
     entry, result = find(name), check(name, folder)
-    for sentence in result.found:
-        out.print(f"Found: {sentence}", markup=False, soft_wrap=True)
-    for sentence in result.problems:
-        out.print(f"Problem: {sentence}", markup=False, soft_wrap=True)
+    show(*(f"Found: {sentence}" for sentence in result.found), unbroken=True)
+    show(*(f"Problem: {sentence}" for sentence in result.problems), unbroken=True)
     if result.whole:
-        out.print(f"{name} is whole.", markup=False)
+        show(f"{name} is whole.")
         return
     if result.usable:
-        out.print(f"{name} is a partial copy, which can be used as it is.", markup=False, soft_wrap=True)
+        show(f"{name} is a partial copy, which can be used as it is.")
     else:
-        out.print(f"{name} cannot be used. It needs {entry.files}.", markup=False, soft_wrap=True)
-        for archive, md5 in entry.archives.items():
-            out.print(f"The md5 of {archive} is {md5}.", markup=False, soft_wrap=True)
+        show(f"{name} cannot be used. It needs {entry.files}.")
+        show(*(f"The md5 of {archive} is {md5}." for archive, md5 in entry.archives.items()))
         if entry.address and not entry.archives:
-            out.print("No checksum is published.", markup=False)
+            show("No checksum is published.")
     raise typer.Exit(NOT_WHOLE)
 
 
@@ -79,35 +73,21 @@ def simulate_data_set(
     if mnist is None and name == "mnist-dvs-sim":
         raise InputError(f"--mnist is missing: give the folder with {entry.files}; get them from {entry.address}.")
     make_folder(output)
+    paths = [output / f"{part}.npz" for part in PARTS]
     with progress_bar(name) as progress:
-        data = _simulate(entry, mnist, seed, small, progress)
-        for number, (path, part) in enumerate(zip(_paths(output), data, strict=True)):
-            progress(f"writing {path.name}", (SIMULATING * 3 + (1 - SIMULATING) * number) / 3)
+        progress(f"simulating {name}", 0.0)
+        data = _simulate(entry, mnist, seed, small, lambda what, share: progress(what, SIMULATING * share))
+        for number, (path, part) in enumerate(zip(paths, data, strict=True)):
+            progress(f"writing {path.name}", SIMULATING + (1 - SIMULATING) * number / len(paths))
             save_events(path, part)
-    for path, part in zip(_paths(output), data, strict=True):
-        say_written(f"{path}: {_in_words(part)}")
-
-
-def _paths(folder: Path) -> list[Path]:
-    return [folder / f"{part}.npz" for part in PARTS]
+    for path, part in zip(paths, data, strict=True):
+        show_written(f"{path}: {len(part):,} simulated inputs of {' × '.join(map(str, part.shape))}, T = {part.steps}")
 
 
 def _simulate(entry: DataSet, mnist: Path | None, seed: int, small: bool, progress: ProgressCallback) -> EventSplits:
-    def report(what: str, share: float) -> None:
-        progress(what, SIMULATING * share)
-
-    report(f"simulating {entry.name}", 0.0)
-    training, tuning, pool = (size // 10 if small else size for size in entry.sizes)
+    sizes = tuple(size // 10 if small else size for size in entry.sizes)
     if entry.name == "digits":
-        data = load(entry.name, seed=seed, progress=report)
-        return EventSplits(_first(data.training, training), _first(data.tuning, tuning), _first(data.pool, pool))
+        data = load(entry.name, seed=seed, progress=progress)
+        return EventSplits(*(part.rows(slice(size)) for part, size in zip(data, sizes, strict=True)))
     options: dict[str, Any] = {"workers": cores()} if entry.name == "gesture-sim" else {}
-    return load(entry.name, mnist, seed, sizes=(training, tuning, pool), cache=False, progress=report, **options)
-
-
-def _first(part: EventData, count: int) -> EventData:
-    return part.rows(slice(count))
-
-
-def _in_words(part: EventData) -> str:
-    return f"{len(part):,} simulated inputs of {' × '.join(map(str, part.shape))}, T = {part.steps}"
+    return load(entry.name, mnist, seed, sizes=sizes, cache=False, progress=progress, **options)

@@ -14,20 +14,22 @@ from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.score_files import load_scores
 
-from .console import needing_networks, say
+from .console import say, visible
+from .run import Engine, Members
 
 FORMATS = (".csv", ".json", ".npz")
+RuleFile = Annotated[Path, typer.Argument(help="Rule file that `agreestop calibrate` wrote.")]
+AnyEngine = Annotated[bool, typer.Option("--any-engine", help="Allow another engine than the rule was calibrated with.")]
+AnyMembers = Annotated[bool, typer.Option("--any-members", help="Allow other members than the rule was calibrated with.")]
 
 
 def decide(
-    rule: Annotated[Path, typer.Argument(help="Rule file that `agreestop calibrate` wrote.")],
+    rule: RuleFile,
     scores: Annotated[Path, typer.Argument(help="Score file, or with --members a file of inputs; labels are not needed.")],
-    members: Annotated[
-        Path | None, typer.Option(help="Ensemble to run on inputs: what `agreestop train` or ensemble.save wrote (members.safetensors).")
-    ] = None,
-    engine: Annotated[str, typer.Option(help="With --members: dense, event-driven, fused, …; auto takes that of the rule.")] = "auto",
-    any_engine: Annotated[bool, typer.Option("--any-engine", help="Allow another engine than the rule was calibrated with.")] = False,
-    any_members: Annotated[bool, typer.Option("--any-members", help="Allow other members than the rule was calibrated with.")] = False,
+    members: Members = None,
+    engine: Engine = "auto",
+    any_engine: AnyEngine = False,
+    any_members: AnyMembers = False,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File to write: .csv, .json or .npz. Without it, CSV on the terminal.")
     ] = None,
@@ -43,7 +45,7 @@ def decide(
         decisions, classes = calibrated.decide(data, any_engine=any_engine, any_members=any_members), data.classes
     else:
         decisions, classes = _run_members(calibrated, members, scores, engine, any_engine, any_members)
-    names = classes or calibrated.class_names or tuple(str(label) for label in range(calibrated.classes))
+    names = class_names(calibrated, classes)
     if output is None:
         typer.echo(_csv(decisions, names), nl=False)
         return
@@ -57,12 +59,16 @@ def decide(
     say(f"Wrote {output}: {len(decisions)} decisions, latency {latency:.3f} of T, set size {decisions.set_size.mean():.2f}.")
 
 
+def class_names(calibrated: CalibratedRule, names: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The names of the classes for the terminal: those of a file, else those of the rule, else their numbers."""
+    return tuple(visible(name) for name in names or calibrated.class_names or map(str, range(calibrated.classes)))
+
+
 def _run_members(
     calibrated: CalibratedRule, members: Path, inputs: Path, engine: str, any_engine: bool, any_members: bool
 ) -> tuple[Decisions, tuple[str, ...] | None]:
     """Run the members on each input until its decision, and say which engine ran and how much it computed."""
-    with needing_networks():
-        from agreestop.ensembles import load as load_ensemble
+    from agreestop.ensembles import load as load_ensemble
     from agreestop.events.files import load as load_inputs
 
     data = load_inputs(inputs)
@@ -85,8 +91,7 @@ def _csv(decisions: Decisions, names: tuple[str, ...]) -> str:
 
 
 def _records(decisions: Decisions, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    chosen = [decisions[row] for row in range(len(decisions))]
     return [
         {"input": row, "stop_time": one.time, "set_size": len(one.classes), "classes": [names[label] for label in one.classes]}
-        for row, one in enumerate(chosen)
+        for row, one in enumerate(decisions[row] for row in range(len(decisions)))
     ]

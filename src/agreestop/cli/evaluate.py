@@ -13,38 +13,38 @@ from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Estimate, Evaluation, Group
 from agreestop.decide.decisions import evaluate as evaluate_decisions
 from agreestop.decide.levels import as_target, draws_this_low, in_words
-from agreestop.decide.score_files import load_scores
 from agreestop.decide.spikecp import SpikeCP
 
-from .console import in_full, out
+from .calibrate import labelled_scores
+from .console import in_full, show
+from .decide import AnyEngine, AnyMembers, RuleFile, class_names
 
 MOST_ROWS = 8
 MOST_EXAMPLES = 5000  # with more, the exact share takes long to compute and is almost 0
 
 
 def evaluate(
-    rule: Annotated[Path, typer.Argument(help="Rule file that `agreestop calibrate` wrote.")],
+    rule: RuleFile,
     scores: Annotated[Path, typer.Argument(help="Score file with labels of inputs that were used neither for tuning nor for calibration.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    any_engine: AnyEngine = False,
+    any_members: AnyMembers = False,
 ) -> None:
     """Decide for every input of a labelled score file and compare with the labels."""
     calibrated = load_rule(rule)
-    data = load_scores(scores, calibrated.checkpoints)
-    if data.labels is None:
-        raise InputError(f"{scores} has no labels: evaluation needs one label for each input.")
+    data = labelled_scores(scores, "evaluation", calibrated.checkpoints)
     if calibrated.saw(data):
         raise InputError(f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows.")
-    result = evaluate_decisions(calibrated.decide(data), data)
-    names = data.classes or calibrated.class_names or tuple(str(label) for label in range(calibrated.classes))
+    result = evaluate_decisions(calibrated.decide(data, any_engine=any_engine, any_members=any_members), data)
+    names = class_names(calibrated, data.classes)
     if as_json:
         typer.echo(json.dumps(_record(result, names, calibrated.guarantee), ensure_ascii=False, indent=1))
         return
-    out.print(in_full(calibrated), markup=False)
-    out.print(_table("All inputs", "", [("", result)]))
+    show(in_full(calibrated), _table("All inputs", "", [("", result)]))
     if note := _too_low(calibrated, result):
-        out.print(note, markup=False)
-    out.print(_table("By stopping time", "time", _few_groups(result)))
-    out.print(_table("By true class", "class", [(names[int(group.key)], group) for group in result.by_class]))
+        show(note)
+    show(_table("By stopping time", "time", _few_groups(result)))
+    show(_table("By true class", "class", [(names[int(group.key)], group) for group in result.by_class]))
 
 
 def _too_low(calibrated: CalibratedRule, result: Evaluation) -> str:

@@ -1,7 +1,8 @@
-"""`agreestop run`: the main job, from a configuration to the report."""
+"""`agreestop run`, `train` and `score`: from a configuration to trained members, to score files, and to the report."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,17 +10,27 @@ import typer
 from rich.table import Table
 
 from agreestop.common import InputError, ProgressCallback
+from agreestop.decide.score_files import save_scores
+from agreestop.events.files import read_stored
 from agreestop.pipeline.config import RunConfig, load_config
 from agreestop.pipeline.simulated import run_simulated
 from agreestop.report.contents import Report
 from agreestop.report.records import MeasurementSettings, Record, Z
 
-from .console import needing_networks, out, printed_warnings, progress_bar, say, say_written
+from .console import printed_warnings, progress_bar, say, show, show_written
+
+Config = Annotated[Path | None, typer.Argument(help="Configuration (TOML); without one, the embedded digits.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder. [default: runs/NAME of the configuration]")]
+
+Members = Annotated[
+    Path | None, typer.Option(help="Ensemble to run on inputs: what `agreestop train` or ensemble.save wrote (members.safetensors).")
+]
+Engine = Annotated[str, typer.Option(help="With --members: dense, event-driven, fused, …; auto chooses.")]
 
 
 def run(
-    config: Annotated[Path | None, typer.Argument(help="Configuration (TOML); without one, the embedded digits.")] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder for the results. [default: runs/NAME]")] = None,
+    config: Config = None,
+    output: Output = None,
     simulated: Annotated[bool, typer.Option("--simulated", help="Measure the rules on simulated scores, without training.")] = False,
 ) -> None:
     """Train the ensembles of a configuration, score them, measure every rule, and write numbers, figures and a report to a folder.
@@ -27,45 +38,95 @@ def run(
     A configuration is a TOML file with [data], [network], [[ensembles]] and [decide]. The data are a data set of `agreestop data list`, or
     with name = "files" your own inputs. What the same settings trained and scored before is used again. A run that was stopped continues.
     """
-    try:
-        from agreestop.report.page import summary_in_words, write_report
-    except ImportError as error:
-        raise InputError(f"the report needs matplotlib and jinja2 ({error}): install agreestop[figures].") from None
+    from agreestop.report.page import summary_in_words, write_report
+
     if simulated and config is not None:
         raise InputError("--simulated takes no configuration: leave one of the two out.")
-    settings = RunConfig() if config is None else load_config(config)
-    folder = output or Path("runs") / ("simulated" if simulated else settings.name)
-    command = _command(config, output, simulated)
+    settings, command = _settings(config), _command(config, output, simulated)
+    make: Callable[[str, ProgressCallback], Report]
+    if simulated:
+        folder = output or Path("runs") / "simulated"
+        make = partial(run_simulated, folder, MeasurementSettings())
+    else:
+        from agreestop.pipeline.run import run_config
+
+        folder = _folder(settings, output)
+        make = partial(run_config, settings, folder)
     with printed_warnings():
         with progress_bar(folder.name) as progress:
-            report = (
-                run_simulated(folder, MeasurementSettings(), command, progress)
-                if simulated
-                else _run_config(settings, folder, command, progress)
-            )
+            report = make(command, progress)
             progress("writing the report", 1.0)
             written = write_report(report, folder)
-        for section in report.sections:
-            out.print(_table(section.records, ", ".join(part for part in (report.name, section.name) if part)))
-        for section in report.sections:
-            for line in summary_in_words(section):
-                out.print(line, markup=False, soft_wrap=True)
-    say_written(*written.figures, folder / "metrics.json", *sorted(folder.rglob("*.npz")), written.page)
+        show(*(_table(section.records, ", ".join(part for part in (report.name, section.name) if part)) for section in report.sections))
+        show(*(line for section in report.sections for line in summary_in_words(section)))
+    show_written(*written.figures, folder / "metrics.json", *sorted(folder.rglob("*.npz")), written.page)
+
+
+def train(config: Config = None, output: Output = None) -> None:
+    """Train the ensembles of a configuration, deep or variational. A training that was stopped continues from its last whole epoch."""
+    from agreestop.pipeline.run import train_ensembles
+
+    settings = _settings(config)
+    folder = _folder(settings, output)
+    with progress_bar(folder.name) as progress:
+        made = train_ensembles(settings, folder, progress)
+    show_written(*(files.members for files in made))
+
+
+def score(
+    config: Annotated[Path | None, typer.Argument(help="Configuration (TOML), or with --members a file of inputs.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder, or with --members the score file to write.")] = None,
+    members: Members = None,
+    engine: Engine = "auto",
+) -> None:
+    """Run the members over the data, after training them if needed, and write score files: tuning, calibration, test.
+
+    With --members, run a trained ensemble over a file of inputs and write one score file.
+    """
+    if members is not None:
+        _score_inputs(members, config, output, engine)
+        return
+    if engine != "auto":
+        raise InputError(f"--engine is {engine}, but without --members the configuration names it: set decide.engine there.")
+    from agreestop.pipeline.run import score_ensembles
+
+    settings = _settings(config)
+    folder = _folder(settings, output)
+    with progress_bar(folder.name) as progress:
+        made = score_ensembles(settings, folder, progress)
+    show_written(*(path for files in made for path in (files.tuning, files.calibration, files.test)), folder / "test-inputs.npz")
+
+
+def _score_inputs(members: Path, inputs: Path | None, output: Path | None, engine: str) -> None:
+    from agreestop.ensembles import load
+
+    if inputs is None or output is None:
+        raise InputError(f"--members is given, but no {'file of inputs' if inputs is None else 'score file to write (-o)'}: give both.")
+    ensemble, stored = load(members, engine=engine), read_stored(inputs)
+    scores = ensemble.score(stored.inputs, stored.labels, steps=stored.held, classes=stored.classes)
+    save_scores(output, scores)
+    say(f"The {ensemble.engine.name} engine scored {len(scores)} inputs{'' if stored.labels is not None else ', which have no labels'}.")
+    show_written(output)
+
+
+def _settings(config: Path | None) -> RunConfig:
+    return RunConfig() if config is None else load_config(config)
+
+
+def _folder(settings: RunConfig, output: Path | None) -> Path:
+    """The folder of a training, after what is worth knowing before it begins was said."""
+    from agreestop.pipeline.train import training_notes
+
+    folder = output or Path("runs") / settings.name
+    for sentence in training_notes(settings, folder):
+        say(sentence)
+    return folder
 
 
 def _command(config: Path | None, output: Path | None, simulated: bool) -> str:
     """The command line of this run."""
     words = ["agreestop", "run"] + ([str(config)] if config else []) + ["--simulated"] * simulated
     return shlex.join(words + (["-o", str(output)] if output else []))
-
-
-def _run_config(settings: RunConfig, folder: Path, command: str, progress: ProgressCallback) -> Report:
-    with needing_networks():
-        from agreestop.pipeline.run import run_config
-        from agreestop.pipeline.train import training_notes
-    for sentence in training_notes(settings, folder):
-        say(sentence)
-    return run_config(settings, folder, command, progress)
 
 
 def _table(records: Sequence[Record], title: str) -> Table:

@@ -17,8 +17,8 @@ from agreestop.decide.build import AnyRule
 from agreestop.decide.calibrated import CalibratedRule, gather_evidence
 from agreestop.decide.checks import columns_of
 from agreestop.decide.decisions import Estimate
-from agreestop.decide.policies import RiskThreshold, StoppingThreshold
 from agreestop.decide.merging import MODEL_AVERAGE
+from agreestop.decide.policies import RiskThreshold, StoppingThreshold
 from agreestop.decide.score_files import Scores
 from agreestop.decide.spikecp import SpikeCP
 from agreestop.decide.splits import divisions, realisations
