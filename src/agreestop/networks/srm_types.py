@@ -165,7 +165,7 @@ class SRMFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, to_spikes: Tensor | None, *to_after: Tensor | None) -> tuple[Tensor | None, ...]:
         currents, *rest = ctx.saved_tensors
-        chunk, saved = Chunk(currents, _state(rest[:3]), rest[3:8]), rest[8:]
+        chunk, saved = Chunk(currents, _state(rest[:3]), tuple(rest[3:8])), rest[8:]
         if to_spikes is None:
             to_spikes = torch.zeros_like(currents[:1]).expand_as(currents)
         learned = any(ctx.needs_input_grad[6:])
