@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import agreestop
-from agreestop.common import Floats, InputError, Integers
+from agreestop.common import Floats, Integers
 from agreestop.decide.build import AnyRule
-from agreestop.decide.calibrated import shortage
+from agreestop.decide.calibrated import refuse_tuned, shortage
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.confidence_rules import DCSNN, SEENN
 from agreestop.decide.policies import Evidence
@@ -144,8 +144,7 @@ class RuleMeasurer:
             evidence.append(rule.evidence(index, scores))
             if rule.tuned is not None:
                 marks.append(mark_cells(scores))
-        if rule.tuned is not None and (reuse := rule.tuned.reuse(join_marks(np.stack(marks, axis=1)))):
-            raise InputError(f"pool: {reuse}")
+        refuse_tuned(rule, None, lambda: join_marks(np.stack(marks, axis=1)), "pool")
         return Evidence.stack(evidence)
 
 

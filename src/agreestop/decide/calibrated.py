@@ -19,14 +19,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, InputError, Integers
 
-from .checks import CalibrationWarning, as_checkpoints, as_log_confidence, as_max_set_size
+from .checks import CalibrationWarning, as_checkpoints, as_log_confidence, as_max_set_size, columns_of
 from .decisions import Decision, Decisions
 from .levels import as_delta, as_target, in_words
 from .policies import Evidence, Policy, State, Verdict, run_checkpoints
 from .ranking import Index
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
-from .score_files import Examples, ScoresLike
-from .tuned_rows import TunedRows, join_marks, mark_rows
+from .score_files import ScoresLike, as_scores, at_times, labels_of
+from .tuned_rows import Marks, Overlap, TunedRows, join_marks, mark_rows
 
 BLOCK_NUMBERS = 1 << 17  # log-confidences that are judged together: a block stays in the cache
 
@@ -116,7 +116,7 @@ def validate(rule: Any) -> None:
 class CalibratedRule(KeptInFiles):
     """A rule, what calibration taught it (`policy`), and what it promises (`guarantee`). Make one with `rule.calibrate`.
 
-    engine, ensemble_digest, class_names: those of the scores it was calibrated on, where they are known.
+    engine, ensemble_digest, class_names: those of the scores it was calibrated on, where they are known; rows: marks of their rows.
     """
 
     rule: Rule
@@ -130,6 +130,7 @@ class CalibratedRule(KeptInFiles):
     engine: str = ""
     ensemble_digest: str = ""
     class_names: tuple[str, ...] | None = None
+    rows: TunedRows | None = None
     _opened: list[int] = field(default_factory=lambda: [0], init=False, repr=False)  # the number of streams without a number of their own
 
     @property
@@ -183,24 +184,18 @@ class CalibratedRule(KeptInFiles):
         A `Scores`, or an array with `times`, may have more checkpoints than the rule; it is cut to the rule's. A `Scores` of another
         engine or of other members than calibrated with is refused, unless any_engine or any_members allows it.
         """
-        data = Examples.of(scores_or_log_confidence, times=times)
+        data = as_scores(scores_or_log_confidence, None, times, self.checkpoints)
         self.check_source(data.engine, data.ensemble_digest, any_engine, any_members)
         array = data.log_confidence
         n, _, members, classes = array.shape
         self.check_sizes(members, classes)
-        columns = data.columns(self.checkpoints)
+        columns = columns_of(self.checkpoints, len(data.times), data.times)
         stops, sets = np.empty(n, dtype=np.int64), np.empty((n, classes), dtype=bool)
-        tuned = self.rule.tuned
-        by_marks = tuned is not None and not tuned.knows(data.ids)
-        marks = np.empty(n if by_marks else 0, dtype=np.uint64)
         rows = max(1, BLOCK_NUMBERS // (members * classes))
         for begin in range(0, n, rows):
             block = slice(begin, min(begin + rows, n))
             stops[block], sets[block] = self._decide_block(array[block], columns, begin)
-            if by_marks:
-                marks[block] = mark_rows(array[block], columns)
-        reuse = tuned.reuse(marks) if tuned is not None and by_marks else self.reuse_of(data.ids)
-        return Decisions(stops, sets, self.checkpoints, reuse, self.class_names)
+        return self.decisions(stops, sets, data.ids, lambda: mark_rows(array, columns))
 
     def _decide_block(self, block: NDArray[Any], columns: list[int], first: int) -> tuple[Integers, Booleans]:
         def judge(index: int, active: Integers, state: State) -> Verdict:
@@ -209,14 +204,27 @@ class CalibratedRule(KeptInFiles):
 
         return run_checkpoints(judge, self.start(len(block), first), len(columns), self.classes)
 
-    def reuse_of(self, ids: ArrayLike | None) -> str:
-        """A sentence if the rule was tuned on inputs with these ids, else an empty string; also if either side has no ids."""
-        return "" if self.rule.tuned is None else self.rule.tuned.reuse_of(ids)
+    def decisions(self, stops: Integers, sets: Booleans, ids: ArrayLike | None, marks: Callable[[], Marks] | None = None) -> Decisions:
+        """Stop indices (n,) and sets (n, C) as decisions; the inputs are compared with those that the rule was tuned or calibrated on."""
+        overlaps = self.overlaps(ids, marks)
+        reuse = next((overlap.reuse for overlap in overlaps if overlap.reuse), "")
+        return Decisions(stops, sets, self.checkpoints, reuse, self.class_names)
+
+    @property
+    def knows_ids(self) -> bool:
+        """Whether the ids of inputs can show that the rule was tuned or calibrated on them."""
+        return any(rows is not None and rows.ids is not None for rows in (self.rule.tuned, self.rows))
+
+    def overlaps(self, ids: ArrayLike | None, marks: Callable[[], Marks] | None = None) -> list[Overlap]:
+        """How many inputs, by their ids or else by marks of their scores, are among those that the rule was tuned or calibrated on."""
+        used = (("tuning", self.rule.tuned), ("calibration", self.rows))
+        return [rows.overlap(use, ids, marks) for use, rows in used if rows is not None]
 
     def saw(self, scores_or_log_confidence: ScoresLike, labels: ArrayLike | None = None, times: Sequence[float] | None = None) -> bool:
         """Whether these are exactly the rows that the rule was calibrated on, in any order."""
-        data = Examples.of(scores_or_log_confidence, labels, times)
-        return _fingerprint(data, data.columns(self.checkpoints)) == self.fingerprint
+        data = as_scores(scores_or_log_confidence, labels, times, self.checkpoints)
+        marks = mark_rows(data.log_confidence, columns_of(self.checkpoints, len(data.times), data.times))
+        return _fingerprint(marks, labels_of(data)) == self.fingerprint
 
     def stream(self, number: int | None = None) -> Session:
         """Watch one input, checkpoint by checkpoint.
@@ -267,7 +275,7 @@ class Session:
         return self.decision
 
 
-def gather_evidence(rule: Rule, array: NDArray[Any], columns: list[int]) -> Evidence:
+def gather_evidence(rule: Rule, array: NDArray[Any], columns: Sequence[int]) -> Evidence:
     """The rule's evidence (n, M, ...) of inputs (n, ..., K, C), one checkpoint after another."""
     return Evidence.stack(
         [rule.evidence(index, np.ascontiguousarray(array[:, column], dtype=np.float64)) for index, column in enumerate(columns)]
@@ -298,19 +306,27 @@ class Uncalibrated:
         for the rule ever to exclude a label. The rule keeps the names of the engine, the ensemble and the classes, where a `Scores`
         has them.
         """
-        rule, data = cast(Rule, self), Examples.of(scores_or_log_confidence, labels, times)
-        n, _, members, classes = data.log_confidence.shape
-        truth, columns = data.truth, data.columns(rule.checkpoints)
-        data.refuse_tuned(rule.tuned, columns, "calibration")
-        evidence = gather_evidence(rule, data.log_confidence, columns)
+        rule = cast(Rule, self)
+        data = at_times(as_scores(scores_or_log_confidence, labels, times, rule.checkpoints), rule.checkpoints)
+        n, checkpoints, members, classes = data.log_confidence.shape
+        truth = labels_of(data)
+        rows = TunedRows.of(data.log_confidence, data.ids).cut(range(checkpoints), checkpoints)
+        refuse_tuned(rule, data.ids, lambda: rows.rows, "calibration")
+        evidence = gather_evidence(rule, data.log_confidence, range(checkpoints))
         if sentence := shortage(rule, truth, members, classes):
             warnings.warn(sentence, CalibrationWarning, stacklevel=2)
-        policy, fingerprint = rule.fit(evidence, truth, classes), _fingerprint(data, columns)
-        source = data.engine, data.ensemble_digest, data.class_names
+        policy, fingerprint = rule.fit(evidence, truth, classes), _fingerprint(rows.rows, truth)
+        source = data.engine, data.ensemble_digest, data.classes, rows
         return CalibratedRule(rule, policy, n, members, classes, rule.promise(), sentence, fingerprint, *source)
 
 
-def _fingerprint(data: Examples, columns: list[int]) -> str:
+def refuse_tuned(rule: Rule, ids: ArrayLike | None, marks: Callable[[], Marks], what: str) -> None:
+    """Refuse rows, by their ids or by the marks of their scores, that the rule's score or risk was tuned on."""
+    if rule.tuned is not None and (reuse := rule.tuned.overlap("tuning", ids, marks).reuse):
+        raise InputError(f"{what}: {reuse}")
+
+
+def _fingerprint(rows: Marks, labels: Integers) -> str:
     """A name for the calibration data, whatever the order of their rows."""
-    marks = join_marks(np.column_stack([mark_rows(data.log_confidence, columns), data.truth.astype(np.uint64)]))
+    marks = join_marks(np.column_stack([rows, labels.astype(np.uint64)]))
     return hashlib.sha256(np.sort(marks).astype("<u8").tobytes()).hexdigest()[:16]

@@ -1,6 +1,5 @@
 """Checks of what a user hands in: each failure is one sentence that says what was given, what is needed and what to do."""
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError, Integers, check_finite
+from agreestop.common import InputError, Integers, as_array, check_finite, is_integer, is_number
 
 
 class CalibrationWarning(UserWarning):
@@ -25,10 +24,8 @@ def as_checkpoints(checkpoints: Sequence[float]) -> tuple[float, ...]:
         raise InputError("checkpoints is empty: give at least one time at which the rule may stop.")
     times = []
     for value in values:
-        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-            raise InputError(f"checkpoints holds {value!r}: give times as numbers.")
-        if not math.isfinite(value) or value <= 0:
-            raise InputError(f"checkpoints holds {value!r}: times must be positive and finite.")
+        if not is_number(value) or value <= 0:
+            raise InputError(f"checkpoints holds {value!r}: times must be positive and finite, so give times as numbers above 0.")
         times.append(int(value) if float(value).is_integer() else float(value))
     for earlier, later in pairwise(times):
         if later <= earlier:
@@ -46,17 +43,14 @@ def as_times(times: Sequence[float], available: int, what: str = "log_confidence
 
 def as_max_set_size(size: int) -> int:
     """The largest set that may stop, I_th: an integer of at least one."""
-    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+    if not is_integer(size) or size < 1:
         raise InputError(f"max_set_size is {size!r}: give the largest set that may stop, an integer of at least 1.")
     return int(size)
 
 
 def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> NDArray[Any]:
     """The array itself, checked: right number of axes, not empty, finite, nowhere positive. float32 stays float32."""
-    try:
-        array = np.asarray(log_confidence)
-    except ValueError:
-        raise InputError(f"log_confidence cannot be read as one array: give real numbers of one shape {axes}.") from None
+    array = as_array(log_confidence, "log_confidence")
     ndim = axes.count(",") + 1
     if array.dtype.kind not in "fiu":
         raise InputError(f"log_confidence has dtype {array.dtype}: it must hold real numbers.")
@@ -78,7 +72,7 @@ def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> 
 
 def as_labels(labels: ArrayLike, n: int, classes: int) -> Integers:
     """Labels as int64: one for each of n inputs, integers in 0..classes-1."""
-    array = np.asarray(labels)
+    array = as_array(labels, "labels")
     if array.ndim != 1:
         raise InputError(f"labels has shape {array.shape}: one axis, one label for each input, is needed.")
     if len(array) != n:
@@ -86,7 +80,7 @@ def as_labels(labels: ArrayLike, n: int, classes: int) -> Integers:
     if array.dtype.kind not in "iu":
         raise InputError(
             f"labels has dtype {array.dtype}: class indices as integers are needed; convert whole numbers with astype(int), names with "
-            "numpy.unique(labels, return_inverse=True), in the order of the columns of log_confidence."
+            "numpy.unique(labels, return_inverse=True), which numbers the classes in alphabetical order."
         )
     if n and (array.min() < 0 or array.max() >= classes):
         wrong = array[(array < 0) | (array >= classes)][0]
@@ -98,7 +92,7 @@ def as_ids(ids: ArrayLike | None, n: int) -> NDArray[Any] | None:
     """The ids of n inputs: whole numbers or strings; None if there are none."""
     if ids is None:
         return None
-    array = np.asarray(ids)
+    array = as_array(ids, "ids")
     if array.dtype == object and all(isinstance(one, str) for one in array.ravel()):
         array = array.astype(np.str_)
     if array.ndim != 1 or array.dtype.kind not in "iuU":
@@ -108,14 +102,19 @@ def as_ids(ids: ArrayLike | None, n: int) -> NDArray[Any] | None:
     return array
 
 
+def different_checkpoints(what: str, available: int, needed: int) -> str:
+    """The sentence for an array without times that has another number of checkpoints than the rule."""
+    return (
+        f"{what} has {available} checkpoints and the rule has {needed}: "
+        "give as many, or pass times= to have a longer array cut to the rule's checkpoints."
+    )
+
+
 def columns_of(checkpoints: Sequence[float], available: int, times: Sequence[float] | None, what: str = "log_confidence") -> list[int]:
     """Which entries of the time axis the checkpoints are: all of them, or those that `times` names."""
     if times is None:
         if available != len(checkpoints):
-            raise InputError(
-                f"{what} has {available} checkpoints and the rule has {len(checkpoints)}: "
-                "give as many, or pass times= to have a longer array cut to the rule's checkpoints."
-            )
+            raise InputError(different_checkpoints(what, available, len(checkpoints)))
         return list(range(available))
     column_of = {time: column for column, time in enumerate(as_times(times, available, what))}
     missing = [time for time in checkpoints if time not in column_of]

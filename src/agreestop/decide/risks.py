@@ -27,7 +27,7 @@ from .merging import MODEL_AVERAGE, MergeConfidence
 from .policies import Evidence
 from .ranking import Index
 from .rule_files import KeptInFiles
-from .score_files import Examples, ScoresLike
+from .score_files import ScoresLike, as_scores, at_checkpoint, labels_of
 from .scores import Fitted, ShapedOverTime, Tunable, fit_temperatures, pooling_of
 from .tuned_rows import TunedRows, cut_fitted
 
@@ -187,15 +187,18 @@ class LearnedRisk(KeptInFiles):
         This needs scikit-learn.
         """
         size = as_max_set_size(max_set_size)
-        data = Examples.of(scores_or_log_confidence, labels, times)
-        posterior = TopMass.fit(data, pooling=pooling)
-        clock = np.arange(1.0, data.checkpoints + 1) if data.times is None else np.array(data.times, dtype=np.float64)
+        posterior = TopMass.fit(scores_or_log_confidence, labels, pooling, times)
+        data = as_scores(scores_or_log_confidence, labels, times)
+        clock = np.array(data.times, dtype=np.float64)
         log_times = np.log(clock / clock[-1])
-        tails = [posterior.tails(index, data.at(index)) for index in range(data.checkpoints)]
-        parts = [agreement_features(data.at(i), tail, size, float(log_times[i])) for i, tail in enumerate(tails)]
-        misses = np.concatenate([(tail.order[:, :size] != data.truth[:, None]).all(axis=1) for tail in tails])
-        weights, bias = _fit_logistic(np.concatenate(parts), misses)
-        return cls(posterior, size, weights, bias, log_times, data.times)
+        features, misses = [], []
+        for index, log_time in enumerate(log_times.tolist()):
+            values = at_checkpoint(data, index)
+            tails = posterior.tails(index, values)
+            features.append(agreement_features(values, tails, size, log_time))
+            misses.append((tails.order[:, :size] != labels_of(data)[:, None]).all(axis=1))
+        weights, bias = _fit_logistic(np.concatenate(features), np.concatenate(misses))
+        return cls(posterior, size, weights, bias, log_times, posterior.times)
 
     @property
     def tuned(self) -> TunedRows | None:

@@ -16,11 +16,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Arrays, Booleans, Floats, InputError, Integers, atomic_writer, read_list, read_npz, read_text
+from agreestop.common import Arrays, Booleans, Floats, InputError, Integers, as_array, atomic_writer, read_list, read_npz, read_text
 
-from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_times, columns_of
+from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_times, columns_of, different_checkpoints
 from .confidence import log_confidence
-from .tuned_rows import TunedRows, mark_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +68,7 @@ class Spikes:
     ids: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
-        array = np.asarray(self.spikes)
+        array = as_array(self.spikes, "spikes")
         if array.ndim != 4 or array.size == 0:
             raise InputError(f"spikes has shape {array.shape}: (n, T, K, C), none of them 0, is needed.")
         if array.dtype != np.bool_ and not np.isin(array, (0, 1)).all():
@@ -100,79 +99,39 @@ def _rows(data: Scores | Spikes, rows: slice | Integers | Booleans) -> dict[str,
     return {name: None if (values := getattr(data, name)) is None else values[rows] for name in ("labels", "ids")}
 
 
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """Checked log-confidences (n, M, K, C), with whatever else is known: labels (n,), times, ids (n,), and where the scores come from."""
+def as_scores(
+    given: ScoresLike, labels: ArrayLike | None = None, times: Sequence[float] | None = None, checkpoints: Sequence[float] | None = None
+) -> Scores:
+    """A `Scores` itself, which brings its own labels and times, or an array (n, M, K, C) with the labels and times beside it.
 
-    log_confidence: NDArray[Any]
-    labels: Integers | None = None
-    times: tuple[float, ...] | None = None
-    class_names: tuple[str, ...] | None = None
-    engine: str = ""
-    ensemble_digest: str = ""
-    ids: NDArray[Any] | None = None
-
-    @classmethod
-    def of(cls, given: ScoresLike, labels: ArrayLike | None = None, times: Sequence[float] | None = None) -> Examples:
-        """The examples of a `Scores`, which brings its own labels and times, or of an array with the labels and times beside it."""
-        if isinstance(given, (Scores, Examples)):
-            for name, value in (("labels", labels), ("times", times)):
-                if value is not None:
-                    raise InputError(f"{name} are given together with scores, which hold their own: leave {name} out, or give arrays.")
-            if isinstance(given, Examples):
-                return given
-            source = given.engine, given.ensemble_digest, given.ids
-            return cls(given.log_confidence, given.labels, given.times, given.classes, *source)
-        array = as_log_confidence(given)
-        known = None if times is None else as_times(times, array.shape[1])
-        return cls(array, None if labels is None else as_labels(labels, len(array), array.shape[3]), known)
-
-    @property
-    def truth(self) -> Integers:
-        """The labels, which must be known."""
-        if self.labels is None:
-            raise InputError("labels are missing: give one class index for each input, or scores that hold labels.")
-        return self.labels
-
-    @property
-    def checkpoints(self) -> int:
-        return int(self.log_confidence.shape[1])
-
-    @property
-    def classes(self) -> int:
-        return int(self.log_confidence.shape[3])
-
-    def columns(self, checkpoints: Sequence[float]) -> list[int]:
-        """The entries of the time axis that are a rule's checkpoints."""
-        return columns_of(checkpoints, self.checkpoints, self.times)
-
-    def rows(self, rows: Booleans | Integers) -> Examples:
-        """Some of the examples."""
-        labels, ids = (None if values is None else values[rows] for values in (self.labels, self.ids))
-        return replace(self, log_confidence=self.log_confidence[rows], labels=labels, ids=ids)
-
-    def at(self, index: int) -> Floats:
-        """(n, K, C) log-confidences of one checkpoint."""
-        return np.ascontiguousarray(self.log_confidence[:, index], dtype=np.float64)
-
-    def of_label(self, values: Floats) -> Floats:
-        """The entry of each row's own label, from values (n, C)."""
-        return values[np.arange(len(values)), self.truth]
-
-    def as_tuned(self) -> TunedRows:
-        """The mark that a score or risk keeps of the rows it was tuned on."""
-        return TunedRows.of(self.log_confidence, self.ids)
-
-    def refuse_tuned(self, tuned: TunedRows | None, columns: list[int], what: str) -> None:
-        """Refuse rows that a score or risk was tuned on."""
-        if tuned is None:
-            return
-        reuse = tuned.reuse_of(self.ids) if tuned.knows(self.ids) else tuned.reuse(mark_rows(self.log_confidence, columns))
-        if reuse:
-            raise InputError(f"{what}: {reuse}")
+    An array without times has those of the rule's `checkpoints`, or 1, 2, ..., M.
+    """
+    if isinstance(given, Scores):
+        for name, value in (("labels", labels), ("times", times)):
+            if value is not None:
+                raise InputError(f"{name} are given together with scores, which hold their own: leave {name} out, or give arrays.")
+        return given
+    array = as_array(given, "log_confidence")
+    if times is None and array.ndim == 4:
+        times = range(1, array.shape[1] + 1) if checkpoints is None else checkpoints
+        if len(times) != array.shape[1]:
+            raise InputError(different_checkpoints("log_confidence", array.shape[1], len(times)))
+    return Scores(array, labels, times)  # type: ignore[arg-type]
 
 
-ScoresLike: TypeAlias = Scores | Examples | ArrayLike
+def labels_of(scores: Scores) -> Integers:
+    """The labels, which must be known."""
+    if scores.labels is None:
+        raise InputError("labels are missing: give one class index for each input, or scores that hold labels.")
+    return scores.labels
+
+
+def at_checkpoint(scores: Scores, index: int) -> Floats:
+    """(n, K, C) log-confidences of one checkpoint."""
+    return np.ascontiguousarray(scores.log_confidence[:, index], dtype=np.float64)
+
+
+ScoresLike: TypeAlias = Scores | ArrayLike
 
 
 def save_scores(path: str | PathLike[str], scores: Scores) -> None:
@@ -191,7 +150,7 @@ def save_spikes(
 ) -> None:
     """Write read-out spikes (n, T, K, C), booleans or 0 and 1, as packed bits."""
     if not isinstance(spikes, Spikes):
-        spikes = Spikes(np.asarray(spikes), labels, classes, engine, ensemble_digest, ids)  # type: ignore[arg-type]
+        spikes = Spikes(spikes, labels, classes, engine, ensemble_digest, ids)  # type: ignore[arg-type]
     _save(path, spikes, {"spikes": np.packbits(spikes.spikes.ravel()), "spikes_shape": np.array(spikes.spikes.shape)})
 
 
@@ -239,8 +198,11 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
         if name not in content:
             raise InputError(f"{path} holds {sorted(content)} but no {name!r}: a score file has log_confidence and times, or spikes.")
     scores = Scores(content["log_confidence"], times=tuple(read_list(path, content, "times")), **_known(path, content))
-    if times is None:
-        return scores
+    return scores if times is None else at_times(scores, times)
+
+
+def at_times(scores: Scores, times: Sequence[float]) -> Scores:
+    """The scores at some of their times."""
     wanted = as_checkpoints(times)
     columns = columns_of(wanted, len(scores.times), scores.times)
     return replace(scores, log_confidence=scores.log_confidence[:, columns], times=wanted)

@@ -21,12 +21,12 @@ from typing import ClassVar, Generic, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Floats, InputError, as_floats
+from agreestop.common import Floats, InputError, Integers, as_floats
 
 from .confidence import log_softmax
 from .merging import MODEL_AVERAGE, MergeConfidence
 from .rule_files import KeptInFiles
-from .score_files import Examples, ScoresLike
+from .score_files import Scores, ScoresLike, as_scores, at_checkpoint, labels_of
 from .tuned_rows import TunedRows, cut_fitted
 
 
@@ -75,13 +75,19 @@ class LogLoss(KeptInFiles):
         return self
 
 
-def fit_temperatures(data: Examples, pooling: MergeConfidence) -> Floats:
+def of_label(values: Floats, labels: Integers) -> Floats:
+    """The entry of each row's own label, from values (n, C)."""
+    return values[np.arange(len(values)), labels]
+
+
+def fit_temperatures(data: Scores, pooling: MergeConfidence) -> Floats:
     """The τ_t of least log-loss at each checkpoint, by bisection on its derivative, which grows with τ."""
-    return np.array([_fit_temperature(pooling.pool(data.at(index)), data) for index in range(data.checkpoints)])
+    labels = labels_of(data)
+    return np.array([_fit_temperature(pooling.pool(at_checkpoint(data, index)), labels) for index in range(len(data.times))])
 
 
-def _fit_temperature(pooled: Floats, data: Examples) -> float:
-    own = data.of_label(pooled).mean()
+def _fit_temperature(pooled: Floats, labels: Integers) -> float:
+    own = of_label(pooled, labels).mean()
     low, high = np.log(1e-3), np.log(1e3)
     for _ in range(26):
         middle = (low + high) / 2
@@ -105,13 +111,14 @@ class Fitted(ABC):
         times: Sequence[float] | None = None,
     ) -> Self:
         """Fit on tuning scores, or on log-confidences (n, M, K, C) with labels (n,); with `times` rules may use some of them."""
-        data = Examples.of(scores_or_log_confidence, labels, times)
+        data = as_scores(scores_or_log_confidence, labels, times)
         merge = pooling_of(pooling)
-        return cls(merge, cls._learn(data, merge), data.times, data.as_tuned())  # type: ignore[call-arg]
+        known = None if times is None and data is not scores_or_log_confidence else data.times
+        return cls(merge, cls._learn(data, merge), known, TunedRows.of(data.log_confidence, data.ids))  # type: ignore[call-arg]
 
     @staticmethod
     @abstractmethod
-    def _learn(data: Examples, pooling: MergeConfidence) -> Floats:
+    def _learn(data: Scores, pooling: MergeConfidence) -> Floats:
         """The fitted numbers, (M, ...)."""
 
     def cut(self, checkpoints: tuple[float, ...]) -> Self:
@@ -150,8 +157,9 @@ class TuningRanks(Fitted, KeptInFiles):
     tuned: TunedRows | None = None
 
     @staticmethod
-    def _learn(data: Examples, pooling: MergeConfidence) -> Floats:
-        own = [-data.of_label(pooling.pool(data.at(index))) for index in range(data.checkpoints)]
+    def _learn(data: Scores, pooling: MergeConfidence) -> Floats:
+        pooled = [pooling.pool(at_checkpoint(data, index)) for index in range(len(data.times))]
+        own = [-of_label(values, labels_of(data)) for values in pooled]
         return np.quantile(np.array(own), np.linspace(0, 1, QUANTILES), axis=1).T.copy()
 
     def losses(self, index: int, log_confidence: Floats) -> Floats:

@@ -9,11 +9,12 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Booleans, Floats, InputError, Integers, is_integer
 
-from .calibrated import Rule, gather_evidence, shortage
-from .checks import CalibrationWarning
+from .calibrated import Rule, gather_evidence, refuse_tuned, shortage
+from .checks import CalibrationWarning, columns_of
 from .decisions import Estimate
 from .policies import Evidence, run_policy
-from .score_files import Examples, ScoresLike
+from .score_files import ScoresLike, as_scores, labels_of
+from .tuned_rows import mark_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +53,8 @@ def repeat_splits(
     The pool is a `Scores` with labels, or log-confidences (n, M, K, C) with labels (n,). The evidence that the rule reads off the inputs
     is computed once for the whole pool.
     """
-    data = Examples.of(scores_or_log_confidence, labels, times)
-    truth, columns = data.truth, data.columns(rule.checkpoints)
+    data = as_scores(scores_or_log_confidence, labels, times, rule.checkpoints)
+    truth, columns = labels_of(data), columns_of(rule.checkpoints, len(data.times), data.times)
     n, _, members, classes = data.log_confidence.shape
     for name, value in (("n_calibration", n_calibration), ("repeats", repeats)):
         if not is_integer(value):
@@ -62,7 +63,7 @@ def repeat_splits(
         raise InputError(f"n_calibration is {n_calibration} and the pool has {n} rows: choose from 1 to {n - 1}, so that test rows remain.")
     if repeats < 1:
         raise InputError(f"repeats is {repeats}: at least one realisation is needed.")
-    data.refuse_tuned(rule.tuned, columns, "repeat_splits")
+    refuse_tuned(rule, data.ids, lambda: mark_rows(data.log_confidence, columns), "repeat_splits")
     evidence = gather_evidence(rule, data.log_confidence, columns)
     rows = np.random.default_rng(seed).permutation(n)[:n_calibration]
     if sentence := shortage(rule, truth[rows], members, classes):

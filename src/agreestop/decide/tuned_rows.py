@@ -1,6 +1,7 @@
-"""Which rows a tuned object has seen, so that calibration and evaluation can refuse them.
+"""Which rows were used for tuning or for calibration, so that calibration and evaluation can refuse them.
 
-Rows are recognised by their ids, where both sides have ids. A fresh row has an id of its own unless ids repeat inside the tuning split.
+Rows are recognised by their ids, where both sides have ids of one kind. A fresh row has an id of its own unless ids repeat among the rows
+that were used.
 
 Without ids, a row is marked by a 64-bit hash of its log-confidences at each checkpoint. Rate-coded rows may repeat by chance, silent ones
 above all. The tuning split itself shows how often: a row repeats at most as often as its cells do at the checkpoint where they repeat
@@ -8,13 +9,11 @@ least, and n rows cannot distinguish a rate below 4/n from 0. Only more overlap 
 with scores that are not counts, a single row is enough.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -57,6 +56,12 @@ def mark_ids(ids: ArrayLike) -> Marks:
     return np.frombuffer(digests, "<u8").astype(np.uint64)
 
 
+def kind_of_ids(ids: ArrayLike) -> str:
+    """ "hash" for 64-bit hashes, which are unsigned, "number" for other whole numbers, "text" for strings."""
+    dtype = np.asarray(ids).dtype
+    return "hash" if dtype == np.uint64 else "number" if dtype.kind in "iu" else "text"
+
+
 def _twin_rate(marks: Marks) -> float:
     """The share of entries that occur more than once, and four standard errors of it; 0 if none does."""
     _, counts = np.unique(marks, return_counts=True)
@@ -66,74 +71,106 @@ def _twin_rate(marks: Marks) -> float:
 
 def _chance(rates: Sequence[float], n: int) -> float:
     """The rate at which fresh rows may repeat n rows whose parts repeat at these rates."""
-    return max(min(rates), 4 / n) if any(rates) else 0.0
+    return min(1.0, max(min(rates), 4 / n)) if any(rates) else 0.0
 
 
-def _sentence(seen: int, total: int, rate: float) -> str:
-    """A sentence if more rows were seen than chance explains, else an empty string."""
-    if seen <= total * rate + 4 * math.sqrt(total * rate * (1 - rate)):
-        return ""
-    return f"{seen} of the {total} rows were used for tuning: keep tuning, calibration and test data apart."
+@dataclass(frozen=True)
+class Overlap:
+    """How many of `total` rows are among the rows that were used for something, `use`.
+
+    by       what was compared: "ids", "scores", or "" where nothing could be
+    chance   the rate at which fresh rows may look like those
+    """
+
+    use: str
+    by: str = ""
+    seen: int = 0
+    total: int = 0
+    chance: float = 0.0
+
+    @property
+    def by_chance(self) -> float:
+        """The most rows that chance explains."""
+        return self.total * self.chance + 4 * math.sqrt(self.total * self.chance * (1 - self.chance))
+
+    @property
+    def reuse(self) -> str:
+        """A sentence if more rows were used than chance explains, else an empty string."""
+        if self.seen <= self.by_chance:
+            return ""
+        return f"{self.seen} of the {self.total} rows were used for {self.use}: keep tuning, calibration and test data apart."
+
+    @property
+    def note(self) -> str:
+        """A sentence on what could not be checked, else an empty string."""
+        if not self.by:
+            return f"Rows could not be compared with those used for {self.use}: there are no ids, or ids of another kind."
+        if self.reuse or not self.chance:
+            return ""
+        if self.by == "ids":
+            return f"{self.seen} of the {self.total} rows have ids of rows used for {self.use}; repeats among those explain as many."
+        return (
+            f"Rows were compared with those used for {self.use} by their scores, which repeat by chance: "
+            f"up to {math.floor(self.by_chance)} reused rows would not be noticed; ids would show them."
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class TunedRows(KeptInFiles):
-    """Rows that something was tuned on: marks of their cells, (n, M), or, once cut to a rule's checkpoints, of the rows, (n,).
+    """Rows that something was fitted on: marks of their cells, (n, M), or, once cut to a rule's checkpoints, of the rows, (n,).
 
-    `chance` is the rate at which fresh rows may repeat them, known once they are cut. `ids` (n,) are marks of the rows' ids, where known.
+    `chance` is the rate at which fresh rows may repeat them, known once they are cut. `ids` (n,) are marks of the rows' ids, where known,
+    and `id_kind` says what the ids are: hashes and numbers of one's own cannot be compared.
     """
 
     marks: Marks
     chance: float = 0.0
     ids: Marks | None = None
+    id_kind: str = ""
 
     @classmethod
-    def of(cls, log_confidence: NDArray[np.floating], ids: ArrayLike | None = None) -> TunedRows:
-        """Marks of an array (n, M, K, C), in blocks."""
-        blocks = range(0, len(log_confidence), 256)
-        marks = np.concatenate([mark_cells(log_confidence[start : start + 256]) for start in blocks])
-        return cls(marks, ids=None if ids is None else mark_ids(ids))
+    def of(cls, log_confidence: NDArray[np.floating], ids: ArrayLike | None = None) -> Self:
+        """Marks of an array (n, M, K, C), one checkpoint after another."""
+        marks = np.stack([mark_cells(log_confidence[:, column]) for column in range(log_confidence.shape[1])], axis=1)
+        return cls(marks) if ids is None else cls(marks, ids=mark_ids(ids), id_kind=kind_of_ids(ids))
 
     @property
     def rows(self) -> Marks:
         """One mark for each row."""
         return self.marks if self.marks.ndim == 1 else join_marks(self.marks)
 
-    def cut(self, columns: Sequence[int], fitted: int) -> TunedRows:
+    def cut(self, columns: Sequence[int], fitted: int) -> Self:
         """The same rows at some of the `fitted` checkpoints."""
         if self.marks.ndim == 2:
             chosen = self.marks[:, list(columns)]
-            return TunedRows(join_marks(chosen), _chance([_twin_rate(column) for column in chosen.T], len(chosen)), self.ids)
+            chance = _chance([_twin_rate(column) for column in chosen.T], len(chosen))
+            return replace(self, marks=join_marks(chosen), chance=chance)
         if list(columns) != list(range(fitted)):
             raise InputError("this score or risk was taken from a rule with other checkpoints: give it as it was fitted.")
         return self
 
-    def also(self, other: TunedRows | None) -> TunedRows:
+    def also(self, other: Self | None) -> Self:
         """These rows and those of another tuned object with the same checkpoints."""
         if other is None:
             return self
         marks = np.concatenate([self.marks, other.marks[~self.seen(other.rows)]])
-        ids = None if self.ids is None or other.ids is None else np.union1d(self.ids, other.ids)
-        return TunedRows(marks, max(self.chance, other.chance), ids)
+        comparable = self.ids is not None and other.ids is not None and self.id_kind == other.id_kind
+        ids = np.union1d(self.ids, other.ids) if comparable else None  # type: ignore[arg-type]
+        return replace(self, marks=marks, chance=max(self.chance, other.chance), ids=ids)
 
     def seen(self, rows: Marks) -> Booleans:
-        """Which of the given rows are among the tuned ones."""
+        """Which of the given rows are among these."""
         return np.isin(rows, self.rows)
 
-    def reuse(self, rows: Marks) -> str:
-        """A sentence if more of these rows than chance explains were tuned on, else an empty string."""
-        return _sentence(int(self.seen(rows).sum()), len(rows), self.chance)
-
-    def knows(self, ids: ArrayLike | None) -> bool:
-        """Whether rows with these ids can be recognised by them."""
-        return ids is not None and self.ids is not None
-
-    def reuse_of(self, ids: ArrayLike | None) -> str:
-        """The same from the rows' ids; an empty string if either side has none."""
-        if ids is None or self.ids is None:
-            return ""
-        marks = mark_ids(ids)
-        return _sentence(int(np.isin(marks, self.ids).sum()), len(marks), _chance([_twin_rate(self.ids)], len(self.ids)))
+    def overlap(self, use: str, ids: ArrayLike | None, marks: Callable[[], Marks] | None = None) -> Overlap:
+        """Compare rows with these, which were used for `use`: by ids of the same kind, else by `marks()` of their scores."""
+        if ids is not None and self.ids is not None and self.id_kind in ("", kind_of_ids(ids)):
+            seen = np.isin(mark_ids(ids), self.ids)
+            return Overlap(use, "ids", int(seen.sum()), len(seen), _chance([_twin_rate(self.ids)], len(self.ids)))
+        if marks is None:
+            return Overlap(use)
+        seen = self.seen(marks())
+        return Overlap(use, "scores", int(seen.sum()), len(seen), self.chance)
 
 
 Fitted = TypeVar("Fitted", bound=Any)

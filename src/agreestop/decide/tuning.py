@@ -25,10 +25,11 @@ from .calibrated import gather_evidence
 from .merging import MergeConfidence
 from .policies import Evidence
 from .risks import LearnedRisk, NothingToLearn, Risk, ShapedRisk, TopMass
-from .score_files import Examples, ScoresLike
+from .score_files import Scores, ScoresLike, as_scores, at_times, labels_of
 from .scores import LogLoss, Score, Shaped, Spread, Temperature, TuningRanks
 from .spikecp import SpikeCP
 from .splits import split_figures
+from .tuned_rows import TunedRows
 
 EXPONENTS = (-1.0, 0.0, 1.0, 2.0)
 POWERS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
@@ -54,7 +55,7 @@ class Tuned:
     trials: tuple[Trial, ...]
 
 
-Fit = Callable[[Examples], Score | Risk]
+Fit = Callable[[Scores], Score | Risk]
 """A way to make a score (for SpikeCP) or a risk (for AgreeStop) from tuning data."""
 
 
@@ -109,9 +110,8 @@ def tune(
     with what is being tried and the share that is done. Calibrate the result on other rows: it refuses these.
     """
     base = _untuned(rule)
-    given = Examples.of(scores_or_log_confidence, labels, times)
-    data = replace(given, log_confidence=given.log_confidence[:, given.columns(base.checkpoints)], times=tuple(base.checkpoints))
-    n = len(data.truth)
+    data = at_times(as_scores(scores_or_log_confidence, labels, times, base.checkpoints), base.checkpoints)
+    n = len(labels_of(data))
     if not 1 <= n_calibration <= n // 2:
         raise InputError(f"n_calibration is {n_calibration} and there are {n} tuning rows: give at least twice as many rows.")
     report = progress or (lambda what, share: None)
@@ -142,7 +142,7 @@ def tune(
         trials += [other.trial for other in shapes.values()] + [shape.trial]
     chosen = fits[best](data)
     if shape is not None:
-        rows = None if chosen.tuned is not None else data.as_tuned()
+        rows = None if chosen.tuned is not None else TunedRows.of(data.log_confidence, data.ids)
         offsets, known = bench.offsets(shape.heights), tuple(base.checkpoints)
         if isinstance(base, AgreeStop):
             chosen = ShapedRisk(cast(Risk, chosen), offsets, known, rows)
@@ -176,7 +176,7 @@ class _Bench:
     """Measures candidates on the tuning split, all with the same random rows."""
 
     rule: SpikeCP | AgreeStop
-    data: Examples
+    data: Scores
     n_calibration: int
     repeats: int
     seed: int
@@ -188,8 +188,8 @@ class _Bench:
 
     def crossfit(self, fit: Fit) -> Evidence:
         """Evidence (n, M, ...) of every row under a fit on the other half of the rows."""
-        half = np.random.default_rng(self.seed).permutation(len(self.data.truth)) % 2 == 0
-        columns = list(range(self.data.checkpoints))
+        half = np.random.default_rng(self.seed).permutation(len(self.data)) % 2 == 0
+        columns = list(range(len(self.data.times)))
         parts = []
         for rows in (half, ~half):
             chosen = fit(self.data.rows(~rows))
@@ -198,7 +198,8 @@ class _Bench:
 
     def figures(self, evidence: Evidence) -> tuple[float, float]:
         """Mean normalised latency and set size over random calibration rows."""
-        splits = split_figures(self.rule, evidence, self.data.truth, self.data.classes, self.n_calibration, self.repeats, self.seed)
+        labels, classes = labels_of(self.data), self.data.log_confidence.shape[3]
+        splits = split_figures(self.rule, evidence, labels, classes, self.n_calibration, self.repeats, self.seed)
         return float(splits.latencies.mean()), float(splits.set_sizes.mean())
 
     @property

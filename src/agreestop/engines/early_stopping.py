@@ -94,10 +94,9 @@ def decide_early(
             return _decide_batch(engine, calibrated, on_cpu, times, batch, first, chunk)
 
         outcomes = _in_batches(engine, given, batch_size, decide)
-    tuned = calibrated.rule.tuned
-    reuse = "" if tuned is None or tuned.ids is None else calibrated.reuse_of(input_ids(given))  # hashing takes a while
-    decisions = Decisions(outcomes.stop_index, outcomes.sets, calibrated.checkpoints, reuse, calibrated.class_names)
-    return EarlyRun(decisions, outcomes.computed, perf_counter() - began)
+    seconds = perf_counter() - began
+    ids = input_ids(given) if calibrated.knows_ids else None  # hashing takes a while
+    return EarlyRun(calibrated.decisions(outcomes.stop_index, outcomes.sets, ids), outcomes.computed, seconds)
 
 
 def _decide_on_engine(engine: Engine, prefilter: Prefilter | None, inputs: Inputs, slots: int, chunk: int | None) -> Outcomes | None:
