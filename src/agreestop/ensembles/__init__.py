@@ -3,10 +3,8 @@
 ensemble = agreestop.ensembles.DeepEnsemble(network, members=6).fit(x, y)
 """
 
-from .deep import DeepEnsemble
 from .ensemble import Ensemble
-from .loading import load
+from .kinds import DeepEnsemble, VariationalEnsemble, load
 from .training import Epoch
-from .variational import VariationalEnsemble
 
 __all__ = ["DeepEnsemble", "Ensemble", "Epoch", "VariationalEnsemble", "load"]

@@ -10,17 +10,17 @@ engine and rule belong together: scores carry the engine's name and the ensemble
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass, replace
 from os import PathLike
-from typing import Any, Self, cast
+from typing import Any, NoReturn, Self, TypeAlias, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from agreestop.common import InputError, ProgressCallback, check_finite
+from agreestop.common import InputError, ProgressCallback, as_count, as_seed, check_finite
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import as_labels
 from agreestop.decide.score_files import Scores
@@ -28,18 +28,19 @@ from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, LiveSession, decide_early, score
 from agreestop.engines.protocol import Engine
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows
-from agreestop.networks.architectures import ResNet18, SpikingNetwork
+from agreestop.networks.architectures import Architecture, ResNet18, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
 
-from .files import Runnable, describe, fitting, network_digest, select, write_file
+from .files import Runnable, describe, network_digest, select, write_file
 from .images import ImageTraining, reestimate_batchnorm
-from .progress import show_progress
-from .sources import NetworkSource, Source
 from .streams import StreamTraining
-from .training import Epoch, Trainable, TrainableMembers, check_count, check_device, train
+from .training import Epoch, Trainable, TrainableMembers, TrainingSettings, check_device, show_progress, train
 
 LEARNING_RATE = 5e-3
+
+NetworkSource: TypeAlias = Architecture | Callable[[], nn.Module] | Sequence[nn.Module]
+"""Settings of an architecture, a function `() -> torch module`, or a list of modules."""
 
 
 class Ensemble(ABC):
@@ -49,8 +50,19 @@ class Ensemble(ABC):
     fresh: bool = False
 
     def __init__(self, network: NetworkSource, members: int, seed: int, device: str, engine: str, output: str) -> None:
-        self._source = Source.of(network)
-        self.members, self.seed = check_count("members", members, 1), check_count("seed", seed, 0)
+        # Exactly one of the three is not None.
+        self._config: Architecture | None = None
+        self._builder: Callable[[], nn.Module] | None = None
+        self._modules: tuple[nn.Module, ...] | None = None
+        if is_dataclass(network) and not isinstance(network, (type, nn.Module)) and hasattr(network, "layers"):
+            self._config = network
+        elif isinstance(network, (list, tuple)) and network and all(isinstance(module, nn.Module) for module in network):
+            self._modules = tuple(network)
+        elif callable(network) and not isinstance(network, nn.Module):
+            self._builder = network
+        else:
+            _refuse_network(network)
+        self.members, self.seed = as_count(members, "members"), as_seed(seed)
         self.device, self.output = check_device(device), output
         self.history: tuple[Epoch, ...] = ()
         self.class_names: tuple[str, ...] | None = None
@@ -66,6 +78,29 @@ class Ensemble(ABC):
 
         input_shape: the shape of an input at one time step. real_input: the inputs hold values other than 0 and 1.
         """
+
+    def _settings(self, members: int, real_input: bool) -> Architecture:
+        """The settings of the network, for this number of members."""
+        config: Any = self._config
+        return cast(Architecture, replace(config, members=members, real_input=config.real_input or real_input))
+
+    def _build(self, count: int) -> list[nn.Module]:
+        """The modules of the user: those given, or new ones of the builder.
+
+        Random numbers that the builder of member k draws from torch follow from (seed, k), and torch's own are left as they were.
+        """
+        if self._modules is not None:
+            return list(self._modules)
+        assert self._builder is not None
+        built = []
+        for member in range(count):
+            with torch.random.fork_rng(range(torch.cuda.device_count())):
+                torch.manual_seed(int(np.random.SeedSequence((self.seed, member)).generate_state(1, np.uint64)[0] >> 1))
+                module = self._builder()
+            if not isinstance(module, nn.Module):
+                raise InputError(f"the builder returned a {type(module).__name__}: it must return a torch.nn.Module.")
+            built.append(module)
+        return built
 
     def _keep(self, model: Trainable) -> None:
         """Keep a model that was trained, and its K members."""
@@ -86,7 +121,7 @@ class Ensemble(ABC):
     def digest(self) -> str:
         """SHA-256 over the tensors and settings of the members, in hexadecimal. Scores and rules carry it."""
         network = self.network
-        if not self._digest or self._source.modules is not None:  # modules that were given can change at any time
+        if not self._digest or self._modules is not None:  # modules that were given can change at any time
             self._digest = network_digest(network, **({"seed": self.seed} if self.fresh else {}))
         return self._digest
 
@@ -146,8 +181,8 @@ class Ensemble(ABC):
             raise InputError(f"x names {len(names)} classes, but the network has {model.classes}: give the network {len(names)} classes.")
         chosen: dict[str, Any] = {"seed": self.seed, "device": self.device, "bf16": bf16, "kl_weight": kl_weight}
         chosen |= {name: value for name, value in {"batch_size": batch_size, "learning_rate": learning_rate}.items() if value is not None}
-        settings: StreamTraining | ImageTraining
-        config, note = self._source.config, ""
+        settings: TrainingSettings
+        config, note = self._config, ""
         if steps is not None and isinstance(config, ResNet18):
             settings, inputs = ImageTraining.for_steps(epochs, steps, **chosen), dense_rows(inputs, slice(None))
         else:
@@ -227,17 +262,16 @@ class Ensemble(ABC):
         header |= {name: getattr(self, name) for name in names} | {"history": [asdict(epoch) for epoch in self.history]}
         write_file(path, tensors, header)
 
-    def restore(self, path: str | PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-        """Load what `save` wrote; `agreestop.ensembles.load` calls this."""
+    def restore(self, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+        """Take over what `save` wrote; `agreestop.ensembles.load` calls this."""
         shape, names = header["network"].get("input_shape"), header.get("class_names")
         posterior, members = select(tensors, "posterior/"), select(tensors, "members/")
-        with fitting(path):
-            model = self._new_model(self.members, None if shape is None else tuple(shape))
-            if posterior:
-                model.load_state_dict(posterior)
-            self._keep(model)
-            if members:
-                cast(nn.Module, self._members).load_state_dict(members)
+        model = self._new_model(self.members, None if shape is None else tuple(shape))
+        if posterior:
+            model.load_state_dict(posterior)
+        self._keep(model)
+        if members:
+            cast(nn.Module, self._members).load_state_dict(members)
         self.class_names, self._density = None if names is None else tuple(names), header.get("density")
         self.history = tuple(Epoch(**entry) for entry in header.get("history", ()))
 
@@ -252,7 +286,7 @@ class Ensemble(ABC):
         return self.engine
 
     def _check_inputs(self, inputs: Inputs, steps: int | None) -> None:
-        shape, config = tuple(inputs.shape), self._source.config
+        shape, config = tuple(inputs.shape), self._config
         if config is not None and shape[2:] != tuple(config.input_shape):
             sizes = "".join(f", {size}" for size in config.input_shape)
             raise InputError(f"x has shape {shape}: the network takes (n, T{sizes}), so reshape x or change input_shape of the network.")
@@ -261,7 +295,7 @@ class Ensemble(ABC):
         if steps is not None and shape[1] != 1:
             raise InputError(f"steps is {steps!r}, but x has {shape[1]} steps of its own: leave steps out, or give images (n, 1, ...).")
         if steps is not None:
-            check_count("steps", steps, 1)
+            as_count(steps, "steps")
         if isinstance(inputs, np.ndarray) and inputs.dtype.kind == "f":
             check_finite(inputs, "x")
 
@@ -271,7 +305,20 @@ class Ensemble(ABC):
             state = self.engine.reason or f"The {self.engine.name} engine was named."
         except InputError as error:
             state = str(error)
-        return f"<{type(self).__name__} of {members}, {self._source.name}. {state[0].upper()}{state[1:]}>"
+        source = self._builder or type(self._config or cast(Any, self._modules)[0])
+        return f"<{type(self).__name__} of {members}, {getattr(source, '__name__', 'builder')}. {state[0].upper()}{state[1:]}>"
+
+
+def _refuse_network(network: object) -> NoReturn:
+    if isinstance(network, nn.Module):
+        raise InputError(
+            f"network is one {type(network).__name__}: give a function that builds one for each member, such as "
+            f"lambda: {type(network).__name__}(...), or a list of modules."
+        )
+    raise InputError(
+        f"network is {network!r}: give settings such as agreestop.networks.FullyConnected(...), a function that builds a torch module, "
+        "or a list of torch modules."
+    )
 
 
 def _examples(x: ArrayLike | Events, y: ArrayLike | None) -> tuple[Inputs, ArrayLike | None, tuple[str, ...] | None]:

@@ -12,13 +12,11 @@ every other batch is trained on the steps after a burn-in of `burn_in` steps, wh
 longer than it was trained for needs the statistics of those later steps: `reestimate_batchnorm` estimates them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, Self, TypeAlias, final
 
 import numpy as np
 import torch
@@ -76,7 +74,7 @@ class ImageTraining(TrainingSettings):
             raise InputError(f"burn_in is {self.burn_in}: give the steps without gradient, 0 for none.")
 
     @classmethod
-    def for_steps(cls, total_epochs: int, steps: int, **settings: Any) -> ImageTraining:
+    def for_steps(cls, total_epochs: int, steps: int, **settings: Any) -> Self:
         """Settings for images held for `steps` steps; three fifths of the epochs train firing rates."""
         rate_epochs = 3 * total_epochs // 5
         horizons = tuple(min(steps, horizon) for horizon in cls.horizons)
@@ -91,7 +89,7 @@ class ImageTraining(TrainingSettings):
         """Batches in an epoch over n images; a smaller last batch is left out, since it would disturb batch normalisation."""
         return max(1, n // self.batch_size)
 
-    def recipe(self, model: Model, inputs: Inputs) -> ImageRecipe:
+    def recipe(self, model: Model, inputs: Inputs) -> "ImageRecipe":
         """The recipe for a model and images (n, 1, channels, H, W)."""
         if len(inputs.shape) != 5 or inputs.shape[1] != 1 or len(inputs) < 2:
             raise InputError(f"images has shape {inputs.shape}: (n, 1, channels, H, W) with at least two images is needed.")

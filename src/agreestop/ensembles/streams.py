@@ -7,8 +7,6 @@ r_t^k are the spike counts of member k after t steps, or its logits at step t.
 Adam; the learning rate falls along a cosine. The weight of the penalty grows from 0 during the warm-up.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,14 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from agreestop.common import InputError, Integers
+from agreestop.common import InputError, Integers, as_count
 from agreestop.events.container import Inputs
 from agreestop.networks._kernels.gpu_runtime import to_input_dtype
 from agreestop.networks._kernels.numba_runtime import MemoryPool, numba_available, single_threaded, use_memory_pool
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 
 from .gradients import Gradients
-from .training import Trainable, TrainingSettings, check_count
+from .training import Trainable, TrainingSettings
 
 
 @final
@@ -46,7 +44,7 @@ class StreamTraining(TrainingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("readouts", self.readouts, 1)
+        as_count(self.readouts, "readouts")
         if not 0 <= self.warm_up <= 1:
             raise InputError(f"warm_up is {self.warm_up!r}: it is a share of the epochs, so give a number from 0 to 1.")
 
@@ -65,7 +63,7 @@ class StreamTraining(TrainingSettings):
         """Batches in an epoch over n examples; the last may be smaller."""
         return math.ceil(n / self.batch_size)
 
-    def recipe(self, model: Trainable, inputs: Inputs) -> StreamRecipe:
+    def recipe(self, model: Trainable, inputs: Inputs) -> "StreamRecipe":
         """The recipe for a model and inputs (n, T, ...)."""
         return StreamRecipe(model, self, len(inputs))
 

@@ -9,7 +9,8 @@ its last complete epoch and ends with the same numbers as an uninterrupted run.
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -20,7 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from agreestop.common import InputError, Integers
+from agreestop.common import InputError, Integers, ProgressCallback, as_count, no_progress
+from agreestop.decide.checks import as_labels
 from agreestop.events.container import Events, Inputs, dense_rows
 from agreestop.networks._kernels.gpu_runtime import upload
 from agreestop.networks.architectures import SpikingNetwork
@@ -106,7 +108,7 @@ class TrainingSettings(ABC):
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
-            check_count(name, getattr(self, name), 1)
+            as_count(getattr(self, name), name)
         if not 0 < self.learning_rate < math.inf:
             raise InputError(f"learning_rate is {self.learning_rate!r}: give a positive number.")
         if not 0 <= self.kl_weight < math.inf:
@@ -140,11 +142,8 @@ def train(
     With `checkpoint` every epoch is saved there, and a run that finds the file continues after the last saved epoch. `on_epoch` is called
     with the index and the results of each epoch.
     """
-    n, classes = len(inputs), model.classes
-    if n != len(labels) or not n:
-        raise InputError(f"there are {n} inputs and {len(labels)} labels: give as many, at least one.")
-    if labels.min() < 0 or labels.max() >= classes:
-        raise InputError(f"labels run from {labels.min()} to {labels.max()}: with {classes} classes, 0 to {classes - 1} are needed.")
+    n = len(inputs)
+    labels = as_labels(labels, n, model.classes)
     recipe, key = settings.recipe(model.train(), inputs), _fingerprint(settings, inputs, labels)
     history: list[Epoch] = []
     if checkpoint is not None and Path(checkpoint).exists():
@@ -172,13 +171,6 @@ def train(
     return history
 
 
-def check_count(name: str, value: Any, least: int) -> int:
-    """An integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InputError(f"{name} is {value!r}: an integer of at least {least} is needed.")
-    return int(value)
-
-
 def check_device(device: str) -> str:
     """The device to train on; "auto" is a GPU if there is one."""
     if device == "auto":
@@ -188,6 +180,34 @@ def check_device(device: str) -> str:
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"device is {device!r}, but PyTorch finds no GPU: give device='cpu', or install PyTorch with CUDA.")
     return device
+
+
+@contextmanager
+def show_progress(progress: bool | ProgressCallback, note: str = "") -> Iterator[ProgressCallback]:
+    """Gives a function that reports progress: the user's own, or one that draws a bar if this is a terminal.
+
+    The note is one sentence that is shown first.
+    """
+    if callable(progress):
+        if note:
+            progress(note, 0.0)
+        yield progress
+        return
+    if progress:
+        from rich.console import Console
+
+        console = Console(stderr=True, highlight=False)
+        if console.is_terminal:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            if note:
+                console.print(note, markup=False)
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn(compact=True))
+            with Progress(*columns, console=console, transient=True) as bar:
+                task = bar.add_task("training", total=1.0)
+                yield lambda what, share: bar.update(task, completed=share, description=what)
+            return
+    yield no_progress
 
 
 def _fingerprint(settings: TrainingSettings, inputs: Inputs, labels: Integers) -> str:

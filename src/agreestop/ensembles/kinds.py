@@ -1,0 +1,137 @@
+"""The two kinds of ensembles, and `load`, which reads one from a file.
+
+Members of a deep ensemble come from independent initialisations. Members of a variational ensemble are drawn from a Gaussian posterior
+over the weights (see `agreestop.networks.posteriors`).
+"""
+
+from os import PathLike
+from typing import Any, final
+
+import torch
+
+from agreestop.common import InputError
+from agreestop.networks.architectures import ARCHITECTURES, SpikingNetwork
+from agreestop.networks.modules import ModuleMembers
+from agreestop.networks.posteriors import PRIOR_VARIANCE, ModulePosterior, Posterior
+
+from .ensemble import Ensemble, NetworkSource
+from .files import fitting, read_file, restore_settings
+from .training import TrainableMembers
+
+MEMBERS = 6
+
+
+@final
+class DeepEnsemble(Ensemble):
+    """K members from independent initialisations, trained on the same data. Members differ in nothing else.
+
+    network  settings (`agreestop.networks.FullyConnected`, `Convolutional`, `ResNet18`); a function `() -> torch module`; or a list of K
+             modules, which may score at once. A module has the form `(x_t, state) -> (output, state)`, see
+             `agreestop.networks.ModuleMembers`
+    members  K, by default 6; for a list of modules it is the length of the list
+    seed     of the initial weights and of the order of the examples
+    device   to train on: "cpu", "cuda", or "auto" for a GPU if there is one
+    engine   that runs the members, by name; "auto" chooses
+    output   of modules: "logits" or "spikes" (0 or 1)
+    """
+
+    kind = "deep"
+
+    def __init__(
+        self,
+        network: NetworkSource,
+        members: int | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        *,
+        engine: str = "auto",
+        output: str = "logits",
+    ) -> None:
+        listed = len(network) if isinstance(network, (list, tuple)) else 0
+        if listed and members not in (None, listed):
+            raise InputError(f"members is {members}, but network is a list of {listed} modules, one for each member: leave members out.")
+        super().__init__(network, listed or (MEMBERS if members is None else members), seed, device, engine, output)
+        if listed:
+            self._keep(self._new_model(self.members, None))
+
+    def _new_model(self, members: int, input_shape: tuple[int, ...] | None, real_input: bool = False) -> TrainableMembers[Any]:
+        if self._config is not None:
+            return TrainableMembers(SpikingNetwork(self._settings(members, real_input), torch.Generator().manual_seed(self.seed)))
+        return TrainableMembers(ModuleMembers(self._build(members), self.output, input_shape))
+
+
+@final
+class VariationalEnsemble(Ensemble):
+    """K members drawn from one posterior over the weights, which is trained on the ELBO.
+
+    network            settings, or a function `() -> torch module`, as for `DeepEnsemble`; or a list of one module
+    members            K, the number of members that are drawn
+    prior_variance     of the Gaussian prior over each weight
+    initial_deviation  deviation of the posterior at the start, as a share of that of the initial weights of the same layer
+    fresh              False: K members are drawn once. True: new members are drawn for every input, which needs a forward pass of its own
+                       for each input and is many times slower
+    seed, device, engine, output   as for `DeepEnsemble`
+    """
+
+    kind = "variational"
+
+    def __init__(
+        self,
+        network: NetworkSource,
+        members: int = MEMBERS,
+        seed: int = 0,
+        device: str = "auto",
+        *,
+        prior_variance: float = PRIOR_VARIANCE,
+        initial_deviation: float = 0.3,
+        fresh: bool = False,
+        engine: str = "auto",
+        output: str = "logits",
+    ) -> None:
+        if isinstance(network, (list, tuple)) and len(network) > 1:
+            raise InputError(
+                f"network is a list of {len(network)} modules, but members are drawn from one posterior: give a function that builds a "
+                "module, or a list of one module."
+            )
+        super().__init__(network, members, seed, device, engine, output)
+        self.prior_variance, self.initial_deviation, self.fresh = prior_variance, initial_deviation, fresh
+
+    def _new_model(self, members: int, input_shape: tuple[int, ...] | None, real_input: bool = False) -> Posterior | ModulePosterior:
+        prior = self.prior_variance, self.initial_deviation
+        if self._config is not None:
+            return Posterior(self._settings(members, real_input), torch.Generator().manual_seed(self.seed), None, *prior)
+        (module,) = self._build(1)
+        return ModulePosterior(module, members, self.output, input_shape, *prior)
+
+
+def load(
+    path: str | PathLike[str], network: NetworkSource | None = None, *, device: str = "auto", engine: str = "auto"
+) -> DeepEnsemble | VariationalEnsemble:
+    """Read an ensemble that `ensemble.save` or `agreestop train` wrote, in this version or in 0.1.
+
+    network: only for members that are modules of your own; the function that builds them, or the modules. A file of a posterior alone
+    (`posterior.safetensors`) gives a variational ensemble that draws new members for every input.
+    """
+    tensors, header = read_file(path, "ensemble", "members", "posterior")
+    if header["kind"] != "ensemble":
+        tensors = {f"{header['kind']}/{name}": value for name, value in tensors.items()}
+        header = {"ensemble": "deep" if header["kind"] == "members" else "variational", "network": header}
+    with fitting(path):
+        about: dict[str, Any] = header["network"]
+        if about["architecture"] in ARCHITECTURES:
+            if network is not None:
+                raise InputError(f"{path} names its own network ({about['architecture']}): leave network out.")
+            network = restore_settings(about)
+        if network is None:
+            kind = "modules of your own" if about["architecture"] is None else f"the architecture {about['architecture']}"
+            raise InputError(f"{path} holds members that are {kind}: give what builds them too, load(path, network=...).")
+        members, seed = header.get("members") or about["settings"]["members"], header.get("seed", 0)
+        given: dict[str, Any] = {"device": device, "engine": engine, "output": header.get("output", "logits")}
+        ensemble: DeepEnsemble | VariationalEnsemble
+        if header["ensemble"] == "deep":
+            ensemble = DeepEnsemble(network, members, seed, **given)
+        else:
+            given |= {"prior_variance": about["prior_variance"], "fresh": header.get("fresh", True)}
+            ensemble = VariationalEnsemble(network, members, seed, **given)
+        ensemble.restore(tensors, header)
+    return ensemble
