@@ -22,9 +22,9 @@ from agreestop.decide.tuning import tune
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import run_to_end
 from agreestop.engines.protocol import Engine
-from agreestop.ensembles.files import load_members, save_members
+from agreestop.ensembles.files import Epoch, load_members, save_members
 from agreestop.ensembles.streams import StreamTraining
-from agreestop.ensembles.training import Epoch, TrainableMembers, train
+from agreestop.ensembles.training import TrainableMembers, train
 from agreestop.events.data import EventSplits
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import Neuron

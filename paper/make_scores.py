@@ -32,17 +32,15 @@ from agreestop.decide.confidence import log_confidence
 from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.score_files import load_scores, save_spikes
 from agreestop.engines.early_stopping import BATCH_SIZE, run_to_end
-from agreestop.ensembles.files import load_members, save_members
+from agreestop.ensembles.files import Epoch, load_members, save_members
 from agreestop.ensembles.images import reestimate_batchnorm
-from agreestop.ensembles.training import Epoch, TrainableMembers, train
+from agreestop.ensembles.training import TrainableMembers, train
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.datasets.catalogue import find, load
 from agreestop.networks.architectures import ResNet18, SpikingNetwork
 from agreestop.networks.posteriors import Posterior
 from agreestop.pipeline.config import EnsembleSettings, RunConfig
-from agreestop.pipeline.files import EnsembleFiles
-from agreestop.pipeline.score import engine_for
-from agreestop.pipeline.train import build_network, train_ensemble
+from agreestop.pipeline.products import EnsembleFiles, build_network, engine_for, train_ensemble
 from agreestop.report.contents import versions
 
 from .figures import ENSEMBLES, FEW, FIGURES, MAX_SET_SIZE, SEENN2, SIZES, TARGETS, Setting, checkpoints, find_figures

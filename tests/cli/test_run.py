@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 import agreestop as ag
-from agreestop.pipeline import simulated
+from agreestop.pipeline import measure
 from agreestop.report.figures import coverage_and_latency_panels, save_panels
 from agreestop.report.records import MeasurementSettings
 
 
 def test_the_simulated_run_writes_its_records_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulated, "N_TUNING", 110)
-    monkeypatch.setattr(simulated, "N_POOL", 120)
-    monkeypatch.setattr(simulated, "SPLITS", {"tuning": slice(0, 110), "calibration": slice(110, 160), "test": slice(160, None)})
+    monkeypatch.setattr(measure, "N_TUNING", 110)
+    monkeypatch.setattr(measure, "N_POOL", 120)
+    monkeypatch.setattr(measure, "SPLITS", {"tuning": slice(0, 110), "calibration": slice(110, 160), "test": slice(160, None)})
     monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
     monkeypatch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
     monkeypatch.setattr("agreestop.decide.tuning.EXPONENTS", (1.0,))
     reported: list[tuple[str, float]] = []
     measured = MeasurementSettings(targets=(0.9, 0.8), sizes=(1, 6), realisations=2, seed=1)
-    report = simulated.run_simulated(tmp_path / "run", measured, "agreestop run", lambda what, share: reported.append((what, share)))
-    records = report.sections[0].records
+    with measure.run_simulated(tmp_path / "run", measured, "agreestop run", lambda what, share: reported.append((what, share))) as report:
+        records = report.sections[0].records
     content = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert len(content["records"]) == len(records) == 27
     assert {record["rule"] for record in content["records"]} == {"dcsnn", "spikecp", "agreestop"}

@@ -106,6 +106,7 @@ members = 1
 epochs = 1
 [decide]
 realisations = 2
+targets = []
 """
 
 
@@ -115,7 +116,6 @@ def test_the_main_job_measures_every_rule_and_uses_again_what_it_made(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
     monkeypatch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
-    monkeypatch.setattr("agreestop.pipeline.run.TARGETS", (0.9,))
     Path("tiny.toml").write_text(TINY)
     first = call(monkeypatch, capsys, "run", "tiny.toml")
     assert first.code == 0, first.err
@@ -199,7 +199,7 @@ def test_files_of_the_wrong_kind_are_told_apart(
         (("decide", "rule", "inputs.npz"), "holds inputs, not scores"),
         (("decide", "rule", "scores.npz", "--members", "none"), "holds scores, not inputs"),
         (("decide", "rule", "scores.npz", "--engine", "dense"), "without --members nothing is run"),
-        (("run", "."), "give a TOML file"),
+        (("run", "."), "is a folder, a pipe or a device: give a file"),
     ):
         outcome = call(monkeypatch, capsys, *words)
         assert outcome.code == 2 and match in outcome.err, outcome.err

@@ -37,7 +37,7 @@ def sensor(n: int, seed: int, channels: int = 6, steps: int = 10) -> tuple[NDArr
 
 def config(data: DataSettings, **network: Any) -> RunConfig:
     settings = NetworkSettings(**{"hidden": (8,), **network})
-    decide = DecideSettings(max_set_size=1, n_calibration=20, realisations=2, checkpoints=(5, 10))
+    decide = DecideSettings(max_set_size=1, n_calibration=20, realisations=2, checkpoints=(5, 10), targets=())
     return RunConfig("own", data, settings, (EnsembleSettings("deep", members=2, epochs=2),), decide)
 
 
@@ -46,7 +46,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
     monkeypatch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
     monkeypatch.setattr("agreestop.decide.tuning.find_spec", lambda name: None)  # no learned risk: scikit-learn is slow to load
-    monkeypatch.setattr(run, "TARGETS", (0.9,))
 
 
 def page_of(report: Report, folder: Path) -> str:
@@ -59,8 +58,11 @@ def page_of(report: Report, folder: Path) -> str:
 def test_too_few_inputs_for_tuning_are_refused_before_training(tmp_path: Path) -> None:
     ag.events.Events.from_dense(*sensor(200, 0)).save(tmp_path / "sensor.npz")
     settings = config(DataSettings("files", file=str(tmp_path / "sensor.npz")))
-    with pytest.raises(ag.InputError, match="30 inputs for tuning, and twice as many"):
-        run.run_config(settings, tmp_path / "run", "", no_progress)
+    with (
+        pytest.raises(ag.InputError, match="30 inputs for tuning, and twice as many"),
+        run.run_config(settings, tmp_path / "run", "", no_progress),
+    ):
+        pass
     assert not (tmp_path / "run").exists()
 
 
@@ -74,7 +76,8 @@ def test_own_files_of_a_one_dimensional_sensor_run_from_training_to_report(tmp_p
             np.savez(paths[part], inputs=x, labels=y)
         else:
             Events.from_dense(x, y, CLASSES).save(paths[part])
-    report = run.run_config(config(DataSettings("files", **paths)), tmp_path / "run", "agreestop run own.toml", no_progress)
+    with run.run_config(config(DataSettings("files", **paths)), tmp_path / "run", "agreestop run own.toml", no_progress) as report:
+        page = page_of(report, tmp_path / "run")
     (section,) = report.sections
     assert section.classes == CLASSES and len(section.records) == 18
     assert section.examples is not None
@@ -82,7 +85,6 @@ def test_own_files_of_a_one_dimensional_sensor_run_from_training_to_report(tmp_p
     assert dict(report.settings)["inputs"] == "10 steps, 6 values in each step, 3 classes"
     content = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert content["simulated"] is False and all(0 < record["energy"] <= 1 for record in content["records"] if record["energy"])
-    page = page_of(report, tmp_path / "run")
     assert "each row is a channel, each column a step" in page and "ON events" not in page
 
 
@@ -142,9 +144,10 @@ def test_images_that_are_held_run_like_other_data(architecture: str, tmp_path: P
     small = EventSplits(part("training", 40), part("tuning", 50), part("pool", 50))
     monkeypatch.setattr(pipeline_data, "load", lambda name, folder, seed, progress=None: small)
     settings = config(DataSettings("cifar10", folder=str(tmp_path)), architecture=architecture, channels=(4,), width=2)
-    report = run.run_config(settings, tmp_path / "run", "agreestop run cifar10.toml", no_progress)
+    with run.run_config(settings, tmp_path / "run", "agreestop run cifar10.toml", no_progress) as report:
+        page = page_of(report, tmp_path / "run")
     (section,) = report.sections
     assert section.examples is not None and section.examples.shown[0].whole.shape == (3, 8, 8)
     scores: Any = ag.load_scores(tmp_path / "run" / "deep" / "pool.npz")
     assert scores.log_confidence.shape == (50, 12, 2, 3)
-    assert "more ON events" not in page_of(report, tmp_path / "run")
+    assert "more ON events" not in page

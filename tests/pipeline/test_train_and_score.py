@@ -23,12 +23,10 @@ from agreestop.ensembles import Ensemble
 from agreestop.events.data import EventData, EventSplits
 from agreestop.networks.architectures import QUICK
 from agreestop.networks.neurons import Neuron
-from agreestop.pipeline import score
+from agreestop.pipeline import products
 from agreestop.pipeline.config import DecideSettings, EnsembleSettings, NetworkSettings, RunConfig
 from agreestop.pipeline.data import check_classes
-from agreestop.pipeline.files import EnsembleFiles
-from agreestop.pipeline.score import load_operations, scores_are_current
-from agreestop.pipeline.train import build_network, train_ensemble
+from agreestop.pipeline.products import EnsembleFiles, build_network, load_operations, scores_are_current, train_ensemble
 
 
 def few(name: str, n: int, seed: int) -> EventData:
@@ -49,7 +47,7 @@ def score_ensemble(
     """Train and score, as a run does."""
     if not scores_are_current(config, ensemble, files):
         train_ensemble(config, ensemble, data, files, progress)
-    score.score_ensemble(config, ensemble, data, files, progress)
+    products.score_ensemble(config, ensemble, data, files, progress)
 
 
 @pytest.mark.parametrize("kind", ["deep", "variational"])
@@ -160,7 +158,7 @@ def test_a_full_disk_gives_a_sentence_and_training_continues_from_the_last_epoch
 
     def full(handle: int) -> None:
         calls.append(handle)
-        if len(calls) == 3:
+        if len(calls) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
         sync(handle)
 

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ from agreestop.common import InputError, ProgressCallback
 from agreestop.decide.score_files import save_scores
 from agreestop.events.files import read_stored
 from agreestop.pipeline.config import RunConfig, load_config
-from agreestop.pipeline.simulated import run_simulated
+from agreestop.pipeline.measure import run_simulated
 from agreestop.report.contents import Report
 from agreestop.report.records import MeasurementSettings, Record, Z
 
@@ -43,7 +44,7 @@ def run(
     if simulated and config is not None:
         raise InputError("--simulated takes no configuration: leave one of the two out.")
     settings, command = _settings(config), _command(config, output, simulated)
-    make: Callable[[str, ProgressCallback], Report]
+    make: Callable[[str, ProgressCallback], AbstractContextManager[Report]]
     if simulated:
         folder = output or Path("runs") / "simulated"
         make = partial(run_simulated, folder, MeasurementSettings())
@@ -53,13 +54,13 @@ def run(
         folder = _folder(settings, output)
         make = partial(run_config, settings, folder)
     with printed_warnings():
-        with progress_bar(folder.name) as progress:
-            report = make(command, progress)
+        with progress_bar(folder.name) as progress, make(command, progress) as report:
             progress("writing the report", 1.0)
             written = write_report(report, folder)
         show(*(_table(section.records, ", ".join(part for part in (report.name, section.name) if part)) for section in report.sections))
         show(*(line for section in report.sections for line in summary_in_words(section)))
-    show_written(*written.figures, folder / "metrics.json", *sorted(folder.rglob("*.npz")), written.page)
+    products = sorted((*folder.rglob("members.safetensors"), *folder.rglob("*.npz")))
+    show_written(*written.figures, folder / "metrics.json", *products, written.page)
 
 
 def train(config: Config = None, output: Output = None) -> None:
@@ -115,7 +116,7 @@ def _settings(config: Path | None) -> RunConfig:
 
 def _folder(settings: RunConfig, output: Path | None) -> Path:
     """The folder of a training, after what is worth knowing before it begins was said."""
-    from agreestop.pipeline.train import training_notes
+    from agreestop.pipeline.run import training_notes
 
     folder = output or Path("runs") / settings.name
     for sentence in training_notes(settings, folder):

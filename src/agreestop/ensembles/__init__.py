@@ -4,7 +4,7 @@ ensemble = agreestop.ensembles.DeepEnsemble(network, members=6).fit(x, y)
 """
 
 from .ensemble import Ensemble
+from .files import Epoch
 from .kinds import DeepEnsemble, VariationalEnsemble, load
-from .training import Epoch
 
 __all__ = ["DeepEnsemble", "Ensemble", "Epoch", "VariationalEnsemble", "load"]

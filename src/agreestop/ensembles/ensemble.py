@@ -32,10 +32,10 @@ from agreestop.networks.architectures import Architecture, ResNet18, SpikingNetw
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
 
-from .files import Runnable, describe, network_digest, select, write_file
+from .files import Epoch, Runnable, check_shapes, describe, network_digest, select, write_file
 from .images import ImageTraining, reestimate_batchnorm
 from .streams import StreamTraining
-from .training import Epoch, Trainable, TrainableMembers, TrainingSettings, check_device, show_progress, train
+from .training import Trainable, TrainableMembers, TrainingSettings, check_device, show_progress, train
 
 LEARNING_RATE = 5e-3
 
@@ -195,9 +195,12 @@ class Ensemble(ABC):
                 what = f"epoch {epoch + 1} of {settings.total_epochs}: loss {figures.loss:.2f}, accuracy {figures.accuracy:.2f}"
                 report(what, (epoch + 1) / settings.total_epochs)
 
-            history = train(model, inputs, labels, settings, checkpoint, on_epoch)
-        if steps is not None and isinstance(config, ResNet18) and isinstance(inputs, np.ndarray):
-            reestimate_batchnorm(model, inputs, config.timed or steps, self.seed, settings.batch_size, bf16=bf16)
+            try:
+                history = train(model, inputs, labels, settings, checkpoint, on_epoch)
+                if steps is not None and isinstance(config, ResNet18) and isinstance(inputs, np.ndarray):
+                    reestimate_batchnorm(model, inputs, config.timed or steps, self.seed, settings.batch_size, bf16=bf16)
+            finally:  # modules that were given are used again even if training was interrupted
+                model.to("cpu").eval()
         self._keep(model)
         self.history, self.class_names, self._density = tuple(history), names, _density(inputs)
         return self
@@ -266,6 +269,8 @@ class Ensemble(ABC):
         """Take over what `save` wrote; `agreestop.ensembles.load` calls this."""
         shape, names = header["network"].get("input_shape"), header.get("class_names")
         posterior, members = select(tensors, "posterior/"), select(tensors, "members/")
+        if self._config is not None:
+            check_shapes(self._settings(self.members, False), members or select(posterior, "frame."))
         model = self._new_model(self.members, None if shape is None else tuple(shape))
         if posterior:
             model.load_state_dict(posterior)
@@ -273,7 +278,7 @@ class Ensemble(ABC):
         if members:
             cast(nn.Module, self._members).load_state_dict(members)
         self.class_names, self._density = None if names is None else tuple(names), header.get("density")
-        self.history = tuple(Epoch(**entry) for entry in header.get("history", ()))
+        self.history = tuple(Epoch.of(entry) for entry in header.get("history", ()))
 
     def _engine_for(self, inputs: Inputs, steps: int | None) -> Engine:
         """Check inputs and give the engine. Without a density from training, these inputs decide which engine it is."""

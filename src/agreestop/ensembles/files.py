@@ -4,14 +4,17 @@ The header carries a SHA-256 digest of the tensors and of the rest of the header
 have no digest. Nothing in a file is executed or unpickled.
 """
 
+import ast
 import hashlib
+import inspect
 import json
+import reprlib
+import textwrap
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from os import PathLike
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,7 +22,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from agreestop.common import InputError, atomic_writer
+from agreestop.common import InputError, atomic_writer, open_file
 from agreestop.networks.architectures import ARCHITECTURES, Architecture, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.neurons import Neuron
@@ -29,6 +32,28 @@ from agreestop.networks.surrogates import Surrogate
 HEADER = "agreestop"
 Runnable: TypeAlias = SpikingNetwork | ModuleMembers | Posterior | ModulePosterior
 """What an engine runs: K members, or a posterior from which members are drawn for every input."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch reached on its own training examples."""
+
+    loss: float
+    accuracy: float
+    divergence: float
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Self:
+        """An epoch as the header of a file holds it."""
+        return cls(float(entry["loss"]), float(entry["accuracy"]), float(entry["divergence"]))
+
+
+Key: TypeAlias = dict[str, str]
+"""Hashes of what decides the numbers of a training run, by name."""
+
+
+class UnusableFile(InputError):
+    """A file that is damaged, or whose parts do not fit together. What made it can make it again."""
 
 
 def digest_of(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> str:
@@ -41,8 +66,12 @@ def digest_of(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> str
 
 
 def network_digest(network: Runnable, **more: Any) -> str:
-    """The digest of an ensemble: of the tensors and settings of what an engine runs."""
-    return digest_of(network.state_dict(), {**describe(network), **more})
+    """The digest of an ensemble: of the tensors and settings of what an engine runs, and of what modules of the user compute."""
+    settings = describe(network)
+    if isinstance(network, (ModuleMembers, ModulePosterior)):
+        del settings["input_shape"]  # it is not known before the first use
+        settings["modules"] = describe_modules(network)
+    return digest_of(network.state_dict(), {**settings, **more})
 
 
 def write_file(path: str | PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -55,46 +84,52 @@ def write_file(path: str | PathLike[str], tensors: Mapping[str, Tensor], header:
 
 def read_file(path: str | PathLike[str], *kinds: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and header of a file of one of these kinds. Refuses a file that is missing, damaged, changed or of another kind."""
-    if not Path(path).is_file():
-        raise InputError(f"there is no file {path}: check the path, or train first.")
+    advice = "remove it, and training starts again" if kinds == ("checkpoint",) else "copy it again, or train again"
     try:
+        open_file(path).close()
         with safe_open(path, "pt") as file:
             header = json.loads((file.metadata() or {})[HEADER])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise InputError(f"{path} is damaged or is no agreestop file ({error}): train again, or copy it again.") from None
+        if not isinstance(header, dict):
+            raise TypeError
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}: check the path, or train first.") from None
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError):
+        raise UnusableFile(f"{path} is damaged or is no agreestop file: {advice}.") from None
     if header.get("kind") not in kinds:
         wanted = " or ".join(repr(kind) for kind in kinds)
-        raise InputError(f"{path} holds {header.get('kind')!r}, but {wanted} is needed here: give the right file.")
+        raise InputError(f"{path} holds {reprlib.repr(header.get('kind'))}, but {wanted} is needed here: give the right file.")
     known = header.pop("digest", None)
     if known is not None and known != digest_of(tensors, header):
-        raise InputError(f"{path} was changed after it was written (its digest does not match): copy it again, or train again.")
+        raise UnusableFile(f"{path} was changed after it was written (its digest does not match): {advice}.")
     return tensors, header
 
 
-def save_checkpoint(path: str | PathLike[str], model: nn.Module, optimiser: Optimizer, history: list[dict[str, float]], key: str) -> None:
-    """Save a training run after some epochs. key: a hash of its settings."""
+def save_checkpoint(path: str | PathLike[str], model: nn.Module, optimiser: Optimizer, history: list[Epoch], key: Key) -> None:
+    """Save a training run after some epochs."""
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
     for index, entry in optimiser.state_dict()["state"].items():
         tensors |= {f"moments/{index}/{name}": value for name, value in entry.items()}
-    write_file(path, tensors, {"kind": "checkpoint", "history": history, "key": key})
+    write_file(path, tensors, {"kind": "checkpoint", "history": [asdict(epoch) for epoch in history], "key": key})
 
 
-def load_checkpoint(path: str | PathLike[str], model: nn.Module, optimiser: Optimizer, key: str) -> list[dict[str, float]]:
+def load_checkpoint(path: str | PathLike[str], model: nn.Module, optimiser: Optimizer, key: Key) -> list[Epoch]:
     """Load a training run into a model and its optimiser, and return the history. A run with other settings is refused."""
     tensors, header = read_file(path, "checkpoint")
-    if header.get("key", key) != key:
-        raise InputError(f"{path} was made with other training settings or labels: remove it, or train with those of the file.")
-    found = select(tensors, "model/")
-    if {name: value.shape for name, value in found.items()} != {name: value.shape for name, value in model.state_dict().items()}:
-        raise InputError(f"{path} is of another architecture or number of members: remove it, or train with the settings of the file.")
-    model.load_state_dict(found)
     state: dict[int, dict[str, Tensor]] = {}
-    for name, value in select(tensors, "moments/").items():
-        index, entry = name.split("/")
-        state.setdefault(int(index), {})[entry] = value
-    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
-    return list(header["history"])
+    with fitting(path, "remove it, and training starts again"):
+        others = [name for name, value in key.items() if dict(header["key"])[name] != value]
+        if others:
+            raise UnusableFile(f"{path} was made with other {' and other '.join(others)}: remove it, or train with those of the file.")
+        for name, value in select(tensors, "moments/").items():
+            index, entry = name.split("/")
+            state.setdefault(int(index), {})[entry] = value
+        history = [Epoch.of(entry) for entry in header["history"]]
+        model.load_state_dict(select(tensors, "model/"))
+        optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+    return history
 
 
 def select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -111,32 +146,31 @@ def load_members(path: str | PathLike[str]) -> SpikingNetwork:
     """Read the K members of an ensemble, in evaluation mode."""
     tensors, header = read_file(path, "members")
     with fitting(path):
-        network = SpikingNetwork(restore_settings(header), torch.Generator().manual_seed(0))
+        config = restore_settings(header)
+        check_shapes(config, tensors)
+        network = SpikingNetwork(config, torch.Generator().manual_seed(0))
         network.load_state_dict(tensors)
     return network.eval()
 
 
-def save_posterior(path: str | PathLike[str], posterior: Posterior) -> None:
-    """Save a variational posterior, from which members can be drawn."""
-    write_file(path, posterior.state_dict(), {"kind": "posterior", **describe(posterior)})
-
-
-def load_posterior(path: str | PathLike[str]) -> Posterior:
-    """Read a variational posterior, in evaluation mode."""
-    tensors, header = read_file(path, "posterior")
-    with fitting(path):
-        posterior = Posterior(restore_settings(header), torch.Generator().manual_seed(0), None, header["prior_variance"])
-        posterior.load_state_dict(tensors)
-    return posterior.eval()
-
-
 @contextmanager
-def fitting(path: str | PathLike[str]) -> Iterator[None]:
-    """A file whose tensors do not fit its settings gets a sentence."""
+def fitting(path: str | PathLike[str], advice: str = "copy it again, or train again") -> Iterator[None]:
+    """A file whose parts do not fit together gets a sentence."""
     try:
         yield
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise InputError(f"{path} does not fit the network that it names ({error}): train again, or copy it again.") from None
+    except InputError:
+        raise
+    except (AttributeError, IndexError, KeyError, MemoryError, RecursionError, RuntimeError, TypeError, ValueError):
+        raise UnusableFile(f"{path} does not fit the network that it names: {advice}.") from None
+
+
+def check_shapes(config: Architecture, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors of other shapes than the network has, before memory is taken for a network of that size."""
+    with torch.device("meta"):
+        expected = nn.ModuleList(config.layers()).state_dict()
+    shapes = {f"layers.{name}": value.shape for name, value in expected.items()}
+    if shapes != {name: value.shape for name, value in tensors.items()}:
+        raise ValueError("other shapes")
 
 
 def describe(network: Runnable) -> dict[str, Any]:
@@ -147,6 +181,22 @@ def describe(network: Runnable) -> dict[str, Any]:
     config = network.config
     name = next((name for name, kind in ARCHITECTURES.items() if isinstance(config, kind)), type(config).__name__)
     return header | {"architecture": name, "settings": _plain(config)}
+
+
+def describe_modules(network: Runnable) -> list[Any]:
+    """What modules of the user compute: for each part its type, its plain attributes, and its forward function where it has a source."""
+    parts: list[Any] = []
+    for name, part in network.named_modules():
+        if part is network or not isinstance(network, (ModuleMembers, ModulePosterior)):
+            continue
+        public = {key: value for key, value in vars(part).items() if key != "training" and not key.startswith("_")}
+        plain = {key: value for key, value in public.items() if isinstance(value, (bool, int, float, str))}
+        parts.append([name, type(part).__name__, plain])
+        if not type(part).__module__.startswith("torch."):
+            with suppress(OSError, SyntaxError, TypeError):  # a class that was typed in may have no source
+                source = textwrap.dedent(inspect.getsource(type(part).forward))
+                parts[-1].append(ast.unparse(ast.parse(source)))  # without comments and indentation
+    return parts
 
 
 def _plain(settings: Any) -> Any:

@@ -23,13 +23,13 @@ from torch import Tensor, nn
 
 from agreestop.common import InputError, Integers, ProgressCallback, as_count, no_progress
 from agreestop.decide.checks import as_labels
-from agreestop.events.container import Events, Inputs, dense_rows
+from agreestop.events.container import Events, Inputs, dense_rows, input_ids
 from agreestop.networks._kernels.gpu_runtime import upload
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior, read_out
 
-from .files import load_checkpoint, save_checkpoint
+from .files import Epoch, Key, describe, describe_modules, load_checkpoint, save_checkpoint
 
 GPU_SHARE_FOR_INPUTS = 0.25
 """The share of a GPU's free memory that training inputs may take."""
@@ -69,15 +69,6 @@ class TrainableMembers(nn.Module, Generic[Network]):
 
 
 Trainable: TypeAlias = TrainableMembers[Any] | Posterior | ModulePosterior
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch reached on its own training examples."""
-
-    loss: float
-    accuracy: float
-    divergence: float
 
 
 class Recipe(Protocol):
@@ -144,10 +135,11 @@ def train(
     """
     n = len(inputs)
     labels = as_labels(labels, n, model.classes)
-    recipe, key = settings.recipe(model.train(), inputs), _fingerprint(settings, inputs, labels)
+    recipe = settings.recipe(model.train(), inputs)
+    key = {} if checkpoint is None else _key(model, settings, inputs, labels)
     history: list[Epoch] = []
     if checkpoint is not None and Path(checkpoint).exists():
-        history = [Epoch(**entry) for entry in load_checkpoint(checkpoint, model, recipe.optimiser, key)]
+        history = load_checkpoint(checkpoint, model, recipe.optimiser, key)
     device = recipe.noise.device
     source, batches = _on_gpu_if_it_fits(inputs, device), settings.batches(n)
     seen = min(n, batches * settings.batch_size)
@@ -155,17 +147,19 @@ def train(
         order = np.random.default_rng([settings.seed, epoch]).permutation(n)
         recipe.noise.manual_seed(int(np.random.default_rng([settings.seed, epoch, 1]).integers(2**62)))
         totals = torch.zeros(3, device=device)
-        for batch in range(batches):
-            rows = order[batch * settings.batch_size : (batch + 1) * settings.batch_size]
-            examples = dense_rows(source, rows) if isinstance(source, Events) else source[rows]
-            totals += recipe.step(examples, labels[rows], epoch + batch / batches, batch) * len(rows) / seen
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            torch.manual_seed(recipe.noise.initial_seed())  # modules of the user may draw from torch, for example for dropout
+            for batch in range(batches):
+                rows = order[batch * settings.batch_size : (batch + 1) * settings.batch_size]
+                examples = dense_rows(source, rows) if isinstance(source, Events) else source[rows]
+                totals += recipe.step(examples, labels[rows], epoch + batch / batches, batch) * len(rows) / seen
         history.append(Epoch(*totals.tolist()))
         if not math.isfinite(history[-1].loss):
             raise InputError(
                 f"training diverged in epoch {epoch + 1} (loss {history[-1].loss}): lower learning_rate, or start from smaller weights."
             )
         if checkpoint is not None:
-            save_checkpoint(checkpoint, model, recipe.optimiser, [asdict(entry) for entry in history], key)
+            save_checkpoint(checkpoint, model, recipe.optimiser, history, key)
         if on_epoch is not None:
             on_epoch(epoch, history[-1])
     return history
@@ -210,11 +204,18 @@ def show_progress(progress: bool | ProgressCallback, note: str = "") -> Iterator
     yield no_progress
 
 
-def _fingerprint(settings: TrainingSettings, inputs: Inputs, labels: Integers) -> str:
-    """A hash of what decides the numbers of a run, except its model and the values of its inputs. A run may change its device."""
+def _key(model: Trainable, settings: TrainingSettings, inputs: Inputs, labels: Integers) -> Key:
+    """Hashes of what decides the numbers of a run, except its initial weights. A run may change its device."""
+    network = model.network if isinstance(model, TrainableMembers) else model
     values = {name: value for name, value in asdict(settings).items() if name != "device"}
-    text = repr((type(settings).__name__, sorted(values.items()), tuple(inputs.shape)))
-    return hashlib.sha256(text.encode() + np.ascontiguousarray(labels, np.int64).tobytes()).hexdigest()
+    about = describe(network), describe_modules(network), getattr(network, "initial_deviation", None)
+    parts = {
+        "network settings": repr(about).encode(),
+        "training settings": repr((type(settings).__name__, sorted(values.items()))).encode(),
+        "examples": repr(tuple(inputs.shape)).encode() + input_ids(inputs).tobytes(),
+        "labels": labels.tobytes(),
+    }
+    return {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}
 
 
 def _on_gpu_if_it_fits(inputs: Inputs, device: torch.device) -> Inputs | Tensor:

@@ -94,7 +94,7 @@ class Posterior(nn.Module):
         initial_deviation: float = 0.3,
     ) -> None:
         super().__init__()
-        self.config, self.prior_variance = config, prior_variance
+        self.config, self.prior_variance, self.initial_deviation = config, prior_variance, initial_deviation
         self.member_count, self.classes, self.input_shape = config.members, config.classes, config.input_shape
         self.mean = SpikingNetwork(replace(config, members=1), generator, deviation)
         self.log_deviation = _initial_log_deviations(self._weights(), prior_variance, initial_deviation)
@@ -165,7 +165,8 @@ class ModulePosterior(nn.Module):
         super().__init__()
         if isinstance(member_count, bool) or not isinstance(member_count, int) or member_count < 1:
             raise InputError(f"member_count is {member_count!r}: an integer of at least 1 is needed.")
-        self.mean, self.member_count, self.prior_variance = module, member_count, prior_variance
+        self.mean, self.member_count = module, member_count
+        self.prior_variance, self.initial_deviation = prior_variance, initial_deviation
         self.output: Output = check_output(output)
         self.input_shape: tuple[int, ...] | None = None if input_shape is None else tuple(input_shape)
         self._classes: int | None = None

@@ -26,11 +26,13 @@
     [decide]
     target = 0.9
     max_set_size = 3
-    checkpoints = [20, 40, 60, 80]
+    checkpoints = [20, 40, 60, 80]        # steps; if they are left out, the quarters of the inputs' steps
 
 A key that is left out has the default of the classes below. Paths are relative to the working directory.
 """
 
+import math
+import reprlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -39,7 +41,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from agreestop.common import InputError
+from agreestop.common import InputError, as_seed, open_file
 from agreestop.decide.checks import as_checkpoints, as_max_set_size
 from agreestop.decide.levels import as_target
 from agreestop.engines.protocol import ENGINES
@@ -51,16 +53,36 @@ WITH_VIEWS = ("digits", "mnist-dvs-sim")
 NETWORKS = ("fully-connected", "convolutional", "resnet18")
 KINDS = ("deep", "variational")
 SURROGATES = ("arctan", "sigmoid", "triangle", "fast-sigmoid", "superspike")
+DEVICES = ("cpu", "cuda", "auto")
+LARGEST_COUNT = 2**31 - 1
+LARGEST_FILE = 2**20  # bytes
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InputError(f"{name} is {value!r}: choose one of {', '.join(choices)}.")
+        raise InputError(f"{name} is {_shown(value)}: choose one of {', '.join(choices)}.")
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise InputError(f"{name} is {value}: at least {least} is needed.")
+def _count(name: str, value: int) -> None:
+    if value < 1:
+        raise InputError(f"{name} is {_shown(value)}: at least 1 is needed.")
+    if value > LARGEST_COUNT:
+        raise InputError(f"{name} is {_shown(value)}: at most {LARGEST_COUNT} is possible.")
+
+
+def _seed(name: str, value: int) -> None:
+    try:
+        as_seed(value)
+    except (InputError, ValueError):
+        raise InputError(f"{name} is {_shown(value)}: give a whole number from 0 to 2^63 - 1.") from None
+
+
+def _shown(value: object) -> str:
+    """A value for an error message, cut to a few words and without control characters."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number of thousands of digits"
 
 
 @dataclass(frozen=True)
@@ -87,8 +109,8 @@ class DataSettings:
     def __post_init__(self) -> None:
         if self.name not in (*NAMES, OWN_FILES):
             raise InputError(
-                f"data.name is {self.name!r}: choose one of {', '.join(NAMES)}; or for your own data give name = {OWN_FILES!r} with the "
-                "paths training, tuning and pool, or file, of files that Events.save or numpy.savez wrote."
+                f"data.name is {_shown(self.name)}: choose one of {', '.join(NAMES)}; or for your own data give name = {OWN_FILES!r} with "
+                "the paths training, tuning and pool, or file, of files that Events.save or numpy.savez wrote."
             )
         own = [name for name in FILE_KEYS if getattr(self, name) is not None]
         if self.name == OWN_FILES and not own:
@@ -97,8 +119,8 @@ class DataSettings:
             raise InputError(f"data.{own[0]} is given for {self.name}: leave it out, or give name = {OWN_FILES!r} for your own data.")
         if self.name not in WITHOUT_FOLDER and self.folder is None:
             raise InputError(f"data.folder is missing: give the folder with the files of {self.name}; `agreestop data list` says which.")
-        _at_least("data.views", self.views, 1)
-        _at_least("data.seed", self.seed, 0)
+        _count("data.views", self.views)
+        _seed("data.seed", self.seed)
 
 
 FILE_KEYS = ("training", "tuning", "pool", "file", "shares")
@@ -132,10 +154,10 @@ class NetworkSettings:
         _one_of("network.architecture", self.architecture, NETWORKS)
         if self.surrogate is not None:
             _one_of("network.surrogate", self.surrogate, SURROGATES)
-        _at_least("network.width", self.width, 1)
+        _count("network.width", self.width)
         for name in ("hidden", "channels"):
             for size in getattr(self, name):
-                _at_least(f"network.{name}", size, 1)
+                _count(f"network.{name}", size)
 
 
 @dataclass(frozen=True)
@@ -167,32 +189,45 @@ class EnsembleSettings:
     def __post_init__(self) -> None:
         _one_of("ensembles.kind", self.kind, KINDS)
         for name in ("members", "epochs", "batch_size", "readouts"):
-            _at_least(f"ensembles.{name}", getattr(self, name), 1)
+            _count(f"ensembles.{name}", getattr(self, name))
+        _seed("ensembles.seed", self.seed)
+        if not self.device.removeprefix("cuda:").isdecimal():
+            _one_of("ensembles.device", self.device, DEVICES)
         if self.fresh and self.kind != "variational":
             raise InputError("ensembles.fresh is true for a deep ensemble: only a variational one can draw new members for every input.")
 
 
 @dataclass(frozen=True)
 class DecideSettings:
-    """The promise, and how it is measured: on random divisions of the pool into calibration and test. engine: what runs the members."""
+    """The promise, and how it is measured: on random divisions of the pool into calibration and test.
+
+    checkpoints  the few steps of rules that do not look at every step; left out: the quarters of the inputs' steps
+    targets      further targets at which the rules are measured, for the figures; [] for none
+    engine       what runs the members
+    """
 
     target: float = 0.9
     max_set_size: int = 3
     n_calibration: int = 50
     realisations: int = 50
-    checkpoints: tuple[float, ...] = (20, 40, 60, 80)
+    checkpoints: tuple[float, ...] | None = None
     engine: str = "auto"
+    targets: tuple[float, ...] = (0.8, 0.85, 0.9, 0.92)
 
     def __post_init__(self) -> None:
         _one_of("decide.engine", self.engine, ENGINES)
+        _count("decide.n_calibration", self.n_calibration)
+        _count("decide.realisations", self.realisations)
         try:
-            as_target(self.target)
+            for target in (self.target, *self.targets):
+                as_target(target)
             as_max_set_size(self.max_set_size)
-            as_checkpoints(self.checkpoints)
+            steps = () if self.checkpoints is None else as_checkpoints(self.checkpoints)
         except InputError as error:
             raise InputError(f"decide: {error}") from None
-        _at_least("decide.n_calibration", self.n_calibration, 1)
-        _at_least("decide.realisations", self.realisations, 1)
+        for step in steps:
+            if not isinstance(step, int):
+                raise InputError(f"decide.checkpoints holds {step}: members are scored after whole steps, so give whole numbers.")
 
 
 @dataclass(frozen=True)
@@ -208,8 +243,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         if not self.ensembles:
             raise InputError("ensembles is empty: give at least one [[ensembles]] with kind = 'deep' or 'variational'.")
-        if not self.name or Path(self.name).name != self.name:
-            raise InputError(f"name is {self.name!r}: give a name that can be a folder.")
+        if Path(self.name).name != self.name or self.name in ("", "..") or not self.name.isprintable():
+            raise InputError(f"name is {_shown(self.name)}: give a name that can be a folder.")
 
 
 def load_config(path: str | PathLike[str]) -> RunConfig:
@@ -223,13 +258,21 @@ Settings = TypeVar("Settings")
 def load_settings(kind: type[Settings], path: str | PathLike[str]) -> Settings:
     """Read a TOML file into a dataclass of settings, which may hold other dataclasses. Unknown keys and wrong types are refused."""
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        with open_file(path) as stream:
+            text = stream.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise InputError(f"{path} is larger than {LARGEST_FILE} bytes: give a TOML file of settings.")
+        content = tomllib.loads(text.decode())
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: check the path.") from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; give a TOML file.") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path} cannot be read as TOML: {error}.") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path} cannot be read as TOML: it holds a number of thousands of digits, or too many brackets.") from None
     return _build(kind, content, "")
 
 
@@ -239,7 +282,8 @@ def _build(kind: type[Settings], content: Mapping[str, Any], prefix: str) -> Set
     for name in content:
         if name not in known:
             near = get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known)
-            raise InputError(f"the key {prefix}{name} is not known: did you mean {' or '.join(near)}?")
+            shown = name if name.isidentifier() and len(name) < 40 else _shown(name)
+            raise InputError(f"the key {prefix}{shown} is not known: did you mean {' or '.join(near)}?")
     values = {name: _value(types[name], value, f"{prefix}{name}") for name, value in content.items()}
     missing = [name for name, entry in known.items() if name not in values and entry.default is entry.default_factory is MISSING]
     if missing:
@@ -253,19 +297,19 @@ def _value(kind: Any, value: Any, key: str) -> Any:
         (kind,) = (option for option in get_args(kind) if option is not type(None))
     if is_dataclass(kind):
         if not isinstance(value, dict):
-            raise InputError(f"{key} is {value!r}: a table, [{key}], is needed.")
+            raise InputError(f"{key} is {_shown(value)}: a table, [{key}], is needed.")
         return _build(cast(type[Any], kind), value, f"{key}.")
     if get_origin(kind) is tuple:
         (entry, _) = get_args(kind)
         if is_dataclass(entry):
             if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-                raise InputError(f"{key} is {value!r}: tables, [[{key}]], are needed.")
+                raise InputError(f"{key} is {_shown(value)}: tables, [[{key}]], are needed.")
             return tuple(_build(cast(type[Any], entry), one, f"{key}.") for one in value)
         if not isinstance(value, list) or not all(_is(entry, one) for one in value):
-            raise InputError(f"{key} is {value!r}: a list of {SCALARS[entry][2]} is needed.")
+            raise InputError(f"{key} is {_shown(value)}: a list of {SCALARS[entry][2]} is needed.")
         return tuple(value)
     if not _is(kind, value):
-        raise InputError(f"{key} is {value!r}: {SCALARS[kind][1]} is needed.")
+        raise InputError(f"{key} is {_shown(value)}: {SCALARS[kind][1]} is needed.")
     return value
 
 
@@ -278,5 +322,7 @@ SCALARS: dict[type, tuple[tuple[type, ...], str, str]] = {
 
 
 def _is(scalar: type, value: Any) -> bool:
-    """Whether a value has that type; bool is an int in Python, but true is no number in a configuration."""
-    return isinstance(value, SCALARS[scalar][0]) and (scalar is bool or not isinstance(value, bool))
+    """Whether a value has that type; bool is an int in Python, but true is no number in a configuration, and no number is infinite."""
+    if isinstance(value, bool) or not isinstance(value, SCALARS[scalar][0]):
+        return scalar is bool and isinstance(value, bool)
+    return not isinstance(value, float) or math.isfinite(value)

@@ -24,7 +24,7 @@ def load_data(config: RunConfig, progress: ProgressCallback | None = None) -> Ev
     else:
         views: dict[str, Any] = {"views": chosen.views} if chosen.name in WITH_VIEWS else {}
         data = load(chosen.name, chosen.folder, chosen.seed, progress=progress, **views)
-    if decide.checkpoints[-1] > data.pool.steps:
+    if decide.checkpoints is not None and decide.checkpoints[-1] > data.pool.steps:
         raise InputError(f"decide.checkpoints ends at {decide.checkpoints[-1]}, but the data have {data.pool.steps} steps: end earlier.")
     if decide.n_calibration >= len(data.pool):
         raise InputError(f"decide.n_calibration is {decide.n_calibration}, but the pool has {len(data.pool)} inputs: give fewer.")
@@ -45,12 +45,17 @@ def data_key(settings: DataSettings) -> dict[str, object]:
     """What products depend on: the settings that are given, and the contents of own files."""
     values = {name: value for name, value in asdict(settings).items() if value is not None or name not in FILE_KEYS}
     paths = [Path(path) for name in FILE_KEYS if isinstance(path := getattr(settings, name), str)]
-    digests = [_digest(path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths if path.is_file()]
+    digests = [file_digest(path) for path in paths if path.is_file()]
     return values | ({"digests": digests} if digests else {})
 
 
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file, which is computed again when its time or size has changed."""
+    about = path.stat()
+    return _digest(path, about.st_ino, about.st_mtime_ns, about.st_size)
+
+
 @lru_cache
-def _digest(path: Path, modified: int, size: int) -> str:
-    """The SHA-256 of a file; `modified` and `size` tell when it must be computed again."""
+def _digest(path: Path, *about: int) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -2,11 +2,14 @@
 
 The rules look at a few checkpoints or at every step. Each number is a mean over many random divisions of the pool into calibration and
 test rows. Stop-aware calibration and AgreeStop are tuned on separate rows, once for each number of members.
+
+`run_simulated` does so on simulated scores: 600 tuning rows and a pool of 2,000, from members that count spikes for 80 steps.
 """
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,17 +17,26 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common import Floats, ProgressCallback, atomic_writer
+from agreestop.common import Floats, ProgressCallback, Stages, atomic_writer, folder_lock, make_folder
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule, build_rule
 from agreestop.decide.checks import CalibrationWarning
-from agreestop.decide.score_files import Scores
+from agreestop.decide.confidence import log_confidence
+from agreestop.decide.score_files import Scores, save_spikes
+from agreestop.decide.simulated import simulate_spikes
 from agreestop.decide.spikecp import SpikeCP
 from agreestop.decide.splits import Splits, repeat_splits
 from agreestop.decide.tuning import tune
+from agreestop.report.contents import Report, describe_ensemble, versions
 from agreestop.report.records import MeasurementSettings, Record
 
 ENERGY_REALISATIONS = 5
+STEPS, N_TUNING, N_POOL = 80, 600, 2000  # of simulated scores
+SPLITS = {
+    "tuning": slice(0, N_TUNING),
+    "calibration": slice(N_TUNING, N_TUNING + 300),
+    "test": slice(N_TUNING + 300, None),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +135,58 @@ def first_members(scores: Scores, members: int) -> Scores:
     return replace(scores, log_confidence=scores.log_confidence[:, :, :members])
 
 
+def shortage_in_words(settings: MeasurementSettings) -> str:
+    """A sentence that names the rules that can never stop with so few calibration examples, and how many they need; empty for none."""
+    target, n = settings.targets[0], settings.n_calibration
+    entries = _entries(target, settings, settings.checkpoints)
+    needed = {entry.label: entry.rule.examples_needed(max(settings.sizes)) for entry in entries if "every step" not in entry.label}
+    short = [f"{label} needs {least}" for label, least in needed.items() if least > n]
+    if not short:
+        return ""
+    return f"With {n} calibration examples these rules can never stop early at target {target:g}: {', '.join(short)}."
+
+
+@contextmanager
+def locked_folder(folder: Path, progress: ProgressCallback) -> Iterator[None]:
+    """Make the folder of a run, and keep other runs out of it. A run that finds it in use says so and waits."""
+    make_folder(folder)
+    with folder_lock(folder, lambda sentence: progress(sentence, 0.0)):
+        yield
+
+
+@contextmanager
+def run_simulated(folder: Path, measured: MeasurementSettings, command: str, progress: ProgressCallback) -> Iterator[Report]:
+    """Measure on simulated scores; `command` is the command line that asked for it. The scores are written too, for the other verbs.
+
+    The folder is locked until the report is written, as with `run_config`.
+    """
+    with locked_folder(folder, progress):
+        stages = Stages(progress, (1.0, 12.0, 1.0))
+        stages.begin("simulated")("drawing scores", 0.0)
+        members = max(measured.sizes)
+        spikes, labels = simulate_spikes(N_TUNING + N_POOL, STEPS, members, seed=measured.seed)
+        for name, rows in SPLITS.items():
+            save_spikes(folder / f"{name}.npz", spikes[rows], labels[rows])
+        scores = Scores(log_confidence(np.cumsum(spikes, axis=1, dtype=np.int32)), labels, tuple(range(1, STEPS + 1)))
+        tuning, pool = scores.rows(slice(0, N_TUNING)), scores.rows(slice(N_TUNING, None))
+        measurement = measure_rules("simulated", tuning, pool, measured, stages.begin("simulated"))
+        sizes = {"repeats": measured.realisations, "n_calibration": measured.n_calibration}
+        save_records(folder / "metrics.json", measurement.records, data="simulated scores", seed=measured.seed, **sizes)
+        yield Report(
+            name="simulated scores",
+            kind="simulated scores",
+            description=f"scores drawn from a generator, {members} simulated members that count spikes for {STEPS} steps; "
+            "there are no inputs and no networks behind them",
+            measured=measured,
+            n_tuning=N_TUNING,
+            n_pool=N_POOL,
+            sections=[describe_ensemble("", pool, measurement.records, measurement.rules, measured, stages.begin("report"))],
+            command=command,
+            versions=versions("agreestop", "numpy"),
+            settings=(("seed", str(measured.seed)),),
+        )
+
+
 def _tune(rule: AnyRule, tuning: Scores, settings: MeasurementSettings, progress: ProgressCallback) -> SpikeCP | AgreeStop:
     assert isinstance(rule, (SpikeCP, AgreeStop))
     return tune(rule, tuning, n_calibration=settings.n_calibration, seed=settings.seed, progress=progress).rule
@@ -131,11 +195,9 @@ def _tune(rule: AnyRule, tuning: Scores, settings: MeasurementSettings, progress
 def _measure(
     ensemble: str, entry: _Entry, rule: AnyRule, target: float, members: int, pool: Scores, settings: MeasurementSettings
 ) -> Record:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", CalibrationWarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)  # `shortage_in_words` said it before, once for all rules
         splits = repeat_splits(rule, pool, n_calibration=settings.n_calibration, repeats=settings.realisations, seed=settings.seed)
-    for warning in caught:
-        warnings.warn(f"{ensemble}: {entry.label}, target {target:g}, K = {members}: {warning.message}", CalibrationWarning, stacklevel=2)
     pooling = entry.rule.pooling if isinstance(entry.rule, SpikeCP) else None
     return Record(
         ensemble=ensemble,

@@ -1,28 +1,37 @@
 """The main job: train the ensembles of a configuration, score them, measure every rule on the scores, and collect the report."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from agreestop.common import InputError, ProgressCallback, Stages
+from agreestop.common import InputError, ProgressCallback, Stages, no_progress
 from agreestop.decide.build import AnyRule
 from agreestop.decide.score_files import load_scores
 from agreestop.engines.early_stopping import TimeSaved, measure_saving
 from agreestop.engines.protocol import running_energy
 from agreestop.events.data import EventData, EventSplits
+from agreestop.events.files import save_events
 from agreestop.report.contents import Report, describe_ensemble, in_words, versions
 from agreestop.report.pictures import InputPictures
 from agreestop.report.records import MeasurementSettings, Record
 
 from .config import EnsembleSettings, RunConfig
 from .data import load_data
-from .files import EnsembleFiles, ensemble_files, is_current
-from .measure import measure_rules, save_records
-from .score import engine_for, load_operations, save_test_inputs, score_ensemble, scores_are_current
-from .train import load_ensemble, train_ensemble, training_key
+from .measure import locked_folder, measure_rules, save_records, shortage_in_words
+from .products import (
+    EnsembleFiles,
+    engine_for,
+    ensemble_files,
+    is_current,
+    load_operations,
+    score_ensemble,
+    scores_are_current,
+    train_ensemble,
+    training_key,
+)
 
 SIZES = (1, 2, 4, 6)
-TARGETS = (0.8, 0.85, 0.9, 0.92)
 EPOCH, SCORES, RULES, EXAMPLES = 2.5, 8.0, 400.0, 15.0
 """Weights of the progress bar: relative times of an epoch of one member, of the scores, of all rules and of the examples, on the digits."""
 NOTES = {
@@ -34,9 +43,10 @@ NOTES = {
 def train_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback) -> list[EnsembleFiles]:
     """Train the ensembles of a configuration; the files of each."""
     data, files = load_data(config), ensemble_files(config, folder)
-    stages = Stages(progress, [_training_cost(config, *pair) for pair in zip(config.ensembles, files, strict=True)])
-    for ensemble, own in zip(config.ensembles, files, strict=True):
-        train_ensemble(config, ensemble, data, own, stages.begin(own.folder.name))
+    with locked_folder(folder, progress):
+        stages = Stages(progress, [_training_cost(config, *pair) for pair in zip(config.ensembles, files, strict=True)])
+        for ensemble, own in zip(config.ensembles, files, strict=True):
+            train_ensemble(config, ensemble, data, own, stages.begin(own.folder.name))
     return files
 
 
@@ -44,17 +54,33 @@ def score_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback)
     """Score the ensembles of a configuration, after training where that is missing; the files of each. Writes `test-inputs.npz` too."""
     data, files = load_data(config), ensemble_files(config, folder)
     pairs = list(zip(config.ensembles, files, strict=True))
-    stages = Stages(progress, [cost for pair in pairs for cost in _score_costs(config, *pair)])
-    for ensemble, own in pairs:
-        _train_and_score(config, ensemble, data, own, stages)
-    save_test_inputs(folder / "test-inputs.npz", data, config.decide.n_calibration)
+    with locked_folder(folder, progress):
+        stages = Stages(progress, [cost for pair in pairs for cost in _score_costs(config, *pair)])
+        for ensemble, own in pairs:
+            _train_and_score(config, ensemble, data, own, stages)
+        _save_test_inputs(config, data, folder)
     return files
 
 
-def run_config(config: RunConfig, folder: Path, command: str, progress: ProgressCallback) -> Report:
+def training_notes(config: RunConfig, folder: Path) -> list[str]:
+    """Sentences to show before training: rules that can never stop, and why the loss of a variational ensemble rises on purpose."""
+    measured = measurement_settings(config, max(config.ensembles, key=lambda ensemble: ensemble.members))
+    shortage = shortage_in_words(measured)
+    return ([f"{shortage} Raise decide.n_calibration, or lower decide.target."] if shortage else []) + [
+        f"The loss of the {files.folder.name} ensemble may rise while it trains: the weight of its KL term grows from 0 to "
+        f"{ensemble.kl_weight:g} over {'all' if ensemble.warm_up == 1 else f'the first {ensemble.warm_up:.0%} of the'} epochs."
+        for ensemble, files in zip(config.ensembles, ensemble_files(config, folder), strict=True)
+        if ensemble.kind == "variational" and ensemble.kl_weight and ensemble.warm_up
+        if not is_current(files.members, training_key(config, ensemble))
+    ]
+
+
+@contextmanager
+def run_config(config: RunConfig, folder: Path, command: str, progress: ProgressCallback) -> Iterator[Report]:
     """Run a configuration and write `metrics.json`; `command` is the command line that asked for it.
 
-    What the same settings trained and scored before is used again.
+    What the same settings trained and scored before is used again. The folder is locked until the `with` block ends, in which the report
+    is written.
     """
     data, decide = load_data(config), config.decide
     if 2 * decide.n_calibration > len(data.tuning):
@@ -62,12 +88,18 @@ def run_config(config: RunConfig, folder: Path, command: str, progress: Progress
             f"decide.n_calibration is {decide.n_calibration}, but there are {len(data.tuning)} inputs for tuning, and twice as many as for "
             "calibration are needed: give fewer calibration examples, or more data."
         )
+    with locked_folder(folder, progress):
+        yield _run(config, data, folder, command, progress)
+
+
+def _run(config: RunConfig, data: EventSplits, folder: Path, command: str, progress: ProgressCallback) -> Report:
+    decide = config.decide
     records: list[Record] = []
     sections, pictures = [], InputPictures(data.pool.inputs)
     pairs = list(zip(config.ensembles, ensemble_files(config, folder), strict=True))
     stages = Stages(progress, [cost for pair in pairs for cost in (*_score_costs(config, *pair), RULES, EXAMPLES)])
     for ensemble, files in pairs:
-        name, measured = files.folder.name, measurement_settings(config, ensemble)
+        name, measured = files.folder.name, measurement_settings(config, ensemble, data.pool.steps)
         _train_and_score(config, ensemble, data, files, stages)
         tuning, pool, spent = load_scores(files.tuning), load_scores(files.pool), running_energy(load_operations(files))
         measurement = measure_rules(name, tuning, pool, measured, stages.begin(name), spent)
@@ -76,12 +108,11 @@ def run_config(config: RunConfig, folder: Path, command: str, progress: Progress
         section = describe_ensemble(name, pool, measurement.records, measurement.rules, measured, report, pictures, made_with)
         if not ensemble.fresh:
             report("time saved", 0.9)
-            section = replace(
-                section, saved=_time_saved(config, ensemble, files, measurement.rules[section.summary.headline.label], data.pool)
-            )
+            rule = measurement.rules[section.summary.headline.label]
+            section = replace(section, saved=_time_saved(config, ensemble, files, rule, data))
         sections.append(section)
         records += measurement.records
-    save_test_inputs(folder / "test-inputs.npz", data, decide.n_calibration)
+    _save_test_inputs(config, data, folder)
     header = {"data": data.pool.description, "simulated": data.pool.simulated, "n_calibration": decide.n_calibration}
     save_records(folder / "metrics.json", records, name=config.name, realisations=decide.realisations, **header)
     parts = f"{len(data.training)} inputs for training, {len(data.tuning)} for tuning, {len(data.pool)} in the pool"
@@ -108,6 +139,11 @@ def _train_and_score(config: RunConfig, ensemble: EnsembleSettings, data: EventS
     score_ensemble(config, ensemble, data, files, scoring)
 
 
+def _save_test_inputs(config: RunConfig, data: EventSplits, folder: Path) -> None:
+    """Write the inputs behind `test.npz`, for `agreestop decide --members`."""
+    save_events(folder / "test-inputs.npz", data.pool.rows(slice(config.decide.n_calibration, None)))
+
+
 def _training_cost(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> float:
     members = ensemble.members if ensemble.kind == "deep" else 1
     return 0.0 if is_current(files.members, training_key(config, ensemble)) else EPOCH * ensemble.epochs * members
@@ -120,20 +156,22 @@ def _score_costs(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleF
     yield 0.0 if current else SCORES
 
 
-def _time_saved(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles, rule: AnyRule, pool: EventData) -> TimeSaved:
+def _time_saved(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles, rule: AnyRule, data: EventSplits) -> TimeSaved:
     """The time that early stopping saves on the test inputs of the first division of the pool."""
     calibrated = rule.calibrate(load_scores(files.calibration))
-    engine = engine_for(load_ensemble(ensemble, files).network, config.decide.engine, pool)
-    return measure_saving(engine, calibrated, pool.rows(slice(config.decide.n_calibration, None)).inputs)
+    members = train_ensemble(config, ensemble, data, files, no_progress)  # in most cases this loads them
+    engine = engine_for(members.network, config.decide.engine, data.pool)
+    return measure_saving(engine, calibrated, data.pool.rows(slice(config.decide.n_calibration, None)).inputs)
 
 
-def measurement_settings(config: RunConfig, ensemble: EnsembleSettings) -> MeasurementSettings:
-    """The targets and ensemble sizes at which the rules are measured."""
+def measurement_settings(config: RunConfig, ensemble: EnsembleSettings, steps: int = 80) -> MeasurementSettings:
+    """The targets, ensemble sizes and checkpoints at which the rules are measured, on inputs of this many steps."""
     decide = config.decide
-    targets = (decide.target, *(target for target in TARGETS if target != decide.target))
+    targets = (decide.target, *(target for target in decide.targets if target != decide.target))
     sizes = tuple(sorted({*(size for size in SIZES if size < ensemble.members), ensemble.members}))
+    checkpoints = decide.checkpoints or tuple(sorted({-(-steps * quarter // 4) for quarter in (1, 2, 3, 4)}))
     return MeasurementSettings(
-        targets, sizes, decide.checkpoints, decide.max_set_size, decide.n_calibration, decide.realisations, config.data.seed
+        targets, sizes, checkpoints, decide.max_set_size, decide.n_calibration, decide.realisations, config.data.seed
     )
 
 

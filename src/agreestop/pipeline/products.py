@@ -1,0 +1,208 @@
+"""The products of a run for one ensemble: its trained members, their scores, and the operations that they take.
+
+    members.safetensors          the trained ensemble: its K members, and the posterior that they were drawn from
+    training.safetensors         the state of training after its last whole epoch
+    tuning.npz, pool.npz         read-out spikes at every step, as packed bits
+    calibration.npz, test.npz    the pool, divided
+    energy.npz                   operations (n, T, K) on the pool, for the estimate of energy
+
+Each product is made once, and used again until the settings that it depends on change. Beside it lies `<product>.key`: a hash of these
+settings, and a digest of the product. A product that was damaged is made again.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from agreestop.common import ProgressCallback, atomic_writer, make_folder, read_npz
+from agreestop.decide.score_files import load_spikes, save_spikes
+from agreestop.engines.choice import choose_engine
+from agreestop.engines.dense import FreshMembers
+from agreestop.engines.early_stopping import run_counted, run_to_end
+from agreestop.engines.protocol import Engine, Operations
+from agreestop.ensembles import DeepEnsemble, Ensemble, VariationalEnsemble, load
+from agreestop.ensembles.files import Runnable, UnusableFile
+from agreestop.events.container import input_ids
+from agreestop.events.data import EventData, EventSplits
+from agreestop.networks.architectures import QUICK, BuiltIn, Convolutional, FullyConnected, ResNet18
+from agreestop.networks.neurons import Neuron
+from agreestop.networks.posteriors import Posterior
+from agreestop.networks.surrogates import Surrogate
+
+from .config import EnsembleSettings, NetworkSettings, RunConfig
+from .data import data_key, file_digest
+
+
+@final
+class EnsembleFiles:
+    """Paths of the files of one ensemble."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.members = folder / "members.safetensors"
+        self.posterior = folder / "posterior.safetensors"  # only of version 0.1
+        self.checkpoint = folder / "training.safetensors"
+        self.tuning, self.pool = folder / "tuning.npz", folder / "pool.npz"
+        self.calibration, self.test = folder / "calibration.npz", folder / "test.npz"
+        self.energy = folder / "energy.npz"
+
+
+def ensemble_files(config: RunConfig, folder: Path) -> list[EnsembleFiles]:
+    """The files of each ensemble, in a folder named after its kind, with a number where there are several of one kind."""
+    kinds = [ensemble.kind for ensemble in config.ensembles]
+    names = [kind if kinds.count(kind) == 1 else f"{kind}-{kinds[: index + 1].count(kind)}" for index, kind in enumerate(kinds)]
+    return [EnsembleFiles(folder / name) for name in names]
+
+
+def is_current(path: Path, settings: Sequence[object]) -> bool:
+    """Whether the product exists, was made with these settings, and is as it was written. Keys of version 0.1 hold no digest."""
+    try:
+        words = _key_file(path).read_bytes().split()
+        return words[:1] == [_hash(settings)] and path.is_file() and words[1:] in ([], [file_digest(path).encode()])
+    except OSError:
+        return False
+
+
+@contextmanager
+def _recorded(path: Path, settings: Sequence[object]) -> Iterator[None]:
+    """Record the settings of a product that is written meanwhile. A run that is killed leaves no product under a wrong key."""
+    _key_file(path).unlink(missing_ok=True)
+    yield
+    with atomic_writer(_key_file(path)) as stream:
+        stream.write(_hash(settings) + b"\n" + file_digest(path).encode() + b"\n")
+
+
+def _key_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.key")
+
+
+def _hash(settings: Sequence[object]) -> bytes:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest().encode()
+
+
+def build_network(settings: NetworkSettings, data: EventData, members: int) -> BuiltIn:
+    """The architecture that the settings name, for these inputs."""
+    times = {name: getattr(settings, name) for name in ("membrane_time", "synapse_time", "refractory_time", "threshold")}
+    given: dict[str, Any] = {name: value for name, value in times.items() if value is not None}
+    if settings.surrogate is not None:
+        given["surrogate"] = Surrogate(settings.surrogate)
+    shape, classes, real = data.inputs.shape[2:], len(data.classes), data.inputs.dtype != np.bool_
+    if settings.architecture == "fully-connected":
+        neuron = replace(Neuron(), **given, learned=settings.learned)
+        return FullyConnected(shape, classes, members, settings.hidden, neuron, real)
+    neuron = replace(QUICK, **given, learned=settings.learned)
+    if settings.architecture == "convolutional":
+        return Convolutional(shape, classes, members, settings.channels, settings.hidden, neuron, real)
+    return ResNet18(shape, classes, members, settings.width, neuron, real)
+
+
+def new_ensemble(settings: EnsembleSettings, network: BuiltIn) -> Ensemble:
+    """The ensemble that the settings name, before training."""
+    made_from = network, settings.members, settings.seed, settings.device
+    if settings.kind == "deep":
+        return DeepEnsemble(*made_from)
+    deviation = settings.initial_deviation
+    return VariationalEnsemble(*made_from, prior_variance=settings.prior_variance, initial_deviation=deviation, fresh=settings.fresh)
+
+
+def training_key(config: RunConfig, ensemble: EnsembleSettings) -> list[object]:
+    """The settings that the members depend on."""
+    return [data_key(config.data), asdict(config.network), asdict(ensemble)]
+
+
+def train_ensemble(
+    config: RunConfig, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, progress: ProgressCallback
+) -> Ensemble:
+    """Train the ensemble, or load what the same settings made before; a killed training continues from its last whole epoch."""
+    settings, training = training_key(config, ensemble), data.training
+    if is_current(files.members, settings):
+        return load_ensemble(ensemble, files)
+    make_folder(files.folder)
+    progress("training", 0.0)
+
+    def report(what: str, share: float) -> None:
+        if share:  # the sentence that `fit` begins with is among `notes_before_training`
+            progress(what, share)
+
+    def fit() -> Ensemble:
+        made = new_ensemble(ensemble, build_network(config.network, training, ensemble.members))
+        names = ("epochs", "batch_size", "learning_rate", "readouts", "kl_weight", "warm_up", "bf16")
+        options = {name: getattr(ensemble, name) for name in names}
+        return made.fit(training.inputs, training.labels, steps=training.held, checkpoint=files.checkpoint, progress=report, **options)
+
+    try:
+        made = fit()
+    except UnusableFile:  # it is damaged, or of a training with other settings
+        files.checkpoint.unlink()
+        made = fit()
+    with _recorded(files.members, settings):
+        made.save(files.members)
+    return made
+
+
+def load_ensemble(settings: EnsembleSettings, files: EnsembleFiles) -> Ensemble:
+    """The trained ensemble. Version 0.1 kept the posterior of fresh members in a file of its own."""
+    return load(files.posterior if settings.fresh and files.posterior.is_file() else files.members, device=settings.device)
+
+
+def _score_key(config: RunConfig, ensemble: EnsembleSettings) -> list[object]:
+    return ["scores", *training_key(config, ensemble), config.decide.engine]
+
+
+def scores_are_current(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> bool:
+    """Whether the same settings scored this ensemble before."""
+    return all(is_current(path, _score_key(config, ensemble)) for path in (files.tuning, files.pool, files.energy))
+
+
+def score_ensemble(
+    config: RunConfig, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, progress: ProgressCallback
+) -> None:
+    """Score the trained members on the tuning split and the pool, unless the same settings did so before.
+
+    The pool is also written as two parts: its first `decide.n_calibration` rows for calibration, the others for the test.
+    """
+    if not scores_are_current(config, ensemble, files):
+        members, settings = load_ensemble(ensemble, files), _score_key(config, ensemble)
+        progress(f"scoring {data.tuning.name}", 0.0)
+        chosen = _scoring_engine(members, config.decide.engine, 0, data.tuning)
+        with _recorded(files.tuning, settings):
+            _save_scores(files.tuning, members, chosen, data.tuning, run_to_end(chosen, data.tuning.inputs, steps=data.tuning.held))
+        progress(f"scoring {data.pool.name}", 0.5)
+        chosen = _scoring_engine(members, config.decide.engine, 1, data.pool)
+        counted = run_counted(chosen, data.pool.inputs, steps=data.pool.held)
+        with _recorded(files.pool, settings):
+            _save_scores(files.pool, members, chosen, data.pool, counted.spikes)
+        with _recorded(files.energy, settings), atomic_writer(files.energy) as stream:
+            np.savez_compressed(stream, **asdict(counted.operations))
+    pool = load_spikes(files.pool)  # it is in random order already
+    for path, rows in ((files.calibration, slice(0, config.decide.n_calibration)), (files.test, slice(config.decide.n_calibration, None))):
+        save_spikes(path, pool.rows(rows))
+
+
+def engine_for(network: Runnable, name: str, part: EventData) -> Engine:
+    """The engine of that name, or for "auto" the one that suits these inputs."""
+    return choose_engine(network, name, part.density)
+
+
+def _scoring_engine(members: Ensemble, name: str, split: int, part: EventData) -> Engine:
+    network = members.network
+    if isinstance(network, Posterior):  # every split has draws of its own
+        return FreshMembers(network, (members.seed, split), members.device)
+    return engine_for(network, name, part)
+
+
+def _save_scores(path: Path, members: Ensemble, engine: Engine, part: EventData, spikes: Any) -> None:
+    save_spikes(path, spikes, part.labels, part.classes, engine.name, members.digest, input_ids(part.inputs))
+
+
+def load_operations(files: EnsembleFiles) -> Operations:
+    """The operations on the pool."""
+    names = ("emitted", "accumulates", "multiplies")
+    content = read_npz(files.energy, "file of operations", "remove it, and run again", needed=names)
+    return Operations(*(content[name] for name in names))
