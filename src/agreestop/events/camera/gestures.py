@@ -14,9 +14,11 @@ falls from 1 to 0 across the edge of a capsule (a line with round ends), so edge
 Right and left are the person's, so the right arm is on the left of the image; clockwise is as the camera sees it.
 """
 
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,12 +28,15 @@ from agreestop.common import Floats
 RIGHT, LEFT = 0, 1
 SIDE = np.array([-1.0, 1.0])  # horizontal direction of the right and the left arm in the image
 ARM_REST = np.array([0.15, 0.4, 0.25, 0.9, 0.0])
+STILL = (0.0, 0.0, 0.0, 0.0, 0.0)
 WANDERINGS = 20  # numbers that choose the motion of "other gestures"
 
 CAMERA = 2.5  # metres from the person
 SHADING = 0.4  # how much darker a limb's edge is than its middle
 SHADOW_BLUR = 0.06  # metres over which a shadow's edge fades
 SWAY = (0.008, 0.4)  # metres and cycles per second
+
+_TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,8 @@ class Performance:
     wander: tuple[float, ...]
 
 
-Motion: TypeAlias = Callable[[Floats, Performance], tuple[Floats, Floats]]
+Arms: TypeAlias = tuple[Floats, ...]  # of the right and the left arm
+Motion: TypeAlias = Callable[[Floats, Performance], Arms]
 """Joint values (moments, 5) of the right and the left arm, from the phase at each moment."""
 
 
@@ -246,136 +252,51 @@ def _direction(lift: Floats, swing: Floats) -> Floats:
     return np.stack([SIDE * np.sin(lift) * np.cos(swing), -np.cos(lift), np.sin(lift) * np.sin(swing)], axis=2)
 
 
-def _arm(phase: Floats, upper: tuple[ArrayLike, ArrayLike], forearm: tuple[ArrayLike, ArrayLike], raised: ArrayLike = 0.0) -> Floats:
-    """Joint values (moments, 5) from (lift, swing) of both limbs, each one number or one for every moment."""
-    return np.stack(np.broadcast_arrays(*upper, *forearm, raised, phase)[:5], axis=1).astype(np.float64)
+def _arm(
+    phase: Floats, reach: float, middle: Sequence[float], sine: Sequence[float] = STILL, cosine: Sequence[float] = STILL, pace: float = 1.0
+) -> Floats:
+    """Joint values (moments, 5) of a swinging arm; gestures.toml has the formula."""
+    swing = np.outer(np.sin(pace * phase), sine) + np.outer(np.cos(pace * phase), cosine)
+    return np.asarray(np.array(middle) + reach * swing)
 
 
-def _hanging(phase: Floats) -> Floats:
-    return np.broadcast_to(ARM_REST, (len(phase), 5))
+def _from_table(name: str) -> Motion:
+    """The motion of that name in gestures.toml."""
+    arms = [_TABLE["motions"][name].get(side, {"middle": ARM_REST}) for side in ("right", "left")]
+    return lambda phase, performance: tuple(_arm(phase, performance.reach, **arm) for arm in arms)
 
 
-def _clap(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+def _clap(phase: Floats, performance: Performance) -> Arms:
     """The forearms swing in until the hands meet before the chest, and out again."""
     person, posture = performance.person, performance.person.posture
-    upper_lift, upper_swing, lift = 0.55, 0.9, 1.75
+    upper_lift, upper_swing, lift, width = 0.55, 0.9, 1.75, 0.55
     elbow = person.shoulders + person.upper_arm * np.sin(upper_lift + posture[0]) * np.cos(upper_swing + posture[1])
     across = elbow / ((person.forearm + person.hand) * np.sin(lift + posture[2]))
     meet = np.arccos(-min(across, 1.0)) - posture[3]
-    arm = _arm(phase, (upper_lift, upper_swing), (lift, meet - 0.55 * performance.reach * (1 - np.cos(phase))))
+    middle = (upper_lift, upper_swing, lift, meet - width * performance.reach, 0.0)
+    arm = _arm(phase, performance.reach, middle, cosine=(0.0, 0.0, 0.0, width, 0.0))
     return arm, arm
 
 
-def _wave(phase: Floats, performance: Performance) -> Floats:
-    """The forearm, raised, swings from side to side around the elbow."""
-    return _arm(phase, (0.9, 0.35), (np.pi - 0.1 + 0.5 * performance.reach * np.sin(phase), 0.25))
+def _point(phase: Floats, performance: Performance) -> Arms:
+    """One arm, right or left, points aside and is drawn back."""
+    return _from_table("point right" if performance.wander[4] < 0.5 else "point left")(phase, performance)
 
 
-def _circle(phase: Floats, performance: Performance) -> Floats:
-    """The whole arm, stretched out aside and forwards, draws a circle: inwards, up, outwards, down."""
-    lift, swing = 1.6 + 0.65 * performance.reach * np.sin(phase), 0.75 + 0.6 * performance.reach * np.cos(phase)
-    return _arm(phase, (lift, swing), (lift + 0.1, swing + 0.15))
+def _wander(phase: Floats, performance: Performance) -> Arms:
+    """Every joint swings around its middle with its own pace and phase."""
+    pace, start = np.array(performance.wander[4:]).reshape(2, 2, 4)
+    swings = np.sin((0.4 + 0.8 * pace) * phase[:, None, None] + 2 * np.pi * start)
+    values = np.array([1.0, 0.7, 1.7, 1.2]) + performance.reach * np.array([0.5, 0.5, 0.8, 0.8]) * swings
+    right, left = np.moveaxis(np.pad(values, ((0, 0), (0, 0), (0, 1))), 1, 0)
+    return right, left
 
 
-def _one_arm(side: int, motion: Callable[[Floats, Performance], Floats], direction: float = 1.0) -> Motion:
-    """The motion of one arm, forwards or backwards in time, while the other hangs."""
-
-    def both(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-        arm, hanging = motion(direction * phase, performance), _hanging(phase)
-        return (arm, hanging) if side == RIGHT else (hanging, arm)
-
-    return both
-
-
-def _roll(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    """The forearms, level across the chest, turn around each other."""
-
-    def arm(phase: Floats) -> Floats:
-        high, near = performance.reach * np.sin(phase), performance.reach * np.cos(phase)
-        return _arm(phase, (0.75 + 0.12 * high, 0.75 + 0.15 * near), (1.6 + 0.4 * high, 2.65 - 0.3 * near))
-
-    return arm(phase), arm(phase + np.pi)
-
-
-def _drums(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    """The forearms, held forwards, beat up and down in turn."""
-
-    def arm(phase: Floats) -> Floats:
-        beat = performance.reach * np.sin(phase)
-        return _arm(phase, (0.5 + 0.1 * beat, 0.8), (1.6 + 0.55 * beat, 1.45))
-
-    return arm(phase), arm(phase + np.pi)
-
-
-def _guitar(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    """The right hand strums before the belly while the left holds the neck and slides along it."""
-    strum = performance.reach * np.sin(phase)
-    slide = performance.reach * np.sin(phase / 5)
-    right = _arm(phase, (0.6 + 0.08 * strum, 0.3), (1.05 + 0.4 * strum, 2.5))
-    return right, _arm(phase, (0.8 + 0.08 * slide, 0.3), (2.1 + 0.15 * slide, 0.8))
-
-
-def _other(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
+def _other(phase: Floats, performance: Performance) -> Arms:
     """One of six further motions."""
     return OTHERS[int(performance.wander[3] * len(OTHERS))](phase, performance)
 
 
-def _up_and_down(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    lift = 1.5 - 0.9 * performance.reach * np.cos(phase)
-    arm = _arm(phase, (lift, 0.15), (lift + 0.15, 0.2))
-    return arm, arm
-
-
-def _point(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    """One arm, right or left, points aside and is drawn back."""
-    out = 0.5 - 0.5 * performance.reach * np.cos(phase)
-    arm = _arm(phase, (0.5 + 1.0 * out, 0.5), (2.6 - 1.0 * out, 1.2 - 0.8 * out))
-    return (arm, _hanging(phase)) if performance.wander[4] < 0.5 else (_hanging(phase), arm)
-
-
-def _cross(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    """The forearms cross before the chest and open."""
-    swing = 2.0 - 1.0 * performance.reach * np.cos(phase)
-    return _arm(phase, (0.5, 1.1), (1.9, swing)), _arm(phase, (0.5, 1.1), (2.1, swing))
-
-
-def _shrug(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    """The shoulders rise and the forearms open outwards."""
-    up = 0.5 - 0.5 * performance.reach * np.cos(phase)
-    arm = _arm(phase, (0.2 + 0.15 * up, 0.2), (0.6 + 0.9 * up, 0.9 - 0.6 * up), 0.08 * up)
-    return arm, arm
-
-
-def _push(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    """Both hands are pushed to the camera from the chest and drawn back."""
-    out = 0.5 - 0.5 * performance.reach * np.cos(phase)
-    arm = _arm(phase, (0.3 + 1.1 * out, 1.2), (2.5 - 0.8 * out, 1.7 - 0.1 * out))
-    return arm, arm
-
-
-def _wander(phase: Floats, performance: Performance) -> tuple[Floats, Floats]:
-    """Every joint swings around its middle with its own pace and phase."""
-    pace, start = np.array(performance.wander[4:]).reshape(2, 8, 1)
-    swings = np.sin((0.4 + 0.8 * pace) * phase + 2 * np.pi * start)
-    middle, width = np.tile([1.0, 0.7, 1.7, 1.2], 2)[:, None], np.tile([0.5, 0.5, 0.8, 0.8], 2)[:, None]
-    values = middle + performance.reach * width * swings
-    return _arm(phase, (values[0], values[1]), (values[2], values[3])), _arm(phase, (values[4], values[5]), (values[6], values[7]))
-
-
-OTHERS: tuple[Motion, ...] = (_up_and_down, _point, _cross, _shrug, _push, _wander)
-_TABLE: tuple[tuple[str, float, Motion], ...] = (  # name, cycles per second before anybody's tempo, motion
-    ("hand clapping", 2.2, _clap),
-    ("right hand wave", 1.8, _one_arm(RIGHT, _wave)),
-    ("left hand wave", 1.8, _one_arm(LEFT, _wave)),
-    ("right arm clockwise", 1.1, _one_arm(RIGHT, _circle, -1.0)),
-    ("right arm counter-clockwise", 1.1, _one_arm(RIGHT, _circle)),
-    ("left arm clockwise", 1.1, _one_arm(LEFT, _circle)),
-    ("left arm counter-clockwise", 1.1, _one_arm(LEFT, _circle, -1.0)),
-    ("arm roll", 1.6, _roll),
-    ("air drums", 2.3, _drums),
-    ("air guitar", 2.4, _guitar),
-    ("other gestures", 1.0, _other),
-)
-GESTURES = tuple(name for name, _, _ in _TABLE)
-CADENCE = tuple(cadence for _, cadence, _ in _TABLE)
-MOTIONS = tuple(motion for _, _, motion in _TABLE)
+OTHERS: tuple[Motion, ...] = (_from_table("up and down"), _point, _from_table("cross"), _from_table("shrug"), _from_table("push"), _wander)
+GESTURES, CADENCE = tuple(_TABLE["cadence"]), tuple(_TABLE["cadence"].values())
+MOTIONS: tuple[Motion, ...] = (_clap, *map(_from_table, GESTURES[1:-1]), _other)
