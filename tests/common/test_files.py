@@ -103,8 +103,8 @@ def test_a_held_lock_is_refused_or_waited_for(tmp_path: Path) -> None:
     killer = threading.Timer(0.3, end, (holder,))
     killer.start()
     with folder_lock(tmp_path, said.append):
-        assert holder.poll() is not None, "the lock of a killed process is free"
-    killer.join()
+        killer.join()
+        assert holder.returncode == -signal.SIGKILL, "the lock of a killed process is free"
     assert said == [f"{tmp_path} is in use by process {holder.pid}: waiting until it is done."]
     assert names(tmp_path) == []
 

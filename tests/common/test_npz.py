@@ -21,7 +21,7 @@ def test_all_arrays_are_read(tmp_path: Path) -> None:
     arrays = read(tmp_path / "a.npz", ("x",))
     assert sorted(arrays) == ["name", "x"]
     assert read_list("a.npz", arrays, "x") == [0, 1, 2]
-    assert (read_text(arrays, "name"), read_text(arrays, "other")) == ("tea", "")
+    assert (read_text("a.npz", arrays, "name"), read_text("a.npz", arrays, "other")) == ("tea", "")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"hello", bytes(100)])

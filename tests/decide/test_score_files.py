@@ -198,7 +198,7 @@ def test_a_foreign_file_is_refused_in_one_sentence(path: Path) -> None:
 def test_a_zip_of_other_things_is_refused(path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "hello")
-    assert "no 'log_confidence'" in refusal(path)
+    assert "is not a whole score file" in refusal(path)
 
 
 def test_a_single_array_is_refused(path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_single_array_is_refused(path: Path) -> None:
 
 def test_a_missing_file_is_said(path: Path, tmp_path: Path) -> None:
     assert "there is no file" in refusal(tmp_path / "none.npz")
-    assert "is not a whole score file" in refusal(tmp_path)
+    assert "is a folder, a pipe or a device: give a file" in refusal(tmp_path)
 
 
 def test_a_truncated_file_is_refused(path: Path) -> None:

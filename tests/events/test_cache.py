@@ -68,7 +68,7 @@ def test_a_damaged_file_causes_one_warning_and_is_made_again(how: str, tmp_path:
     made = cached(tmp_path, KEY, make)
     path = tmp_path / f"{KEY}.npz"
     path.write_bytes(spoil(path.read_bytes(), how))
-    with pytest.warns(CacheWarning, match="is damaged or is not of this cache: its frames are made again") as caught:
+    with pytest.warns(CacheWarning, match="frames are made again, because .*(is not a whole file of|digest does not match)") as caught:
         assert_same(cached(tmp_path, KEY, make), made)
     assert len(caught) == 1
     assert_same(cached(tmp_path, KEY, fail), made)
@@ -77,7 +77,7 @@ def test_a_damaged_file_causes_one_warning_and_is_made_again(how: str, tmp_path:
 def test_the_file_of_another_key_is_not_taken(tmp_path: Path) -> None:
     cached(tmp_path, "other", lambda: make(seed=1))
     (tmp_path / "other.npz").rename(tmp_path / f"{KEY}.npz")
-    with pytest.warns(CacheWarning, match="is not of this cache"):
+    with pytest.warns(CacheWarning, match="was made from other files or with other settings"):
         assert_same(cached(tmp_path, KEY, make), make())
 
 
@@ -89,7 +89,7 @@ def test_a_cache_that_cannot_be_used_costs_only_time(tmp_path: Path) -> None:
     (tmp_path / f"{KEY}.npz").mkdir()
     with pytest.warns(CacheWarning) as caught:
         assert_same(cached(tmp_path, KEY, make), make())
-    assert "cannot be read (Is a directory)" in str(caught[0].message) and "not kept" in str(caught[1].message)
+    assert "is a folder, a pipe or a device" in str(caught[0].message) and "not kept" in str(caught[1].message)
 
 
 def test_a_run_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,9 +143,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "pointers fall": (sparse(pointers=np.flip(Events.from_dense(X).pointers)), "pointers must rise"),
     "index beyond": (sparse(shape=np.array([6, 5, 2, 4, 2])), "indices holds 2[0-3], but a step"),
     "other shape": (sparse(shape=np.array([6, 4, 2, 4, 3])), r"pointers has 31 entries for 6 inputs of 4 steps"),
-    "shape of words": (sparse(shape=np.array(["a", "b"])), "not a whole file of events"),
+    "shape of words": (sparse(shape=np.array(["a", "b"])), r"inputs has shape \('a', 'b'\)"),
     "held words": ({"inputs": X, "held": np.array("long")}, "not a whole file of events"),
-    "bits": ({"inputs": np.zeros(2, np.uint8), "inputs_shape": np.array([6, 5, 7])}, "not a whole file of events"),
+    "bits": ({"inputs": np.zeros(2, np.uint8), "inputs_shape": np.array([6, 5, 7])}, r"16 bits for inputs of shape \(6, 5, 7\)"),
 }
 
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from agreestop.common import InputError
 from agreestop.events.container import Events, input_ids
 from agreestop.events.data import EventData, EventSplits
-from agreestop.events.datasets.own_files import load_files
-from agreestop.events.files import save_events
+from agreestop.events.files import load_files, save_events
 from tests.decide.strategies import assert_one_sentence
 
 

@@ -15,11 +15,12 @@ from .arrays import (
     with_axis,
 )
 from .errors import InputError
-from .files import atomic_writer, folder_lock, make_folder, open_file
+from .files import atomic_writer, folder_lock, make_folder, open_file, read_file
 from .npz import Arrays, digest_of, read_list, read_npz, read_text, write_npz
 from .progress import ProgressCallback, Stages, cores, no_progress
 from .splitmix import GAMMA, Words, mix
 
-__all__ = ["GAMMA", "Arrays", "Booleans", "Floats", "InputError", "Integers", "ProgressCallback", "Stages", "Words", "write_npz"]
+__all__ = ["GAMMA", "Arrays", "Booleans", "Floats", "InputError", "Integers", "ProgressCallback", "Stages", "Words"]
 __all__ += ["as_array", "as_count", "as_floats", "as_seed", "as_size", "atomic_writer", "check_finite", "cores", "digest_of", "folder_lock"]
-__all__ += ["is_integer", "is_number", "make_folder", "mix", "no_progress", "open_file", "read_list", "read_npz", "read_text", "with_axis"]
+__all__ += ["is_integer", "is_number", "make_folder", "mix", "no_progress", "open_file", "read_file", "read_list", "read_npz", "read_text"]
+__all__ += ["with_axis", "write_npz"]

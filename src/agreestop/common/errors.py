@@ -1,11 +1,19 @@
 """The error for bad input: its message says what was given, what is needed and what to do."""
 
+LONGEST = 299  # characters of a message
 _EXTRAS = {"networks": ("torch", "safetensors"), "engines": ("numba",), "figures": ("matplotlib", "jinja2"), "learn": ("sklearn",)}
 """The extras of agreestop, and the packages that each installs."""
 
 
 class InputError(ValueError):
-    """Something handed to agreestop cannot be used; the message says what to do about it."""
+    """Something handed to agreestop cannot be used; the message says what to do about it.
+
+    Messages quote files, so control characters are written out, and the middle of a message that is too long is left out.
+    """
+
+    def __init__(self, message: str) -> None:
+        text, half = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in message), LONGEST // 2
+        super().__init__(text if len(text) <= LONGEST else f"{text[: half - 1]} … {text[1 - half :]}")
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:

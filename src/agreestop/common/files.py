@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from .errors import InputError
 
+MOST_BYTES = 2**30  # of a file that is read as a whole
 LOCK_NAME = ".agreestop-lock"
 _TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.part")
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of file systems that have no locks
@@ -64,6 +65,20 @@ def open_file(path: str | PathLike[str]) -> BinaryIO:
         os.close(handle)
         raise InputError(f"{path} is a folder, a pipe or a device: give a file.")
     return os.fdopen(handle, "rb")
+
+
+def read_file(path: str | PathLike[str], missing: str = "check the path", most: int = MOST_BYTES) -> bytes:
+    """The content of a file of at most `most` bytes, or a sentence; `missing` says what to do if there is no such file."""
+    try:
+        with open_file(path) as stream:
+            content = stream.read(most + 1)
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}: {missing}.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}): check the file and its permissions.") from None
+    if len(content) > most:
+        raise InputError(f"{path} has more than {most:,} bytes: check that it is the right file.")
+    return content
 
 
 @contextmanager

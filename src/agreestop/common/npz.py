@@ -6,10 +6,12 @@ r"""`.npz` files: plain arrays by name, nothing is unpickled or executed, and on
     digest   an array of that name: SHA-256, in hexadecimal, over all other arrays in the order of their names: for each array the line
              "<name> <dtype> <shape>\n" (dtype as numpy.dtype.str, shape as a Python tuple), then its bytes in C order
 
-`read_npz` reads any `.npz`. It checks the digest, or the checksums of the archive where there is no digest.
+`read_npz` reads any `.npz` of plain arrays. It checks the digest, or the checksums of the archive where there is no digest; that the
+members fill the archive without gap or overlap, so that damage to its directory cannot hide one; and every size before memory is taken.
 """
 
 import hashlib
+import math
 import struct
 import zipfile
 from collections.abc import Iterable
@@ -20,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .files import atomic_writer
+from .files import atomic_writer, open_file
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -29,6 +31,9 @@ CHUNK = 2**22
 PADDING = 0xD935  # the type of extra field that zip tools use for alignment
 LOCAL_HEADER = 30  # bytes, before the name and the extra fields
 ZIP64_FIELD = 20  # bytes
+DESCRIPTOR = 24  # bytes that may follow a member whose sizes were not known when it was begun
+UNPACKED = 2**27  # bytes that a compressed file may always take in memory; beyond, MOST_RATIO times its size
+MOST_RATIO = 200
 
 
 def write_npz(path: str | PathLike[str], arrays: Arrays) -> None:
@@ -69,13 +74,23 @@ def read_npz(
     mmap     whether arrays that are not compressed are memory-mapped, read-only, instead of read
     """
     try:
-        with open(path, "rb") as stream, zipfile.ZipFile(stream) as archive:  # noqa: PTH123
-            if mmap and "digest.npy" not in archive.namelist() and archive.testzip() is not None:
+        with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
+            members = _members(archive, stream)
+            size, unpacked = stream.seek(0, 2), sum(info.file_size for info, _ in members.values() if info.compress_type)
+            if unpacked > max(UNPACKED, MOST_RATIO * size):
+                times = f"{unpacked:,} bytes, more than {MOST_RATIO} times its size"
+                raise InputError(f"{path} would take {times}: write it again without compression, as numpy.savez does.")
+            if mmap and "digest" not in members and archive.testzip() is not None:
                 raise ValueError("wrong checksum")
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")}
-            arrays = {name: _read_member(path, stream, archive, info, mmap) for name, info in members.items()}
+            arrays = {name: _read_member(stream, archive, info, begin, mmap) for name, (info, begin) in members.items()}
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: {missing}.") from None
+    except InputError:
+        raise
+    except MemoryError:
+        raise InputError(f"{path} does not fit into memory: close other programs, or use a larger machine.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}): check the file and its permissions.") from None
     except Exception:  # zip, zlib and numpy raise errors of many types for foreign or damaged bytes
         raise InputError(f"{path} is not a whole {what}: {how}.") from None
     if "digest" in arrays and str(arrays.pop("digest")) != digest_of(arrays):
@@ -86,30 +101,57 @@ def read_npz(
     return arrays
 
 
-def _read_member(path: str | PathLike[str], stream: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo, mmap: bool) -> NDArray[Any]:
-    if mmap and info.compress_type == zipfile.ZIP_STORED:
+def _members(archive: zipfile.ZipFile, stream: BinaryIO) -> dict[str, tuple[zipfile.ZipInfo, int]]:
+    """Each member and where its content begins, by the name of its array; refused unless they fill the archive one after the other."""
+    members: dict[str, tuple[zipfile.ZipInfo, int]] = {}
+    end = slack = 0
+    for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
+        name = info.filename.removesuffix(".npy")
+        if not end <= info.header_offset <= end + slack or name == info.filename or name in members:
+            raise ValueError("a gap, an overlap, no array, or a name that comes twice")
         stream.seek(info.header_offset)
-        header = stream.read(LOCAL_HEADER)
-        stream.seek(sum(struct.unpack("<HH", header[26:30])), 1)
-        version = np.lib.format.read_magic(stream)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read_header(stream)
-        if not dtype.hasobject and 0 not in shape and shape:
-            return np.memmap(path, dtype, "r", stream.tell(), shape, "F" if fortran else "C")
+        begin = info.header_offset + LOCAL_HEADER + sum(struct.unpack("<HH", stream.read(LOCAL_HEADER)[26:]))
+        members[name] = info, begin
+        end, slack = begin + info.compress_size, DESCRIPTOR if info.flag_bits & 8 else 0
+    if not end <= archive.start_dir <= end + slack:
+        raise ValueError("a gap before the directory")
+    return members
+
+
+def _read_member(stream: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo, begin: int, mmap: bool) -> NDArray[Any]:
     with archive.open(info) as member:
-        array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
-        if member.read(1):  # reaching the end of the member checks its checksum
-            raise ValueError("more than one array")
+        version = np.lib.format.read_magic(member)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read_header(member)
+        size = math.prod(shape) * dtype.itemsize
+        if dtype.hasobject or not dtype.itemsize or size != info.file_size - member.tell():
+            raise ValueError("no plain array of this size")
+        order: Any = "F" if fortran else "C"
+        if mmap and size and shape and info.compress_type == zipfile.ZIP_STORED:
+            return np.memmap(stream, dtype, "r", begin + member.tell(), shape, order)
+        array: NDArray[Any] = np.empty(shape, dtype, order)
+        flat = array.reshape(-1, order="A").view(np.uint8)  # a view, whatever the order
+        for start in range(0, size, CHUNK):  # the end of the member checks its checksum
+            flat[start : start + CHUNK] = np.frombuffer(member.read(CHUNK), np.uint8)
     return array
 
 
 def read_list(path: str | PathLike[str], arrays: Arrays, name: str) -> list[Any]:
     """The array of that name as a list of Python values; it must have one axis."""
-    if arrays[name].ndim != 1:
-        raise InputError(f"{path} holds {name} of shape {arrays[name].shape}: a list, one axis, is needed.")
-    return list(arrays[name].tolist())
+    array = arrays[name]
+    if array.ndim != 1:
+        raise InputError(f"{path} holds {name} of shape {array.shape}: a list, one axis, is needed.")
+    try:
+        values = (array.astype(np.str_) if array.dtype.kind == "S" else array).tolist()
+        "".join(value for value in values if isinstance(value, str)).encode()
+    except ValueError:
+        raise InputError(f"{path} holds {name} with codes that are no characters: write it again as text.") from None
+    return list(values)
 
 
-def read_text(arrays: Arrays, name: str) -> str:
+def read_text(path: str | PathLike[str], arrays: Arrays, name: str) -> str:
     """The array of that name as text; empty if the file has none."""
-    return str(arrays.get(name, ""))
+    array = arrays.get(name, np.array(""))
+    if array.ndim or array.dtype.kind not in "US":
+        raise InputError(f"{path} holds {name} as {array.dtype} of shape {array.shape}: one text is needed.")
+    return str(read_list(path, {name: array.reshape(1)}, name)[0])

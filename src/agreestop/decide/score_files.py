@@ -176,8 +176,8 @@ def _known(path: str | PathLike[str], content: Arrays) -> dict[str, Any]:
     return {
         "labels": content.get("labels"),
         "classes": tuple(read_list(path, content, "classes")) if "classes" in content else None,
-        "engine": read_text(content, "engine"),
-        "ensemble_digest": read_text(content, "ensemble_digest"),
+        "engine": read_text(path, content, "engine"),
+        "ensemble_digest": read_text(path, content, "ensemble_digest"),
         "ids": content.get("ids"),
     }
 

@@ -19,12 +19,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import GAMMA, InputError, Integers, check_finite, mix, write_npz
+from agreestop.common import GAMMA, InputError, Integers, Words, as_array, check_finite, is_integer, mix, write_npz
 from agreestop.decide.checks import as_labels
 
 RowIndex: TypeAlias = int | slice | Sequence[int] | Sequence[bool] | NDArray[Any]
 
 BLOCK = 2**22  # cells of the dense form, or events, that are handled at once
+MOST_CELLS = 2**62
 NO_NAMES = 2**31  # labels may be any class index below this where the classes have no names
 ONE = np.float64(1.0).view(np.uint64)
 
@@ -49,10 +50,12 @@ class Events:
     classes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        shape = _as_shape(self.shape)
+        shape = as_shape(self.shape)
         indices, pointers = np.asanyarray(self.indices), np.asanyarray(self.pointers)
-        _check_sparse(indices, pointers, self.values, shape)
+        values = None if self.values is None else np.asanyarray(self.values)
+        _check_sparse(indices, pointers, values, shape)
         object.__setattr__(self, "indices", indices)
+        object.__setattr__(self, "values", values)
         object.__setattr__(self, "pointers", pointers.astype(np.int64, copy=False))
         object.__setattr__(self, "shape", shape)
         labels, classes = as_labels_and_classes(self.labels, self.classes, shape[0])
@@ -77,12 +80,16 @@ class Events:
                 values.append(block[found])
             indices.append((found % cells).astype(index_type))
         kept = None if array.dtype == np.bool_ else np.concatenate(values)
-        names = None if classes is None else tuple(classes)
-        return cls(np.concatenate(indices), pointers, kept, array.shape, None if labels is None else np.asarray(labels), names)
+        given = None if labels is None else np.asarray(labels)
+        return cls(np.concatenate(indices), pointers, kept, array.shape, given, classes)  # type: ignore[arg-type]
 
     def to_dense(self) -> NDArray[Any]:
         """The array (n, T, ...), with the dtype that `from_dense` was given."""
-        dense = np.zeros(self.shape, self.dtype)
+        try:
+            dense = np.zeros(self.shape, self.dtype)
+        except MemoryError:
+            size = math.prod(self.shape) * self.dtype.itemsize
+            raise InputError(f"inputs of shape {self.shape} take {size:,} bytes as a dense array: take fewer rows.") from None
         cells, steps = _cells(self.shape), self.shape[1]
         flat = dense.reshape(-1)
         for rows in _row_blocks(self.shape):
@@ -148,11 +155,8 @@ def as_inputs(x: ArrayLike | Events) -> Inputs:
     """An `Events` as it is, or an array (n, T, ...) of booleans or real numbers in the byte order of this machine."""
     if isinstance(x, Events):
         return x
-    try:
-        array = np.asanyarray(x)
-    except ValueError:
-        raise InputError("inputs cannot be read as one array: give booleans or real numbers of one shape (n, T, ...).") from None
-    _as_shape(array.shape)
+    array = as_array(x, "inputs")
+    as_shape(array.shape)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise InputError(f"inputs has dtype {array.dtype}: booleans or real numbers of at most 64 bits are needed.")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -174,8 +178,9 @@ def dense_rows(x: ArrayLike | Events, index: RowIndex) -> NDArray[Any]:
 def input_ids(x: ArrayLike | Events) -> NDArray[np.uint64]:
     """A hash (n,) of each input, the same for an array and for the `Events` made from it, and independent of the other inputs.
 
-    The hash adds up one word for each event, which is mixed from its position and its value as float64 (see `common.splitmix`), and
-    mixes the sum with the shape (T, ...). Two different inputs get the same hash with a probability of about 2^-64.
+    The hash adds up one word for each event, which is mixed from its position and its value (see `common.splitmix`), and mixes the
+    sum with the shape (T, ...). Equal numbers of different dtypes have equal hashes. Two different inputs get the same hash with a
+    probability of about 2^-64.
     """
     inputs = as_inputs(x)
     shape = inputs.shape
@@ -187,10 +192,21 @@ def input_ids(x: ArrayLike | Events) -> NDArray[np.uint64]:
         part = inputs.rows(rows) if isinstance(inputs, Events) else Events.from_dense(inputs[rows])
         starts = np.tile(np.arange(shape[1], dtype=np.uint64) * np.uint64(_cells(shape)), len(part))
         words = mix(form + GAMMA * (np.repeat(starts, np.diff(part.pointers)) + part.indices.astype(np.uint64) + np.uint64(1)))
-        words = mix(words ^ (ONE if part.values is None else part.values.astype(np.float64).view(np.uint64)))
+        words = mix(words ^ (ONE if part.values is None else _as_words(part.values)))
         sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(words, dtype=np.uint64)))[part.pointers[:: shape[1]]]
         hashes[rows] = mix(form + np.diff(sums))
     return hashes
+
+
+def _as_words(values: NDArray[Any]) -> Words:
+    """One word for each value: its bits as float64, and what float64 loses of an integer beyond 2^53."""
+    numbers = values.astype(np.float64)
+    words: Words = numbers.view(np.uint64)
+    if values.dtype.kind == "f" or values.dtype.itemsize < 8:
+        return words
+    high = np.floor(numbers / 2**32)
+    kept = (high.astype(np.int64).view(np.uint64) << np.uint64(32)) + (numbers - high * 2**32).astype(np.uint64)
+    return words + GAMMA * (values.view(np.uint64) - kept)
 
 
 def _cells(shape: Sequence[int]) -> int:
@@ -205,11 +221,14 @@ def _row_blocks(shape: Sequence[int]) -> Iterator[slice]:
         yield slice(start, min(start + together, shape[0]))
 
 
-def _as_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    sizes = tuple(int(size) for size in shape)
-    if len(sizes) < 2 or sizes[0] < 0 or any(size < 1 for size in sizes[1:]):
-        raise InputError(f"inputs has shape {sizes}: (n, T, ...) is needed, with at least one step and no axis of length 0.")
-    return sizes
+def as_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape (n, T, ...) of inputs."""
+    sizes = tuple(shape) if isinstance(shape, Sequence) else ()
+    if len(sizes) < 2 or not all(is_integer(size) and size >= least for size, least in zip(sizes, (0, *[1] * len(sizes)), strict=False)):
+        raise InputError(f"inputs has shape {shape}: (n, T, ...) is needed, with at least one step and no axis of length 0.")
+    if math.prod(sizes[1:]) * max(1, sizes[0]) >= MOST_CELLS:
+        raise InputError(f"inputs has shape {shape}, more than 2^62 cells: give fewer or smaller inputs.")
+    return tuple(int(size) for size in sizes)
 
 
 def _as_rows(index: RowIndex, n: int) -> Integers:
@@ -232,6 +251,8 @@ def as_labels_and_classes(
     labels: ArrayLike | None, classes: Sequence[str] | None, n: int
 ) -> tuple[Integers | None, tuple[str, ...] | None]:
     """Labels (n,) and names of classes, checked, or None where they are not known."""
+    if isinstance(classes, str):
+        raise InputError(f"classes is {classes!r}: give a list of names, one for each class.")
     names = None if classes is None else tuple(str(name) for name in classes)
     return None if labels is None else as_labels(labels, n, NO_NAMES if names is None else len(names)), names
 

@@ -11,7 +11,7 @@ import numpy as np
 from agreestop.common import InputError, ProgressCallback
 from agreestop.events.data import EventSplits
 from agreestop.events.datasets.catalogue import load
-from agreestop.events.datasets.own_files import load_files
+from agreestop.events.files import load_files
 
 from .config import FILE_KEYS, OWN_FILES, WITH_VIEWS, DataSettings, RunConfig
 

@@ -36,13 +36,11 @@ def cached(folder: str | PathLike[str] | None, key: str, make: Callable[[], Even
     The cache only saves time: where it cannot be read or written, a warning says so and the frames are made.
     """
     path = (cache_folder() if folder is None else Path(folder)) / f"{key}.npz"
-    try:
-        if path.exists():
+    if path.exists():
+        try:
             return _read(path, key)
-    except OSError as error:
-        warnings.warn(f"{path} cannot be read ({error.strerror}): its frames are made again.", CacheWarning, stacklevel=2)
-    except Exception:  # json and numpy raise errors of many types for foreign bytes
-        warnings.warn(f"{path} is damaged or is not of this cache: its frames are made again.", CacheWarning, stacklevel=2)
+        except InputError as error:
+            warnings.warn(f"frames are made again, because {error}", CacheWarning, stacklevel=2)
     data = make()
     try:
         make_folder(path.parent)
@@ -82,14 +80,12 @@ def _write(path: Path, key: str, data: EventSplits) -> None:
 
 
 def _read(path: Path, key: str) -> EventSplits:
-    """The parts in a file; any exception means that the file is damaged, or was made for another key."""
-    with path.open("rb"):  # raises the system's own errors first, which have their own warning
-        arrays = read_npz(path, "file of frames", "make it again")
+    arrays = read_npz(path, "file of this cache", "it is of no use", needed=("key",))
     if arrays.pop("key") != key:
-        raise ValueError("another key")
+        raise InputError(f"{path} was made from other files or with other settings: it is of no use.")
 
     def read_part(part: str) -> EventData:
-        stored = as_stored(path, {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")})
-        return stored.data(path, stored.inputs, stored.name)
+        names = {name: name.removeprefix(f"{part}.") for name in arrays if name.startswith(f"{part}.")}
+        return as_stored(path, {short: arrays[name] for name, short in names.items()}).labelled(path)
 
     return EventSplits(*map(read_part, PARTS))
