@@ -80,8 +80,7 @@ class Events:
                 values.append(block[found])
             indices.append((found % cells).astype(index_type))
         kept = None if array.dtype == np.bool_ else np.concatenate(values)
-        given = None if labels is None else np.asarray(labels)
-        return cls(np.concatenate(indices), pointers, kept, array.shape, given, classes)  # type: ignore[arg-type]
+        return cls(np.concatenate(indices), pointers, kept, array.shape, labels, classes)  # type: ignore[arg-type]
 
     def to_dense(self) -> NDArray[Any]:
         """The array (n, T, ...), with the dtype that `from_dense` was given."""
