@@ -52,7 +52,7 @@ def page_of(report: Report, folder: Path) -> str:
     pytest.importorskip("jinja2", reason="the report needs jinja2")
     from agreestop.report.page import write_report
 
-    return write_report(report, folder).page.read_text(encoding="utf-8")
+    return write_report(report, folder)[-1].read_text(encoding="utf-8")
 
 
 def test_too_few_inputs_for_tuning_are_refused_before_training(tmp_path: Path) -> None:

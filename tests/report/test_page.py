@@ -24,7 +24,7 @@ from agreestop.common import no_progress
 from agreestop.decide.score_files import Scores
 from agreestop.pipeline.measure import measure_rules
 from agreestop.report.contents import Report, Section, describe_ensemble, in_words, versions
-from agreestop.report.page import PAPER, Written, give_or_take, percent, render_page, summary_in_words, write_report
+from agreestop.report.page import PAPER, give_or_take, percent, render_page, summary_in_words, write_report
 from agreestop.report.pictures import InputPictures
 from agreestop.report.records import MeasurementSettings, Record, interval, promise_of, summarise
 
@@ -66,13 +66,13 @@ def report() -> Iterator[Report]:
 
 
 @pytest.fixture(scope="module")
-def written(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Written:
+def written(report: Report, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return write_report(report, tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="module")
-def page(written: Written) -> str:
-    return written.page.read_text(encoding="utf-8")
+def page(written: list[Path]) -> str:
+    return written[-1].read_text(encoding="utf-8")
 
 
 class _Reader(HTMLParser):
@@ -137,7 +137,7 @@ def test_examples_end_with_their_answers(report: Report) -> None:
     section = report.sections[0]
     assert section.examples is not None
     assert [example.why for example in section.examples.shown] == ["early", "ordinary", "late", "missed"]
-    stops = [example.stop_time for example in section.examples.shown[:3]]
+    stops = [example.moments[-1].time for example in section.examples.shown[:3]]
     assert stops == sorted(stops)
     for example in section.examples.shown:
         times = [moment.time for moment in example.moments]
@@ -165,11 +165,11 @@ def test_it_loads_nothing(page: str) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_the_files_are_written(written: Written) -> None:
-    assert written.page.name == "report.html" and written.page.stat().st_size < 3_000_000
+def test_the_files_are_written(written: list[Path]) -> None:
+    assert written[-1].name == "report.html" and written[-1].stat().st_size < 3_000_000
     names = {f"coverage-{what}-deep.{kind}" for what in ("and-latency", "by-time-and-class") for kind in ("png", "svg")}
-    assert {path.name for path in written.page.parent.iterdir()} == names | {"report.html"}
-    assert {path.name for path in written.figures} == names
+    assert {path.name for path in written[-1].parent.iterdir()} == names | {"report.html"}
+    assert {path.name for path in written[:-1]} == names
 
 
 def test_the_terminal_gets_two_lines_and_a_third_where_answers_say_little(report: Report) -> None:
@@ -262,10 +262,10 @@ def asked_for(log: Path) -> list[str]:
 
 
 @needs_chromium
-def test_chromium_shows_it_and_fetches_nothing(report: Report, written: Written, tmp_path: Path) -> None:
+def test_chromium_shows_it_and_fetches_nothing(report: Report, written: list[Path], tmp_path: Path) -> None:
     from matplotlib.image import imread
 
-    dom = browse(written.page, tmp_path, "--dump-dom", f"--log-net-log={tmp_path / 'net.json'}")
+    dom = browse(written[-1], tmp_path, "--dump-dom", f"--log-net-log={tmp_path / 'net.json'}")
     assert asked_for(tmp_path / "net.json") == []
     headline = report.sections[0].summary.headline
     assert percent(headline.coverage) in unescape(dom) and dom.rstrip().endswith("</html>")
@@ -274,7 +274,7 @@ def test_chromium_shows_it_and_fetches_nothing(report: Report, written: Written,
     assert dom.count("<svg") == 5
     for width in (500, 1200):
         shot = tmp_path / f"{width}.png"
-        browse(written.page, tmp_path, f"--screenshot={shot}", f"--window-size={width},3000")
+        browse(written[-1], tmp_path, f"--screenshot={shot}", f"--window-size={width},3000")
         pixels = imread(shot)
         assert pixels.shape[:2] == (3000, width)
         grey = (255 * pixels[:, :, :3].mean(axis=2)).astype(np.uint8)

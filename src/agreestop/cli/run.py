@@ -60,7 +60,7 @@ def run(
         show(*(_table(section.records, ", ".join(part for part in (report.name, section.name) if part)) for section in report.sections))
         show(*(line for section in report.sections for line in summary_in_words(section)))
     products = sorted((*folder.rglob("members.safetensors"), *folder.rglob("*.npz")))
-    show_written(*written.figures, folder / "metrics.json", *products, written.page)
+    show_written(folder / "metrics.json", *products, *written)
 
 
 def train(config: Config = None, output: Output = None) -> None:

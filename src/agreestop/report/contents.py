@@ -21,7 +21,7 @@ from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.policies import RiskThreshold, StoppingThreshold
 from agreestop.decide.score_files import Scores
 from agreestop.decide.spikecp import SpikeCP
-from agreestop.decide.splits import divisions, realisations
+from agreestop.decide.splits import Realisation, divisions, realisations
 from agreestop.engines.early_stopping import TimeSaved
 
 from .pictures import InputPictures
@@ -90,10 +90,6 @@ class Example:
     moments: tuple[Moment, ...]
     whole: Floats
 
-    @property
-    def stop_time(self) -> float:
-        return self.moments[-1].time
-
 
 @dataclass(frozen=True, eq=False)
 class Examples:
@@ -157,10 +153,6 @@ class Report:
     settings: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
-    @property
-    def simulated(self) -> bool:
-        return self.kind.startswith("simulated")
-
 
 def versions(*packages: str) -> tuple[tuple[str, str], ...]:
     """The version of Python, and of those of the packages that are installed."""
@@ -203,63 +195,37 @@ def describe_ensemble(
     assert isinstance(rule, (SpikeCP, AgreeStop))  # a rule that promises nothing is never the headline
     progress("coverage by time and class", 0.0)
     classes = pool.classes or tuple(str(label) for label in range(pool.log_confidence.shape[3]))
-    breakdown = _break_down(_repeat(rule, pool, measured), rule.checkpoints, pool, classes)
+    breakdown = _break_down(rule, pool, measured, classes)
     progress("examples", 0.5)
     examples = None if pictures is None else _examples(rule, pool, pictures, measured)
     return Section(name, records, summary, breakdown, tuple(_accuracies(pool)), classes, examples, settings=settings)
 
 
-@dataclass(frozen=True, eq=False)
-class _Runs:
-    """The outcome of every input in every realisation, each (R, n): whether it was tested, whether its answer held, where it stopped.
-
-    first  the answers (n, C) of the first realisation
-    """
-
-    tested: Booleans
-    hits: Booleans
-    stops: Integers
-    first: Booleans
-
-
-def _repeat(rule: SpikeCP | AgreeStop, pool: Scores, measured: MeasurementSettings) -> _Runs:
+def _break_down(rule: SpikeCP | AgreeStop, pool: Scores, measured: MeasurementSettings, classes: Sequence[str]) -> Breakdown:
     assert pool.labels is not None
-    n, available, _, classes = pool.log_confidence.shape
-    evidence = gather_evidence(rule, pool.log_confidence, columns_of(rule.checkpoints, available, pool.times))
-    shape = (measured.realisations, n)
-    answers = np.zeros((n, classes), dtype=bool)
-    runs = _Runs(np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool), np.zeros(shape, dtype=np.int64), answers)
-    division = measured.n_calibration, measured.realisations, measured.seed
-    for repeat, one in enumerate(realisations(rule, evidence, pool.labels, classes, *division)):
-        runs.tested[repeat, one.test] = True
-        runs.hits[repeat, one.test] = one.sets[np.arange(len(one.test)), pool.labels[one.test]]
-        runs.stops[repeat, one.test] = one.stops
-        if repeat == 0:
-            answers[one.test] = one.sets
-    return runs
-
-
-def _break_down(runs: _Runs, checkpoints: Sequence[float], pool: Scores, classes: Sequence[str]) -> Breakdown:
-    assert pool.labels is not None
-    labels = pool.labels
-    coverages = np.array([hits[tested].mean() for hits, tested in zip(runs.hits, runs.tested, strict=True)])
+    labels, checkpoints = pool.labels, rule.checkpoints
+    columns = columns_of(checkpoints, len(pool.times), pool.times)
+    evidence = gather_evidence(rule, pool.log_confidence, columns)
+    division = len(classes), measured.n_calibration, measured.realisations, measured.seed
+    runs = list(realisations(rule, evidence, labels, *division))
+    shape = len(runs), len(pool)  # what became of every input in every realisation
+    tested, hits, stops = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool), np.zeros(shape, dtype=np.int64)
+    for repeat, one in enumerate(runs):
+        tested[repeat, one.test], stops[repeat, one.test] = True, one.stops
+        hits[repeat, one.test] = one.sets[np.arange(len(one.test)), labels[one.test]]
+    coverages = [float(hit[chosen].mean()) for hit, chosen in zip(hits, tested, strict=True)]
     by_time = []
-    for first, last in _spans(runs.stops[runs.tested], len(checkpoints), len(runs.tested)):
+    for first, last in _spans(stops[tested], len(checkpoints), len(runs)):
         name = f"{checkpoints[first]:g}" if first == last else f"{checkpoints[first]:g}–{checkpoints[last]:g}"
-        by_time.append((name, (runs.stops >= first) & (runs.stops <= last)))
+        by_time.append((name, (stops >= first) & (stops <= last)))
 
     def groups(named: Iterable[tuple[str, Booleans]]) -> tuple[GroupCoverage, ...]:
-        chosen = ((name, runs.tested & rows) for name, rows in named)
-        return tuple(GroupCoverage(name, float(rows.sum()) / len(rows), _coverage(runs.hits, rows)) for name, rows in chosen if rows.any())
+        chosen = ((name, tested & rows) for name, rows in named)
+        return tuple(GroupCoverage(name, float(rows.sum()) / len(rows), _coverage(hits, rows)) for name, rows in chosen if rows.any())
 
-    return Breakdown(
-        overall=_coverage(runs.hits, runs.tested),
-        lowest=float(coverages.min()),
-        highest=float(coverages.max()),
-        ties=_ties(runs, checkpoints, pool),
-        by_time=groups(by_time),
-        by_class=groups((name, labels == label) for label, name in enumerate(classes)),
-    )
+    by_class = groups((name, labels == label) for label, name in enumerate(classes))
+    ties = _ties(runs[0], np.array(columns), pool)
+    return Breakdown(_coverage(hits, tested), min(coverages), max(coverages), ties, groups(by_time), by_class)
 
 
 def _spans(stops: Integers, checkpoints: int, realisations: int) -> list[tuple[int, int]]:
@@ -277,14 +243,11 @@ def _spans(stops: Integers, checkpoints: int, realisations: int) -> list[tuple[i
     return spans
 
 
-def _ties(runs: _Runs, checkpoints: Sequence[float], pool: Scores) -> float:
-    """The share of answers of the first realisation that name a class and leave out another with the same averaged confidence."""
-    rows = np.flatnonzero(runs.tested[0])
-    columns = np.array(columns_of(checkpoints, len(pool.times), pool.times))
-    pooled = MODEL_AVERAGE.pool(np.asarray(pool.log_confidence[rows, columns[runs.stops[0, rows]]], dtype=np.float64))
-    named = runs.first[rows]
-    least = np.where(named, pooled, np.inf).min(axis=1)
-    most = np.where(named, -np.inf, pooled).max(axis=1)
+def _ties(run: Realisation, columns: Integers, pool: Scores) -> float:
+    """The share of answers of a realisation that name a class and leave out another with the same averaged confidence."""
+    pooled = MODEL_AVERAGE.pool(np.asarray(pool.log_confidence[run.test, columns[run.stops]], dtype=np.float64))
+    least = np.where(run.sets, pooled, np.inf).min(axis=1)
+    most = np.where(run.sets, -np.inf, pooled).max(axis=1)
     return float(np.isclose(least, most, rtol=0, atol=1e-9).mean())
 
 

@@ -93,49 +93,38 @@ def save_panels(panels: Sequence[Panel], folder: Path, title: str, name: str) ->
 def coverage_and_latency_panels(records: Sequence[Record]) -> list[Panel]:
     """Coverage against the target, and latency and set size against the number of members, with a line for each rule."""
     target, members = records[0].target, max(record.K for record in records)
-    main = [record for record in records if (record.target, record.K) == (target, members)]
-    coverage = "; ".join(f"{record.label} {record.coverage:.1%}" for record in main)
-    latency = "; ".join(f"{record.label} {record.latency:.1%}" for record in main)
-    size = "; ".join(f"{record.label} {record.set_size:.2f}" for record in main)
-    return [
-        Panel(
-            f"Is the promise kept? ({members} members)",
-            f"Coverage against the target. At target {target:.0%}: {coverage}",
-            *(PANEL, partial(_draw_coverage, records)),
-        ),
-        Panel(
-            f"How early does it stop? (target {target:.0%})",
-            f"Latency against the members. With {members} members: {latency}",
-            *(PANEL, partial(_draw_over_members, records, "latency", "latency_se", "latency / T", 1.03)),
-        ),
-        Panel(
-            "How large are the answers?",
-            f"Mean set size against the members. With {members} members: {size}",
-            *(PANEL, partial(_draw_over_members, records, "set_size", None, "mean set size", None)),
-        ),
-    ]
+    at_target = [record for record in records if record.target == target]
+    of_all = [record for record in records if members == record.K]
 
+    def words(value: str, form: str) -> str:
+        return "; ".join(f"{record.label} {getattr(record, value):{form}}" for record in of_all if record.target == target)
 
-def _draw_coverage(records: Sequence[Record], figure: Figure | SubFigure) -> None:
-    axes, members = figure.subplots(), max(record.K for record in records)
-    _lines(axes, [record for record in records if members == record.K], "target", "coverage", "coverage_se")
-    targets = sorted({record.target for record in records})
-    axes.plot(targets, targets, color="black", linewidth=1, zorder=0)
-    axes.annotate("promised", (targets[-1], targets[-1]), textcoords="offset points", xytext=(-26, -20), fontsize=9)
-    axes.set(xlabel="target", ylabel="coverage")
-    _in_percent(axes.xaxis)
-    _in_percent(axes.yaxis)
-
-
-def _draw_over_members(
-    records: Sequence[Record], value: str, se: str | None, ylabel: str, top: float | None, figure: Figure | SubFigure
-) -> None:
-    axes = figure.subplots()
-    _lines(axes, [record for record in records if record.target == records[0].target], "K", value, se)
-    axes.set_xticks(sorted({record.K for record in records}))
-    axes.set(xlabel="members K", ylabel=ylabel, ylim=(0, top))
-    if top is not None:
+    def draw_coverage(figure: Figure | SubFigure) -> None:
+        axes, targets = figure.subplots(), sorted({record.target for record in records})
+        _lines(axes, of_all, "target", "coverage", "coverage_se")
+        axes.plot(targets, targets, color="black", linewidth=1, zorder=0)
+        axes.annotate("promised", (targets[-1], targets[-1]), textcoords="offset points", xytext=(-26, -20), fontsize=9)
+        axes.set(xlabel="target", ylabel="coverage")
+        _in_percent(axes.xaxis)
         _in_percent(axes.yaxis)
+
+    def draw_latency(figure: Figure | SubFigure) -> None:
+        axes = figure.subplots()
+        _lines(axes, at_target, "K", "latency", "latency_se")
+        axes.set(xlabel="members K", ylabel="latency / T", ylim=(0, 1.03), xticks=sorted({record.K for record in records}))
+        _in_percent(axes.yaxis)
+
+    def draw_size(figure: Figure | SubFigure) -> None:
+        axes = figure.subplots()
+        _lines(axes, at_target, "K", "set_size", None)
+        axes.set(xlabel="members K", ylabel="mean set size", ylim=(0, None), xticks=sorted({record.K for record in records}))
+
+    coverage, latency, size = words("coverage", ".1%"), words("latency", ".1%"), words("set_size", ".2f")
+    return [
+        Panel(f"Is the promise kept? ({members} members)", f"Coverage at target {target:.0%}: {coverage}", PANEL, draw_coverage),
+        Panel(f"How early does it stop? (target {target:.0%})", f"Latency with {members} members: {latency}", PANEL, draw_latency),
+        Panel("How large are the answers?", f"Mean set size with {members} members: {size}", PANEL, draw_size),
+    ]
 
 
 def _lines(axes: Axes, records: Sequence[Record], x: str, y: str, se: str | None) -> None:

@@ -9,7 +9,6 @@ import io
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -39,27 +38,19 @@ PAGE_COLOURS = {
 FIRST, SECOND = (43, 143, 214), (224, 98, 38)  # ON and OFF events, or positive and negative values
 
 
-@dataclass(frozen=True)
-class Written:
-    """The page and the figures beside it."""
-
-    page: Path
-    figures: tuple[Path, ...]
-
-
-def write_report(report: Report, folder: Path) -> Written:
-    """Write `report.html` and its figures to an existing folder."""
-    figures: list[Path] = []
+def write_report(report: Report, folder: Path) -> list[Path]:
+    """Write the figures and `report.html` to an existing folder. Returns the paths written, the page last."""
+    written: list[Path] = []
     for section in report.sections:
         headline, ending = section.summary.headline, f"-{section.name}" if section.name else ""
         title = ", ".join(dict.fromkeys((report.name, *([f"{section.name} ensemble"] if section.name else []), report.kind)))
-        figures += save_panels(coverage_and_latency_panels(section.records), folder, title, f"coverage-and-latency{ending}")
+        written += save_panels(coverage_and_latency_panels(section.records), folder, title, f"coverage-and-latency{ending}")
         groups = breakdown_panels(section.breakdown, headline.target)
-        figures += save_panels(groups, folder, f"{title}: {headline.label}", f"coverage-by-time-and-class{ending}")
+        written += save_panels(groups, folder, f"{title}: {headline.label}", f"coverage-by-time-and-class{ending}")
     page = folder / "report.html"
     with atomic_writer(page) as stream:
         stream.write(render_page(report).encode())
-    return Written(page, tuple(figures))
+    return [*written, page]
 
 
 def render_page(report: Report) -> str:
@@ -73,7 +64,7 @@ def render_page(report: Report) -> str:
         lstrip_blocks=True,
     )
     filters = (percent, give_or_take, number, times, inline_svg, on_page, style_of)
-    functions = (promise_of, interval, says_little, coverage_and_latency_panels, breakdown_panels, frames_of, chips_of)
+    functions = (promise_of, interval, says_little, coverage_and_latency_panels, breakdown_panels, frames_of)
     environment.filters |= {helper.__name__: helper for helper in filters}
     environment.globals |= {helper.__name__: helper for helper in functions}
     return environment.get_template("page.html.j2").render(report=report, paper=PAPER)
@@ -128,13 +119,6 @@ def frames_of(example: Example) -> list[str]:
     most = float(example.moments[-1].picture.sum(axis=0).max())
     whole = input_picture(example.whole, float(example.whole.sum(axis=0).max()))
     return [*(input_picture(moment.picture, most) for moment in example.moments), whole]
-
-
-def chips_of(classes: Sequence[str]) -> list[str]:
-    """The text on the chip of each class: its name where all names are short, else its number."""
-    if max(len(name) for name in classes) <= 2:
-        return list(classes)
-    return [str(label + 1) for label in range(len(classes))]
 
 
 def inline_svg(panel: Panel, prefix: str) -> Markup:
