@@ -5,10 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench
 CLEAN := .venv-wheel
+PYTHONS := 3.11 3.12 3.13
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types fast slow wheel install-check figures bench shapes docs ci clean
+.PHONY: help run test lint types fast slow lowest pythons wheel install-check figures bench shapes docs ci clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | sort
@@ -39,8 +40,14 @@ types: $(VENV)/.test
 fast: $(VENV)/.test
 	$(BIN)/pytest -n 2
 
-slow: $(VENV)/.test  ## Monte-Carlo tests of every guarantee; takes minutes
+slow: $(VENV)/.test lowest pythons  ## Monte-Carlo tests of every guarantee, and the core in other environments; takes minutes
 	$(BIN)/pytest -n 2 -m slow tests/statistical
+
+lowest: $(BIN)/python  ## the core's tests with the lowest supported versions of numpy, typer and rich; makes .venv-core
+	$(BIN)/python tests/core_check.py lowest $(QUICK)
+
+pythons: $(BIN)/python  ## the core's tests on every supported Python that is installed here; makes .venv-core
+	$(BIN)/python tests/core_check.py $(PYTHONS) $(QUICK)
 
 wheel: $(BIN)/python  ## build the wheel; dist
 	rm -rf dist
@@ -76,7 +83,7 @@ docs: $(VENV)/.test  ## write what comes from docstrings, results and examples: 
 	PYTHONPATH=. $(BIN)/python docs/make_reproduction.py
 	$(BIN)/python docs/make_readme.py
 
-ci: test
+ci: test lowest
 
 clean:  ## remove the environments and the caches
-	rm -rf $(VENV) $(BENCH) $(CLEAN) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(CLEAN) .venv-core dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,16 +12,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from agreestop.common import ProgressCallback
+from agreestop.common.errors import visible
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import CalibrationWarning
 
 SECONDS_BETWEEN_LINES = 10.0
 LEAST_SECONDS, LEAST_SHARE = 2.0, 0.02  # before both, an estimate of the time left would be a guess
-
-
-def visible(text: str) -> str:
-    r"""The text with escape sequences and other control characters written out, as in "\x1b[31m": a terminal would obey them."""
-    return "".join(one if one.isprintable() or one in "\n\N{NO-BREAK SPACE}" else ascii(one)[1:-1] for one in text)
 
 
 @final
@@ -32,7 +28,7 @@ class PlainConsole(Console):
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(visible(text), **options)
+        return super().render_str("\n".join(map(visible, text.split("\n"))), **options)
 
 
 out, err = PlainConsole(), PlainConsole(stderr=True)

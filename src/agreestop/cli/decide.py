@@ -10,11 +10,12 @@ import numpy as np
 import typer
 
 from agreestop.common import InputError, atomic_writer
+from agreestop.common.errors import visible
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.score_files import load_scores
 
-from .console import say, visible
+from .console import say
 from .run import Engine, Members
 
 FORMATS = (".csv", ".json", ".npz")

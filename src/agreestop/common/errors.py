@@ -12,8 +12,13 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        text, half = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in message), LONGEST // 2
+        text, half = visible(message), LONGEST // 2
         super().__init__(text if len(text) <= LONGEST else f"{text[: half - 1]} … {text[1 - half :]}")
+
+
+def visible(text: str) -> str:
+    r"""The text with escape sequences and other control characters written out, as in "\x1b[31m": a terminal would obey them."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:
