@@ -143,7 +143,7 @@ def train_seenn2(
     for beta in betas:
         _check_beta(beta)
     _check_match(data, scores, "tuning")
-    columns = columns_of(known, len(scores.times), scores.times)
+    columns = columns_of(known, scores.times)
     chosen = scores.log_confidence[:, columns]
     right = _holds(MODEL_AVERAGE.pool(chosen), data.labels, size)
     steps_read = 1 if data.held is not None else math.floor(known[0])

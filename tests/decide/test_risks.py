@@ -101,7 +101,7 @@ def test_evidence_has_the_same_bits_for_one_input_and_many_and_in_any_order_of_m
     risk, values = make_risk(kind), make_sample(30, members=3, seed=2).log_confidence[:, 1]
     whole = risk.evidence(1, values, 2)
     assert whole.values.shape == (30, 4) and risk_of(whole).shape == (30,)
-    assert_same_evidence(whole, Evidence.concatenate([risk.evidence(1, values[row : row + 1], 2) for row in range(30)]))
+    assert_same_evidence(whole, Evidence.joined([risk.evidence(1, values[row : row + 1], 2) for row in range(30)], np.concatenate))
     assert_same_evidence(whole, risk.evidence(1, np.ascontiguousarray(values[:, ::-1]), 2))
 
 

@@ -189,7 +189,7 @@ class CalibratedRule(KeptInFiles):
         array = data.log_confidence
         n, _, members, classes = array.shape
         self.check_sizes(members, classes)
-        columns = columns_of(self.checkpoints, len(data.times), data.times)
+        columns = columns_of(self.checkpoints, data.times)
         stops, sets = np.empty(n, dtype=np.int64), np.empty((n, classes), dtype=bool)
         rows = max(1, BLOCK_NUMBERS // (members * classes))
         for begin in range(0, n, rows):
@@ -223,7 +223,7 @@ class CalibratedRule(KeptInFiles):
     def saw(self, scores_or_log_confidence: ScoresLike, labels: ArrayLike | None = None, times: Sequence[float] | None = None) -> bool:
         """Whether these are exactly the rows that the rule was calibrated on, in any order."""
         data = as_scores(scores_or_log_confidence, labels, times, self.checkpoints)
-        marks = mark_rows(data.log_confidence, columns_of(self.checkpoints, len(data.times), data.times))
+        marks = mark_rows(data.log_confidence, columns_of(self.checkpoints, data.times))
         return _fingerprint(marks, labels_of(data)) == self.fingerprint
 
     def stream(self, number: int | None = None) -> Session:

@@ -33,9 +33,16 @@ def as_checkpoints(checkpoints: Sequence[float]) -> tuple[float, ...]:
     return tuple(times)
 
 
-def as_times(times: Sequence[float], available: int, what: str = "log_confidence") -> tuple[float, ...]:
-    """Times as a tuple, one for each of the `available` checkpoints of an array."""
-    known = as_checkpoints(times)
+def as_times(
+    times: Sequence[float] | None, available: int, what: str = "log_confidence", checkpoints: Sequence[float] = ()
+) -> tuple[float, ...]:
+    """Times as a tuple, one for each of the `available` checkpoints of an array; those of the rule's checkpoints if none are given."""
+    if times is None and len(checkpoints) != available:
+        raise InputError(
+            f"{what} has {available} checkpoints and the rule has {len(checkpoints)}: "
+            "give as many, or pass times= to have a longer array cut to the rule's checkpoints."
+        )
+    known = as_checkpoints(checkpoints if times is None else times)
     if len(known) != available:
         raise InputError(f"times names {len(known)} moments and {what} has {available} checkpoints: give one time for each.")
     return known
@@ -102,21 +109,9 @@ def as_ids(ids: ArrayLike | None, n: int) -> NDArray[Any] | None:
     return array
 
 
-def different_checkpoints(what: str, available: int, needed: int) -> str:
-    """The sentence for an array without times that has another number of checkpoints than the rule."""
-    return (
-        f"{what} has {available} checkpoints and the rule has {needed}: "
-        "give as many, or pass times= to have a longer array cut to the rule's checkpoints."
-    )
-
-
-def columns_of(checkpoints: Sequence[float], available: int, times: Sequence[float] | None, what: str = "log_confidence") -> list[int]:
-    """Which entries of the time axis the checkpoints are: all of them, or those that `times` names."""
-    if times is None:
-        if available != len(checkpoints):
-            raise InputError(different_checkpoints(what, available, len(checkpoints)))
-        return list(range(available))
-    column_of = {time: column for column, time in enumerate(as_times(times, available, what))}
+def columns_of(checkpoints: Sequence[float], times: Sequence[float], what: str = "log_confidence") -> list[int]:
+    """Which of the times the checkpoints are."""
+    column_of = {time: column for column, time in enumerate(times)}
     missing = [time for time in checkpoints if time not in column_of]
     if missing:
         raise InputError(f"times lacks the rule's checkpoint {missing[0]}: {what} must hold every checkpoint of the rule.")

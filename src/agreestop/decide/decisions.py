@@ -7,12 +7,11 @@
 Each is an `Estimate`: a number with `low` and `high`, at 95 % if no other level is asked for.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,7 +32,7 @@ class Decision:
     names: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, index: int, answer: Booleans, checkpoints: Sequence[float], class_names: Sequence[str] | None) -> Decision:
+    def of(cls, index: int, answer: Booleans, checkpoints: Sequence[float], class_names: Sequence[str] | None) -> Self:
         """The decision for a stop at checkpoint `index` with the set `answer`, (C,)."""
         classes = tuple(np.flatnonzero(answer).tolist())
         return cls(checkpoints[index], index, classes, None if class_names is None else tuple(class_names[label] for label in classes))
@@ -76,7 +75,7 @@ class Estimate(float):
     high: float
     se: float
 
-    def __new__(cls, value: float, low: float, high: float, se: float) -> Estimate:
+    def __new__(cls, value: float, low: float, high: float, se: float) -> Self:
         estimate = super().__new__(cls, value)
         estimate.low, estimate.high, estimate.se = low, high, se
         return estimate
@@ -88,7 +87,7 @@ class Estimate(float):
         return f"{float(self):.4g} [{self.low:.4g}, {self.high:.4g}]"
 
     @classmethod
-    def of_mean(cls, values: Floats | Integers, confidence: float) -> Estimate:
+    def of_mean(cls, values: Floats | Integers, confidence: float) -> Self:
         """A mean, with the normal interval."""
         count = len(values)
         mean = float(np.mean(values))
@@ -97,7 +96,7 @@ class Estimate(float):
         return cls(mean, mean - z * se, mean + z * se, se)
 
     @classmethod
-    def of_share(cls, hits: float, count: float, confidence: float) -> Estimate:
+    def of_share(cls, hits: float, count: float, confidence: float) -> Self:
         """A proportion, with Wilson's interval."""
         z = _z(confidence)
         share = hits / count
@@ -106,9 +105,9 @@ class Estimate(float):
         low, high = min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half))  # rounding must not shut the share out
         return cls(share, low, high, math.sqrt(share * (1 - share) / count))
 
-    def over(self, scale: float) -> Estimate:
+    def over(self, scale: float) -> Self:
         """The same quantity in another unit."""
-        return Estimate(self / scale, self.low / scale, self.high / scale, self.se / scale)
+        return type(self)(self / scale, self.low / scale, self.high / scale, self.se / scale)
 
 
 def _z(confidence: float) -> float:
@@ -128,7 +127,7 @@ class Group:
     set_size: Estimate
 
     @classmethod
-    def of(cls, groups: Sequence[Group], confidence: float = 0.95) -> Group:
+    def of(cls, groups: Sequence[Self], confidence: float = 0.95) -> Self:
         """Several groups as one, under the key of the first; means without intervals, coverage with its own."""
         total = sum(group.n for group in groups)
 

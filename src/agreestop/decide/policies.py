@@ -3,12 +3,11 @@
 Batch, stream and engines share `judge`, so they cannot disagree. A policy holds what calibration learned and nothing else.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -32,26 +31,25 @@ class Evidence:
     def __len__(self) -> int:
         return len(self.values)
 
-    def __getitem__(self, key: Any) -> Evidence:
+    def __getitem__(self, key: Any) -> Self:
         """Some of the inputs, or with two indices some inputs at some checkpoints; every part is indexed alike."""
-        return Evidence(self.values[key], None if self.log_risk is None else self.log_risk[key])
+        return type(self)(self.values[key], None if self.log_risk is None else self.log_risk[key])
 
-    def minus(self, offsets: float | Floats) -> Evidence:
+    def minus(self, offsets: float | Floats) -> Self:
         """All parts less an offset: one number, one for each input (b,), or one for each checkpoint (M,)."""
         by_class = np.asarray(offsets)[..., None]
-        return Evidence(self.values - by_class, None if self.log_risk is None else self.log_risk - offsets)
+        return type(self)(self.values - by_class, None if self.log_risk is None else self.log_risk - offsets)
 
     @classmethod
-    def stack(cls, parts: Sequence[Evidence]) -> Evidence:
+    def joined(cls, parts: Sequence[Self], join: Callable[[list[Floats]], Floats]) -> Self:
+        """Several pieces of evidence as one; `join` makes one array of several."""
+        risks = [part.log_risk for part in parts if part.log_risk is not None]
+        return cls(join([part.values for part in parts]), join(risks) if risks else None)
+
+    @classmethod
+    def stack(cls, parts: Sequence[Self]) -> Self:
         """The evidence of one checkpoint after another, as (n, M, ...)."""
-        risks = [part.log_risk for part in parts if part.log_risk is not None]
-        return cls(np.stack([part.values for part in parts], axis=1), np.stack(risks, axis=1) if risks else None)
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Evidence]) -> Evidence:
-        """The evidence of one batch of inputs after another."""
-        risks = [part.log_risk for part in parts if part.log_risk is not None]
-        return cls(np.concatenate([part.values for part in parts]), np.concatenate(risks) if risks else None)
+        return cls.joined(parts, partial(np.stack, axis=1))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -69,10 +67,11 @@ class State:
     def __len__(self) -> int:
         return self.count
 
-    def rows(self, rows: Booleans | Integers) -> State:
+    def rows(self, rows: Booleans | Integers) -> Self:
         """The state of some of the inputs, by a mask or by their positions."""
         count = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
-        return State(count, None if self.largest is None else self.largest[rows], None if self.uniforms is None else self.uniforms[rows])
+        kept = (None if part is None else part[rows] for part in (self.largest, self.uniforms))
+        return type(self)(count, *kept)
 
 
 class Verdict(NamedTuple):

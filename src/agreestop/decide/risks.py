@@ -11,8 +11,6 @@ All in logarithms and as sums of the tail: 1 - Σ would cancel to 0 for confiden
 A risk gives the rule an `Evidence`: its values are log ρ of every class, its log_risk is log e.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
@@ -52,7 +50,7 @@ class Tails:
     log_mass: Floats
 
     @classmethod
-    def of(cls, logits: Floats) -> Tails:
+    def of(cls, logits: Floats) -> Self:
         order = np.argsort(np.negative(logits), axis=-1, kind="stable")
         ranked = logits[np.arange(len(logits))[:, None], order]
         mass = np.logaddexp.accumulate(ranked[:, ::-1], axis=-1)[:, ::-1]
@@ -113,7 +111,7 @@ class ShapedRisk(ShapedOverTime[Risk], KeptInFiles):
             raise InputError("offsets holds nan or inf: give numbers, or -inf for a checkpoint at which nothing stops.")
 
     @classmethod
-    def per_time(cls, base: Risk, times: Sequence[float], power: float = 1.0) -> ShapedRisk:
+    def per_time(cls, base: Risk, times: Sequence[float], power: float = 1.0) -> Self:
         """The shape (t/T)^power at the given times."""
         known = as_checkpoints(times)
         return cls(base, power * np.log(np.array(known) / known[-1]), known)
@@ -181,11 +179,8 @@ class LearnedRisk(KeptInFiles):
         pooling: MergeConfidence | None = None,
         max_set_size: int = 3,
         times: Sequence[float] | None = None,
-    ) -> LearnedRisk:
-        """Learn on tuning scores, or log-confidences (n, M, K, C) with labels (n,), for sets of `max_set_size` classes.
-
-        This needs scikit-learn.
-        """
+    ) -> Self:
+        """Learn on tuning scores, or log-confidences (n, M, K, C) with labels (n,), for sets of `max_set_size`; needs scikit-learn."""
         size = as_max_set_size(max_set_size)
         posterior = TopMass.fit(scores_or_log_confidence, labels, pooling, times)
         data = as_scores(scores_or_log_confidence, labels, times)
@@ -206,9 +201,7 @@ class LearnedRisk(KeptInFiles):
 
     def check_size(self, max_set_size: int) -> None:
         if max_set_size != self.max_set_size:
-            raise InputError(
-                f"the risk was learned for sets of {self.max_set_size} classes, but max_set_size is {max_set_size}: fit it for that size."
-            )
+            raise InputError(f"the risk was learned for sets of {self.max_set_size} classes, but max_set_size is {max_set_size}: fit it again.")
 
     def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
         tails = self.posterior.tails(index, log_confidence)
@@ -218,7 +211,7 @@ class LearnedRisk(KeptInFiles):
             logit += weight * column
         return tails.evidence(-np.logaddexp(0.0, -logit))
 
-    def cut(self, checkpoints: tuple[float, ...]) -> LearnedRisk:
+    def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return replace(cut_fitted(self, checkpoints), posterior=self.posterior.cut(checkpoints))
 
 

@@ -6,19 +6,17 @@ bits with `spikes_shape`, lossless and 64 times smaller, from which every checkp
 or unpickled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Arrays, Booleans, Floats, InputError, Integers, as_array, atomic_writer, read_list, read_npz, read_text
 
-from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_times, columns_of, different_checkpoints
+from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_times, columns_of
 from .confidence import log_confidence
 
 
@@ -51,7 +49,7 @@ class Scores:
     def __len__(self) -> int:
         return len(self.log_confidence)
 
-    def rows(self, rows: slice | Integers | Booleans) -> Scores:
+    def rows(self, rows: slice | Integers | Booleans) -> Self:
         """Some of the inputs."""
         return replace(self, log_confidence=self.log_confidence[rows], **_rows(self, rows))
 
@@ -79,7 +77,7 @@ class Spikes:
     def __len__(self) -> int:
         return len(self.spikes)
 
-    def rows(self, rows: slice | Integers | Booleans) -> Spikes:
+    def rows(self, rows: slice | Integers | Booleans) -> Self:
         """Some of the inputs."""
         return replace(self, spikes=self.spikes[rows], **_rows(self, rows))
 
@@ -99,6 +97,9 @@ def _rows(data: Scores | Spikes, rows: slice | Integers | Booleans) -> dict[str,
     return {name: None if (values := getattr(data, name)) is None else values[rows] for name in ("labels", "ids")}
 
 
+ScoresLike: TypeAlias = Scores | ArrayLike
+
+
 def as_scores(
     given: ScoresLike, labels: ArrayLike | None = None, times: Sequence[float] | None = None, checkpoints: Sequence[float] | None = None
 ) -> Scores:
@@ -113,9 +114,8 @@ def as_scores(
         return given
     array = as_array(given, "log_confidence")
     if times is None and array.ndim == 4:
-        times = range(1, array.shape[1] + 1) if checkpoints is None else checkpoints
-        if len(times) != array.shape[1]:
-            raise InputError(different_checkpoints("log_confidence", array.shape[1], len(times)))
+        steps = array.shape[1]
+        times = as_times(None, steps, checkpoints=range(1, steps + 1) if checkpoints is None else checkpoints)
     return Scores(array, labels, times)  # type: ignore[arg-type]
 
 
@@ -129,9 +129,6 @@ def labels_of(scores: Scores) -> Integers:
 def at_checkpoint(scores: Scores, index: int) -> Floats:
     """(n, K, C) log-confidences of one checkpoint."""
     return np.ascontiguousarray(scores.log_confidence[:, index], dtype=np.float64)
-
-
-ScoresLike: TypeAlias = Scores | ArrayLike
 
 
 def save_scores(path: str | PathLike[str], scores: Scores) -> None:
@@ -186,14 +183,12 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     """Read a score file, at all its times or at those named."""
     content = _read(path)
     if "inputs" in content or "pointers" in content:
-        raise InputError(
-            f"{path} holds inputs, not scores: score them first (`ensemble.score`), or decide on them with `agreestop decide --members`."
-        )
+        raise InputError(f"{path} holds inputs, not scores: score them first (`ensemble.score`), or use `agreestop decide --members`.")
     if "spikes" in content:
         spikes = _unpack(path, content)
         steps = range(1, spikes.shape[1] + 1)
         wanted = as_checkpoints(steps if times is None else times)
-        return Scores(_counts_at(spikes, columns_of(wanted, len(steps), steps, "spikes")), times=wanted, **_known(path, content))
+        return Scores(_counts_at(spikes, columns_of(wanted, steps, "spikes")), times=wanted, **_known(path, content))
     for name in ("log_confidence", "times"):
         if name not in content:
             raise InputError(f"{path} holds {sorted(content)} but no {name!r}: a score file has log_confidence and times, or spikes.")
@@ -204,8 +199,7 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
 def at_times(scores: Scores, times: Sequence[float]) -> Scores:
     """The scores at some of their times."""
     wanted = as_checkpoints(times)
-    columns = columns_of(wanted, len(scores.times), scores.times)
-    return replace(scores, log_confidence=scores.log_confidence[:, columns], times=wanted)
+    return replace(scores, log_confidence=scores.log_confidence[:, columns_of(wanted, scores.times)], times=wanted)
 
 
 def _read(path: str | PathLike[str]) -> Arrays:

@@ -11,8 +11,6 @@ raw losses are not, because counts grow. Whatever is fitted, is fitted on a tuni
 nor test data, and remembers the rows it has seen.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -71,7 +69,7 @@ class LogLoss(KeptInFiles):
         pooled = self.pooling.pool(log_confidence)
         return np.negative(pooled)
 
-    def cut(self, checkpoints: tuple[float, ...]) -> LogLoss:
+    def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return self
 
 
@@ -188,7 +186,7 @@ class Spread(KeptInFiles):
         ordered = np.sort(log_confidence, axis=-2)
         return np.asarray(self.base.losses(index, log_confidence) + self.beta * ordered.std(axis=-2))
 
-    def cut(self, checkpoints: tuple[float, ...]) -> Spread:
+    def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return replace(self, base=self.base.cut(checkpoints))
 
 

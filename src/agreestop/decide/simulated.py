@@ -8,7 +8,7 @@ whatever is drawn from it is called simulated.
 
 import numpy as np
 
-from agreestop.common import Booleans, InputError, Integers
+from agreestop.common import Booleans, InputError, Integers, as_count
 
 from .confidence import log_confidence
 from .score_files import Scores
@@ -26,8 +26,7 @@ def simulate_spikes(
     pace        typical number of steps until half of the drive is there
     """
     for name, value, least in (("n", n, 1), ("steps", steps, 1), ("K", K, 1), ("C", C, 2)):
-        if value < least:
-            raise InputError(f"{name} is {value}: at least {least} is needed.")
+        as_count(value, name, least)
     if not 0 <= dependence <= 1:
         raise InputError(f"dependence is {dependence}: give a number from 0 (independent members) to 1 (the same noise for all).")
     rng = np.random.default_rng(seed)

@@ -17,11 +17,10 @@ With a_t the smallest and b_t the (I+1)-th smallest score, t is the stop exactly
 of earlier checkpoints. All is constant between neighbouring breakpoints, so V is exact; there is no grid.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Self
 
 import numpy as np
 
@@ -47,7 +46,7 @@ class StopProfile:
     stops: Integers
 
     @classmethod
-    def of(cls, scores: Floats, max_set_size: int) -> StopProfile:
+    def of(cls, scores: Floats, max_set_size: int) -> Self:
         """From scores (n, M, C)."""
         n, checkpoints, classes = scores.shape
         last = checkpoints - 1
@@ -130,15 +129,11 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         if self._by_rank:
             name = type(pooling).__name__
             if self.calibration != "bonferroni":
-                raise InputError(
-                    f"{name} has no guarantee with {self.calibration} calibration: use calibration='bonferroni', "
-                    "or pooling=MergeConfidence(r=...)."
-                )
+                advice = "use calibration='bonferroni', or pooling=MergeConfidence(r=...)"
+                raise InputError(f"{name} has no guarantee with {self.calibration} calibration: {advice}.")
             if self.class_conditional or self.delta is not None:
-                raise InputError(
-                    f"{name} has no class-conditional or training-conditional guarantee: use pooling=MergeConfidence(r=...), "
-                    "or drop class_conditional and delta."
-                )
+                advice = "use pooling=MergeConfidence(r=...), or drop class_conditional and delta"
+                raise InputError(f"{name} has no class-conditional or training-conditional guarantee: {advice}.")
 
     @property
     def _by_rank(self) -> bool:
@@ -166,10 +161,8 @@ class SpikeCP(Uncalibrated, KeptInFiles):
             return Evidence(at_checkpoints(index, log_confidence, self.score.losses))
         members = log_confidence.shape[1]
         if members > 1 and self.pooling is None:
-            raise InputError(
-                f"log_confidence has {members} members but pooling is None: give pooling=MergeConfidence(r=1), or another, "
-                "or a score that pools."
-            )
+            advice = "give pooling=MergeConfidence(r=1), or another, or a score that pools"
+            raise InputError(f"log_confidence has {members} members but pooling is None: {advice}.")
         pooling = self.pooling if isinstance(self.pooling, MergeConfidence) else MODEL_AVERAGE
         return Evidence(np.negative(pooling.pool(log_confidence)))
 

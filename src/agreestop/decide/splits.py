@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, Integers, is_integer
+from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 
 from .calibrated import Rule, gather_evidence, refuse_tuned, shortage
 from .checks import CalibrationWarning, columns_of
@@ -54,15 +54,11 @@ def repeat_splits(
     is computed once for the whole pool.
     """
     data = as_scores(scores_or_log_confidence, labels, times, rule.checkpoints)
-    truth, columns = labels_of(data), columns_of(rule.checkpoints, len(data.times), data.times)
+    truth, columns = labels_of(data), columns_of(rule.checkpoints, data.times)
     n, _, members, classes = data.log_confidence.shape
-    for name, value in (("n_calibration", n_calibration), ("repeats", repeats)):
-        if not is_integer(value):
-            raise InputError(f"{name} is {value!r}: an integer is needed.")
-    if not 1 <= n_calibration < n:
+    as_count(repeats, "repeats")
+    if as_count(n_calibration, "n_calibration") >= n:
         raise InputError(f"n_calibration is {n_calibration} and the pool has {n} rows: choose from 1 to {n - 1}, so that test rows remain.")
-    if repeats < 1:
-        raise InputError(f"repeats is {repeats}: at least one realisation is needed.")
     refuse_tuned(rule, data.ids, lambda: mark_rows(data.log_confidence, columns), "repeat_splits")
     evidence = gather_evidence(rule, data.log_confidence, columns)
     rows = np.random.default_rng(seed).permutation(n)[:n_calibration]

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, InputError, mix
 
-from .checks import columns_of
+from .checks import as_times, columns_of
 from .rule_files import KeptInFiles
 
 Marks = NDArray[np.uint64]
@@ -183,7 +183,8 @@ def cut_fitted(fitted: Fitted, checkpoints: tuple[float, ...]) -> Fitted:
     """
     per_checkpoint = [field.name for field in fields(fitted) if field.metadata.get("per_checkpoint")]
     available = len(getattr(fitted, per_checkpoint[0]))
-    columns = columns_of(checkpoints, available, fitted.times, type(fitted).__name__)
+    kind = type(fitted).__name__
+    columns = columns_of(checkpoints, as_times(fitted.times, available, kind, checkpoints), kind)
     changes: dict[str, Any] = {"times": checkpoints, **{name: getattr(fitted, name)[columns] for name in per_checkpoint}}
     for field in fields(fitted):
         if isinstance(rows := getattr(fitted, field.name), TunedRows):

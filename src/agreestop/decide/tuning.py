@@ -194,7 +194,7 @@ class _Bench:
         for rows in (half, ~half):
             chosen = fit(self.data.rows(~rows))
             parts.append(gather_evidence(_with(self.rule, chosen), self.data.log_confidence[rows], columns))
-        return Evidence.concatenate(parts)[np.argsort(~half, kind="stable").argsort()]
+        return Evidence.joined(parts, np.concatenate)[np.argsort(~half, kind="stable").argsort()]
 
     def figures(self, evidence: Evidence) -> tuple[float, float]:
         """Mean normalised latency and set size over random calibration rows."""

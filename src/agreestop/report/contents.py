@@ -204,7 +204,7 @@ def describe_ensemble(
 def _break_down(rule: SpikeCP | AgreeStop, pool: Scores, measured: MeasurementSettings, classes: Sequence[str]) -> Breakdown:
     assert pool.labels is not None
     labels, checkpoints = pool.labels, rule.checkpoints
-    columns = columns_of(checkpoints, len(pool.times), pool.times)
+    columns = columns_of(checkpoints, pool.times)
     evidence = gather_evidence(rule, pool.log_confidence, columns)
     division = len(classes), measured.n_calibration, measured.realisations, measured.seed
     runs = list(realisations(rule, evidence, labels, *division))
@@ -304,7 +304,7 @@ def _meaning(rule: SpikeCP | AgreeStop) -> str:
 
 def _example(why: str, row: int, calibrated: CalibratedRule, stop: int, answer: Booleans, pool: Scores, pictures: InputPictures) -> Example:
     assert pool.labels is not None
-    columns = columns_of(calibrated.checkpoints, len(pool.times), pool.times)
+    columns = columns_of(calibrated.checkpoints, pool.times)
     watched = np.asarray(pool.log_confidence[row, columns[: stop + 1]], dtype=np.float64)
     sets = np.stack([_sets_at(calibrated, index, scores) for index, scores in enumerate(watched)])
     tied = np.ptp(watched, axis=2) == 0
