@@ -201,7 +201,9 @@ class LearnedRisk(KeptInFiles):
 
     def check_size(self, max_set_size: int) -> None:
         if max_set_size != self.max_set_size:
-            raise InputError(f"the risk was learned for sets of {self.max_set_size} classes, but max_set_size is {max_set_size}: fit it again.")
+            raise InputError(
+                f"the risk was learned for sets of {self.max_set_size} classes, but max_set_size is {max_set_size}: fit it again."
+            )
 
     def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
         tails = self.posterior.tails(index, log_confidence)
