@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agreestop.common import InputError, atomic_writer, folder_lock, open_file
+from agreestop.common import InputError, atomic_writer, folder_lock, open_file, read_file
 
 HOLD = """
 import sys, time
@@ -83,15 +83,18 @@ def test_only_files_are_read_and_replaced(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     for path in (pipe, Path("/dev/zero"), tmp_path):
         with pytest.raises(InputError, match=r"is a folder, a pipe or a device: give a file\.$"):
-            open_file(path)
+            read_file(path)
         with pytest.raises(InputError, match="it is a folder, a pipe or a device; choose the name of a file"):
             write(path)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     write(tmp_path / "a")
-    with open_file(tmp_path / "a") as stream:
-        assert stream.read() == b"content"
-    with pytest.raises(FileNotFoundError):
-        open_file(tmp_path / "b")
+    assert read_file(tmp_path / "a") == b"content"
+    with pytest.raises(InputError, match=r"there is no file .*/b: make one\.$"):
+        read_file(tmp_path / "b", "make one")
+    with pytest.raises(InputError, match="/a has more than 6 bytes: check that it is the right file"):
+        read_file(tmp_path / "a", most=6)
+    with pytest.raises(InputError, match=r"/a cannot be read \(Input/output error\)"), open_file(tmp_path / "a"):
+        raise OSError(5, "Input/output error")
 
 
 def test_a_held_lock_is_refused_or_waited_for(tmp_path: Path) -> None:

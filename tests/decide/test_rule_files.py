@@ -269,7 +269,7 @@ def test_nothing_is_unpickled_or_executed(content: bytes, scratch: Path, monkeyp
 
 def test_a_missing_file_and_a_folder_are_said(tmp_path: Path) -> None:
     assert "there is no file" in refusal(tmp_path / "none")
-    assert "cannot read" in refusal(tmp_path)
+    assert "is a folder, a pipe or a device: give a file" in refusal(tmp_path)
 
 
 class HandMade:

@@ -7,8 +7,7 @@ import math
 import numpy as np
 
 from agreestop.common import Booleans, Floats
-from agreestop.events.camera.simulator import Sensor
-from agreestop.events.camera.streams import Purpose
+from agreestop.events.camera.simulator import Purpose, Sensor
 
 GAMMA = 0x9E3779B97F4A7C15
 WORD = 2**64

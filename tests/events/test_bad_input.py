@@ -63,7 +63,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "fewer numbers": (lambda: events(inputs=[0, 1]), "inputs has 2 numbers for 3 images: give one for each image"),
     "negative number": (lambda: events(inputs=[0, -4, 1]), "inputs holds -4: number the inputs from 0"),
     "half numbers": (lambda: events(inputs=[0.5, 1, 2]), r"inputs has shape \(3,\) and dtype float64: give how many inputs"),
-    "ragged numbers": (lambda: events(inputs=[[0], [1, 2]]), "inputs cannot be read as one array: give how many inputs"),
+    "ragged numbers": (lambda: events(inputs=[[0], [1, 2]]), "inputs cannot be read as one array: give numbers of one shape"),
     "at once": (lambda: move_images(IMAGES * 3, PATH, (5, 5)), "images reaches from 1.5 to 1.5"),
     "no inputs": (lambda: circular_path(0, 5), "inputs is 0: give how many inputs there are, at least 1"),
     "no steps": (lambda: circular_path(2, 0), "steps is 0: give an integer of at least 1"),

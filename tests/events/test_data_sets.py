@@ -21,10 +21,8 @@ from agreestop.events.datasets.braille import load_braille
 from agreestop.events.datasets.cifar10 import load_cifar10
 from agreestop.events.datasets.dvs_gesture import load_dvs_gesture
 from agreestop.events.datasets.mnist_dvs import load_mnist_dvs
-from agreestop.events.datasets.n_mnist import load_n_mnist
-from agreestop.events.formats.aedat2 import write_aedat2
-from agreestop.events.formats.aedat3 import write_aedat3
-from agreestop.events.formats.n_mnist import write_n_mnist
+from agreestop.events.datasets.n_mnist import load_n_mnist, write_n_mnist
+from agreestop.events.formats.aedat import write_aedat2, write_aedat3
 from agreestop.events.formats.recording import Recording, checked_recording
 from tests.decide.strategies import assert_one_sentence
 

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 from agreestop.common import InputError
 from agreestop.events.binning import bin_events
-from agreestop.events.formats import aedat2, aedat3
-from agreestop.events.formats.aedat2 import read_aedat2, write_aedat2
-from agreestop.events.formats.aedat3 import GestureLabel, read_aedat3, read_gesture_labels, write_aedat3
-from agreestop.events.formats.n_mnist import read_n_mnist, write_n_mnist
+from agreestop.events.datasets.dvs_gesture import GestureLabel, read_gesture_labels
+from agreestop.events.datasets.n_mnist import read_n_mnist, write_n_mnist
+from agreestop.events.formats.aedat import HEADER_2, HEADER_3, read_aedat2, read_aedat3, write_aedat2, write_aedat3
 from agreestop.events.formats.recording import Recording, Skipped, checked_recording
 from tests.decide.strategies import assert_one_sentence
 
@@ -42,8 +41,8 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "aedat2": Format(read_aedat2, write_aedat2, (128, 128), (-(2**31), 2**31 - 1), 2**31 - 1, aedat2.HEADER, 8),
-    "aedat3": Format(read_aedat3, write_aedat3, (128, 128), (0, 2**61), 2**40, aedat3.HEADER, 8),
+    "aedat2": Format(read_aedat2, write_aedat2, (128, 128), (-(2**31), 2**31 - 1), 2**31 - 1, HEADER_2, 8),
+    "aedat3": Format(read_aedat3, write_aedat3, (128, 128), (0, 2**61), 2**40, HEADER_3, 8),
     "n-mnist": Format(read_n_mnist, write_n_mnist, (34, 34), (0, 2**20), 2**17, b"", 5),
 }
 every_format = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS.keys())
@@ -129,8 +128,8 @@ def test_what_is_written_is_read(form: Format, folder: Path, data: st.DataObject
 def test_blocks_make_no_difference(form: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording, whole, parts = some_events(form, 5000), tmp_path / "whole.bin", tmp_path / "parts.bin"
     form.write(whole, recording)
-    for module in ("recording", "aedat2", "aedat3", "n_mnist"):
-        monkeypatch.setattr(f"agreestop.events.formats.{module}.BLOCK", 7)
+    for module in ("formats.recording", "formats.aedat", "datasets.n_mnist"):
+        monkeypatch.setattr(f"agreestop.events.{module}.BLOCK", 7)
     form.write(parts, recording)
     assert parts.read_bytes() == whole.read_bytes()
     assert_same(form.read(whole), recording)
@@ -154,7 +153,7 @@ def test_the_bytes_are_those_of_the_formats(tmp_path: Path) -> None:
 
 
 def test_a_header_may_end_its_lines_either_way(tmp_path: Path) -> None:
-    for form, header in ((FORMATS["aedat2"], aedat2.HEADER), (FORMATS["aedat3"], aedat3.HEADER)):
+    for form, header in ((FORMATS["aedat2"], HEADER_2), (FORMATS["aedat3"], HEADER_3)):
         recording = some_events(form, 10)
         form.write(tmp_path / "a", recording)
         content = (tmp_path / "a").read_bytes().replace(header, header.replace(b"\r\n", b"\n"))
@@ -164,7 +163,7 @@ def test_a_header_may_end_its_lines_either_way(tmp_path: Path) -> None:
 
 def test_an_event_that_begins_like_a_header_is_an_event(tmp_path: Path) -> None:
     foreign = struct.pack(">Ii", 0x23 << 24 | 0x0A, 7)
-    (tmp_path / "a").write_bytes(aedat2.HEADER + foreign + struct.pack(">Ii", 2, 8))
+    (tmp_path / "a").write_bytes(HEADER_2 + foreign + struct.pack(">Ii", 2, 8))
     read = read_aedat2(tmp_path / "a")
     assert_same(read, make([1], [0], [True], [8]))
     assert read.skipped == Skipped(special=1)
@@ -172,7 +171,7 @@ def test_an_event_that_begins_like_a_header_is_an_event(tmp_path: Path) -> None:
 
 def test_small_packets_with_unused_capacity(tmp_path: Path) -> None:
     recording = some_events(FORMATS["aedat3"], 50)
-    content, start = aedat3.HEADER, 0
+    content, start = HEADER_3, 0
     for number in (0, 1, 3, 0, 20, 26):
         part = slice(start, start + number)
         data = recording.x[part].astype(int) << 17 | recording.y[part].astype(int) << 2 | recording.polarity[part].astype(int) << 1 | 1
@@ -205,7 +204,7 @@ def test_a_reader_needs_few_bytes_for_each_event(form: Format, tmp_path: Path) -
 def test_the_counter_wraps_around(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agreestop.events.formats.recording.BLOCK", block)
     stamps = [2**31 - 5, -(2**31) + 5, -1, 3, 2**31 - 1, -(2**31)]
-    (tmp_path / "a").write_bytes(aedat2.HEADER + b"".join(struct.pack(">Ii", 0, stamp) for stamp in stamps))
+    (tmp_path / "a").write_bytes(HEADER_2 + b"".join(struct.pack(">Ii", 0, stamp) for stamp in stamps))
     read = read_aedat2(tmp_path / "a")
     turn = 2**32
     assert read.time.tolist() == [2**31 - 5, 2**31 + 5, turn - 1, turn + 3, turn + 2**31 - 1, turn + 2**31]
@@ -239,7 +238,7 @@ def test_events_outside_the_sensor_are_counted(tmp_path: Path) -> None:
 
 def test_events_without_polarity_are_counted(tmp_path: Path) -> None:
     words = [(0, 1), (1 << 15, 2), (1 << 31, 3), (2, 4)]
-    (tmp_path / "a").write_bytes(aedat2.HEADER + b"".join(struct.pack(">II", *word) for word in words))
+    (tmp_path / "a").write_bytes(HEADER_2 + b"".join(struct.pack(">II", *word) for word in words))
     assert read_aedat2(tmp_path / "a").skipped == Skipped(special=2)
     assert read_aedat2(tmp_path / "a").time.tolist() == [1, 4]
     write_aedat3(tmp_path / "a", make([1, 2], [1, 2], [True, True], [1, 2]))
@@ -300,7 +299,7 @@ some_packet = st.tuples(st.integers(-2, 4), st.sampled_from((8, 8, 8, 0, -1, 36)
 @given(packets=st.lists(some_packet, max_size=4))
 @settings(deadline=None, max_examples=80)
 def test_any_packets_are_read_or_refused(folder: Path, packets: list[tuple[int, int, int, int, bytes]]) -> None:
-    content = aedat3.HEADER
+    content = HEADER_3
     for kind, size, capacity, number, body in packets:
         content += struct.pack("<hhiiiiii", kind, 1, size, 4, 0, capacity, number, number) + body
     read_anything(FORMATS["aedat3"], folder, content)
@@ -341,15 +340,15 @@ def test_another_packet_may_be_cut(tmp_path: Path) -> None:
 
 HEADERS: dict[str, tuple[Callable[[Any], object], bytes, str]] = {
     "no header": (read_aedat2, bytes(80), r"is not AEDAT 2.0: it must begin with a line #!AER-DAT2.0"),
-    "aedat 3 as 2": (read_aedat2, aedat3.HEADER, "is not AEDAT 2.0, but AEDAT 3.1: use read_aedat3"),
+    "aedat 3 as 2": (read_aedat2, HEADER_3, "is not AEDAT 2.0, but AEDAT 3.1: use read_aedat3"),
     "version cut": (read_aedat2, b"#!AER-DAT2.0", "is not AEDAT 2.0"),
-    "only strangers": (read_aedat2, aedat2.HEADER + b"\xff" * 16, "holds no event of the sensor .left out: special 2.: check"),
-    "aedat 2 as 3": (read_aedat3, aedat2.HEADER + bytes(80), "is not AEDAT 3.1, but AEDAT 2.0: use read_aedat2"),
+    "only strangers": (read_aedat2, HEADER_2 + b"\xff" * 16, "holds no event of the sensor .left out: special 2.: check"),
+    "aedat 2 as 3": (read_aedat3, HEADER_2 + bytes(80), "is not AEDAT 3.1, but AEDAT 2.0: use read_aedat2"),
     "no header of 3": (read_aedat3, bytes(80), "is not AEDAT 3.1: it must begin with a line #!AER-DAT3.1"),
     "header without end": (read_aedat3, b"#!AER-DAT3.1\r\n#Format: RAW\r\n", "has a header without an end"),
     "header into data": (read_aedat3, b"#!AER-DAT3.1\r\n" + bytes(60), "has a header without an end"),
     "long header": (read_aedat3, b"#!AER-DAT3.1\r\n" + b"#\r\n" * 400_000, "has a header without an end"),
-    "compressed": (read_aedat3, aedat3.HEADER.replace(b"RAW", b"PNGFrames"), "holds packets of the format 'PNGFrames': only RAW"),
+    "compressed": (read_aedat3, HEADER_3.replace(b"RAW", b"PNGFrames"), "holds packets of the format 'PNGFrames': only RAW"),
     "empty": (read_n_mnist, b"", "is empty: N-MNIST's files hold at least one event of 5 bytes"),
     "text": (read_n_mnist, b"hello, hello, hello.", "holds no event of the sensor .left out: outside 4.: check that it is a whole N-MNIST"),
     "four bytes": (read_n_mnist, bytes(4), "left out: cut_bytes 4"),
@@ -367,7 +366,7 @@ def test_other_files_are_refused(tmp_path: Path, read: Callable[[Any], object], 
 @pytest.mark.parametrize("read", [read_aedat2, read_aedat3, read_n_mnist, read_gesture_labels])
 def test_a_missing_file_is_reported(read: Callable[[Any], object], tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path, str(tmp_path) + "\0"):
-        with pytest.raises(InputError, match=r"there is no file .*: check the path"):
+        with pytest.raises(InputError, match=r"there is no file .*: check the path|is a folder, a pipe or a device: give a file"):
             read(path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from agreestop.events.camera.streams import Purpose, draw_normals, draw_uniforms, draw_words, stream_keys
+from agreestop.events.camera.simulator import Purpose, draw_normals, draw_uniforms, draw_words, stream_keys
 from tests.events.reference import draw
 
 

@@ -8,7 +8,6 @@ import errno
 import os
 import re
 import secrets
-import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -58,24 +57,27 @@ def make_folder(folder: Path) -> None:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}.") from None
 
 
-def open_file(path: str | PathLike[str]) -> BinaryIO:
-    """A file for reading, which may raise FileNotFoundError and other errors of the system. Pipes, devices and folders are refused."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))  # a pipe would wait for its writer
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
+@contextmanager
+def open_file(path: str | PathLike[str], missing: str = "check the path") -> Iterator[BinaryIO]:
+    """A file for reading. Pipes, devices and folders are refused, and errors of the system become sentences.
+
+    missing  what to do if there is no such file
+    """
+    if not os.path.exists(path):  # noqa: PTH110
+        raise InputError(f"there is no file {path}: {missing}.")
+    if not os.path.isfile(path):  # noqa: PTH113  before it is opened, because a pipe waits for its writer
         raise InputError(f"{path} is a folder, a pipe or a device: give a file.")
-    return os.fdopen(handle, "rb")
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123
+            yield stream
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error}): check the file and its permissions.") from None
 
 
 def read_file(path: str | PathLike[str], missing: str = "check the path", most: int = MOST_BYTES) -> bytes:
-    """The content of a file of at most `most` bytes, or a sentence; `missing` says what to do if there is no such file."""
-    try:
-        with open_file(path) as stream:
-            content = stream.read(most + 1)
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}: {missing}.") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}): check the file and its permissions.") from None
+    """The content of a file of at most `most` bytes."""
+    with open_file(path, missing) as stream:
+        content = stream.read(most + 1)
     if len(content) > most:
         raise InputError(f"{path} has more than {most:,} bytes: check that it is the right file.")
     return content

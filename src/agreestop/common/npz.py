@@ -74,7 +74,7 @@ def read_npz(
     mmap     whether arrays that are not compressed are memory-mapped, read-only, instead of read
     """
     try:
-        with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
+        with open_file(path, missing) as stream, zipfile.ZipFile(stream) as archive:
             members = _members(archive, stream)
             size, unpacked = stream.seek(0, 2), sum(info.file_size for info, _ in members.values() if info.compress_type)
             if unpacked > max(UNPACKED, MOST_RATIO * size):
@@ -83,14 +83,10 @@ def read_npz(
             if mmap and "digest" not in members and archive.testzip() is not None:
                 raise ValueError("wrong checksum")
             arrays = {name: _read_member(stream, archive, info, begin, mmap) for name, (info, begin) in members.items()}
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}: {missing}.") from None
     except InputError:
         raise
     except MemoryError:
         raise InputError(f"{path} does not fit into memory: close other programs, or use a larger machine.") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}): check the file and its permissions.") from None
     except Exception:  # zip, zlib and numpy raise errors of many types for foreign or damaged bytes
         raise InputError(f"{path} is not a whole {what}: {how}.") from None
     if "digest" in arrays and str(arrays.pop("digest")) != digest_of(arrays):

@@ -15,13 +15,12 @@ import re
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from os import PathLike
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import InputError, atomic_writer
+from agreestop.common import InputError, atomic_writer, read_file
 
 MAGIC = "agreestop-rule"
 FORMAT = 2  # format 1, of agreestop 0.1, had no ensemble_digest, class_names or ids; such files still load
@@ -67,12 +66,7 @@ def _readable(header: dict[str, Any]) -> str:
 
 def read_rule_file(path: str | PathLike[str], kind: type[Kind]) -> Kind:
     """Read an object of that class. What is not a whole and unaltered rule file of a known format is refused with a sentence."""
-    try:
-        raw = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}: check the path, or calibrate a rule first.") from None
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}.") from None
+    raw = read_file(path, "check the path, or calibrate a rule first")
     line, _, content = raw.partition(b"\n")
     words = line.decode("ascii", "replace").split(" ")
     if words[0] != MAGIC:

@@ -86,16 +86,13 @@ def read_file(path: str | PathLike[str], *kinds: str) -> tuple[dict[str, Tensor]
     """Tensors and header of a file of one of these kinds. Refuses a file that is missing, damaged, changed or of another kind."""
     advice = "remove it, and training starts again" if kinds == ("checkpoint",) else "copy it again, or train again"
     try:
-        open_file(path).close()
-        with safe_open(path, "pt") as file:
+        with open_file(path, "check the path, or train first"), safe_open(path, "pt") as file:
             header = json.loads((file.metadata() or {})[HEADER])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if not isinstance(header, dict):
             raise TypeError
     except InputError:
         raise
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}: check the path, or train first.") from None
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError):
         raise UnusableFile(f"{path} is damaged or is no agreestop file: {advice}.") from None
     if header.get("kind") not in kinds:

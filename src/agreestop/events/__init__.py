@@ -14,10 +14,9 @@ from .datasets.catalogue import DATA_SETS, NAMES
 from .datasets.catalogue import check as check_data_set
 from .datasets.catalogue import load as load_data_set
 from .datasets.data_set import DataSet
+from .datasets.n_mnist import read_n_mnist, write_n_mnist
 from .files import load, load_events, load_files, save_events
-from .formats.aedat2 import read_aedat2, write_aedat2
-from .formats.aedat3 import read_aedat3, write_aedat3
-from .formats.n_mnist import read_n_mnist, write_n_mnist
+from .formats.aedat import read_aedat2, read_aedat3, write_aedat2, write_aedat3
 from .formats.recording import Recording, checked_recording
 
 __all__ = ["DATA_SETS", "NAMES", "DataSet", "EventData", "EventSplits", "Events", "Recording", "Sensor"]

@@ -41,7 +41,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from agreestop.common import InputError, as_seed, open_file
+from agreestop.common import InputError, as_seed, read_file
 from agreestop.decide.checks import as_checkpoints, as_max_set_size
 from agreestop.decide.levels import as_target
 from agreestop.engines.protocol import ENGINES
@@ -257,18 +257,9 @@ Settings = TypeVar("Settings")
 
 def load_settings(kind: type[Settings], path: str | PathLike[str]) -> Settings:
     """Read a TOML file into a dataclass of settings, which may hold other dataclasses. Unknown keys and wrong types are refused."""
+    text = read_file(path, most=LARGEST_FILE)
     try:
-        with open_file(path) as stream:
-            text = stream.read(LARGEST_FILE + 1)
-        if len(text) > LARGEST_FILE:
-            raise InputError(f"{path} is larger than {LARGEST_FILE} bytes: give a TOML file of settings.")
         content = tomllib.loads(text.decode())
-    except InputError:
-        raise
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}: check the path.") from None
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; give a TOML file.") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path} cannot be read as TOML: {error}.") from None
     except (ValueError, RecursionError):

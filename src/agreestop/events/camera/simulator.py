@@ -16,32 +16,38 @@ Images can move along any path, the shift (down, right) in pixels at the times 0
 τ(t) is the way of a motion that gets faster over its first a steps, the slow start. Every input draws its angle φ, radius ρ, period P,
 direction ± and slow start a uniformly from the given range.
 
-The path and the events of an input depend on the seed and on the input's number, never on the batch it is in.
+The path and the events of an input depend on the seed and on the input's number, never on the batch it is in: number j of the stream
+of random numbers of input i depends only on (seed, purpose, i, j), and is computed for all inputs at once.
+
+    key_i = mix(mix(seed + γ (purpose + 1)) + γ (i + 1)),   draw_{i,j} = mix(key_i + γ (j + 1))     (`common.splitmix`)
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from agreestop.common import (
+    GAMMA,
     Booleans,
     Floats,
     InputError,
     Integers,
     Words,
+    as_array,
     as_count,
     as_floats,
+    as_seed,
     as_size,
     check_finite,
     is_integer,
     is_number,
+    mix,
 )
-
-from .streams import Purpose, as_numbers, draw_normals, draw_uniforms, draw_words, stream_keys
 
 Range: TypeAlias = float | tuple[float, float]  # one number for all inputs, or the lowest and the highest
 
@@ -241,3 +247,51 @@ def _add_shot_noise(on: Booleans, off: Booleans, ready: Booleans, rate: float, s
     free = ready & ~(on | off)
     on |= free & (words < np.uint64(bound))
     off |= free & (words >= np.uint64(2**64 - max(bound, 1)))
+
+
+class Purpose(IntEnum):
+    """The purpose of a stream: numbers drawn for one purpose are independent of those for another."""
+
+    MISMATCH = 0
+    LEAK = 1
+    SHOT_NOISE = 2
+    PATH = 3
+
+
+def as_numbers(inputs: int | Sequence[int] | Integers) -> Integers:
+    """Input numbers (n,): those given, or 0..n-1 where only their count n is given."""
+    if is_integer(inputs):
+        if inputs < 1:
+            raise InputError(f"inputs is {inputs}: give how many inputs there are, at least 1, or a list of their numbers.")
+        return np.arange(inputs, dtype=np.int64)
+    numbers = as_array(inputs, "inputs")
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not len(numbers):
+        raise InputError(
+            f"inputs has shape {numbers.shape} and dtype {numbers.dtype}: give how many inputs there are, or a list of their numbers."
+        )
+    if numbers.min() < 0 or numbers.max() >= 2**62:
+        wrong = numbers[(numbers < 0) | (numbers >= 2**62)][0]
+        raise InputError(f"inputs holds {wrong}: number the inputs from 0 to 2^62 - 1.")
+    return numbers.astype(np.int64)
+
+
+def stream_keys(seed: int, purpose: Purpose, inputs: int | Sequence[int] | Integers) -> Words:
+    """The state at which the stream of every input starts, (n,)."""
+    start = mix(np.array([as_seed(seed)], dtype=np.uint64) + GAMMA * np.array([purpose + 1], dtype=np.uint64))
+    return mix(start + GAMMA * (as_numbers(inputs).astype(np.uint64) + np.uint64(1)))
+
+
+def draw_words(keys: Words, first: int, count: int) -> Words:
+    """Draws first..first+count-1 of every stream, (n, count): integers, uniform on 0..2^64-1."""
+    return mix(keys[:, None] + GAMMA * np.arange(first + 1, first + count + 1, dtype=np.uint64))
+
+
+def draw_uniforms(keys: Words, first: int, count: int) -> Floats:
+    """The same draws as numbers in [0, 1), (n, count)."""
+    return (draw_words(keys, first, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def draw_normals(keys: Words, first: int, count: int) -> Floats:
+    """Standard normal numbers (n, count) by Box and Muller, from draws 2 first..2 (first+count)-1."""
+    pairs = draw_uniforms(keys, 2 * first, 2 * count).reshape(len(keys), count, 2)
+    return np.sqrt(-2.0 * np.log1p(-pairs[..., 0])) * np.cos(2.0 * np.pi * pairs[..., 1])

@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agreestop.common import InputError, ProgressCallback, as_count, as_seed
+from agreestop.common import InputError, ProgressCallback, as_count, as_seed, read_file
 
 from ..binning import bin_events
 from ..camera.gestures import GESTURES
 from ..data import Done, EventData, EventSplits, make_parts
-from ..formats.aedat3 import VERSION, read_aedat3, read_gesture_labels
+from ..formats.aedat import VERSIONS, read_aedat3
 from .data_set import DataSet, Findings, address_of, begins_with, check_each, compare_amount, find_folder
 
 STEPS = 80
@@ -34,6 +34,8 @@ STEP = 30_000  # microseconds
 SIDE = 128
 DOWNSAMPLES = (1, 2, 4, 8, 16)
 FOLDER = "DvsGesture"
+LABEL_COLUMNS = "class,startTime_usec,endTime_usec"
+MOST_LINES = 2**20  # bytes of a table
 LISTS = ("trials_to_train.txt", "trials_to_test.txt")
 COMPLETE = (1_176, 288)  # gestures of either part
 ADDRESS = address_of("dvs-gesture")
@@ -48,6 +50,14 @@ class GestureRecording(NamedTuple):
     person: str
     recording: Path
     labels: Path
+
+
+class GestureLabel(NamedTuple):
+    """One gesture of a recording: its class, from 1 to 11 as in the file, and its window start <= time < stop in microseconds."""
+
+    gesture: int
+    start: int
+    stop: int
 
 
 def load_dvs_gesture(
@@ -79,7 +89,7 @@ def load_dvs_gesture(
 def find_recordings(folder: Path, name: str) -> list[GestureRecording]:
     """The recordings that a list names, each with its labels."""
     path = find_lists(folder)
-    lines = (line.strip() for line in (path / name).read_text(errors="replace").splitlines())
+    lines = (line.strip() for line in read_file(path / name, most=MOST_LINES).decode(errors="replace").splitlines())
     recordings = []
     for line in filter(None, lines):
         match = NAME.fullmatch(line)
@@ -100,6 +110,26 @@ def find_lists(folder: Path) -> Path:
     if found := find_folder(folder, FOLDER, lambda path: all((path / name).is_file() for name in LISTS)):
         return found
     raise InputError(f"there are no files {LISTS[0]} and {LISTS[1]} in {folder} or in {FOLDER} there: get them from {ADDRESS}.")
+
+
+def read_gesture_labels(path: Path) -> tuple[GestureLabel, ...]:
+    """The gestures of a recording of DVS128 Gesture, from its table: a line of column names, then a line for each gesture."""
+    lines = read_file(path, most=MOST_LINES).decode("utf-8-sig", errors="replace").splitlines()
+    if not lines or lines[0].strip() != LABEL_COLUMNS:
+        raise InputError(f"{path} is no table of gestures: its first line must be {LABEL_COLUMNS}.")
+    labels = []
+    for number, line in enumerate(lines[1:], start=2):
+        if not line.strip():
+            continue
+        row = re.fullmatch(r"\s*([0-9]{1,18})\s*,\s*([0-9]{1,18})\s*,\s*([0-9]{1,18})\s*", line)
+        if row is None:
+            raise InputError(f"{path} has {line[:80]!r} in line {number}: give three whole numbers, {LABEL_COLUMNS}.")
+        gesture, start, stop = (int(value) for value in row.groups())
+        if not 1 <= gesture <= len(GESTURES) or start >= stop:
+            right = f"a class from 1 to {len(GESTURES)}, and a start before its end"
+            raise InputError(f"{path} has {line[:80]!r} in line {number}: give {right}.")
+        labels.append(GestureLabel(gesture, start, stop))
+    return tuple(labels)
 
 
 def _bin(name: str, recordings: Sequence[GestureRecording], downsample: int, steps: int, rng: np.random.Generator, done: Done) -> EventData:
@@ -126,7 +156,7 @@ def _check(folder: Path) -> Findings:
         count = sum(len(read_gesture_labels(one.labels)) for one in recordings)
         sentence = f"{count:,} of {complete:,} gestures of the {part} part, in {len(recordings)} recordings"
         yield compare_amount(count, complete, sentence, ADDRESS)
-        yield from check_each([one.recording for one in recordings], lambda path: begins_with(path, VERSION), ADDRESS)
+        yield from check_each([one.recording for one in recordings], lambda path: begins_with(path, VERSIONS["3.1"]), ADDRESS)
 
 
 DATA_SET = DataSet.recorded("dvs-gesture", load=load_dvs_gesture, check=_check)

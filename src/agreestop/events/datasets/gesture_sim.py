@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from agreestop.common import InputError, Integers, ProgressCallback, as_count, as_seed, is_integer
 
 from ..camera.gestures import CADENCE, GESTURES, LIGHTS, WANDERINGS, Performance, Person, render_frames
-from ..camera.simulator import Sensor, watch_frames
-from ..camera.streams import Purpose, draw_uniforms, stream_keys
+from ..camera.simulator import Purpose, Sensor, draw_uniforms, stream_keys, watch_frames
 from ..data import Done, EventData, EventSplits, Sizes, as_sizes, make_parts
 from .data_set import FOUND, DataSet, Findings
 

@@ -22,7 +22,7 @@ from agreestop.common import Booleans, InputError, ProgressCallback, as_count, a
 
 from ..binning import bin_events
 from ..data import EventSplits, Sizes, as_sizes_of, draw
-from ..formats.aedat2 import VERSION, read_aedat2
+from ..formats.aedat import VERSIONS, read_aedat2
 from .data_set import DataSet, Findings, address_of, begins_with, bin_digits, check_each, compare_amount
 
 STEPS = 80
@@ -102,7 +102,7 @@ def _check(folder: Path) -> Findings:
             continue
         empty, complete = False, 10 * OF_EACH_DIGIT
         yield compare_amount(len(paths), complete, f"{len(paths):,} of {complete:,} recordings of scale {scale}", ADDRESS)
-        yield from check_each(paths, lambda path: begins_with(path, VERSION), ADDRESS)
+        yield from check_each(paths, lambda path: begins_with(path, VERSIONS["2.0"]), ADDRESS)
     if empty:
         raise InputError(f"there are no recordings mnist_<digit>_scale<NN>_<number>.aedat in {folder}: get them from {ADDRESS}.")
 

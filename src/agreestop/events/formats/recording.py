@@ -17,10 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from os import PathLike
-from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
@@ -167,18 +164,6 @@ class Columns:
             parts = ", ".join(f"{name} {count}" for name, count in vars(recording.skipped).items() if count)
             raise InputError(f"{source} holds no event of the sensor (left out: {parts}): check that it is a whole {kind} file.")
         return recording
-
-
-@contextmanager
-def open_recording(path: str | PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to read from; errors of the system become sentences."""
-    if not Path(path).is_file():
-        raise InputError(f"there is no file {os.fspath(path)!r}: check the path.")
-    try:
-        with open(path, "rb") as stream:  # noqa: PTH123
-            yield stream
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}): check the file and its permissions.") from None
 
 
 def bytes_left(stream: BinaryIO) -> int:

@@ -1,5 +1,22 @@
-"""AEDAT 3.1, the format of DVS128 Gesture's recordings, and the tables that list the gestures in a recording.
+"""AEDAT 2.0 and 3.1: the formats of jAER for 128 × 128 sensors, in which MNIST-DVS and DVS128 Gesture are published.
 
+AEDAT 2.0
+    header: printable lines that begin with '#' and end with '\\n', the first of them "#!AER-DAT2.0"
+    then 8 bytes for each event, big-endian:
+        uint32 address      bit 0      0 for ON, 1 for OFF
+                            bits 1-7   x
+                            bits 8-14  y
+                            bits 15-31 0; other values are external inputs or addresses of other devices, skipped as special
+        int32  timestamp    microseconds, which wrap around after 2^32 (71.6 minutes)
+
+Times are unwrapped: each event is taken to be less than 2^31 µs (35.8 minutes) before or after the one before it in the file.
+Coordinates are those of the address, x from the left and y from the top, which shows the digits of MNIST-DVS upright and unmirrored: of
+the eight ways to turn and mirror its first zero, this one comes closest to the zeros of MNIST.
+jAER itself draws x from the right and y from the bottom: a recording of a camera set up for its display is turned by 180 degrees here.
+We checked on a recording of MNIST-DVS that a cleared bit 0 is ON, as in jAER: single events of pixels far from the digit come from leak
+currents and are ON, and 93 of 100 of them have the bit cleared, as have most events in front of the moving bright digit.
+
+AEDAT 3.1
     header: lines that begin with '#' and end with '\\n', the first "#!AER-DAT3.1", the last "#!END-HEADER"
     then packets, little-endian:
         int16 type        1 for polarity events; other packets are skipped and counted
@@ -20,29 +37,75 @@ x counts from the left and y from the top. A packet with an impossible header (n
 
 import re
 import struct
-from dataclasses import dataclass
 from itertools import pairwise
 from os import PathLike
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from agreestop.common import InputError, Integers, atomic_writer
+from agreestop.common import InputError, Integers, atomic_writer, open_file
 
-from .recording import BLOCK, LATEST, Columns, Recording, Skipped, bytes_left, open_recording
+from .recording import BLOCK, LATEST, Columns, Recording, Skipped, bytes_left, read_blocks
 
 SIZE = (128, 128)
-EVENT = 8  # bytes
+EVENT = 8  # bytes, in both versions
+VERSIONS = {"2.0": b"#!AER-DAT2.0", "3.1": b"#!AER-DAT3.1"}
+END = b"#!END-HEADER"
+HEADER_2 = (
+    VERSIONS["2.0"] + b"\r\n"
+    b"# This is a raw AE data file - do not edit\r\n"
+    b"# Data format is int32 address, int32 timestamp (8 bytes total), repeated for each event\r\n"
+    b"# Timestamps tick is 1 us\r\n"
+)
+HEADER_3 = VERSIONS["3.1"] + b"\r\n#Format: RAW\r\n#Source 1: DVS128\r\n" + END + b"\r\n"
+LONGEST_LINE, LONGEST_HEADER = 2**16, 2**20
+UNPRINTABLE = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 POLARITY = 1
 STAMP_OFFSET = 4
-VERSION, END = b"#!AER-DAT3.1", b"#!END-HEADER"
-HEADER = VERSION + b"\r\n#Format: RAW\r\n#Source 1: DVS128\r\n" + END + b"\r\n"
-LONGEST_HEADER = 2**20
 LARGEST_BODY = 2**30
 WRITTEN_TOGETHER = 4096  # events in a packet
 
-LABEL_COLUMNS = "class,startTime_usec,endTime_usec"
-GESTURES = 11
+
+def read_aedat2(path: str | PathLike[str]) -> Recording:
+    """A recording of a 128 × 128 sensor. Memory: 13 bytes for each event, and a few more where times run backwards."""
+    special = 0
+    with open_file(path) as stream:
+        _skip_header_2(stream, path)
+        length = bytes_left(stream)
+        columns = Columns(length // EVENT)
+        stamp, now = np.uint32(0), 0
+        for content in read_blocks(stream, length, EVENT):
+            words = np.frombuffer(content, ">u4", len(content) // EVENT * 2).reshape(-1, 2)
+            if not len(words):
+                break
+            address, stamps = words[:, 0].astype(np.uint32), words[:, 1].astype(np.uint32)
+            time = _unwrapped(stamps, stamp, now)
+            stamp, now = stamps[-1], int(time[-1])
+            if int(address.max()) >> 15:
+                known = address < 2**15
+                special += len(known) - int(np.count_nonzero(known))
+                address, time = address[known], time[known]
+            columns.add((address >> 1) & 127, address >> 8, (address & 1) == 0, time)
+    return columns.recording(str(path), "AEDAT 2.0", SIZE, Skipped(special=special, cut_bytes=length % EVENT))
+
+
+def write_aedat2(path: str | PathLike[str], recording: Recording) -> None:
+    """Write a recording of a 128 × 128 sensor, whole or not at all; `read_aedat2` gives the same events."""
+    if recording.size != SIZE:
+        raise InputError(f"the recording's size is {recording.size}: AEDAT 2.0 is written for sensors of {SIZE}.")
+    if len(recording) and not -(2**31) <= recording.time[0] < 2**31:
+        raise InputError(f"the first event is at {recording.time[0]} µs: AEDAT 2.0 begins within 2^31 µs of 0, so subtract the first time.")
+    if len(recording) and np.diff(recording.time).max(initial=0) >= 2**31:
+        raise InputError("two events are 2^31 µs or more apart: AEDAT 2.0 cannot hold such a gap, so write two files.")
+    with atomic_writer(path) as stream:
+        stream.write(HEADER_2)
+        for first in range(0, len(recording), BLOCK):
+            part = slice(first, first + BLOCK)
+            words = np.empty((len(recording.time[part]), 2), ">u4")
+            words[:, 0] = recording.y[part].astype(np.uint32) << 8 | recording.x[part].astype(np.uint32) << 1 | ~recording.polarity[part]
+            words[:, 1] = recording.time[part].astype(np.uint32)
+            stream.write(words.tobytes())
 
 
 class _Packet(NamedTuple):
@@ -61,8 +124,8 @@ _HEAD = struct.Struct("<hhiiiiii")
 
 def read_aedat3(path: str | PathLike[str], size: tuple[int, int] = SIZE) -> Recording:
     """A recording of a sensor of `size` (H, W). Memory: 13 bytes for each event, and about four times the largest packet."""
-    with open_recording(path) as stream:
-        _skip_header(stream, path)
+    with open_file(path) as stream:
+        _skip_header_3(stream, path)
         left = bytes_left(stream)
         columns = Columns(left // EVENT)
         contents: list[bytes] = []  # packets may be small, so several are decoded together
@@ -106,7 +169,7 @@ def write_aedat3(path: str | PathLike[str], recording: Recording) -> None:
     overflows = recording.time >> 31
     starts = np.union1d(np.arange(0, len(recording), WRITTEN_TOGETHER), np.flatnonzero(np.diff(overflows)) + 1).tolist()
     with atomic_writer(path) as stream:
-        stream.write(HEADER)
+        stream.write(HEADER_3)
         for begin, end in pairwise([*starts, len(recording)]):
             part = slice(begin, end)
             words = np.empty((end - begin, 2), "<u4")
@@ -117,33 +180,28 @@ def write_aedat3(path: str | PathLike[str], recording: Recording) -> None:
             stream.write(words.tobytes())
 
 
-@dataclass(frozen=True)
-class GestureLabel:
-    """One gesture of a recording: its class, from 1 to 11 as in the file, and its window start <= time < stop in microseconds."""
-
-    gesture: int
-    start: int
-    stop: int
+def _check_version(line: bytes, path: str | PathLike[str], version: str) -> None:
+    if not line.startswith(VERSIONS[version]) or not line.endswith(b"\n"):
+        other = next((name for name, start in VERSIONS.items() if name != version and line.startswith(start[:-2])), None)
+        hint = f", but AEDAT {other}: use read_aedat{other[0]}" if other else f": it must begin with a line {VERSIONS[version].decode()}"
+        raise InputError(f"{path} is not AEDAT {version}{hint}.")
 
 
-def read_gesture_labels(path: str | PathLike[str]) -> tuple[GestureLabel, ...]:
-    """The gestures of a recording of DVS128 Gesture, from its table: a line of column names, then a line for each gesture."""
-    with open_recording(path) as stream:
-        lines = stream.read().decode("utf-8-sig", errors="replace").splitlines()
-    if not lines or lines[0].strip() != LABEL_COLUMNS:
-        raise InputError(f"{path} is no table of gestures: its first line must be {LABEL_COLUMNS}.")
-    labels = []
-    for number, line in enumerate(lines[1:], start=2):
-        if not line.strip():
-            continue
-        row = re.fullmatch(r"\s*([0-9]{1,18})\s*,\s*([0-9]{1,18})\s*,\s*([0-9]{1,18})\s*", line)
-        if row is None:
-            raise InputError(f"{path} has {line[:80]!r} in line {number}: give three whole numbers, {LABEL_COLUMNS}.")
-        gesture, start, stop = (int(value) for value in row.groups())
-        if not 1 <= gesture <= GESTURES or start >= stop:
-            raise InputError(f"{path} has {line[:80]!r} in line {number}: give a class from 1 to {GESTURES}, and a start before its end.")
-        labels.append(GestureLabel(gesture, start, stop))
-    return tuple(labels)
+def _skip_header_2(stream: BinaryIO, path: str | PathLike[str]) -> None:
+    """Move to the first event. A line that is not printable is no header, because an event may begin with the byte of '#'."""
+    _check_version(stream.readline(LONGEST_LINE), path, "2.0")
+    while True:
+        start = stream.tell()
+        line = stream.readline(LONGEST_LINE)
+        if not line.startswith(b"#") or not line.endswith(b"\n") or UNPRINTABLE.search(line):
+            stream.seek(start)
+            return
+
+
+def _unwrapped(stamps: NDArray[np.uint32], stamp: np.uint32, now: int) -> Integers:
+    """Full times of stamps, each less than 2^31 from the one before; the stamp before the first one is `stamp`, at the full time `now`."""
+    steps = np.diff(stamps, prepend=stamp).view(np.int32)
+    return now + np.cumsum(steps, dtype=np.int64)
 
 
 def _decode(columns: Columns, contents: list[bytes], overflows: list[int]) -> int:
@@ -175,12 +233,10 @@ def _checked_packet(path: str | PathLike[str], packet: _Packet) -> _Packet:
     raise InputError(f"{path} has a damaged packet (type {packet.kind}, overflow {packet.overflow}, {wrong}): get the file again.")
 
 
-def _skip_header(stream: BinaryIO, path: str | PathLike[str]) -> None:
+def _skip_header_3(stream: BinaryIO, path: str | PathLike[str]) -> None:
     """Move to the first packet."""
     line = stream.readline(LONGEST_HEADER)
-    if not line.startswith(VERSION):
-        other = ", but AEDAT 2.0: use read_aedat2" if line.startswith(b"#!AER-DAT2") else f": it must begin with a line {VERSION.decode()}"
-        raise InputError(f"{path} is not AEDAT 3.1{other}.")
+    _check_version(line, path, "3.1")
     while not (line.startswith(END) and line.endswith(b"\n")):
         line = stream.readline(LONGEST_HEADER)
         if not line.startswith(b"#") or stream.tell() > LONGEST_HEADER:
