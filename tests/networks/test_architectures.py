@@ -101,10 +101,10 @@ def test_each_member_equals_a_network_with_one_member(config: Architecture) -> N
 @every_architecture
 def test_a_sequence_in_chunks_gives_the_same_as_the_whole(config: Architecture) -> None:
     network = network_of(config)
-    whole, end, done = network(frames(), activity=True)
+    whole, end, done = network.count(frames())
     state, parts, counts = None, [], []
     for chunk in torch.tensor_split(frames(), (1, 4)):
-        spikes, state, activity = network(chunk, state, activity=True)
+        spikes, state, activity = network.count(chunk, state)
         parts.append(spikes)
         counts.append(activity)
     assert_same(torch.cat(parts), whole)
@@ -172,7 +172,7 @@ def test_supplied_weights_are_used_and_gradients_reach_them(config: Architecture
 
 def test_operations_of_a_fully_connected_network() -> None:
     network = network_of(CONFIGS["fully-connected"])
-    spikes, _, done = network(frames(), activity=True)
+    spikes, _, done = network.count(frames())
     x = frames().flatten(2)
     assert done.layers == ("layer 1", "read-out")
     assert done.spikes.shape == done.accumulates.shape == done.multiplies.shape == (2, 6, 2, 3)
@@ -186,7 +186,7 @@ def test_operations_of_a_fully_connected_network() -> None:
 def test_operations_of_a_held_real_valued_image() -> None:
     network = network_of(replace(CONFIGS["fully-connected"], real_input=True))
     image = torch.rand(1, 3, 2, 8, 8, generator=generator(2)) + 0.1
-    _, _, done = network(image, steps=4, activity=True)
+    _, _, done = network.count(image, steps=4)
     assert torch.equal(done.multiplies[0, 0], torch.full((2, 3), 128 * 12))
     assert not done.multiplies[0, 1:].any() and not done.multiplies[1].any() and not done.accumulates[0].any()
     assert torch.equal(done.accumulates[1], 3 * done.spikes[0])
@@ -202,7 +202,7 @@ def test_operations_of_a_residual_network_include_shortcuts_and_the_average() ->
 
     for layer in network.layers:
         layer.register_forward_hook(keep)
-    _, _, done = network(frames(), activity=True)
+    _, _, done = network.count(frames())
     ones = [spikes.flatten(3).sum(-1).long() for spikes in seen]
     assert torch.equal(done.spikes, torch.stack(ones))
     assert all(count.sum() > 0 for count in ones)
@@ -220,7 +220,7 @@ def test_operations_of_a_residual_network_include_shortcuts_and_the_average() ->
 
 
 def test_operations_of_a_convolutional_network_count_spikes_after_the_pool() -> None:
-    _, _, done = network_of(CONFIGS["convolutional"])(frames(), activity=True)
+    _, _, done = network_of(CONFIGS["convolutional"]).count(frames())
     assert done.spikes.shape[0] == 4
     assert bool((done.accumulates[2] <= 7 * done.spikes[1]).all()) and done.accumulates[2].sum() > 0
     assert torch.equal(done.accumulates[3], 3 * done.spikes[2])
@@ -295,7 +295,7 @@ class OneLayer:
 
 def test_an_own_architecture_is_any_dataclass_with_layers() -> None:
     network = SpikingNetwork(OneLayer((12,), 3, members=3), generator())
-    spikes, _, activity = network(random_spikes(6, 4, 12), activity=True)
+    spikes, _, activity = network.count(random_spikes(6, 4, 12))
     assert spikes.shape == (6, 3, 4, 3) and activity.layers == ("read-out",)
     assert_same(network.select_members(slice(1, 3))(random_spikes(6, 4, 12))[0], spikes[:, 1:])
     posterior = Posterior(OneLayer((12,), 3, members=2), generator())
@@ -316,4 +316,4 @@ def test_bad_settings_and_shapes_are_refused() -> None:
     refused(lambda: network(frames(), steps=4), "steps is 4 with 6 time steps in x")
     refused(lambda: network(frames()[:1], steps=0), "steps is 0")
     refused(lambda: network(frames(), state=State((), 0)), "state has 0 layers and the network 4")
-    refused(lambda: network(0.5 * frames(), activity=True), "set real_input=True")
+    refused(lambda: network.count(0.5 * frames()), "set real_input=True")

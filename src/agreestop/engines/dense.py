@@ -83,11 +83,11 @@ class DensePass:
     def advance_counted(self, steps: int) -> EnsembleRun:
         if not isinstance(self._networks[0], SpikingNetwork):
             raise InputError("the operations of own modules cannot be counted: use run_to_end or score for their outputs.")
-        spikes, operations = self._advance(steps, activity=True)
+        spikes, operations = self._advance(steps, counted=True)
         return EnsembleRun(spikes, joined(operations, 1))
 
-    def _advance(self, steps: int, **options: bool) -> tuple[NDArray[Any], list[Operations]]:
-        """Outputs (rows, steps, K, C) of the next steps, as booleans for spikes, and the operations of each chunk with activity=True."""
+    def _advance(self, steps: int, counted: bool = False) -> tuple[NDArray[Any], list[Operations]]:
+        """Outputs (rows, steps, K, C) of the next steps, as booleans for spikes, and the operations of each chunk if they are counted."""
         check_steps(steps, self._steps, self._time)
         parts, operations, end = [], [], self._time + steps
         autocast = nullcontext() if self._load is None else torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16)
@@ -96,7 +96,8 @@ class DensePass:
                 frames, held = self._next_frames(end)
                 outputs, counts = [], []
                 for index, network in enumerate(self._networks):
-                    found, self._states[index], *activity = network(frames, self._states[index], held, **options)
+                    run: Any = network.count if counted and isinstance(network, SpikingNetwork) else network
+                    found, self._states[index], *activity = run(frames, self._states[index], held)
                     outputs.append(found.permute(2, 0, 1, 3))
                     counts += [count_operations(one) for one in activity]
                 together = torch.cat(outputs, 2)

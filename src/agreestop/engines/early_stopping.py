@@ -25,7 +25,7 @@ from agreestop.decide.score_files import Scores
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
 
 from .prefilter import Prefilter, can_prefilter_on_cpu, prefilter_for
-from .protocol import CountingPass, DecidingEngine, Engine, EnsembleRun, Outcomes, Result, joined
+from .protocol import CountingPass, DecidingEngine, Engine, EnsembleRun, Outcomes, Pass, Result, joined
 
 BATCH_SIZE = 256
 DENSE_BYTES = 1 << 30
@@ -91,7 +91,7 @@ def decide_early(
         on_cpu = prefilter if prefilter is not None and can_prefilter_on_cpu() else None
 
         def decide(batch: NDArray[Any], first: int) -> Outcomes:
-            return _decide_batch(engine, calibrated, on_cpu, times, batch, first, chunk)
+            return _RunningBatch(engine, calibrated, on_cpu, len(batch), first).decide(engine.begin(batch, first), times, chunk)
 
         outcomes = _in_batches(engine, given, batch_size, decide)
     seconds = perf_counter() - began
@@ -121,41 +121,30 @@ def _decide_on_engine(engine: Engine, prefilter: Prefilter | None, inputs: Input
     return joined(parts) if parts else None
 
 
-def _decide_batch(
-    engine: Engine,
-    calibrated: CalibratedRule,
-    prefilter: Prefilter | None,
-    times: Integers,
-    batch: NDArray[Any],
-    first: int,
-    chunk: int | None,
-) -> Outcomes:
-    """The outcomes of a batch whose first input has the number `first`."""
-    running, run = _RunningBatch(engine, calibrated, prefilter, len(batch), first), engine.begin(batch, first)
-    computed: Integers = np.zeros(len(batch), np.int64)
-    time = 0
-    while run.rows:
-        checkpoints = ChunkCheckpoints.after(time, times, chunk or engine.chunk_steps(run.rows))
-        computed[running.inputs] += checkpoints.steps
-        run.keep(running.judge(run.advance(checkpoints.steps), checkpoints))
-        time += checkpoints.steps
-    return Outcomes(running.stop_index, running.sets, computed)
-
-
 class _RunningBatch:
     """A batch under the rule: evidence and state of the inputs that still run, and the results of those that have stopped."""
 
     def __init__(self, engine: Engine, calibrated: CalibratedRule, prefilter: Prefilter | None, count: int, first: int) -> None:
-        self._calibrated, self._prefilter = calibrated, prefilter
+        self._engine, self._calibrated, self._prefilter = engine, calibrated, prefilter
         self._state = calibrated.start(count, first)
         self._counts: NDArray[Any] | None = None
         if engine.output == "spikes":
             self._counts = np.zeros((count, engine.members, engine.classes), np.int64)
-        self.inputs: Integers = np.arange(count)
-        self.stop_index: Integers = np.empty(count, np.int64)
-        self.sets: Booleans = np.empty((count, calibrated.classes), bool)
+        self._inputs: Integers = np.arange(count)
+        sets = np.empty((count, calibrated.classes), bool)
+        self._outcomes = Outcomes(np.empty(count, np.int64), sets, np.zeros(count, np.int64))
 
-    def judge(self, outputs: NDArray[Any], checkpoints: ChunkCheckpoints) -> Booleans:
+    def decide(self, run: Pass, times: Integers, chunk: int | None) -> Outcomes:
+        """Run the batch chunk by chunk until all inputs have stopped; `times` are the checkpoints of the rule."""
+        time = 0
+        while run.rows:
+            checkpoints = ChunkCheckpoints.after(time, times, chunk or self._engine.chunk_steps(run.rows))
+            self._outcomes.computed[self._inputs] += checkpoints.steps
+            run.keep(self._judge(run.advance(checkpoints.steps), checkpoints))
+            time += checkpoints.steps
+        return self._outcomes
+
+    def _judge(self, outputs: NDArray[Any], checkpoints: ChunkCheckpoints) -> Booleans:
         """Judge outputs (rows, steps, K, C) of a chunk at its checkpoints and return which rows continue.
 
         Each round judges every row at its first checkpoint that is left. Without a prefilter that is the same one for all rows, in order,
@@ -177,13 +166,13 @@ class _RunningBatch:
                 log_softmax(evidence[rows, position].astype(np.float64)),
                 state,
             )
-            stopped = rows[verdict.stop]
-            self.stop_index[self.inputs[stopped]], self.sets[self.inputs[stopped]] = index[verdict.stop], verdict.sets[verdict.stop]
-            running[stopped] = False
+            stopped = self._inputs[rows[verdict.stop]]
+            self._outcomes.stop_index[stopped], self._outcomes.sets[stopped] = index[verdict.stop], verdict.sets[verdict.stop]
+            running[rows[verdict.stop]] = False
             left[rows, position] = False
             rows, state = rows[~verdict.stop], verdict.state.rows(~verdict.stop)
         self._state = state if self._prefilter is None else self._state.rows(running)
-        self.inputs = self.inputs[running]
+        self._inputs = self._inputs[running]
         if self._counts is not None:
             self._counts = evidence[running, -1]
         return running

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from numbers import Integral
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, final, overload
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -292,41 +292,37 @@ class SpikingNetwork(nn.Module):
         fewer.load_state_dict(state)
         return fewer.to(next(self.parameters()).device).train(self.training)
 
-    @overload
-    def forward(
-        self, x: Tensor, state: State | None = None, steps: int | None = None, activity: Literal[False] = False
-    ) -> tuple[Tensor, State]: ...
-
-    @overload
-    def forward(
-        self, x: Tensor, state: State | None = None, steps: int | None = None, *, activity: Literal[True]
-    ) -> tuple[Tensor, State, Activity]: ...
-
-    def forward(
-        self, x: Tensor, state: State | None = None, steps: int | None = None, activity: bool = False
-    ) -> tuple[Tensor, State] | tuple[Tensor, State, Activity]:
+    def forward(self, x: Tensor, state: State | None = None, steps: int | None = None) -> tuple[Tensor, State]:
         """Input (T, batch, *input_shape) or (T, K, batch, *input_shape) to read-out spikes (T, K, batch, classes) and the state after them.
 
         A still image is given once, as (1, batch, ...), with the number of `steps` for which it is held. Its first layer is then computed
-        once. activity=True also returns the operations of every layer.
+        once.
         """
+        return self._run(x, state, steps, None)
+
+    def count(self, x: Tensor, state: State | None = None, steps: int | None = None) -> tuple[Tensor, State, Activity]:
+        """The result of a call, and the operations of every layer."""
+        counts: list[tuple[Tensor, Tensor, Tensor]] = []
+        spikes, after = self._run(x, state, steps, counts)
+        names = *(f"layer {index + 1}" for index in range(len(self.layers) - 1)), "read-out"
+        return spikes, after, Activity(names, *(torch.stack(kind) for kind in zip(*counts, strict=True)))
+
+    def _run(
+        self, x: Tensor, state: State | None, steps: int | None, counts: list[tuple[Tensor, Tensor, Tensor]] | None
+    ) -> tuple[Tensor, State]:
         self._check(x, state, steps)
         layers = list(cast(Iterable[SpikingLayer], self.layers))
         if isinstance(layers[0].synapses, MemberLinear):
             x = x.reshape(*x.shape[: x.ndim - len(self.input_shape)], -1)
-        earlier, after, counts = x, [], []
+        earlier, after = x, []
         befores, time = (state.layers, state.time) if state else ((None,) * len(layers), 0)
         for index, (layer, before) in enumerate(zip(layers, befores, strict=True)):
             spikes, layer_after = layer(x, earlier, before, None if index else steps, time)
-            if activity:
+            if counts is not None:
                 counts.append(self._count_operations(layer, index, x, earlier, spikes))
             earlier, x = x, spikes
             after.append(layer_after)
-        state_after = State(tuple(after), time + len(x))
-        if not activity:
-            return x, state_after
-        names = *(f"layer {index + 1}" for index in range(len(layers) - 1)), "read-out"
-        return x, state_after, Activity(names, *(torch.stack(kind) for kind in zip(*counts, strict=True)))
+        return x, State(tuple(after), time + len(x))
 
     def _count_operations(
         self, layer: SpikingLayer, index: int, x: Tensor, earlier: Tensor, spikes: Tensor

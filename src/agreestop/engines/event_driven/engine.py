@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,7 +28,7 @@ from agreestop.common import Booleans, InputError, Integers, cores
 from agreestop.networks._kernels.numba_runtime import parallel_for
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 
-from ..inputs import check_frame, check_inputs, check_kept_rows, check_one_of, check_steps
+from ..inputs import check_events, check_frame, check_inputs, check_kept_rows, check_one_of, check_steps
 from ..protocol import CHUNK_STEPS, EnsembleRun, Operations
 from .layout import FlatNetwork, aligned, flatten_network, load_kernels
 
@@ -274,7 +274,6 @@ class EventDrivenLive:
         self._network, self._kernel, self._shape = network, load_kernels().push, input_shape
         self._counts: Integers = np.zeros((network.members, network.classes), np.int64)
         self._state = aligned(network.state, np.float32)
-        self._events: Integers = np.zeros(network.inputs, np.int64)
         lists = _Lists.of(1, network.listed, network.members * int(network.layers[0]["lanes"]))
         self._before = (network.layers, network.weights, network.constants, network.scale, network.bias)
         self._after = (
@@ -289,7 +288,7 @@ class EventDrivenLive:
             lists.currents,
             self._counts,
         )
-        self.push(self._events[:0])  # numba compiles now rather than during the stream
+        self.push(np.zeros(0, np.int64))  # numba compiles now rather than during the stream
         self._state[:], self._counts[:] = 0, 0
 
     def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> Integers:
@@ -299,11 +298,10 @@ class EventDrivenLive:
         that is refused leaves the input as it was.
         """
         check_one_of(events, frame)
-        given, values = self._from_frame(frame) if frame is not None else (self._as_indices(events), None)
+        given, values = (self._as_indices(events), None) if events is not None else self._from_frame(cast(ArrayLike, frame))
         wrong = self._kernel(*self._before, given, NO_VALUES if values is None else values, values is not None, *self._after)
         if wrong >= 0:
-            last = self._network.inputs - 1
-            raise InputError(f"events holds {given[wrong]}, but the inputs are numbered 0 to {last}: drop events outside the sensor.")
+            check_events(given, self._network.inputs)  # says which
         return self._counts
 
     def _from_frame(self, frame: ArrayLike) -> tuple[Integers, NDArray[np.float32] | None]:
@@ -317,17 +315,7 @@ class EventDrivenLive:
             raise InputError(f"frame reaches {max(-values.min(), values.max()):.3g}, which float32 cannot hold: rescale the inputs.")
         return active, values.astype(np.float32)
 
-    def _as_indices(self, events: ArrayLike | None) -> Integers:
+    def _as_indices(self, events: ArrayLike) -> Integers:
         if type(events) is np.ndarray and events.dtype == np.int64 and events.ndim == 1 and events.flags.carray:
             return events
-        array = np.asarray(events)
-        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise InputError(
-                f"events has shape {array.shape} and dtype {array.dtype}: a list of the flat indices of active inputs is needed, "
-                "or push(frame=array) for a dense step."
-            )
-        if array.size > len(self._events):
-            return array.astype(np.int64)
-        indices = self._events[: array.size]
-        indices[:] = array
-        return indices
+        return check_events(events, self._network.inputs)

@@ -14,30 +14,8 @@ sequence of roundings. It does not depend on the thread, the batch or the length
 
 import numpy as np
 
-from .intrinsics import (
-    HALF,
-    NARROW,
-    WIDE,
-    address,
-    begin_part,
-    broadcast_like,
-    count_bits,
-    end_part,
-    fma,
-    get,
-    load_like,
-    lowest_bit,
-    multiply,
-    nonzero_mask,
-    ones_where,
-    plus_row,
-    plus_row_times,
-    put,
-    reached,
-    store,
-    zero_sum,
-    zeros_like,
-)
+from . import intrinsics as simd
+from .intrinsics import HALF, NARROW, WIDE, address, get, put
 from .numba_runtime import jit, jit_template, jit_uncached
 
 STEPS_SUMMED = 16  # the recursion runs after the sums of 16 steps, which still lie in the first cache
@@ -68,10 +46,10 @@ def _append(bits, base, events, n):
     Entries are written eight at a time, because the exit of a loop over single bits would be mispredicted for almost every word. Entries
     past the end are overwritten later, so a list needs `SPARE` more entries than it has events.
     """
-    count = count_bits(bits)
+    count = simd.count_bits(bits)
     for first in range(0, count, SPARE):
         for index in range(n + first, n + first + SPARE):
-            put(events, index, base + lowest_bit(bits))
+            put(events, index, base + simd.lowest_bit(bits))
             bits &= bits - np.uint64(1)
     return n + count
 
@@ -83,10 +61,10 @@ def _append(bits, base, events, n):
 def _sum_rows(total, zero, weights, at, stride, events, begin, end):
     """Add the weight rows of events begin … end to a total, for the lanes from `at` on; `zero` has their number and type."""
     for first in range(begin, end, EVENTS_IN_A_BLOCK):
-        part = begin_part(total, zero)
+        part = simd.begin_part(total, zero)
         for n in range(first, min(first + EVENTS_IN_A_BLOCK, end)):
-            part = plus_row(part, weights, at + np.int64(get(events, n)) * stride)
-        total = end_part(total, part)
+            part = simd.plus_row(part, weights, at + np.int64(get(events, n)) * stride)
+        total = simd.end_part(total, part)
     return total
 
 
@@ -94,27 +72,28 @@ def _sum_rows(total, zero, weights, at, stride, events, begin, end):
 def _sum_rows_times(total, weights, at, stride, events, values, begin, end):
     """The same, with each weight row multiplied by the value of its event."""
     for n in range(begin, end):
-        total = plus_row_times(total, weights, at + np.int64(get(events, n)) * stride, get(values, n))
+        total = simd.plus_row_times(total, weights, at + np.int64(get(events, n)) * stride, get(values, n))
     return total
 
 
 @jit_template
 def _recur(like, currents, current_at, lanes, steps, state, at, constants, scale, bias, spikes, spike_at):
     """Run the recursion over some steps with the state in registers; `like` has the number of lanes."""
-    a, b, r = broadcast_like(like, get(constants, 0)), broadcast_like(like, get(constants, 1)), broadcast_like(like, get(constants, 2))
-    threshold, gain = broadcast_like(like, get(constants, 3)), broadcast_like(like, get(constants, 4))
-    reset = broadcast_like(like, get(constants, 5))  # -θ r
-    synapse, membrane = load_like(like, state, at), load_like(like, state, at + lanes)
-    refractory = load_like(like, state, at + 2 * lanes)
+    a, b = simd.broadcast_like(like, get(constants, 0)), simd.broadcast_like(like, get(constants, 1))
+    r = simd.broadcast_like(like, get(constants, 2))
+    threshold, gain = simd.broadcast_like(like, get(constants, 3)), simd.broadcast_like(like, get(constants, 4))
+    reset = simd.broadcast_like(like, get(constants, 5))  # -θ r
+    synapse, membrane = simd.load_like(like, state, at), simd.load_like(like, state, at + lanes)
+    refractory = simd.load_like(like, state, at + 2 * lanes)
     for t in range(steps):
-        synapse = fma(synapse, b, fma(load_like(like, currents, current_at + t * lanes), scale, bias))
-        membrane = fma(membrane, a, synapse)
-        fired = reached(fma(refractory, reset, multiply(membrane, gain)), threshold)
-        refractory = fma(refractory, r, ones_where(fired))
-        store(spikes, spike_at + 4 * t, fired)
-    store(state, at, synapse)
-    store(state, at + lanes, membrane)
-    store(state, at + 2 * lanes, refractory)
+        synapse = simd.fma(synapse, b, simd.fma(simd.load_like(like, currents, current_at + t * lanes), scale, bias))
+        membrane = simd.fma(membrane, a, synapse)
+        fired = simd.reached(simd.fma(refractory, reset, simd.multiply(membrane, gain)), threshold)
+        refractory = simd.fma(refractory, r, simd.ones_where(fired))
+        simd.store(spikes, spike_at + 4 * t, fired)
+    simd.store(state, at, synapse)
+    simd.store(state, at + lanes, membrane)
+    simd.store(state, at + 2 * lanes, refractory)
 
 
 @jit_template
@@ -127,16 +106,16 @@ def _run_tile(
         count = min(STEPS_SUMMED, steps - first)
         for t in range(0 if summed else count):
             begin, end = get(starts, list_at + first + t), get(starts, list_at + first + t + 1)
-            total = zeros_like(zero)
+            total = simd.zeros_like(zero)
             if valued:
                 total = _sum_rows_times(total, weights, weight_at, stride, events, values, begin, end)
             else:
                 total = _sum_rows(total, zero, weights, weight_at, stride, events, begin, end)
-            store(currents, t * lanes, total)
+            simd.store(currents, t * lanes, total)
         for at in range(0, lanes, piece):
             _recur(
                 like, currents, at, lanes, count, state, state_at + at, constants,
-                load_like(like, scale, lane + at), load_like(like, bias, lane + at),
+                simd.load_like(like, scale, lane + at), simd.load_like(like, bias, lane + at),
                 spikes, spike_at + 4 * (first + at // 64 * pairs),
             )  # fmt: skip
 
@@ -163,13 +142,13 @@ def _run(
     spike_at = 4 * (word * pairs + pair) + offset % 64 // NARROW  # in units of 16 spikes
     if tile < layer.wide:
         _run_tile(
-            zero_sum(weights, WIDE), zero_sum(currents, HALF), WIDE, HALF, weights, weight_at, layer.row_stride,
+            simd.zero_sum(weights, WIDE), simd.zero_sum(currents, HALF), WIDE, HALF, weights, weight_at, layer.row_stride,
             starts, list_at, events, values, valued, steps,
             state, state_at, constants, scale, bias, lane, spikes, spike_at, pairs, summed, currents,
         )  # fmt: skip
     else:
         _run_tile(
-            zero_sum(weights, NARROW), zero_sum(currents, NARROW), NARROW, NARROW, weights, weight_at, layer.row_stride,
+            simd.zero_sum(weights, NARROW), simd.zero_sum(currents, NARROW), NARROW, NARROW, weights, weight_at, layer.row_stride,
             starts, list_at, events, values, valued, steps,
             state, state_at, constants, scale, bias, lane, spikes, spike_at, pairs, summed, currents,
         )  # fmt: skip
@@ -277,7 +256,7 @@ def list_inputs(marks, frames, valued, inputs, total, rows, first, steps, starts
             at, begin = (rows[row] * total + first + t) * inputs, n
             starts[row * steps + t] = begin
             for piece in range(0, whole, 64):
-                n = _append(nonzero_mask(flags, at + piece), piece, address(events), n)
+                n = _append(simd.nonzero_mask(flags, at + piece), piece, address(events), n)
             for index in range(whole, inputs):
                 if marks[at + index]:
                     events[n] = index
@@ -313,15 +292,15 @@ def _stream_shared(layer, members, weights, constants, scale, bias, state, spike
     The weights come from main memory. The processor prefetches a few rows that are read to their end, but not parts of many rows.
     """
     lanes, count, rows, sums = layer.lanes, starts[1], address(weights), address(currents)
-    zero = zero_sum(rows, WIDE)
+    zero = simd.zero_sum(rows, WIDE)
     currents[: members * lanes] = 0
     for first in range(0, count, ROWS_AT_ONCE):
         last = min(first + ROWS_AT_ONCE, count)
         for begin in range(0, members * lanes, lanes):
             for lane in range(begin, begin + WIDE * layer.wide, WIDE):
-                total = load_like(zeros_like(zero), sums, lane)
+                total = simd.load_like(simd.zeros_like(zero), sums, lane)
                 total = _sum_rows(total, zero, rows, layer.weights_at + lane, layer.row_stride, address(events), first, last)
-                store(sums, lane, total)
+                simd.store(sums, lane, total)
     for member in range(members):
         for tile in range(layer.wide + layer.narrow):
             _run(

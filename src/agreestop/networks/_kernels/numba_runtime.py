@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from inspect import Parameter
 from pathlib import Path
@@ -75,19 +75,12 @@ def jit(*signatures: str) -> Callable[[Loop], Loop]:
     return decorate
 
 
-def jit_uncached(function: Loop) -> Loop:
-    """Compile a function once for all loops that call it. It is cached as part of these loops."""
-    return _njit(function)
-
-
-def jit_inline(function: Loop) -> Loop:
-    """Compile a function into each loop that calls it."""
-    return _njit(function, forceinline=True)
-
-
-def jit_template(function: Loop) -> Loop:
-    """Copy a function into its callers before types are inferred, so a literal argument stays a constant there."""
-    return _njit(function, inline="always")
+jit_uncached = _njit
+"""Compile a function once for all loops that call it. It is cached as part of these loops."""
+jit_inline = partial(_njit, forceinline=True)
+"""Compile a function into each loop that calls it."""
+jit_template = partial(_njit, inline="always")
+"""Copy a function into its callers before types are inferred, so a literal argument stays a constant there."""
 
 
 def emits(signature_of: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:

@@ -51,6 +51,12 @@ def _constants_of(constants, strides, member):
 
 
 @triton.jit
+def _at(array, strides, member, row, column):
+    """Addresses of the neurons of a tile in the first step of an array."""
+    return array + member * strides[2] + (row * strides[1] + column)
+
+
+@triton.jit
 def _load_state(arrays, index, exists):
     synapse = tl.load(arrays[0] + index, mask=exists, other=0.0)
     membrane = tl.load(arrays[1] + index, mask=exists, other=0.0)
@@ -112,8 +118,8 @@ def forward_kernel(
     lasts = tl.where(exists, steps, 0)  # the number of steps of each neuron of the tile
     size = tl.cast(sizes[0], tl.int64) * sizes[1] * sizes[2]
     index = (row * sizes[1] + member) * sizes[2] + column
-    source = currents + member * currents_strides[2] + (row * currents_strides[1] + column)
-    target = spikes + member * spikes_strides[2] + (row * spikes_strides[1] + column)
+    source = _at(currents, currents_strides, member, row, column)
+    target = _at(spikes, spikes_strides, member, row, column)
     if before is None:
         i = tl.zeros((ROWS, COLUMNS), tl.float32)
         m = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -161,9 +167,9 @@ def backward_kernel(
     lasts = tl.where(exists, steps, 0)  # the number of steps of each neuron of the tile
     size = tl.cast(sizes[0], tl.int64) * sizes[1] * sizes[2]
     index = (row * sizes[1] + member) * sizes[2] + column
-    source = currents + member * currents_strides[2] + (row * currents_strides[1] + column)
-    arriving = to_spikes + member * to_spikes_strides[2] + (row * to_spikes_strides[1] + column)
-    target = to_currents + member * to_currents_strides[2] + (row * to_currents_strides[1] + column)
+    source = _at(currents, currents_strides, member, row, column)
+    arriving = _at(to_spikes, to_spikes_strides, member, row, column)
+    target = _at(to_currents, to_currents_strides, member, row, column)
     zero = tl.zeros((ROWS, COLUMNS), tl.float32)
     to_i, to_m, to_h = zero, zero, zero
     if to_after is not None:
