@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag
 from agreestop.engines.choice import DENSE_FROM, choose_engine, lightest_engine
+from agreestop.engines.dense import Dense
 from agreestop.engines.early_stopping import run_to_end
 from agreestop.networks.architectures import FullyConnected, ResNet18, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
@@ -67,6 +69,25 @@ def test_unknown_and_missing_engines_are_refused() -> None:
         choose_engine(SMALL, "quantum")
     with pytest.raises(ag.InputError, match="PyTorch finds no GPU"):
         choose_engine(SMALL, "fused")
+
+
+@ON_CPU
+@pytest.mark.parametrize("device", ["gpu", "banana", "cuda:x", "", None, 0])
+def test_a_device_that_does_not_exist_is_refused(device: Any) -> None:
+    with pytest.raises(ag.InputError, match="choose 'auto', 'cpu' or 'cuda'"):
+        choose_engine(SMALL, device=device)
+    with pytest.raises(ag.InputError, match="choose 'auto', 'cpu' or 'cuda'"):
+        Dense(SMALL, device)
+    with pytest.raises(ag.InputError, match="PyTorch finds no GPU"):
+        Dense(SMALL, "cuda")
+
+
+def test_an_engine_says_what_it_is() -> None:
+    assert repr(choose_engine(SMALL, "dense")) == "Dense(name='dense', members=2, output='spikes')"
+    posterior = Posterior(SMALL.config, torch.Generator().manual_seed(0))
+    assert repr(choose_engine(posterior)) == "FreshMembers(name='dense-fresh', members=2, output='spikes')"
+    if NUMBA:
+        assert repr(choose_engine(SMALL, "event-driven-int8")) == "EventDriven(name='event-driven-int8', members=2, output='spikes')"
 
 
 def test_the_lightest_engine_decides_as_float32_does() -> None:

@@ -235,7 +235,7 @@ def test_inputs_may_have_one_axis_and_images_are_held(name: str) -> None:
     repeated = score(engine, np.repeat(images, STEPS, axis=1), labels)
     np.testing.assert_array_equal(held.log_confidence, repeated.log_confidence)
     calibrated = ag.AgreeStop(0.5, EVERY, 2).calibrate(held)
-    np.testing.assert_array_equal(decide_early(engine, calibrated, images).decisions.stop_index, calibrated.decide(held).stop_index)
+    np.testing.assert_array_equal(decide_early(engine, calibrated, images, steps=STEPS).decisions.stop_index, calibrated.decide(held).stop_index)
 
 
 class Recurrent(torch.nn.Module):  # type: ignore[name-defined, misc]
@@ -295,3 +295,87 @@ def test_draws_for_an_input_follow_from_its_number_alone() -> None:
         live = engine.live(number)
         counts = [live.push(frame=frame) for frame in inputs[0]]
         np.testing.assert_array_equal(counts[-1], whole[number].sum(axis=0))
+
+
+# ---- what is not silently wrong
+
+
+def calibrated_on(engine: Engine, rule: str = "AgreeStop") -> Any:
+    known, truth = some_inputs(60)
+    return RULES[rule].calibrate(score(engine, known, truth))
+
+
+def test_logits_that_are_not_finite_are_refused_by_every_verb() -> None:
+    class Broken(torch.nn.Module):  # type: ignore[name-defined,misc]
+        def forward(self, x: Any, state: Any) -> Any:
+            time = 0 if state is None else state
+            value = x.flatten(1)[:, :CLASSES].float()
+            return value / 0 if time == 3 else value, time + 1
+
+    engine, inputs = Dense(ModuleMembers([Broken() for _ in range(MEMBERS)], input_shape=(2, 4, 4))), some_inputs(5)[0]
+    calibrated = calibrated_on(Dense(modules("logits")), "bonferroni")
+    assert calibrated.checkpoints[0] > 4
+    for verb in (lambda: decide_early(engine, calibrated, inputs), lambda: score(engine, inputs)):
+        with pytest.raises(ag.InputError, match="finite"):
+            verb()
+
+
+def test_tensors_and_lists_are_inputs() -> None:
+    engine, inputs = Dense(network("fully-connected")), some_inputs(5)[0]
+    calibrated = calibrated_on(engine)
+    expected = decide_early(engine, calibrated, inputs).decisions
+    tensor = torch.from_numpy(inputs)
+    given: Any
+    for given in (inputs.tolist(), tensor, tensor.bfloat16(), tensor.float().requires_grad_(), list(tensor)):
+        np.testing.assert_array_equal(decide_early(engine, calibrated, given).decisions.sets, expected.sets)
+        np.testing.assert_array_equal(engine.begin(given).advance(STEPS), engine.begin(inputs).advance(STEPS))
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "all"])
+def test_counts_that_are_none_are_refused(wrong: Any) -> None:
+    engine, inputs = Dense(network("fully-connected")), some_inputs(5)[0]
+    calibrated = calibrated_on(engine)
+    for name, verb in (
+        ("batch_size", lambda: decide_early(engine, calibrated, inputs, batch_size=wrong)),
+        ("batch_size", lambda: score(engine, inputs, batch_size=wrong)),
+        ("batch_size", lambda: run_to_end(engine, inputs, wrong)),
+        ("chunk", lambda: decide_early(engine, calibrated, inputs, chunk=wrong)),
+        ("steps", lambda: score(engine, inputs[:, :1], steps=wrong)),
+        ("steps", lambda: decide_early(engine, calibrated, inputs[:, :1], steps=wrong)),
+    ):
+        with pytest.raises(ag.InputError, match=f"{name} is {wrong!r}: give an integer of at least 1"):
+            verb()
+
+
+def test_inputs_of_one_step_are_held_as_images_and_it_is_said() -> None:
+    engine, images = Dense(network("fully-connected")), some_inputs(5)[0][:, :1]
+    calibrated = calibrated_on(engine)
+    expected = calibrated.decide(score(engine, images, steps=STEPS))
+    found = decide_early(engine, calibrated, images, steps=STEPS).decisions
+    np.testing.assert_array_equal(found.sets, expected.sets)
+    with pytest.warns(UserWarning, match=f"held for {STEPS}: give steps={STEPS} if they are images"):
+        np.testing.assert_array_equal(decide_early(engine, calibrated, images).decisions.sets, expected.sets)
+    with pytest.raises(ag.InputError, match="last checkpoint is step 24, but the inputs have 10"):
+        decide_early(engine, calibrated, images, steps=10)
+
+
+def test_members_never_run_in_training_mode() -> None:
+    made = ModuleMembers([Noisy() for _ in range(MEMBERS)], input_shape=(2, 4, 4))
+    engine, inputs = Dense(made), some_inputs(5)[0]
+    expected = run_to_end(engine, inputs)
+    made.train()
+    np.testing.assert_array_equal(run_to_end(engine, inputs), expected)
+    made.train()
+    live = engine.live()
+    np.testing.assert_array_equal(live.push(frame=inputs[0, 0]), expected[0, 0])
+
+
+class Noisy(torch.nn.Module):  # type: ignore[name-defined,misc]
+    """Different at every call, except in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, x: Any, state: Any) -> Any:
+        return self.dropout(x.flatten(1)[:, :CLASSES] + 1.0), None

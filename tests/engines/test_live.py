@@ -44,13 +44,16 @@ def test_a_live_input_is_decided_as_in_a_batch(name: str) -> None:
                 by_events.push([])
 
 
-def test_a_wrong_step_is_refused_and_changes_nothing() -> None:
-    engine = engine_named("dense")
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_wrong_step_is_refused_and_changes_nothing(name: str) -> None:
+    engine = engine_named(name)
     known, truth = some_inputs(60)
     session = LiveSession(engine, RULES["AgreeStop"].calibrate(score(engine, known, truth)))
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"events": [32]}, "numbered 0 to 31"),
         ({"events": [0.5]}, "dtype float64"),
+        ({"events": np.arange(32) % 2}, "push\\(frame=array\\)"),
+        ({"events": np.zeros((2, 4, 4), int)}, "push\\(frame=array\\)"),
         ({"frame": np.zeros((2, 4))}, "shape \\(2, 4, 4\\)"),
         ({"frame": np.full((2, 4, 4), np.nan)}, "finite"),
         ({}, "one of events and frame"),
@@ -60,6 +63,15 @@ def test_a_wrong_step_is_refused_and_changes_nothing() -> None:
         with pytest.raises(ag.InputError, match=message):
             session.push(**given)
     assert session.time == 0
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_steps_may_be_tensors(name: str) -> None:
+    frame = some_inputs(1)[0][0, 0]
+    expected = engine_named(name).live().push(np.flatnonzero(frame)).copy()
+    for given in (torch.from_numpy(frame), torch.from_numpy(frame).bfloat16(), torch.from_numpy(frame).float().requires_grad_()):
+        np.testing.assert_array_equal(engine_named(name).live().push(frame=given), expected)
+    np.testing.assert_array_equal(engine_named(name).live().push(torch.from_numpy(np.flatnonzero(frame))), expected)
 
 
 def test_another_engine_than_calibrated_with_is_refused_unless_allowed() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from agreestop.common import InputError
 from agreestop.networks import ModuleMembers, ModulePosterior
 from tests.networks.plain import generator, random_spikes, refused
 
@@ -168,13 +169,13 @@ def test_a_broken_contract_is_refused_in_one_sentence() -> None:
 
     refused(call(lambda value: value), r"module 0 returned a Tensor: it must return the pair \(output, state\)")
     refused(call(lambda value: (None, None)), "output of module 0 is a NoneType")
-    refused(call(lambda value: (value[0], None)), r"shape \(3,\): a tensor \(batch, classes\)")
+    refused(call(lambda value: (value[0], None)), r"shape \(3,\): real numbers \(batch, classes\)")
+    refused(call(lambda value: (value * 1j, None)), r"torch.complex64 of shape \(5, 3\): real numbers")
     refused(call(lambda value: (value[:2], None)), r"here \(5, classes\)")
     refused(lambda: ModuleMembers([Leaky(), Leaky(classes=4)])(frames()), "the members give 3, 4 classes")
-    for form, sentence in (("no rows", r"shape \(\) for 5 inputs: make the batch its first axis"), ("object", "the state holds a object")):
-        network = three(form)
-        _, state = network(frames())
-        refused(lambda: state.rows(torch.tensor([0])), sentence)  # noqa: B023
+    refused(lambda: three("no rows")(frames()), r"shape \(\) for 5 inputs: make the batch its first axis")
+    refused(lambda: three("object")(frames()), "the state holds a object")
+    refused(lambda: ModulePosterior(Leaky(form="no rows"), 2).read_out(frames(), generator()), "make the batch its first axis")
     refused(lambda: ModuleMembers([]), "give one torch.nn.Module for each member")
     refused(lambda: ModuleMembers([Leaky]), "modules is not a list of torch modules")  # type: ignore[list-item]
     refused(lambda: ModuleMembers([linear, linear]), "the same module more than once")
@@ -186,6 +187,39 @@ def test_a_broken_contract_is_refused_in_one_sentence() -> None:
     refused(lambda: network(frames()[:0]), "at least one time step")
     refused(lambda: network(frames(), steps=3), "steps is 3 with 6 time steps in x")
     refused(lambda: network(frames(1), steps=0), "steps is 0")
+
+
+@pytest.mark.parametrize("module", [nn.Linear(INPUTS, CLASSES), Leaky(), nn.LSTM(INPUTS + 1, CLASSES), nn.LSTM(INPUTS, CLASSES)])
+def test_a_module_that_takes_no_single_steps_is_refused_in_one_sentence(module: nn.Module) -> None:
+    """One argument alone, inputs of another width, a layer for whole sequences: PyTorch's own error stays behind the sentence."""
+    width = INPUTS + 2 if isinstance(module, Leaky) else INPUTS
+    with pytest.raises(InputError, match=r"it must take \(x_t, state\)|make the batch its first axis") as found:
+        ModuleMembers([module])(random_spikes(STEPS, BATCH, width))
+    assert len(str(found.value)) < 300
+    assert "batch" in str(found.value) or isinstance(found.value.__cause__, (RuntimeError, TypeError, ValueError))
+
+
+def test_a_lack_of_memory_is_not_taken_for_a_broken_contract() -> None:
+    class Hungry(nn.Module):
+        def forward(self, x: Tensor, state: Any) -> Any:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        ModuleMembers([Hungry()])(frames())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_outputs_may_have_any_floating_type(dtype: torch.dtype) -> None:
+    outputs, _ = ModuleMembers([Stateless(nn.Linear(INPUTS, CLASSES), lambda value: (value.to(dtype), None))])(frames())
+    assert outputs.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+def test_the_input_shape_may_be_one_number() -> None:
+    assert (
+        ModuleMembers([Leaky()], input_shape=INPUTS).input_shape == (INPUTS,) == ModulePosterior(Leaky(), 2, input_shape=INPUTS).input_shape
+    )
+    refused(lambda: ModuleMembers([Leaky()], input_shape=0), "input_shape is 0: integers of at least 1")
+    refused(lambda: ModuleMembers([Leaky()], input_shape="12"), "input_shape is '12'")  # type: ignore[arg-type]
 
 
 # ---- a posterior over the weights of a module
@@ -247,6 +281,6 @@ def test_a_constant_weight_starts_with_the_deviation_of_the_prior() -> None:
 
 def test_a_module_without_weights_is_refused() -> None:
     refused(lambda: ModulePosterior(nn.BatchNorm1d(3), 2), "the module BatchNorm1d has no trainable parameter with two axes or more")
-    refused(lambda: ModulePosterior(Leaky(), 0), "member_count is 0: an integer of at least 1 is needed")
+    refused(lambda: ModulePosterior(Leaky(), 0), "member_count is 0: give an integer of at least 1")
     refused(lambda: ModulePosterior(Leaky(), 2, prior_variance=0.0), "prior_variance is 0.0: give a positive, finite number")
     refused(lambda: ModulePosterior(Leaky(), 2, output="rates"), "output is 'rates'")

@@ -175,7 +175,8 @@ def test_learned_constants_stay_in_range_whatever_training_does() -> None:
 
 
 def test_bad_settings_and_shapes_are_refused() -> None:
-    refused(lambda: Neuron(membrane_time=0.0), "membrane_time is 0.0: give a positive, finite number")
+    refused(lambda: Neuron(membrane_time=1_000_000), "membrane_time is 1000000: give a positive number of at most 10,000")
+    refused(lambda: Neuron(membrane_time=0.0), "membrane_time is 0.0: give a positive number of at most 10,000")
     refused(lambda: Neuron(threshold=float("inf")), "threshold is inf")
     refused(lambda: Neuron(normalise="area"), "normalise is 'area': choose one of peak, sum")
     parameters = constants(Neuron())

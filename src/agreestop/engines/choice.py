@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.events.container import Events
-from agreestop.networks._kernels.gpu_runtime import TRITON_AVAILABLE
+from agreestop.networks._kernels.gpu_runtime import TRITON_AVAILABLE, check_device
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
@@ -48,7 +48,7 @@ def choose_engine(
         return engine
     if name == FreshMembers.name:
         raise InputError(f"engine is {name!r}, which draws members for each input: give the posterior, not members drawn from it.")
-    on_gpu = torch.cuda.is_available() and device != "cpu"
+    on_gpu = check_device(device) != "cpu"
     chosen, reason = _fitting(network, density, on_gpu) if name == "auto" else (name, "")
     if isinstance(network, SpikingNetwork) and chosen != "dense":
         engine = _make(network, chosen)

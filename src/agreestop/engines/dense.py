@@ -14,25 +14,31 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, InputError, Integers
-from agreestop.networks._kernels.gpu_runtime import to_input_dtype, upload
+from agreestop.networks._kernels.gpu_runtime import check_device, to_input_dtype, upload
 from agreestop.networks.architectures import Activity, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
 
 from .inputs import check_inputs, check_kept_rows, check_steps, dense_step
-from .protocol import CHUNK_STEPS, EnsembleRun, Operations, joined
+from .protocol import CHUNK_STEPS, EnsembleRun, Operations, describe, joined
 
 
 @final
 class Dense:
-    """The `Engine` of K members on a PyTorch device, "cpu" or "cuda": a spiking network, or modules of the user."""
+    """The `Engine` of K members on a PyTorch device, "cpu" or "cuda": a spiking network, or modules of the user.
+
+    They run in evaluation mode, which `begin` and `live` set.
+    """
 
     name, reason = "dense", ""
 
     def __init__(self, network: SpikingNetwork | ModuleMembers, device: str = "cpu") -> None:
         check_weights(network)
-        self._network, self._device = network.to(device).eval(), device
+        self._device = check_device(device)
+        self._network = network.to(self._device)
         self.members, self.output = network.members, str(network.output)
+
+    __repr__ = describe
 
     @property
     def classes(self) -> int:
@@ -42,10 +48,10 @@ class Dense:
         return CHUNK_STEPS
 
     def begin(self, inputs: NDArray[Any], first: int = 0) -> DensePass:
-        return DensePass([self._network], self._device, check_inputs(inputs, self._network.input_shape))
+        return DensePass([self._network.eval()], self._device, check_inputs(inputs, self._network.input_shape))
 
     def live(self, number: int = 0) -> DenseLive:
-        return DenseLive(self._network, self._device)
+        return DenseLive(self._network.eval(), self._device)
 
 
 @final
@@ -167,8 +173,10 @@ class FreshMembers:
     name, reason = "dense-fresh", ""
 
     def __init__(self, posterior: Posterior | ModulePosterior, seed: Sequence[int], device: str = "cpu") -> None:
-        self._posterior, self._seed, self._device = posterior, seed, device
+        self._posterior, self._seed, self._device = posterior, seed, check_device(device)
         self.members, self.output = posterior.member_count, str(posterior.output)
+
+    __repr__ = describe
 
     @property
     def classes(self) -> int:

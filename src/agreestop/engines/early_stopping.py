@@ -17,7 +17,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, Floats, InputError, Integers
+from agreestop.common import Booleans, Floats, InputError, Integers, as_count, check_finite
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decision, Decisions
@@ -73,16 +73,21 @@ def decide_early(
     any_engine: bool = False,
     any_members: bool = False,
     ensemble_digest: str = "",
+    steps: int | None = None,
 ) -> EarlyRun:
-    """Decide on inputs (n, T, ...) or `Events`, or on images (n, 1, ...) that are held, and stop computing where the rule stops.
+    """Decide on inputs (n, T, ...) or `Events`, or on images (n, 1, ...) held for `steps`, and stop computing where the rule stops.
 
     The decisions are those of `calibrated.decide` on the scores that the same engine computes to the end. An input is computed up to the
     end of the chunk in which it stops. chunk: steps computed together, the engine's choice where None. any_engine and any_members allow
-    another engine or ensemble (`ensemble_digest`) than the rule was calibrated with.
+    another engine or ensemble (`ensemble_digest`) than the rule was calibrated with. Inputs of one step are held up to the rule's last
+    checkpoint where `steps` is None, with a warning.
     """
     calibrated.check_source(engine.name, ensemble_digest, any_engine, any_members)
-    given = as_inputs(inputs)
-    times = _checkpoint_steps(calibrated, engine, None if given.shape[1] == 1 else given.shape[1])
+    given, batch_size = as_inputs(inputs), as_count(batch_size, "batch_size")
+    chunk = None if chunk is None else as_count(chunk, "chunk")
+    times = _checkpoint_steps(calibrated, engine, None if steps is None and given.shape[1] == 1 else _length(given, steps))
+    if steps is None and given.shape[1] == 1 < times[-1]:
+        warnings.warn(f"the inputs have one step and are held for {times[-1]}: give steps={times[-1]} if they are images.", stacklevel=2)
     prefilter = prefilter_for(calibrated) if engine.output == "spikes" else None
     began = perf_counter()
 
@@ -180,23 +185,29 @@ class _RunningBatch:
     def _evidence(self, outputs: NDArray[Any], checkpoints: ChunkCheckpoints) -> NDArray[Any]:
         """Spike counts so far, or logits, (rows, checkpoints, K, C)."""
         if self._counts is None:
+            check_finite(outputs, "the output of the members")
             return outputs[:, checkpoints.offsets]
         counts = np.add.reduceat(outputs, [0, *(checkpoints.offsets[:-1] + 1)], axis=1, dtype=np.int64)
         counts[:, 0] += self._counts
         return np.cumsum(counts, axis=1, out=counts)
 
 
+def _length(inputs: Inputs, steps: int | None) -> int:
+    """The number of steps to run: those of the inputs, or `steps` for images that are held."""
+    return inputs.shape[1] if steps is None else as_count(steps, "steps")
+
+
 def run_to_end(engine: Engine, inputs: ArrayLike | Events, batch_size: int = BATCH_SIZE, steps: int | None = None) -> NDArray[Any]:
     """Outputs (n, T, K, C) at every step of inputs (n, T, ...) or `Events`, or of images (n, 1, ...) that are held for `steps`."""
     given = as_inputs(inputs)
-    length = steps or given.shape[1]
+    length = _length(given, steps)
     return _in_batches(engine, given, batch_size, lambda batch, first: engine.begin(batch, first).advance(length))
 
 
 def run_counted(engine: Engine, inputs: ArrayLike | Events, batch_size: int = BATCH_SIZE, steps: int | None = None) -> EnsembleRun:
     """Spikes and operations of inputs (n, T, ...) or `Events`, or of images held for `steps`, from one pass to the end."""
     given = as_inputs(inputs)
-    length = steps or given.shape[1]
+    length = _length(given, steps)
 
     def run(batch: NDArray[Any], first: int) -> EnsembleRun:
         started = engine.begin(batch, first)
@@ -221,7 +232,7 @@ def score(
     labels (n,) and the names of classes are those of the `Events` where they are not given.
     """
     given = as_inputs(inputs)
-    length = steps or given.shape[1]
+    length = _length(given, steps)
 
     def run(batch: NDArray[Any], first: int) -> Floats:
         outputs = engine.begin(batch, first).advance(length)
@@ -248,7 +259,7 @@ def _in_batches(engine: Engine, inputs: Inputs, batch_size: int, run: Callable[[
     Where memory is too small for a batch, the batch size is halved, and one warning says so.
     """
     results: list[Result] = []
-    start, halved = 0, False
+    start, halved, batch_size = 0, False, as_count(batch_size, "batch_size")
     while start < len(inputs) or not results:
         batch = dense_rows(inputs, slice(start, start + batch_size))
         try:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, InputError, Integers, check_finite
+from agreestop.common import Booleans, InputError, Integers, as_array, check_finite, is_integer
 
 
-def check_inputs(inputs: NDArray[Any], shape: Sequence[int] | None) -> NDArray[Any]:
+def check_inputs(inputs: ArrayLike, shape: Sequence[int] | None) -> NDArray[Any]:
     """Inputs (n, T, *shape) of booleans or finite numbers, with n and T at least 1; any shape where None."""
-    array = np.asarray(inputs)
+    array = as_array(inputs, "inputs")
     inner = "..." if shape is None else ", ".join(map(str, shape))
     if array.ndim < 2 or not array.size or (shape is not None and tuple(array.shape[2:]) != tuple(shape)):
         raise InputError(f"inputs has shape {array.shape}: (n, T, {inner}), n and T at least 1, is what these members take.")
@@ -26,7 +26,7 @@ def check_inputs(inputs: NDArray[Any], shape: Sequence[int] | None) -> NDArray[A
 def check_steps(steps: int, total: int, time: int) -> None:
     """Refuse a number of steps that is not between 1 and those that are left; an image (total 1) is held for any number."""
     left = total - time
-    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1 or (total > 1 and steps > left):
+    if not is_integer(steps) or steps < 1 or (total > 1 and steps > left):
         raise InputError(f"steps is {steps!r} and {left} of {total} time steps are left: give an integer from 1 to {left}.")
 
 
@@ -42,7 +42,7 @@ def check_kept_rows(rows: Booleans, running: int) -> Booleans:
 
 def check_events(events: ArrayLike, size: int) -> Integers:
     """Flat indices of the active inputs of one step, from 0 to size - 1, as int64; an index may be repeated."""
-    indices = np.asarray(events)
+    indices = as_array(events, "events")
     if indices.size == 0:
         return np.zeros(0, np.int64)
     if indices.ndim != 1 or indices.dtype.kind not in "iu":
@@ -50,6 +50,8 @@ def check_events(events: ArrayLike, size: int) -> Integers:
             f"events has shape {indices.shape} and dtype {indices.dtype}: a list of the flat indices of active inputs is needed, "
             "or push(frame=array) for a dense step."
         )
+    if len(indices) == size > 2 and indices.min() >= 0 and indices.max() <= 1:
+        raise InputError(f"events holds {size} numbers that are all 0 or 1, one for each input: give a whole step as push(frame=array).")
     if indices.min() < 0 or indices.max() >= size:
         wrong = indices.min() if indices.min() < 0 else indices.max()
         raise InputError(f"events holds {wrong}, but the inputs are numbered 0 to {size - 1}: drop events outside the sensor.")
@@ -58,7 +60,7 @@ def check_events(events: ArrayLike, size: int) -> Integers:
 
 def check_frame(frame: ArrayLike, shape: Sequence[int], real_input: bool = True) -> NDArray[Any]:
     """One dense step of booleans or finite numbers in the given shape, or flattened, returned flat; 0 and 1 alone unless real_input."""
-    array = np.asarray(frame)
+    array = as_array(frame, "frame")
     if array.shape not in (tuple(shape), (math.prod(shape),)) or array.dtype.kind not in "bfiu":
         raise InputError(f"frame has shape {array.shape} and dtype {array.dtype}: booleans or numbers of shape {tuple(shape)} are needed.")
     check_finite(array, "frame")

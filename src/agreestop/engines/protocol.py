@@ -78,6 +78,11 @@ class Engine(Protocol):
         """Start on one live input, which has this number."""
 
 
+def describe(engine: Engine) -> str:
+    """An engine in words, for its `repr`."""
+    return f"{type(engine).__name__}(name={engine.name!r}, members={engine.members}, output={engine.output!r})"
+
+
 @dataclass(frozen=True, eq=False)
 class Operations:
     """What the members did, (n, T, K) each: spikes emitted, accumulates, multiply-accumulates."""

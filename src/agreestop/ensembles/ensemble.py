@@ -28,6 +28,7 @@ from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, LiveSession, decide_early, score
 from agreestop.engines.protocol import Engine
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows
+from agreestop.networks._kernels.gpu_runtime import check_device
 from agreestop.networks.architectures import Architecture, ResNet18, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
@@ -35,7 +36,7 @@ from agreestop.networks.posteriors import ModulePosterior, Posterior
 from .files import Epoch, Runnable, check_shapes, describe, network_digest, select, write_file
 from .images import ImageTraining, reestimate_batchnorm
 from .streams import StreamTraining
-from .training import Trainable, TrainableMembers, TrainingSettings, check_device, show_progress, train
+from .training import Trainable, TrainableMembers, TrainingSettings, show_progress, train
 
 LEARNING_RATE = 5e-3
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from agreestop.common import InputError, Integers, ProgressCallback, as_count, no_progress
 from agreestop.decide.checks import as_labels
 from agreestop.events.container import Events, Inputs, dense_rows, input_ids
-from agreestop.networks._kernels.gpu_runtime import upload
+from agreestop.networks._kernels.gpu_runtime import check_device, upload
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior, read_out
@@ -163,17 +163,6 @@ def train(
         if on_epoch is not None:
             on_epoch(epoch, history[-1])
     return history
-
-
-def check_device(device: str) -> str:
-    """The device to train on; "auto" is a GPU if there is one."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if not isinstance(device, str) or device.partition(":")[0] not in ("cpu", "cuda"):
-        raise InputError(f"device is {device!r}: choose 'auto', 'cpu' or 'cuda'.")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device is {device!r}, but PyTorch finds no GPU: give device='cpu', or install PyTorch with CUDA.")
-    return device
 
 
 @contextmanager

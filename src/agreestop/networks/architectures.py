@@ -13,16 +13,17 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from numbers import Integral
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agreestop.common import InputError
+from agreestop.common import InputError, as_count, is_integer
 
 from .layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, channels_first, count_nonzero, draw_weights, members_first
+from .modules import check_held
 from .neurons import SRM, Neuron
 from .srm_types import SRMState
 
@@ -68,15 +69,17 @@ class Architecture(Protocol):
         ...
 
 
-def _check_counts(settings: object, *names: str) -> None:
-    """Store the fields as Python integers, or as tuples of them, and refuse everything below 1."""
-    for name in names:
+def _check_settings(settings: FullyConnected | Convolutional | ResNet18, *tuples: str) -> None:
+    """Store counts as Python integers, and the fields `tuples` as tuples of them (one integer is a tuple of one); refuse all below 1."""
+    for name in ("classes", "members", *tuples):
         given = getattr(settings, name)
-        values = tuple(given) if isinstance(given, Sequence) else (given,)
-        if any(isinstance(value, bool) or not isinstance(value, Integral) or value < 1 for value in values):
+        values = tuple(given) if name in tuples and isinstance(given, (Sequence, np.ndarray)) else (given,)
+        if not all(is_integer(value) and value >= 1 for value in values):
             raise InputError(f"{name} is {given!r}: integers of at least 1 are needed.")
         counts = tuple(int(value) for value in values)
-        object.__setattr__(settings, name, counts if isinstance(given, Sequence) else counts[0])
+        object.__setattr__(settings, name, counts if name in tuples else counts[0])
+    if not isinstance(settings.neuron, Neuron):
+        raise InputError(f"neuron is {settings.neuron!r}: give a Neuron, for example Neuron(membrane_time=8.0).")
 
 
 @final
@@ -84,7 +87,7 @@ def _check_counts(settings: object, *names: str) -> None:
 class FullyConnected:
     """Hidden layers of SRM neurons on the flattened input; the default is one layer of 1000.
 
-    input_shape is the shape of one input at one time step and has any number of axes, e.g. (12,) for twelve sensors.
+    input_shape is the shape of one input at one time step and has any number of axes, e.g. (12,) or 12 for twelve sensors.
     real_input=True: the input has values other than 0 and 1, so its operations count as multiplications.
     """
 
@@ -96,7 +99,7 @@ class FullyConnected:
     real_input: bool = False
 
     def __post_init__(self) -> None:
-        _check_counts(self, "input_shape", "classes", "members", "hidden")
+        _check_settings(self, "input_shape", "hidden")
 
     def layers(self) -> list[SpikingLayer]:
         """New layers, from the input to the read-out."""
@@ -120,7 +123,7 @@ class Convolutional:
     real_input: bool = True
 
     def __post_init__(self) -> None:
-        _check_counts(self, "input_shape", "classes", "members", "channels", "hidden")
+        _check_settings(self, "input_shape", "channels", "hidden")
         _check_image(self.input_shape, 2 ** len(self.channels))
 
     def layers(self) -> list[SpikingLayer]:
@@ -150,9 +153,9 @@ class ResNet18:
     timed: int = 0
 
     def __post_init__(self) -> None:
-        _check_counts(self, "input_shape", "classes", "members", "width")
-        if isinstance(self.timed, bool) or not isinstance(self.timed, int) or self.timed < 0:
-            raise InputError(f"timed is {self.timed!r}: give the number of steps with separate batch-norm statistics, 0 for none.")
+        _check_settings(self, "input_shape")
+        as_count(self.width, "width")
+        as_count(self.timed, "timed", 0)
         _check_image(self.input_shape, 1)
 
     def layers(self) -> list[SpikingLayer]:
@@ -346,9 +349,7 @@ class SpikingNetwork(nn.Module):
             raise InputError(f"x has shape {tuple(x.shape)} and type {x.dtype}: floating-point numbers {wanted} are needed.")
         if not x.numel():
             raise InputError(f"x has shape {tuple(x.shape)} and holds nothing: at least one time step and one input are needed.")
-        if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1 or len(x) != 1):
-            needed = "give x one time step, and how often it is shown, at least once"
-            raise InputError(f"steps is {steps!r} with {len(x)} time steps in x: {needed}.")
+        check_held(x, steps)
         if state is not None and len(state.layers) != len(self.layers):
             counts = f"state has {len(state.layers)} layers and the network {len(self.layers)}"
             raise InputError(f"{counts}: give the state that this network returned.")

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, cast, final, get_args
 import torch
 from torch import Tensor, nn
 
-from agreestop.common import InputError
+from agreestop.common import InputError, is_integer
 
 Output = Literal["spikes", "logits"]
 Step = Callable[[Tensor, Any], Any]
@@ -30,26 +30,45 @@ class ModuleState(NamedTuple):
 
     def rows(self, index: Tensor) -> ModuleState:
         """The state of some inputs of the batch; index holds their positions."""
-        return ModuleState(tuple(_select_rows(state, index, self.batch) for state in self.members), len(index))
+        return ModuleState(tuple(_map_tensors(state, lambda value: value.index_select(0, index)) for state in self.members), len(index))
+
+    def check(self) -> None:
+        """Refuse a state whose rows cannot be selected."""
+
+        def check(value: Tensor) -> Tensor:
+            if not value.ndim or len(value) != self.batch:
+                needed = "make the batch its first axis, and keep what all inputs share as a Python number or as a buffer of the module"
+                raise InputError(f"a tensor in the state has shape {tuple(value.shape)} for {self.batch} inputs: {needed}.")
+            return value
+
+        _map_tensors(self.members, check)
 
 
-def _select_rows(value: Any, index: Tensor, batch: int) -> Any:
+def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The state with every tensor in it changed."""
     if isinstance(value, Tensor):
-        if not value.ndim or len(value) != batch:
-            needed = "make the batch its first axis, and keep what all inputs share as a Python number or as a buffer of the module"
-            raise InputError(f"a tensor in the state has shape {tuple(value.shape)} for {batch} inputs: {needed}.")
-        return value.index_select(0, index)
+        return change(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, dict):
-        return {key: _select_rows(part, index, batch) for key, part in value.items()}
+        return {key: _map_tensors(part, change) for key, part in value.items()}
     if isinstance(value, (tuple, list)):
-        parts = [_select_rows(part, index, batch) for part in value]
+        parts = [_map_tensors(part, change) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{part.name: _select_rows(getattr(value, part.name), index, batch) for part in fields(value)})
+        return replace(value, **{part.name: _map_tensors(getattr(value, part.name), change) for part in fields(value)})
     needed = "use tensors, numbers, None, tuples, lists, dictionaries and dataclasses"
     raise InputError(f"the state holds a {type(value).__name__}, whose rows cannot be selected: {needed}.")
+
+
+def as_shape(shape: Sequence[int] | int | None) -> tuple[int, ...] | None:
+    """The shape of one input at one time step, where it is known; an integer is a shape of one axis."""
+    sizes = (shape,) if is_integer(shape) else shape
+    if sizes is None:
+        return None
+    if not isinstance(sizes, Sequence) or not all(is_integer(size) and size >= 1 for size in sizes):
+        raise InputError(f"input_shape is {shape!r}: integers of at least 1 are needed.")
+    return tuple(int(size) for size in sizes)
 
 
 def check_output(output: str) -> Output:
@@ -59,14 +78,19 @@ def check_output(output: str) -> Output:
     return cast(Output, output)
 
 
+def check_held(x: Tensor, steps: int | None) -> None:
+    """Refuse a number of steps below 1, and more than one time step in x if one image is to be held."""
+    if steps is not None and (not is_integer(steps) or steps < 1 or len(x) != 1):
+        raise InputError(f"steps is {steps!r} with {len(x)} time steps in x: give x one time step, and steps of at least 1.")
+
+
 def run_steps(
     members: Sequence[Step], x: Tensor, state: ModuleState | None, steps: int | None, output: Output
 ) -> tuple[Tensor, ModuleState]:
     """Run each member over x (T, batch, ...), or `steps` times over one held image: outputs (T, K, batch, C) and the state after them."""
     if x.ndim < 2 or not x.numel():
         raise InputError(f"x has shape {tuple(x.shape)}: (T, batch, ...) with at least one time step and one input is needed.")
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1 or len(x) != 1):
-        raise InputError(f"steps is {steps!r} with {len(x)} time steps in x: give x one time step, and steps of at least 1.")
+    check_held(x, steps)
     batch = x.shape[1]
     if state is not None and (state.batch != batch or len(state.members) != len(members)):
         given = f"state is for {state.batch} inputs and {len(state.members)} members"
@@ -76,7 +100,7 @@ def run_steps(
     for index, member in enumerate(members):
         current, found = None if state is None else state.members[index], []
         for frame in frames:
-            value, current = _checked(member(frame, current), index, batch)
+            value, current = _checked(_call(member, index, frame, current), index, batch)
             found.append(value)
         outputs.append(torch.stack(found))
         after.append(current)
@@ -86,16 +110,34 @@ def run_steps(
     together = torch.stack(outputs, 1)
     if output == "spikes" and not bool(((together == 0) | (together == 1)).all()):
         raise InputError('output is "spikes", but the modules give values other than 0 and 1: give output="logits".')
-    return together if together.is_floating_point() else together.float(), ModuleState(tuple(after), batch)
+    state_after = ModuleState(tuple(after), batch)
+    state_after.check()
+    return together if together.dtype in (torch.float32, torch.float64) else together.float(), state_after
+
+
+def _call(member: Step, index: int, frame: Tensor, state: Any) -> Any:
+    """One step of a module. An error that its input explains is raised again as a sentence, with PyTorch's own behind it."""
+    try:
+        return member(frame, state)
+    except (InputError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        said = " ".join(str(error).split())
+        if "memory" in said:
+            raise
+        needed = "it must take (x_t, state), one step of a batch and None at first, and return (output, state)"
+        raise InputError(f"module {index} failed on x_t of shape {tuple(frame.shape)} ({said[:110]}): {needed}.") from error
 
 
 def _checked(returned: Any, member: int, batch: int) -> tuple[Tensor, Any]:
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise InputError(f"module {member} returned a {type(returned).__name__}: it must return the pair (output, state).")
     value, state = returned
-    if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != batch:
-        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise InputError(f"the output of module {member} is {what}: a tensor (batch, classes) is needed, here ({batch}, classes).")
+    if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != batch or value.is_complex():
+        what = (
+            f"a tensor of shape {tuple(value.shape)} and type {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        )
+        raise InputError(f"the output of module {member} is {what}: real numbers (batch, classes) are needed, here ({batch}, classes).")
     return value, state
 
 
@@ -122,7 +164,7 @@ class ModuleMembers(nn.Module):
     at one time step; the first call sets it if it is None. The attribute `members` is the number of members K.
     """
 
-    def __init__(self, modules: Sequence[nn.Module], output: str = "logits", input_shape: Sequence[int] | None = None) -> None:
+    def __init__(self, modules: Sequence[nn.Module], output: str = "logits", input_shape: Sequence[int] | int | None = None) -> None:
         super().__init__()
         if not len(modules) or not all(isinstance(module, nn.Module) for module in modules):
             raise InputError("modules is not a list of torch modules: give one torch.nn.Module for each member, at least one.")
@@ -130,7 +172,7 @@ class ModuleMembers(nn.Module):
             raise InputError("modules holds the same module more than once: give each member a module of its own.")
         self.output: Output = check_output(output)
         self.each, self.members = nn.ModuleList(modules), len(modules)
-        self.input_shape: tuple[int, ...] | None = None if input_shape is None else tuple(input_shape)
+        self.input_shape = as_shape(input_shape)
         self._classes: int | None = None
 
     @property

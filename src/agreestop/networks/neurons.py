@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from agreestop.common import InputError
+from agreestop.common import InputError, is_number
 
 from ._kernels.gpu_runtime import TRITON_AVAILABLE
 from ._kernels.numba_runtime import numba_available
@@ -163,6 +163,8 @@ def _gradient_of_constants(
 
 NORMALISATIONS = ("peak", "sum")
 CONSTANTS = ("membrane_time", "synapse_time", "refractory_time", "threshold")
+LARGEST = 10_000
+"""The largest time constant and threshold. The kernel of a longer time takes long to compute, and in float32 its decay is nearly 1."""
 
 
 @final
@@ -186,8 +188,8 @@ class Neuron:
     def __post_init__(self) -> None:
         for name in CONSTANTS:
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise InputError(f"{name} is {value!r}: give a positive, finite number.")
+            if not is_number(value) or not 0 < value <= LARGEST:
+                raise InputError(f"{name} is {value!r}: give a positive number of at most {LARGEST:,}.")
         if self.normalise not in NORMALISATIONS:
             raise InputError(f"normalise is {self.normalise!r}: choose one of {', '.join(NORMALISATIONS)}.")
 

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from agreestop.common import InputError
+from agreestop.common import InputError, as_count
 
 from .architectures import Architecture, SpikingNetwork
-from .modules import ModuleMembers, Output, check_output, count_classes, run_steps
+from .modules import ModuleMembers, Output, as_shape, check_output, count_classes, run_steps
 
 PRIOR_VARIANCE = 0.03
 
@@ -158,17 +158,21 @@ class ModulePosterior(nn.Module):
         module: nn.Module,
         member_count: int,
         output: str = "logits",
-        input_shape: Sequence[int] | None = None,
+        input_shape: Sequence[int] | int | None = None,
         prior_variance: float = PRIOR_VARIANCE,
         initial_deviation: float = 0.3,
     ) -> None:
         super().__init__()
+<<<<<<< HEAD
         if isinstance(member_count, bool) or not isinstance(member_count, int) or member_count < 1:
             raise InputError(f"member_count is {member_count!r}: an integer of at least 1 is needed.")
         self.mean, self.member_count = module, member_count
         self.prior_variance, self.initial_deviation = prior_variance, initial_deviation
+=======
+        self.mean, self.member_count, self.prior_variance = module, as_count(member_count, "member_count"), prior_variance
+>>>>>>> ff764ca (Engines refuse what they would silently misread: logits that are not finite, frames given as indices, wrong counts and devices, states without a batch axis)
         self.output: Output = check_output(output)
-        self.input_shape: tuple[int, ...] | None = None if input_shape is None else tuple(input_shape)
+        self.input_shape = as_shape(input_shape)
         self._classes: int | None = None
         if not self._weights():
             lacking = f"the module {type(module).__name__} has no trainable parameter with two axes or more"

@@ -24,12 +24,12 @@ from typing import Any, cast, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, InputError, Integers, cores
+from agreestop.common import Booleans, InputError, Integers, as_count, cores
 from agreestop.networks._kernels.numba_runtime import parallel_for
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 
 from ..inputs import check_events, check_frame, check_inputs, check_kept_rows, check_one_of, check_steps
-from ..protocol import CHUNK_STEPS, EnsembleRun, Operations
+from ..protocol import CHUNK_STEPS, EnsembleRun, Operations, describe
 from .layout import FlatNetwork, aligned, flatten_network, load_kernels
 
 PRECISIONS = ("float32", "bfloat16", "int8")
@@ -57,8 +57,6 @@ class EventDriven:
     def __init__(self, network: SpikingNetwork, precision: str = "float32", threads: int | None = None) -> None:
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}: choose one of {', '.join(PRECISIONS)}.")
-        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-            raise InputError(f"threads is {threads!r}: an integer of at least 1 is needed, or None for all cores.")
         config = getattr(network, "config", network)
         if not isinstance(config, (FullyConnected, Convolutional)):
             raise InputError(
@@ -66,10 +64,12 @@ class EventDriven:
                 "use the dense engine."
             )
         self.name = "event-driven" if precision == "float32" else f"event-driven-{precision}"
-        self.precision, self.threads = precision, threads or cores()
+        self.precision, self.threads = precision, cores() if threads is None else as_count(threads, "threads")
         self.input_shape = tuple(config.input_shape)
         self._network = flatten_network(network, precision)
         self.members, self.classes = self._network.members, self._network.classes
+
+    __repr__ = describe
 
     def chunk_steps(self, rows: int) -> int:
         return CHUNK_STEPS
@@ -316,6 +316,7 @@ class EventDrivenLive:
         return active, values.astype(np.float32)
 
     def _as_indices(self, events: ArrayLike) -> Integers:
-        if type(events) is np.ndarray and events.dtype == np.int64 and events.ndim == 1 and events.flags.carray:
+        whole = self._network.inputs  # as many indices may be a frame
+        if type(events) is np.ndarray and events.dtype == np.int64 and events.ndim == 1 and events.flags.carray and len(events) != whole:
             return events
         return check_events(events, self._network.inputs)

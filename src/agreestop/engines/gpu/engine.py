@@ -16,7 +16,7 @@ from agreestop.networks.neurons import SRM
 from ..dense import DenseLive, DensePass, check_weights
 from ..inputs import check_inputs
 from ..prefilter import Prefilter
-from ..protocol import Live, Outcomes
+from ..protocol import Live, Outcomes, describe
 from .continuous_batching import FULL_LOAD, MAX_LOAD, ContinuousBatching
 
 CONVOLUTIONAL_LOAD = 1024
@@ -48,6 +48,8 @@ class Fused:
         self._networks = [self._network]
         if not self._fully_connected:
             self._networks = [self._network.select_members(slice(member, member + 1)) for member in range(self.members)]
+
+    __repr__ = describe
 
     def chunk_steps(self, rows: int) -> int:
         # more as inputs stop, since few inputs take hardly longer for many steps

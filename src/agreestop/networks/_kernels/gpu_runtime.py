@@ -1,6 +1,7 @@
 """The runtime of a GPU: copies of inputs, CUDA graphs, and the device of a Triton kernel. It does not import Triton, which is slow."""
 
 import gc
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agreestop.common import cores
+from agreestop.common import InputError, cores
 
 from .numba_runtime import parallel_for
 
@@ -20,6 +21,18 @@ COPIERS, CHUNKS, WORTH_SHARING = 2, 2, 1 << 20
 """Threads that copy together, chunks per thread, and bytes from which it pays: one core does not copy at the speed of memory."""
 WARM_UPS = 3
 """Calls before a CUDA graph is captured: libraries choose algorithms and reserve memory in their first calls."""
+
+
+def check_device(device: str) -> str:
+    """A device of PyTorch: "cpu", "cuda" or "cuda:1", or for "auto" a GPU if there is one."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise InputError(f"device is {device!r}: choose 'auto', 'cpu' or 'cuda'.")
+    if device != "cpu" and int(device[5:] or 0) >= torch.cuda.device_count():
+        found = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no GPU"
+        raise InputError(f"device is {device!r}, but PyTorch finds {found}: give device='cpu', or install PyTorch with CUDA.")
+    return device
 
 
 def on_device_of(values: Tensor) -> AbstractContextManager[Any]:
