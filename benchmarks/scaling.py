@@ -159,7 +159,7 @@ def bench_resnet(plan: BenchmarkPlan, members: Path, images: Path) -> list[Bench
     test = pool.inputs[N_CALIBRATION : N_CALIBRATION + RESNET_INPUTS]
 
     def early() -> EarlyRun:
-        return decide_early(engine, calibrated, test, RESNET_BATCH, any_engine=True)
+        return decide_early(engine, calibrated, test, RESNET_BATCH, any_engine=True, steps=steps)
 
     forms: Sequence[tuple[str, Callable[[], object]]] = (
         ("stops with AgreeStop", early),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 import agreestop as ag
 from agreestop.engines.choice import DENSE_FROM, choose_engine, lightest_engine
 from agreestop.engines.dense import Dense
-from agreestop.engines.early_stopping import run_to_end
+from agreestop.engines.early_stopping import score
 from agreestop.networks.architectures import FullyConnected, ResNet18, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.neurons import Neuron
@@ -101,11 +102,16 @@ def test_the_lightest_engine_decides_as_float32_does() -> None:
         for weight in weights:
             weight.copy_((weight * 64).round().clamp(-127, 127) / 64)
             weight[:, 0] = 127 / 64  # the greatest of every output: then the unit of int8 is 1/64
-    engine = choose_engine(exact, "event-driven")
-    scores = ag.log_confidence(np.cumsum(run_to_end(engine, inputs), axis=1))
-    calibrated = ag.AgreeStop(0.5, range(1, 13), 2).calibrate(scores, labels)
+    settings, scores = ag.AgreeStop(0.5, range(1, 13), 2), score(choose_engine(exact, "event-driven"), inputs, labels)
+    calibrated, bare = settings.calibrate(scores), settings.calibrate(scores.log_confidence, labels)
     assert lightest_engine(exact, calibrated, inputs).name == "event-driven-int8"
+    assert lightest_engine(exact, bare, inputs).name == "event-driven-int8"
+    many = rng.random((5000, 12, 4)) < 0.3
+    for rule in (calibrated, bare):
+        with pytest.raises(ag.InputError, match="of the 60 rows that the rule was calibrated on are not among these inputs"):
+            lightest_engine(exact, rule, many)
+    with pytest.raises(ag.InputError, match="calibrate it again, on rows of the tuning split"):
+        lightest_engine(exact, replace(calibrated, rows=None), inputs)
     with torch.no_grad():
         weights[0].add_(torch.rand(weights[0].shape, generator=torch.Generator().manual_seed(2)) / 2)
-    many = rng.random((5000, 12, 4)) < 0.3
-    assert lightest_engine(exact, calibrated, many).name != "event-driven-int8"
+    assert lightest_engine(exact, calibrated, np.concatenate([inputs, many])).name != "event-driven-int8"

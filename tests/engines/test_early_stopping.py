@@ -235,7 +235,9 @@ def test_inputs_may_have_one_axis_and_images_are_held(name: str) -> None:
     repeated = score(engine, np.repeat(images, STEPS, axis=1), labels)
     np.testing.assert_array_equal(held.log_confidence, repeated.log_confidence)
     calibrated = ag.AgreeStop(0.5, EVERY, 2).calibrate(held)
-    np.testing.assert_array_equal(decide_early(engine, calibrated, images, steps=STEPS).decisions.stop_index, calibrated.decide(held).stop_index)
+    np.testing.assert_array_equal(
+        decide_early(engine, calibrated, images, steps=STEPS).decisions.stop_index, calibrated.decide(held).stop_index
+    )
 
 
 class Recurrent(torch.nn.Module):  # type: ignore[name-defined, misc]

@@ -219,7 +219,7 @@ def test_images_are_held_for_a_number_of_steps(kind: str) -> None:
     scores = ensemble.score(images, labels, steps=6)
     assert scores.log_confidence.shape == (40, 6, 2, 3)
     rule = ag.AgreeStop(target=0.7, checkpoints=(2, 4, 6), max_set_size=2).calibrate(scores)
-    assert same_decisions(ensemble.decide(rule, images).decisions, rule.decide(scores))
+    assert same_decisions(ensemble.decide(rule, images, steps=6).decisions, rule.decide(scores))
     with pytest.raises(ag.InputError, match="leave steps out, or give images"):
         ensemble.score(np.repeat(images, 2, axis=1), steps=6)
 

@@ -8,14 +8,15 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.events.container import Events
+from agreestop.decide.tuned_rows import mark_rows
+from agreestop.events.container import Events, input_ids
 from agreestop.networks._kernels.gpu_runtime import TRITON_AVAILABLE, check_device
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
 
 from .dense import Dense, FreshMembers
-from .early_stopping import decide_early
+from .early_stopping import decide_early, score
 from .gpu.engine import Fused
 from .protocol import ENGINES, Engine
 
@@ -89,12 +90,30 @@ def _fitting(network: SpikingNetwork | ModuleMembers, density: float, on_gpu: bo
 def lightest_engine(network: SpikingNetwork, calibrated: CalibratedRule, inputs: ArrayLike | Events) -> Engine:
     """The event-driven engine with the lightest weights (int8, bfloat16, float32) whose decisions on these inputs are those of float32.
 
-    Give inputs of the tuning split, then score, calibrate and decide with the engine that is returned.
+    Give inputs of the tuning split and a rule that was calibrated on some of them; another rule is refused. Then score, calibrate and
+    decide with the engine that is returned, on other rows: calibration rows must not choose the engine.
     """
-    reference = decide_early(choose_engine(network, "event-driven"), calibrated, inputs, any_engine=True).decisions
+    full = choose_engine(network, "event-driven")
+    _check_tuning_rows(full, calibrated, inputs)
+    reference = decide_early(full, calibrated, inputs, any_engine=True).decisions
     for precision in LIGHT_PRECISIONS:
         engine = choose_engine(network, f"event-driven-{precision}")
         decisions = decide_early(engine, calibrated, inputs, any_engine=True).decisions
         if np.array_equal(decisions.stop_index, reference.stop_index) and np.array_equal(decisions.sets, reference.sets):
             return engine
-    return choose_engine(network, "event-driven")
+    return full
+
+
+def _check_tuning_rows(engine: Engine, calibrated: CalibratedRule, inputs: ArrayLike | Events) -> None:
+    """Refuse a rule that was calibrated on rows that are not among the inputs, by their ids or else by their scores."""
+    rows = calibrated.rows
+    if rows is None:
+        raise InputError("the rule does not say which rows it was calibrated on: calibrate it again, on rows of the tuning split.")
+    if rows.ids is not None and rows.id_kind == "hash":
+        known = np.isin(rows.ids, input_ids(inputs))
+    else:
+        columns = [int(time) - 1 for time in calibrated.checkpoints]
+        known = np.isin(rows.rows, mark_rows(score(engine, inputs, steps=columns[-1] + 1).log_confidence, columns))
+    if not known.all():
+        missing = f"{np.sum(~known)} of the {len(known)} rows that the rule was calibrated on are not among these inputs"
+        raise InputError(f"{missing}: give the inputs of the tuning split, and a rule that was calibrated on some of them.")

@@ -295,13 +295,15 @@ class TimeSaved:
 
 def measure_saving(engine: Engine, calibrated: CalibratedRule, inputs: ArrayLike | Events, repeats: int = 3) -> TimeSaved:
     """Decide on inputs (n, T, ...) with early stopping and to the end, in turn, and compare the times."""
-    decide_early(engine, calibrated, inputs, any_engine=True)  # warm-up: compilation and CUDA graphs
+    last = int(calibrated.checkpoints[-1])
+    options: dict[str, Any] = {"any_engine": True, "steps": last if as_inputs(inputs).shape[1] == 1 else None}
+    decide_early(engine, calibrated, inputs, **options)  # warm-up: compilation and CUDA graphs
     early, to_end, computed = [], [], 0.0
     for _ in range(repeats):
-        run = decide_early(engine, calibrated, inputs, any_engine=True)
+        run = decide_early(engine, calibrated, inputs, **options)
         early.append(run.seconds)
-        computed = float(run.computed.mean()) / calibrated.checkpoints[-1]
-        to_end.append(decide_early(engine, calibrated, inputs, chunk=int(calibrated.checkpoints[-1]), any_engine=True).seconds)
+        computed = float(run.computed.mean()) / last
+        to_end.append(decide_early(engine, calibrated, inputs, chunk=last, **options).seconds)
     return TimeSaved(engine.name, float(np.median(early)), float(np.median(to_end)), computed)
 
 

@@ -229,19 +229,20 @@ class Ensemble(ABC):
         rule: CalibratedRule,
         x: ArrayLike | Events,
         *,
+        steps: int | None = None,
         any_engine: bool = False,
         any_members: bool = False,
         batch_size: int = BATCH_SIZE,
     ) -> EarlyRun:
-        """Decide on inputs (n, T, ...), or on images (n, 1, ...) that are held, and stop computing where the rule stops.
+        """Decide on inputs (n, T, ...), or on images (n, 1, ...) held for `steps`, and stop computing where the rule stops.
 
         The decisions are those of `rule.decide` on the scores of the same inputs. `computed` (n,) counts the steps that were computed. A
         rule that was calibrated with another engine or with other members is refused, unless `any_engine` or `any_members` is True.
         """
         _check_rule(rule)
         inputs, _, _ = _examples(x, None)
-        engine = self._engine_for(inputs, None)
-        return decide_early(engine, rule, inputs, batch_size, None, any_engine, any_members, self.digest)
+        engine = self._engine_for(inputs, steps)
+        return decide_early(engine, rule, inputs, batch_size, None, any_engine, any_members, self.digest, steps)
 
     def live(self, rule: CalibratedRule, *, any_engine: bool = False, any_members: bool = False, number: int | None = None) -> LiveSession:
         """Watch one live input: call `session.push(indices)` or `session.push(frame=array)` for each step, until there is a decision.
