@@ -163,14 +163,8 @@ class ModulePosterior(nn.Module):
         initial_deviation: float = 0.3,
     ) -> None:
         super().__init__()
-<<<<<<< HEAD
-        if isinstance(member_count, bool) or not isinstance(member_count, int) or member_count < 1:
-            raise InputError(f"member_count is {member_count!r}: an integer of at least 1 is needed.")
-        self.mean, self.member_count = module, member_count
+        self.mean, self.member_count = module, as_count(member_count, "member_count")
         self.prior_variance, self.initial_deviation = prior_variance, initial_deviation
-=======
-        self.mean, self.member_count, self.prior_variance = module, as_count(member_count, "member_count"), prior_variance
->>>>>>> ff764ca (Engines refuse what they would silently misread: logits that are not finite, frames given as indices, wrong counts and devices, states without a batch axis)
         self.output: Output = check_output(output)
         self.input_shape = as_shape(input_shape)
         self._classes: int | None = None
