@@ -134,9 +134,7 @@ def _checked(returned: Any, member: int, batch: int) -> tuple[Tensor, Any]:
         raise InputError(f"module {member} returned a {type(returned).__name__}: it must return the pair (output, state).")
     value, state = returned
     if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != batch or value.is_complex():
-        what = (
-            f"a tensor of shape {tuple(value.shape)} and type {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        )
+        what = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise InputError(f"the output of module {member} is {what}: real numbers (batch, classes) are needed, here ({batch}, classes).")
     return value, state
 
