@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agreestop.common import InputError
-from agreestop.events import binning
-from agreestop.events.binning import bin_events
 from agreestop.events.data import EventData
-from agreestop.events.formats.recording import Recording, checked_recording
+from agreestop.events.formats import recording as recordings
+from agreestop.events.formats.recording import Recording, bin_events, checked_recording
 from tests.decide.strategies import assert_one_sentence
 
 
@@ -67,7 +66,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@given(case=cases(), together=st.sampled_from((1, 100, binning.CELLS)))
+@given(case=cases(), together=st.sampled_from((1, 100, recordings.CELLS)))
 @settings(deadline=None, max_examples=200)
 def test_every_event_is_where_a_plain_loop_has_it(case: dict[str, Any], together: int) -> None:
     recording: Recording = case["recording"]
@@ -77,7 +76,7 @@ def test_every_event_is_where_a_plain_loop_has_it(case: dict[str, Any], together
     size = case["size"] or crop[2:]
     expected = plain(recording, case["steps"], case["by"], crop, size, case["window"] or recording.span)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(binning, "CELLS", together)
+        patch.setattr(recordings, "CELLS", together)
         counts, fired = bin_events(**case, binary=False), bin_events(**case)
     assert counts.dtype == np.uint8
     assert fired.dtype == np.bool_

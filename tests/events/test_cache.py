@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from agreestop.events.data import EventData, EventSplits
-from agreestop.events.datasets import cache
-from agreestop.events.datasets.cache import CacheWarning, cache_folder, cached, fingerprint
+from agreestop.events.datasets import catalogue
+from agreestop.events.datasets.catalogue import CacheWarning, cache_folder, cached, fingerprint
 
 KEY = "0123abcd"
 
@@ -99,7 +99,7 @@ def test_a_run_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cache, "_write", interrupted)
+    monkeypatch.setattr(catalogue, "_write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         cached(tmp_path, KEY, make)
     assert not list(tmp_path.iterdir())

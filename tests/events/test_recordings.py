@@ -18,11 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agreestop.common import InputError
-from agreestop.events.binning import bin_events
 from agreestop.events.datasets.dvs_gesture import GestureLabel, read_gesture_labels
 from agreestop.events.datasets.n_mnist import read_n_mnist, write_n_mnist
 from agreestop.events.formats.aedat import HEADER_2, HEADER_3, read_aedat2, read_aedat3, write_aedat2, write_aedat3
-from agreestop.events.formats.recording import Recording, Skipped, checked_recording
+from agreestop.events.formats.recording import Recording, Skipped, bin_events, checked_recording
 from tests.decide.strategies import assert_one_sentence
 
 DATA = Path(os.environ.get("AGREESTOP_DATA", Path(__file__).resolve().parents[2].parent / "shared" / "data"))

@@ -6,7 +6,6 @@ recordings   readers and writers of AEDAT 2.0, AEDAT 3.1 and N-MNIST; `bin_event
 simulator    `simulate_events`: a `Sensor` in front of moving images
 """
 
-from .binning import bin_events
 from .camera.simulator import Sensor, circular_path, simulate_events
 from .container import Events, dense_rows, input_ids, input_shape
 from .data import EventData, EventSplits
@@ -17,7 +16,7 @@ from .datasets.data_set import DataSet
 from .datasets.n_mnist import read_n_mnist, write_n_mnist
 from .files import load, load_events, load_files, save_events
 from .formats.aedat import read_aedat2, read_aedat3, write_aedat2, write_aedat3
-from .formats.recording import Recording, checked_recording
+from .formats.recording import Recording, bin_events, checked_recording
 
 __all__ = ["DATA_SETS", "NAMES", "DataSet", "EventData", "EventSplits", "Events", "Recording", "Sensor"]
 __all__ += ["bin_events", "check_data_set", "checked_recording", "circular_path", "dense_rows", "input_ids", "input_shape"]

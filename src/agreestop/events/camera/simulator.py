@@ -31,23 +31,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import (
-    GAMMA,
-    Booleans,
-    Floats,
-    InputError,
-    Integers,
-    Words,
-    as_array,
-    as_count,
-    as_floats,
-    as_seed,
-    as_size,
-    check_finite,
-    is_integer,
-    is_number,
-    mix,
-)
+from agreestop.common import GAMMA, Booleans, Floats, InputError, Integers, Words, mix
+from agreestop.common.arrays import as_array, as_count, as_floats, as_seed, as_size, check_finite, is_integer, is_number
 
 Range: TypeAlias = float | tuple[float, float]  # one number for all inputs, or the lowest and the highest
 

@@ -1,21 +1,42 @@
-"""The data sets by name: how each is loaded, and whether its files are whole. `data_set.DataSet` says what is known about each."""
+"""The data sets by name: how each is loaded, and whether its files are whole. `data_set.DataSet` says what is known about each.
 
+Binned and simulated frames are kept on disk, so that recordings are read once: one file for each data set and way of reading it. A file
+is an `.npz` with a digest (`agreestop.common.npz`): the key, and for each part the arrays of a dense file of events
+(`agreestop.events.files`, booleans as packed bits), named <part>.<array>.
+
+The key is a fingerprint of the settings and of the names, sizes and times of the recordings: other settings or other files make
+another key. Files appear whole or not at all, so several runs may share a cache: the worst that can happen is that two make the same
+frames. A file that is cut off, changed or of another kind causes a warning and is made again. Nothing is unpickled or executed.
+"""
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from agreestop.common import InputError, ProgressCallback
+import numpy as np
 
-from ..data import EventSplits
+from agreestop.common import Arrays, InputError, ProgressCallback, make_folder, read_npz, write_npz
+
+from ..data import PARTS, EventData, EventSplits
+from ..files import as_stored
 from . import braille, cifar10, dvs_gesture, gesture_sim, mnist_dvs, moving_digits, n_mnist
-from .cache import cached, fingerprint
 from .data_set import DAMAGED, FOUND, NO_EFFECT, DataSet
 
+FORMAT = "agreestop frames 3"
 _RECORDED = (mnist_dvs.DATA_SET, dvs_gesture.DATA_SET, cifar10.DATA_SET, n_mnist.DATA_SET, braille.DATA_SET)
 DATA_SETS = (*_RECORDED, moving_digits.DIGITS_SET, moving_digits.MNIST_SET, gesture_sim.DATA_SET)
 NAMES = tuple(entry.name for entry in DATA_SETS)
+
+
+class CacheWarning(UserWarning):
+    """A file of the cache could not be used or written; the message says which file, and what was done instead."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +79,7 @@ def load(
     name      one of `NAMES`
     folder    the folder with its files, in the official layout; for mnist-dvs-sim those of MNIST; digits and gesture-sim need none
     seed      chooses the parts, and everything that is simulated
-    cache     whether binned and simulated frames are kept for the next time, in `cache.cache_folder()`
+    cache     whether binned and simulated frames are kept for the next time, in `cache_folder()`
     progress  called with what is being made and the share that is finished
     settings  further options of the data set's own function, such as sizes=(700, 100, 200)
     """
@@ -83,3 +104,64 @@ def check(name: str, folder: str | PathLike[str] | None = None) -> Check:
     found = tuple(sentence for kind, sentence in findings if kind == FOUND)
     problems = tuple(sentence for kind, sentence in findings if kind != FOUND)
     return Check(name, found, problems, usable=all(kind != DAMAGED for kind, _ in findings))
+
+
+def cached(folder: str | PathLike[str] | None, key: str, make: Callable[[], EventSplits]) -> EventSplits:
+    """What `make` gives: from the cache in `folder` (None: `cache_folder()`) if it was made before, else made and kept there.
+
+    The cache only saves time: where it cannot be read or written, a warning says so and the frames are made.
+    """
+    path = (cache_folder() if folder is None else Path(folder)) / f"{key}.npz"
+    if path.exists():
+        try:
+            return _read(path, key)
+        except InputError as error:
+            warnings.warn(f"frames are made again, because {error}", CacheWarning, stacklevel=2)
+    data = make()
+    try:
+        make_folder(path.parent)
+        _write(path, key, data)
+    except InputError as error:
+        sentence = f"the frames are not kept for the next time (AGREESTOP_CACHE may name another folder): {error}"
+        warnings.warn(sentence, CacheWarning, stacklevel=2)
+    return data
+
+
+def cache_folder() -> Path:
+    """The folder of the cache: AGREESTOP_CACHE, else agreestop in XDG_CACHE_HOME, else in ~/.cache."""
+    if chosen := os.environ.get("AGREESTOP_CACHE"):
+        return Path(chosen)
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(shared) if Path(shared).is_absolute() else Path("~/.cache").expanduser()) / "agreestop"
+
+
+def fingerprint(settings: Mapping[str, object], files: Iterable[Path], root: str | PathLike[str]) -> str:
+    """A key for frames that are made with these settings from these files, whose names are relative to `root`."""
+    sources = []
+    for path in sorted(files):
+        state = path.stat()
+        sources.append((path.relative_to(root).as_posix(), state.st_size, state.st_mtime_ns))
+    words = json.dumps({"format": FORMAT, "settings": settings, "sources": sources}, sort_keys=True, default=str)
+    return hashlib.sha256(words.encode()).hexdigest()
+
+
+def _write(path: Path, key: str, data: EventSplits) -> None:
+    arrays: Arrays = {"key": np.array(key)}
+    for part, content in zip(PARTS, data, strict=True):
+        arrays |= {f"{part}.{name}": np.asarray(value) for name, value in vars(content).items() if value is not None}
+        if content.inputs.dtype == np.bool_:
+            arrays[f"{part}.inputs"] = np.packbits(content.inputs.ravel())
+            arrays[f"{part}.inputs_shape"] = np.array(content.inputs.shape)
+    write_npz(path, arrays)
+
+
+def _read(path: Path, key: str) -> EventSplits:
+    arrays = read_npz(path, "file of this cache", "it is of no use", needed=("key",))
+    if arrays.pop("key") != key:
+        raise InputError(f"{path} was made from other files or with other settings: it is of no use.")
+
+    def read_part(part: str) -> EventData:
+        names = {name: name.removeprefix(f"{part}.") for name in arrays if name.startswith(f"{part}.")}
+        return as_stored(path, {short: arrays[name] for name, short in names.items()}).labelled(path)
+
+    return EventSplits(*map(read_part, PARTS))

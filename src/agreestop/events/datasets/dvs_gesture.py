@@ -23,10 +23,10 @@ import numpy as np
 
 from agreestop.common import InputError, ProgressCallback, as_count, as_seed, read_file
 
-from ..binning import bin_events
 from ..camera.gestures import GESTURES
 from ..data import Done, EventData, EventSplits, make_parts
 from ..formats.aedat import VERSIONS, read_aedat3
+from ..formats.recording import bin_events
 from .data_set import DataSet, Findings, address_of, begins_with, check_each, compare_amount, find_folder
 
 STEPS = 80

@@ -20,9 +20,9 @@ import numpy as np
 
 from agreestop.common import Booleans, InputError, ProgressCallback, as_count, as_seed
 
-from ..binning import bin_events
 from ..data import EventSplits, Sizes, as_sizes_of, draw
 from ..formats.aedat import VERSIONS, read_aedat2
+from ..formats.recording import bin_events
 from .data_set import DataSet, Findings, address_of, begins_with, bin_digits, check_each, compare_amount
 
 STEPS = 80

@@ -34,9 +34,8 @@ import numpy as np
 
 from agreestop.common import Booleans, InputError, ProgressCallback, as_count, as_seed, atomic_writer, open_file
 
-from ..binning import bin_events
 from ..data import EventSplits, Sizes, as_sizes, as_sizes_of, draw
-from ..formats.recording import BLOCK, Columns, Recording, Skipped, bytes_left, read_blocks
+from ..formats.recording import BLOCK, Columns, Recording, Skipped, bin_events, bytes_left, read_blocks
 from .data_set import DataSet, Findings, address_of, bin_digits, check_each, compare_amount, find_folder
 
 SIZE = (34, 34)

@@ -1,1 +1,1 @@
-"""File formats of event recordings: AEDAT 2.0, AEDAT 3.1 and N-MNIST."""
+"""Event recordings, and the file formats AEDAT 2.0 and AEDAT 3.1."""
