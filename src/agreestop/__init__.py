@@ -5,8 +5,8 @@ and `agreestop.ensembles` load on first use.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # type checkers take it for True, as the constant of `typing`, which takes long to import
 if TYPE_CHECKING:
     from agreestop import engines as engines
     from agreestop import ensembles as ensembles
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("common", "decide", "engines", "ensembles", "events", "networks")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Load the decision layer, or a package of the spiking half, on first use."""
     if name in _PACKAGES:
         try:

@@ -84,6 +84,21 @@ def test_members_run_no_further_than_their_decisions(
     refused = call(monkeypatch, capsys, *others)
     assert refused.code == 2 and "--any-members" in refused.err
     assert call(monkeypatch, capsys, *others, "--any-members").code == 0
+    early = call(monkeypatch, capsys, "decide", "rule", "none.npz", "--members", others[-1])
+    assert early.code == 2 and "--any-members" in early.err  # before the inputs are looked for
+    assert "Not checked" not in from_scores.err + from_inputs.err
+    wrong = call(monkeypatch, capsys, "evaluate", "rule", "runs/small/variational/test.npz")
+    assert wrong.code == 2 and "--any-members" in wrong.err
+    assert call(monkeypatch, capsys, "evaluate", "rule", "runs/small/variational/test.npz", "--any-members").code == 0
+    scored = call(monkeypatch, capsys, "score", "runs/small/test-inputs.npz", "--members", deep / "members.safetensors", "-o", "own.npz")
+    assert scored.code == 0 and "Wrote own.npz" in scored.out, scored.err
+    own, test = ag.load_scores("own.npz"), ag.load_scores(deep / "test.npz")
+    np.testing.assert_array_equal(own.log_confidence, test.log_confidence)
+    np.testing.assert_array_equal(own.labels, test.labels)
+    assert (own.times, own.classes, own.ensemble_digest) == (test.times, test.classes, test.ensemble_digest)
+    for given, match in (((), "no file of inputs: give both"), (("runs/small/test-inputs.npz",), "no score file to write (-o): give both")):
+        refused = call(monkeypatch, capsys, "score", *given, "--members", deep / "members.safetensors")
+        assert refused.code == 2 and match in refused.err
 
 
 def test_a_wrong_key_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

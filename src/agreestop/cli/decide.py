@@ -44,6 +44,7 @@ def decide(
             raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members and inputs.")
         data = load_scores(scores, calibrated.checkpoints)
         decisions, classes = calibrated.decide(data, any_engine=any_engine, any_members=any_members), data.classes
+        say_unchecked(calibrated, data.engine, data.ensemble_digest)
     else:
         decisions, classes = _run_members(calibrated, members, scores, engine, any_engine, any_members)
     names = class_names(calibrated, classes)
@@ -65,6 +66,17 @@ def class_names(calibrated: CalibratedRule, names: tuple[str, ...] | None) -> tu
     return tuple(visible(name) for name in names or calibrated.class_names or map(str, range(calibrated.classes)))
 
 
+def say_unchecked(calibrated: CalibratedRule, engine: str, ensemble_digest: str) -> None:
+    """Say in one line what could not be compared with the calibration, because a file, of version 0.1 for example, does not name it.
+
+    Rules and scores that know neither engine nor members come from a model that is not ours, and nothing is said of them.
+    """
+    pairs = {"engine": (calibrated.engine, engine), "members": (calibrated.ensemble_digest, ensemble_digest)}
+    unknown = [what for what, names in pairs.items() if not all(names)]
+    if unknown and any(name for names in pairs.values() for name in names):
+        say(f"Not checked: {' and '.join(unknown)}, which must be those of the calibration; the rule file or the scores do not name them.")
+
+
 def _run_members(
     calibrated: CalibratedRule, members: Path, inputs: Path, engine: str, any_engine: bool, any_members: bool
 ) -> tuple[Decisions, tuple[str, ...] | None]:
@@ -72,9 +84,12 @@ def _run_members(
     from agreestop.ensembles import load as load_ensemble
     from agreestop.events.files import load as load_inputs
 
-    data = load_inputs(inputs)
     wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
     ensemble = load_ensemble(members, engine=wanted)
+    calibrated.check_source("", ensemble.digest, any_engine, any_members)  # before the inputs are read and run
+    calibrated.check_sizes(ensemble.members, ensemble.classes)
+    data = load_inputs(inputs)
+    say_unchecked(calibrated, wanted, ensemble.digest)
     run = ensemble.decide(calibrated, data, any_engine=any_engine, any_members=any_members)
     steps = calibrated.checkpoints[-1] if data.shape[1] == 1 else data.shape[1]
     share = float(run.computed.mean()) / steps

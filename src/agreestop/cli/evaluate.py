@@ -17,7 +17,7 @@ from agreestop.decide.spikecp import SpikeCP
 
 from .calibrate import labelled_scores
 from .console import in_full, show
-from .decide import AnyEngine, AnyMembers, RuleFile, class_names
+from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
 
 MOST_ROWS = 8
 MOST_EXAMPLES = 5000  # with more, the exact share takes long to compute and is almost 0
@@ -36,6 +36,7 @@ def evaluate(
     if calibrated.saw(data):
         raise InputError(f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows.")
     result = evaluate_decisions(calibrated.decide(data, any_engine=any_engine, any_members=any_members), data)
+    say_unchecked(calibrated, data.engine, data.ensemble_digest)
     names = class_names(calibrated, data.classes)
     if as_json:
         typer.echo(json.dumps(_record(result, names, calibrated.guarantee), ensure_ascii=False, indent=1))

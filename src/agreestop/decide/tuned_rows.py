@@ -160,12 +160,12 @@ class TunedRows(KeptInFiles):
 
     def seen(self, rows: Marks) -> Booleans:
         """Which of the given rows are among these."""
-        return np.isin(rows, self.rows)
+        return np.isin(rows, self.rows, kind="sort")  # the other method overflows on 64-bit words in numpy 2.0
 
     def overlap(self, use: str, ids: ArrayLike | None, marks: Callable[[], Marks] | None = None) -> Overlap:
         """Compare rows with these, which were used for `use`: by ids of the same kind, else by `marks()` of their scores."""
         if ids is not None and self.ids is not None and self.id_kind in ("", kind_of_ids(ids)):
-            seen = np.isin(mark_ids(ids), self.ids)
+            seen = np.isin(mark_ids(ids), self.ids, kind="sort")
             return Overlap(use, "ids", int(seen.sum()), len(seen), _chance([_twin_rate(self.ids)], len(self.ids)))
         if marks is None:
             return Overlap(use)
