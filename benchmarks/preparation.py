@@ -22,7 +22,8 @@ from agreestop.decide.tuning import tune
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import run_to_end
 from agreestop.engines.protocol import Engine
-from agreestop.ensembles.files import Epoch, load_members, save_members
+from agreestop.ensembles import load as load_ensemble
+from agreestop.ensembles.files import Epoch, save_members
 from agreestop.ensembles.streams import StreamTraining
 from agreestop.ensembles.training import TrainableMembers, train
 from agreestop.events.data import EventSplits
@@ -129,7 +130,7 @@ def trained_members(plan: BenchmarkPlan, data: EventSplits, folder: Path, progre
     settings = json.dumps([data.training.name, *(getattr(plan, name) for name in names)])
     path = folder / f"members-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.safetensors"
     if path.is_file():
-        return load_members(path)
+        return cast(SpikingNetwork, load_ensemble(path, device="cpu").network)
     model = TrainableMembers(SpikingNetwork(architecture(plan), torch.Generator().manual_seed(plan.seed)))
     training = StreamTraining(plan.epochs, plan.training_batch, plan.learning_rate, plan.seed, device=plan.device)
 

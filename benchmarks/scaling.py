@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,9 +25,10 @@ from agreestop.decide.risks import TopMass
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import EarlyRun, decide_early, run_to_end
 from agreestop.engines.protocol import CHUNK_STEPS, Engine
-from agreestop.ensembles.files import load_members, save_members
+from agreestop.ensembles import load as load_ensemble
+from agreestop.ensembles.files import save_members
 from agreestop.events.datasets.cifar10 import load_cifar10
-from agreestop.networks.architectures import ResNet18
+from agreestop.networks.architectures import ResNet18, SpikingNetwork
 
 from .peers import version_of
 from .preparation import (
@@ -123,7 +124,7 @@ def _peak_of_child(members: Path, batch: int, steps: int) -> float:
 
 def _probe(members: Path, batch: int, steps: int) -> float:
     """Peak memory of a pass in MiB, as the system counts it, after a short pass has loaded and compiled everything."""
-    network = load_members(members)
+    network = cast(SpikingNetwork, load_ensemble(members, device="cpu").network)
     inputs = np.random.default_rng(0).random((batch, steps, *network.config.input_shape), dtype=np.float32) < DENSITY
     engine = choose_engine(network, "auto", DENSITY)
     run_through(engine, inputs[:2, : 2 * CHUNK_STEPS])
@@ -143,7 +144,7 @@ def _status(name: str) -> float:
 
 def bench_resnet(plan: BenchmarkPlan, members: Path, images: Path) -> list[BenchRecord]:
     """The time that early stopping saves on a ResNet-18 and images of CIFAR-10, which are held for T steps."""
-    network = load_members(members)
+    network = cast(SpikingNetwork, load_ensemble(members, device="cpu").network)
     if not isinstance(network.config, ResNet18):
         raise InputError(f"{members} holds a {type(network.config).__name__}: give the members of a ResNet-18.")
     data = load_cifar10(images)

@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -32,7 +32,8 @@ from agreestop.decide.confidence import log_confidence
 from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.score_files import load_scores, save_spikes
 from agreestop.engines.early_stopping import BATCH_SIZE, run_to_end
-from agreestop.ensembles.files import Epoch, load_members, save_members
+from agreestop.ensembles import load as load_ensemble
+from agreestop.ensembles.files import Epoch, save_members
 from agreestop.ensembles.images import reestimate_batchnorm
 from agreestop.ensembles.training import TrainableMembers, train
 from agreestop.events.data import EventData, EventSplits
@@ -194,7 +195,7 @@ def _train_images(
 ) -> SpikingNetwork:
     """Train members on images, one after the other, since each of them fills a GPU. A member that is finished is not trained again."""
     if files.members.is_file():
-        return load_members(files.members)
+        return cast(SpikingNetwork, load_ensemble(files.members, device="cpu").network)
     make_folder(files.folder)
     network = build_network(recipe.network, data, 1)
     assert isinstance(network, ResNet18)
@@ -223,7 +224,7 @@ def _train_images(
                 member = TrainableMembers(SpikingNetwork(network, torch.Generator().manual_seed(ensemble.seed + index)))
                 learn(member, index, path.with_suffix(".training"))
                 save_members(path, member.network.cpu().eval())
-            single.append(load_members(path))
+            single.append(cast(SpikingNetwork, load_ensemble(path, device="cpu").network))
         members = join(single)
     else:
         generator = torch.Generator().manual_seed(ensemble.seed)

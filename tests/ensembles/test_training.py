@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,7 +19,8 @@ import agreestop as ag
 from agreestop.engines.dense import Dense
 from agreestop.engines.early_stopping import run_counted
 from agreestop.engines.protocol import PICOJOULE_ACCUMULATE, running_energy
-from agreestop.ensembles.files import Epoch, load_members, save_members
+from agreestop.ensembles import load as load_ensemble
+from agreestop.ensembles.files import Epoch, save_members
 from agreestop.ensembles.streams import StreamTraining
 from agreestop.ensembles.training import TrainableMembers, train
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
@@ -176,15 +177,15 @@ def test_checkpoints_of_other_settings_and_damaged_ones_are_refused(tmp_path: Pa
 def test_members_are_saved_in_a_file(config: Architecture, tmp_path: Path) -> None:
     network = make("deep", config).network.eval()
     save_members(tmp_path / "members.safetensors", network)
-    loaded = load_members(tmp_path / "members.safetensors")
+    loaded = cast(SpikingNetwork, load_ensemble(tmp_path / "members.safetensors", device="cpu").network)
     assert loaded.config == network.config
     assert same_state(network, loaded)
     with pytest.raises(ag.InputError, match="there is no file"):
-        load_members(tmp_path / "none")
+        load_ensemble(tmp_path / "none")
     train_file = tmp_path / "run.safetensors"
     train(make("deep"), *toy(), StreamTraining(epochs=1), train_file)
-    with pytest.raises(ag.InputError, match="holds 'checkpoint', but 'members' is needed"):
-        load_members(train_file)
+    with pytest.raises(ag.InputError, match="holds 'checkpoint', but 'ensemble' or 'members' or 'posterior' is needed"):
+        load_ensemble(train_file)
 
 
 def test_energy_is_the_sum_over_operations() -> None:

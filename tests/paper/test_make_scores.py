@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag
 from agreestop.common import InputError, no_progress
-from agreestop.ensembles.files import load_members
+from agreestop.ensembles import load as load_ensemble
 from agreestop.events.data import EventData, EventSplits
 from agreestop.networks.architectures import ResNet18, SpikingLayer, SpikingNetwork
 from paper import make_scores as module
@@ -155,7 +155,8 @@ def test_images_are_held_and_their_batchnorm_is_estimated_again(kind: str, tmp_p
     networks = {what.partition(": network ")[2].partition(",")[0] for what in words if "network" in what}
     assert networks == ({"1 of 2", "2 of 2"} if kind == "deep" else {"1 of 1"})
     members = next((tmp_path / ".work").glob(f"*/{kind}/members.safetensors"))
-    network = load_members(members)
+    network = load_ensemble(members, device="cpu").network
+    assert isinstance(network, SpikingNetwork)
     assert isinstance(network.config, ResNet18) and network.config.timed == 8
     stem = network.layers[0]
     assert isinstance(stem, SpikingLayer) and stem.norm is not None and bool((stem.norm.running_var[:, 0] != 1).all())

@@ -139,17 +139,6 @@ def save_members(path: str | PathLike[str], network: SpikingNetwork) -> None:
     write_file(path, network.state_dict(), {"kind": "members", **describe(network)})
 
 
-def load_members(path: str | PathLike[str]) -> SpikingNetwork:
-    """Read the K members of an ensemble, in evaluation mode."""
-    tensors, header = read_file(path, "members")
-    with fitting(path):
-        config = restore_settings(header)
-        check_shapes(config, tensors)
-        network = SpikingNetwork(config, torch.Generator().manual_seed(0))
-        network.load_state_dict(tensors)
-    return network.eval()
-
-
 @contextmanager
 def fitting(path: str | PathLike[str], advice: str = "copy it again, or train again") -> Iterator[None]:
     """A file whose parts do not fit together gets a sentence."""

@@ -8,6 +8,7 @@ its last complete epoch and ends with the same numbers as an uninterrupted run.
 
 import hashlib
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -171,26 +172,21 @@ def show_progress(progress: bool | ProgressCallback, note: str = "") -> Iterator
 
     The note is one sentence that is shown first.
     """
-    if callable(progress):
+    if callable(progress) or not (progress and sys.stderr.isatty()):
+        report = progress if callable(progress) else no_progress
         if note:
-            progress(note, 0.0)
-        yield progress
+            report(note, 0.0)
+        yield report
         return
-    if progress:
-        from rich.console import Console
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        console = Console(stderr=True, highlight=False)
-        if console.is_terminal:
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            if note:
-                console.print(note, markup=False)
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn(compact=True))
-            with Progress(*columns, console=console, transient=True) as bar:
-                task = bar.add_task("training", total=1.0)
-                yield lambda what, share: bar.update(task, completed=share, description=what)
-            return
-    yield no_progress
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn(compact=True))
+    with Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as bar:
+        if note:
+            bar.console.print(note, markup=False)
+        task = bar.add_task("training", total=1.0)
+        yield lambda what, share: bar.update(task, completed=share, description=what)
 
 
 def _key(model: Trainable, settings: TrainingSettings, inputs: Inputs, labels: Integers) -> Key:

@@ -31,58 +31,52 @@
 A key that is left out has the default of the classes below. Paths are relative to the working directory.
 """
 
-import math
+import re
 import reprlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from agreestop.common import InputError, as_seed, read_file
+from agreestop.common import InputError, is_integer, read_file
 from agreestop.decide.checks import as_checkpoints, as_max_set_size
 from agreestop.decide.levels import as_target
 from agreestop.engines.protocol import ENGINES
 from agreestop.events.datasets.catalogue import NAMES
 
 OWN_FILES = "files"
+FILE_KEYS = ("training", "tuning", "pool", "file", "shares")
 WITHOUT_FOLDER = ("digits", "gesture-sim", OWN_FILES)
 WITH_VIEWS = ("digits", "mnist-dvs-sim")
 NETWORKS = ("fully-connected", "convolutional", "resnet18")
-KINDS = ("deep", "variational")
 SURROGATES = ("arctan", "sigmoid", "triangle", "fast-sigmoid", "superspike")
-DEVICES = ("cpu", "cuda", "auto")
-LARGEST_COUNT = 2**31 - 1
 LARGEST_FILE = 2**20  # bytes
 
 
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"{name} is {_shown(value)}: choose one of {', '.join(choices)}.")
+class _Values(NamedTuple):
+    """The values that a key may have: a test, and words for one of them and for several."""
+
+    include: Callable[[Any], bool]
+    one: str
+    several: str
 
 
-def _count(name: str, value: int) -> None:
-    if value < 1:
-        raise InputError(f"{name} is {_shown(value)}: at least 1 is needed.")
-    if value > LARGEST_COUNT:
-        raise InputError(f"{name} is {_shown(value)}: at most {LARGEST_COUNT} is possible.")
-
-
-def _seed(name: str, value: int) -> None:
-    try:
-        as_seed(value)
-    except (InputError, ValueError):
-        raise InputError(f"{name} is {_shown(value)}: give a whole number from 0 to 2^63 - 1.") from None
-
-
-def _shown(value: object) -> str:
-    """A value for an error message, cut to a few words and without control characters."""
-    try:
-        return reprlib.repr(value)
-    except ValueError:  # Python writes no number of more than 4,300 digits
-        return "a number of thousands of digits"
+VALUES = {
+    str: _Values(lambda value: isinstance(value, str), "a text", "texts"),
+    bool: _Values(lambda value: isinstance(value, bool), "true or false", "true and false"),
+    int: _Values(is_integer, "a whole number", "whole numbers"),
+    float: _Values(
+        lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300, "a number", "numbers"
+    ),
+}
+COUNT = _Values(lambda value: is_integer(value) and 1 <= value < 2**31, "a whole number of at least 1", "whole numbers of at least 1")
+SEED = _Values(lambda value: is_integer(value) and 0 <= value < 2**63, "a whole number from 0 to 2^63 - 1", "seeds")
+DEVICE = _Values(lambda value: isinstance(value, str) and bool(re.fullmatch(r"auto|cpu|cuda(:\d)?", value)), "'auto', 'cpu' or 'cuda'", "")
+Count: TypeAlias = Annotated[int, COUNT]
+Seed: TypeAlias = Annotated[int, SEED]
 
 
 @dataclass(frozen=True)
@@ -97,8 +91,8 @@ class DataSettings:
     """
 
     name: str = "digits"
-    seed: int = 0
-    views: int = 3
+    seed: Seed = 0
+    views: Count = 3
     folder: str | None = None
     training: str | None = None
     tuning: str | None = None
@@ -119,11 +113,6 @@ class DataSettings:
             raise InputError(f"data.{own[0]} is given for {self.name}: leave it out, or give name = {OWN_FILES!r} for your own data.")
         if self.name not in WITHOUT_FOLDER and self.folder is None:
             raise InputError(f"data.folder is missing: give the folder with the files of {self.name}; `agreestop data list` says which.")
-        _count("data.views", self.views)
-        _seed("data.seed", self.seed)
-
-
-FILE_KEYS = ("training", "tuning", "pool", "file", "shares")
 
 
 @dataclass(frozen=True)
@@ -139,25 +128,16 @@ class NetworkSettings:
     A time, threshold or surrogate that is left out has the default of the architecture.
     """
 
-    architecture: str = "fully-connected"
-    hidden: tuple[int, ...] = (256,)
-    channels: tuple[int, ...] = (128, 128, 128, 128, 128)
-    width: int = 64
+    architecture: Annotated[str, NETWORKS] = "fully-connected"
+    hidden: tuple[Count, ...] = (256,)
+    channels: tuple[Count, ...] = (128, 128, 128, 128, 128)
+    width: Count = 64
     learned: bool = True
     membrane_time: float | None = None
     synapse_time: float | None = None
     refractory_time: float | None = None
     threshold: float | None = None
-    surrogate: str | None = None
-
-    def __post_init__(self) -> None:
-        _one_of("network.architecture", self.architecture, NETWORKS)
-        if self.surrogate is not None:
-            _one_of("network.surrogate", self.surrogate, SURROGATES)
-        _count("network.width", self.width)
-        for name in ("hidden", "channels"):
-            for size in getattr(self, name):
-                _count(f"network.{name}", size)
+    surrogate: Annotated[str, SURROGATES] | None = None
 
 
 @dataclass(frozen=True)
@@ -171,28 +151,22 @@ class EnsembleSettings:
     fresh              draw K new members for every input, in calibration and in decisions, instead of K members for all inputs
     """
 
-    kind: str
-    members: int = 6
-    epochs: int = 18
-    batch_size: int = 64
+    kind: Annotated[str, ("deep", "variational")]
+    members: Count = 6
+    epochs: Count = 18
+    batch_size: Count = 64
     learning_rate: float = 5e-3
-    readouts: int = 8
-    seed: int = 0
+    readouts: Count = 8
+    seed: Seed = 0
     kl_weight: float = 1.0
     warm_up: float = 1.0
     prior_variance: float = 0.03
     initial_deviation: float = 0.3
     fresh: bool = False
-    device: str = "cpu"
+    device: Annotated[str, DEVICE] = "cpu"
     bf16: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("ensembles.kind", self.kind, KINDS)
-        for name in ("members", "epochs", "batch_size", "readouts"):
-            _count(f"ensembles.{name}", getattr(self, name))
-        _seed("ensembles.seed", self.seed)
-        if not self.device.removeprefix("cuda:").isdecimal():
-            _one_of("ensembles.device", self.device, DEVICES)
         if self.fresh and self.kind != "variational":
             raise InputError("ensembles.fresh is true for a deep ensemble: only a variational one can draw new members for every input.")
 
@@ -208,16 +182,13 @@ class DecideSettings:
 
     target: float = 0.9
     max_set_size: int = 3
-    n_calibration: int = 50
-    realisations: int = 50
+    n_calibration: Count = 50
+    realisations: Count = 50
     checkpoints: tuple[float, ...] | None = None
-    engine: str = "auto"
+    engine: Annotated[str, ENGINES] = "auto"
     targets: tuple[float, ...] = (0.8, 0.85, 0.9, 0.92)
 
     def __post_init__(self) -> None:
-        _one_of("decide.engine", self.engine, ENGINES)
-        _count("decide.n_calibration", self.n_calibration)
-        _count("decide.realisations", self.realisations)
         try:
             for target in (self.target, *self.targets):
                 as_target(target)
@@ -269,7 +240,7 @@ def load_settings(kind: type[Settings], path: str | PathLike[str]) -> Settings:
 
 def _build(kind: type[Settings], content: Mapping[str, Any], prefix: str) -> Settings:
     known = {entry.name: entry for entry in fields(kind)}  # type: ignore[arg-type]
-    types = get_type_hints(kind)
+    types = get_type_hints(kind, include_extras=True)
     for name in content:
         if name not in known:
             near = get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known)
@@ -286,34 +257,29 @@ def _value(kind: Any, value: Any, key: str) -> Any:
     """The value of a key, as the type of its field wants it; an optional field is given or left out."""
     if type(None) in get_args(kind):
         (kind,) = (option for option in get_args(kind) if option is not type(None))
-    if is_dataclass(kind):
-        if not isinstance(value, dict):
-            raise InputError(f"{key} is {_shown(value)}: a table, [{key}], is needed.")
-        return _build(cast(type[Any], kind), value, f"{key}.")
-    if get_origin(kind) is tuple:
-        (entry, _) = get_args(kind)
-        if is_dataclass(entry):
-            if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-                raise InputError(f"{key} is {_shown(value)}: tables, [[{key}]], are needed.")
-            return tuple(_build(cast(type[Any], entry), one, f"{key}.") for one in value)
-        if not isinstance(value, list) or not all(_is(entry, one) for one in value):
-            raise InputError(f"{key} is {_shown(value)}: a list of {SCALARS[entry][2]} is needed.")
-        return tuple(value)
-    if not _is(kind, value):
-        raise InputError(f"{key} is {_shown(value)}: {SCALARS[kind][1]} is needed.")
-    return value
+    several = get_origin(kind) is tuple
+    entry = get_args(kind)[0] if several else kind
+    if is_dataclass(entry):
+        tables = value if several and isinstance(value, list) else [value]
+        if not all(isinstance(one, dict) for one in tables) or (several and tables is not value):
+            raise InputError(f"{key} is {_shown(value)}: {f'tables, [[{key}]], are' if several else f'a table, [{key}], is'} needed.")
+        built = tuple(_build(cast(type[Any], entry), one, f"{key}.") for one in tables)
+        return built if several else built[0]
+    allowed = entry.__metadata__[0] if get_origin(entry) is Annotated else VALUES[entry]
+    if not isinstance(allowed, _Values):
+        if value not in allowed:
+            raise InputError(f"{key} is {_shown(value)}: choose one of {', '.join(allowed)}.")
+        return value
+    if several and not (isinstance(value, list) and all(allowed.include(one) for one in value)):
+        raise InputError(f"{key} is {_shown(value)}: a list of {allowed.several} is needed.")
+    if not several and not allowed.include(value):
+        raise InputError(f"{key} is {_shown(value)}: {allowed.one} is needed.")
+    return tuple(value) if several else value
 
 
-SCALARS: dict[type, tuple[tuple[type, ...], str, str]] = {
-    str: ((str,), "a text", "texts"),
-    bool: ((bool,), "true or false", "true and false"),
-    int: ((int,), "a whole number", "whole numbers"),
-    float: ((int, float), "a number", "numbers"),
-}
-
-
-def _is(scalar: type, value: Any) -> bool:
-    """Whether a value has that type; bool is an int in Python, but true is no number in a configuration, and no number is infinite."""
-    if isinstance(value, bool) or not isinstance(value, SCALARS[scalar][0]):
-        return scalar is bool and isinstance(value, bool)
-    return not isinstance(value, float) or math.isfinite(value)
+def _shown(value: object) -> str:
+    """A value for an error message, cut to a few words and without control characters."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number of thousands of digits"

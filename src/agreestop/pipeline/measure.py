@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,30 +38,28 @@ SPLITS = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class _Entry:
-    label: str
-    rule: AnyRule
-    tuned: bool
-
-
-def _entries(target: float, settings: MeasurementSettings, every: Sequence[float]) -> list[_Entry]:
+def _rules(target: float, settings: MeasurementSettings, every: Sequence[float]) -> dict[str, AnyRule]:
+    """The rules that are measured, by label, before tuning."""
     few = settings.checkpoints
 
-    def entry(label: str, kind: str, checkpoints: Sequence[float], tuned: bool = False, **options: Any) -> _Entry:
-        return _Entry(label, build_rule(kind, target, checkpoints, settings.max_set_size, **options), tuned)
+    def rule(kind: str, checkpoints: Sequence[float], **options: Any) -> AnyRule:
+        return build_rule(kind, target, checkpoints, settings.max_set_size, **options)
 
-    return [
-        entry("DC-SNN", "dcsnn", every),
-        entry("confidence merging", "spikecp", few),
-        entry("p-variable merging", "spikecp", few, pooling="p-values:45"),
-        entry("rank pooling", "spikecp", few, pooling="ranks:1"),
-        entry("simultaneous", "spikecp", few, calibration="simultaneous"),
-        entry("stop-aware", "spikecp", few, tuned=True, calibration="stop-aware"),
-        entry("AgreeStop", "agreestop", few, tuned=True),
-        entry("stop-aware, every step", "spikecp", every, tuned=True, calibration="stop-aware"),
-        entry("AgreeStop, every step", "agreestop", every, tuned=True),
-    ]
+    return {
+        "DC-SNN": rule("dcsnn", every),
+        "confidence merging": rule("spikecp", few),
+        "p-variable merging": rule("spikecp", few, pooling="p-values:45"),
+        "rank pooling": rule("spikecp", few, pooling="ranks:1"),
+        "simultaneous": rule("spikecp", few, calibration="simultaneous"),
+        "stop-aware": rule("spikecp", few, calibration="stop-aware"),
+        "AgreeStop": rule("agreestop", few),
+        "stop-aware, every step": rule("spikecp", every, calibration="stop-aware"),
+        "AgreeStop, every step": rule("agreestop", every),
+    }
+
+
+def _is_tuned(rule: AnyRule) -> bool:
+    return isinstance(rule, AgreeStop) or (isinstance(rule, SpikeCP) and rule.calibration == "stop-aware")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,36 +76,46 @@ def measure_rules(
     """Measure all rules on one ensemble's scores; `spent` (n, T, K) is the energy that the pool's inputs take up to each step."""
     largest, main = max(settings.sizes), settings.targets[0]
     cases = [(target, largest) for target in settings.targets] + [(main, size) for size in settings.sizes if size != largest]
-    jobs = [(target, members, entry) for target, members in cases for entry in _entries(target, settings, pool.times)]
-    costs = [_tuning_cost(entry.rule) if entry.tuned and target == main else 1.0 for target, _, entry in jobs]
+    jobs = [(target, members, *named) for target, members in cases for named in _rules(target, settings, pool.times).items()]
+    # The time of tuning, as a multiple of the time of measuring a rule that is not tuned.
+    costs = [5.0 + 0.5 * len(rule.checkpoints) if _is_tuned(rule) and target == main else 1.0 for target, _, _, rule in jobs]
     tuned: dict[tuple[str, int], SpikeCP | AgreeStop] = {}
     records, rules = [], {}
-    for index, (target, members, entry) in enumerate(jobs):
-        words, done, cost = f"{entry.label}, target {target:g}, K = {members}", sum(costs[:index]), costs[index]
-        report = partial(_report_job, progress, words, done / sum(costs), cost / sum(costs))
+    for index, (target, members, label, rule) in enumerate(jobs):
+        words, done, cost = f"{label}, target {target:g}, K = {members}", sum(costs[:index]), costs[index]
+
+        def report(what: str, share: float, words: str = words, done: float = done, cost: float = cost) -> None:
+            progress(words, (done + cost * share) / sum(costs))
+
         report("", 0.0)
-        rule = entry.rule
-        if entry.tuned:
+        pooling = rule.pooling if isinstance(rule, SpikeCP) else None  # tuning puts a score in its place
+        if _is_tuned(rule):
             if target == main:
-                tuned[entry.label, members] = _tune(rule, first_members(tuning, members), settings, report)
-            rule = replace(tuned[entry.label, members], target=target)
-        record = _measure(ensemble, entry, rule, target, members, first_members(pool, members), settings)
+                tuned[label, members] = _tune(rule, first_members(tuning, members), settings, report)
+            rule = replace(tuned[label, members], target=target)
+        splits = _splits(rule, first_members(pool, members), settings)
+        record = Record(
+            ensemble=ensemble,
+            label=label,
+            rule=type(rule).__name__.lower(),
+            pooling=None if pooling is None else type(pooling).__name__,
+            r=getattr(pooling, "r", None),
+            calibration=rule.calibration if isinstance(rule, SpikeCP) else None,
+            K=members,
+            target=target,
+            checkpoints=tuple(rule.checkpoints),
+            coverage=float(splits.coverage),
+            coverage_se=splits.coverage.se,
+            latency=float(splits.normalized_latency),
+            latency_se=splits.normalized_latency.se,
+            set_size=float(splits.set_size),
+        )
         if (target, members) == (main, largest):
-            rules[entry.label] = rule
+            rules[label] = rule
             if spent is not None:
                 record = replace(record, energy=_energy(rule, pool, spent.sum(axis=2), settings))
         records.append(record)
     return Measurement(tuple(records), rules)
-
-
-def _tuning_cost(rule: AnyRule) -> float:
-    """The time that tuning takes, as a multiple of the time of measuring a rule that is not tuned."""
-    return 5.0 + 0.5 * len(rule.checkpoints)
-
-
-def _report_job(progress: ProgressCallback, words: str, done: float, weight: float, what: str, share: float) -> None:
-    """Report the share of one job, of this weight, as a share of all jobs."""
-    progress(words, done + weight * share)
 
 
 def _energy(rule: AnyRule, pool: Scores, spent: Floats, settings: MeasurementSettings) -> float:
@@ -138,8 +145,8 @@ def first_members(scores: Scores, members: int) -> Scores:
 def shortage_in_words(settings: MeasurementSettings) -> str:
     """A sentence that names the rules that can never stop with so few calibration examples, and how many they need; empty for none."""
     target, n = settings.targets[0], settings.n_calibration
-    entries = _entries(target, settings, settings.checkpoints)
-    needed = {entry.label: entry.rule.examples_needed(max(settings.sizes)) for entry in entries if "every step" not in entry.label}
+    rules = _rules(target, settings, settings.checkpoints).items()
+    needed = {label: rule.examples_needed(max(settings.sizes)) for label, rule in rules if "every step" not in label}
     short = [f"{label} needs {least}" for label, least in needed.items() if least > n]
     if not short:
         return ""
@@ -192,33 +199,7 @@ def _tune(rule: AnyRule, tuning: Scores, settings: MeasurementSettings, progress
     return tune(rule, tuning, n_calibration=settings.n_calibration, seed=settings.seed, progress=progress).rule
 
 
-def _measure(
-    ensemble: str, entry: _Entry, rule: AnyRule, target: float, members: int, pool: Scores, settings: MeasurementSettings
-) -> Record:
+def _splits(rule: AnyRule, pool: Scores, settings: MeasurementSettings) -> Splits:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)  # `shortage_in_words` said it before, once for all rules
-        splits = repeat_splits(rule, pool, n_calibration=settings.n_calibration, repeats=settings.realisations, seed=settings.seed)
-    pooling = entry.rule.pooling if isinstance(entry.rule, SpikeCP) else None
-    return Record(
-        ensemble=ensemble,
-        label=entry.label,
-        rule=type(rule).__name__.lower(),
-        pooling=None if pooling is None else type(pooling).__name__,
-        r=getattr(pooling, "r", None),
-        calibration=rule.calibration if isinstance(rule, SpikeCP) else None,
-        K=members,
-        target=target,
-        checkpoints=tuple(rule.checkpoints),
-        **figures_of(splits),
-    )
-
-
-def figures_of(splits: Splits) -> dict[str, float]:
-    """The figures of a record: means over the realisations, and the standard errors of coverage and latency."""
-    return {
-        "coverage": float(splits.coverage),
-        "coverage_se": splits.coverage.se,
-        "latency": float(splits.normalized_latency),
-        "latency_se": splits.normalized_latency.se,
-        "set_size": float(splits.set_size),
-    }
+        warnings.simplefilter("ignore", CalibrationWarning)  # `shortage_in_words` says it, once for all rules and before they are measured
+        return repeat_splits(rule, pool, n_calibration=settings.n_calibration, repeats=settings.realisations, seed=settings.seed)

@@ -53,14 +53,7 @@ class EnsembleFiles:
         self.energy = folder / "energy.npz"
 
 
-def ensemble_files(config: RunConfig, folder: Path) -> list[EnsembleFiles]:
-    """The files of each ensemble, in a folder named after its kind, with a number where there are several of one kind."""
-    kinds = [ensemble.kind for ensemble in config.ensembles]
-    names = [kind if kinds.count(kind) == 1 else f"{kind}-{kinds[: index + 1].count(kind)}" for index, kind in enumerate(kinds)]
-    return [EnsembleFiles(folder / name) for name in names]
-
-
-def is_current(path: Path, settings: Sequence[object]) -> bool:
+def _is_current(path: Path, settings: Sequence[object]) -> bool:
     """Whether the product exists, was made with these settings, and is as it was written. Keys of version 0.1 hold no digest."""
     try:
         words = _key_file(path).read_bytes().split()
@@ -111,18 +104,23 @@ def new_ensemble(settings: EnsembleSettings, network: BuiltIn) -> Ensemble:
     return VariationalEnsemble(*made_from, prior_variance=settings.prior_variance, initial_deviation=deviation, fresh=settings.fresh)
 
 
-def training_key(config: RunConfig, ensemble: EnsembleSettings) -> list[object]:
+def _training_key(config: RunConfig, ensemble: EnsembleSettings) -> list[object]:
     """The settings that the members depend on."""
     return [data_key(config.data), asdict(config.network), asdict(ensemble)]
+
+
+def members_are_current(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> bool:
+    """Whether the same settings trained this ensemble before."""
+    return _is_current(files.members, _training_key(config, ensemble))
 
 
 def train_ensemble(
     config: RunConfig, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, progress: ProgressCallback
 ) -> Ensemble:
     """Train the ensemble, or load what the same settings made before; a killed training continues from its last whole epoch."""
-    settings, training = training_key(config, ensemble), data.training
-    if is_current(files.members, settings):
+    if members_are_current(config, ensemble, files):
         return load_ensemble(ensemble, files)
+    training = data.training
     make_folder(files.folder)
     progress("training", 0.0)
 
@@ -141,7 +139,7 @@ def train_ensemble(
     except UnusableFile:  # it is damaged, or of a training with other settings
         files.checkpoint.unlink()
         made = fit()
-    with _recorded(files.members, settings):
+    with _recorded(files.members, _training_key(config, ensemble)):
         made.save(files.members)
     return made
 
@@ -152,12 +150,12 @@ def load_ensemble(settings: EnsembleSettings, files: EnsembleFiles) -> Ensemble:
 
 
 def _score_key(config: RunConfig, ensemble: EnsembleSettings) -> list[object]:
-    return ["scores", *training_key(config, ensemble), config.decide.engine]
+    return ["scores", *_training_key(config, ensemble), config.decide.engine]
 
 
 def scores_are_current(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> bool:
     """Whether the same settings scored this ensemble before."""
-    return all(is_current(path, _score_key(config, ensemble)) for path in (files.tuning, files.pool, files.energy))
+    return all(_is_current(path, _score_key(config, ensemble)) for path in (files.tuning, files.pool, files.energy))
 
 
 def score_ensemble(

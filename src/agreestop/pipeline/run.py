@@ -22,13 +22,11 @@ from .measure import locked_folder, measure_rules, save_records, shortage_in_wor
 from .products import (
     EnsembleFiles,
     engine_for,
-    ensemble_files,
-    is_current,
     load_operations,
+    members_are_current,
     score_ensemble,
     scores_are_current,
     train_ensemble,
-    training_key,
 )
 
 SIZES = (1, 2, 4, 6)
@@ -42,24 +40,23 @@ NOTES = {
 
 def train_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback) -> list[EnsembleFiles]:
     """Train the ensembles of a configuration; the files of each."""
-    data, files = load_data(config), ensemble_files(config, folder)
+    data, pairs = load_data(config), _ensembles(config, folder)
     with locked_folder(folder, progress):
-        stages = Stages(progress, [_training_cost(config, *pair) for pair in zip(config.ensembles, files, strict=True)])
-        for ensemble, own in zip(config.ensembles, files, strict=True):
-            train_ensemble(config, ensemble, data, own, stages.begin(own.folder.name))
-    return files
+        stages = Stages(progress, [_training_cost(config, *pair) for pair in pairs])
+        for ensemble, files in pairs:
+            train_ensemble(config, ensemble, data, files, stages.begin(files.folder.name))
+    return [files for _, files in pairs]
 
 
 def score_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback) -> list[EnsembleFiles]:
     """Score the ensembles of a configuration, after training where that is missing; the files of each. Writes `test-inputs.npz` too."""
-    data, files = load_data(config), ensemble_files(config, folder)
-    pairs = list(zip(config.ensembles, files, strict=True))
+    data, pairs = load_data(config), _ensembles(config, folder)
     with locked_folder(folder, progress):
         stages = Stages(progress, [cost for pair in pairs for cost in _score_costs(config, *pair)])
-        for ensemble, own in pairs:
-            _train_and_score(config, ensemble, data, own, stages)
+        for ensemble, files in pairs:
+            _train_and_score(config, ensemble, data, files, stages)
         _save_test_inputs(config, data, folder)
-    return files
+    return [files for _, files in pairs]
 
 
 def training_notes(config: RunConfig, folder: Path) -> list[str]:
@@ -69,9 +66,9 @@ def training_notes(config: RunConfig, folder: Path) -> list[str]:
     return ([f"{shortage} Raise decide.n_calibration, or lower decide.target."] if shortage else []) + [
         f"The loss of the {files.folder.name} ensemble may rise while it trains: the weight of its KL term grows from 0 to "
         f"{ensemble.kl_weight:g} over {'all' if ensemble.warm_up == 1 else f'the first {ensemble.warm_up:.0%} of the'} epochs."
-        for ensemble, files in zip(config.ensembles, ensemble_files(config, folder), strict=True)
+        for ensemble, files in _ensembles(config, folder)
         if ensemble.kind == "variational" and ensemble.kl_weight and ensemble.warm_up
-        if not is_current(files.members, training_key(config, ensemble))
+        if not members_are_current(config, ensemble, files)
     ]
 
 
@@ -96,7 +93,7 @@ def _run(config: RunConfig, data: EventSplits, folder: Path, command: str, progr
     decide = config.decide
     records: list[Record] = []
     sections, pictures = [], InputPictures(data.pool.inputs)
-    pairs = list(zip(config.ensembles, ensemble_files(config, folder), strict=True))
+    pairs = _ensembles(config, folder)
     stages = Stages(progress, [cost for pair in pairs for cost in (*_score_costs(config, *pair), RULES, EXAMPLES)])
     for ensemble, files in pairs:
         name, measured = files.folder.name, measurement_settings(config, ensemble, data.pool.steps)
@@ -131,6 +128,13 @@ def _run(config: RunConfig, data: EventSplits, folder: Path, command: str, progr
     )
 
 
+def _ensembles(config: RunConfig, folder: Path) -> list[tuple[EnsembleSettings, EnsembleFiles]]:
+    """Each ensemble and its files, in a folder named after its kind, with a number where there are several of one kind."""
+    kinds = [ensemble.kind for ensemble in config.ensembles]
+    names = [kind if kinds.count(kind) == 1 else f"{kind}-{kinds[: index + 1].count(kind)}" for index, kind in enumerate(kinds)]
+    return [(ensemble, EnsembleFiles(folder / name)) for ensemble, name in zip(config.ensembles, names, strict=True)]
+
+
 def _train_and_score(config: RunConfig, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, stages: Stages) -> None:
     name = files.folder.name
     training, scoring = stages.begin(name), stages.begin(name)
@@ -146,7 +150,7 @@ def _save_test_inputs(config: RunConfig, data: EventSplits, folder: Path) -> Non
 
 def _training_cost(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> float:
     members = ensemble.members if ensemble.kind == "deep" else 1
-    return 0.0 if is_current(files.members, training_key(config, ensemble)) else EPOCH * ensemble.epochs * members
+    return 0.0 if members_are_current(config, ensemble, files) else EPOCH * ensemble.epochs * members
 
 
 def _score_costs(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> Iterator[float]:
