@@ -77,12 +77,36 @@ def test_an_empty_file_is_the_default_run(tmp_path: Path) -> None:
         ("ensembles = []", "ensembles is empty"),
         ("name = '../x'", "a name that can be a folder"),
         ("name =", "cannot be read as TOML"),
+        ("name = '..'", "name is '..': give a name that can be a folder"),
+        ('name = "a\\u001b[31m"', "a name that can be a folder"),
+        ("[data]\nseed = -1", "data.seed is -1: a whole number from 0 to 2^63 - 1 is needed"),
+        (
+            "[[ensembles]]\nkind = 'deep'\nseed = 9223372036854775808",
+            "ensembles.seed is 9223372036854775808: a whole number from 0 to 2^63 - 1",
+        ),
+        ("[data]\nseed = " + "9" * 5000, "thousands of digits"),
+        ("[data]\nseed = 0x" + "f" * 5000, "data.seed is a number of thousands of digits: a whole number from 0"),
+        ("[network]\nthreshold = 0x" + "f" * 5000, "network.threshold is a number of thousands of digits: a number is needed"),
+        ("[network]\nthreshold = inf", "network.threshold is inf: a number is needed"),
+        ("name = " + "[" * 3000, "too many brackets"),
+        ("[[ensembles]]\nkind = 'deep'\ndevice = 'gpu'", "ensembles.device is 'gpu': 'auto', 'cpu' or 'cuda' is needed"),
+        ("[[ensembles]]\nkind = 'deep'\nmembers = 99999999999", "ensembles.members is 99999999999: a whole number"),
+        ("[decide]\ncheckpoints = [10.5, 20]", "decide.checkpoints holds 10.5: members are scored after whole steps"),
+        ("[decide]\ntargets = [1.5]", "strictly between 0 and 1"),
+        ("'" + "k" * 5000 + "' = 1", "is not known"),
+        ('"a\\u001b[31m" = 1', "is not known"),
     ],
 )
 def test_an_error_names_the_key(text: str, match: str, tmp_path: Path) -> None:
     with pytest.raises(ag.InputError) as caught:
         read(tmp_path, text)
     assert match in str(caught.value)
+    assert len(str(caught.value).replace(str(tmp_path), "")) < 300 and str(caught.value).isprintable()
+
+
+def test_devices_of_a_configuration(tmp_path: Path) -> None:
+    for device in ("auto", "cpu", "cuda", "cuda:1"):
+        assert read(tmp_path, f"[[ensembles]]\nkind = 'deep'\ndevice = '{device}'").ensembles[0].device == device
 
 
 def test_a_missing_file_gives_a_sentence(tmp_path: Path) -> None:

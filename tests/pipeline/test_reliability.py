@@ -227,6 +227,10 @@ def test_a_run_trains_members_again_that_are_gone(tmp_path: Path, monkeypatch: p
     (deep, _) = run.score_ensembles(config, Path("run"), no_progress)
     members = deep.members.read_bytes()
     deep.members.unlink()
-    assert outcomes(tmp_path, [("run", "c.toml", "run", 0, False)]) == [0]
+    monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
+    monkeypatch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
+    monkeypatch.setattr("agreestop.decide.tuning.find_spec", lambda name: None)
+    with run.run_config(config, Path("run"), "", no_progress):
+        pass
     assert deep.members.read_bytes() == members
     assert len(json.loads(Path("run/metrics.json").read_text())["records"]) == 36

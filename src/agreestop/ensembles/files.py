@@ -30,6 +30,8 @@ from agreestop.networks.posteriors import ModulePosterior, Posterior
 from agreestop.networks.surrogates import Surrogate
 
 HEADER = "agreestop"
+KEYS_OF_01 = {"kind", "architecture", "settings", "prior_variance"}
+"""What the headers of members and posteriors of version 0.1 hold. A file without a digest holds nothing else."""
 Runnable: TypeAlias = SpikingNetwork | ModuleMembers | Posterior | ModulePosterior
 """What an engine runs: K members, or a posterior from which members are drawn for every input."""
 
@@ -99,7 +101,7 @@ def read_file(path: str | PathLike[str], *kinds: str) -> tuple[dict[str, Tensor]
         wanted = " or ".join(repr(kind) for kind in kinds)
         raise InputError(f"{path} holds {reprlib.repr(header.get('kind'))}, but {wanted} is needed here: give the right file.")
     known = header.pop("digest", None)
-    if known is not None and known != digest_of(tensors, header):
+    if known != digest_of(tensors, header) and not (known is None and KEYS_OF_01.issuperset(header)):
         raise UnusableFile(f"{path} was changed after it was written (its digest does not match): {advice}.")
     return tensors, header
 

@@ -24,7 +24,7 @@ from agreestop.decide.confidence import log_confidence
 from agreestop.decide.score_files import Scores, save_spikes
 from agreestop.decide.simulated import simulate_spikes
 from agreestop.decide.spikecp import SpikeCP
-from agreestop.decide.splits import Splits, repeat_splits
+from agreestop.decide.splits import repeat_splits
 from agreestop.decide.tuning import tune
 from agreestop.report.contents import Report, describe_ensemble, versions
 from agreestop.report.records import MeasurementSettings, Record
@@ -93,7 +93,8 @@ def measure_rules(
             if target == main:
                 tuned[label, members] = _tune(rule, first_members(tuning, members), settings, report)
             rule = replace(tuned[label, members], target=target)
-        splits = _splits(rule, first_members(pool, members), settings)
+        scores, n, repeats = first_members(pool, members), settings.n_calibration, settings.realisations
+        splits = repeat_splits(rule, scores, n_calibration=n, repeats=repeats, seed=settings.seed)
         record = Record(
             ensemble=ensemble,
             label=label,
@@ -155,9 +156,13 @@ def shortage_in_words(settings: MeasurementSettings) -> str:
 
 @contextmanager
 def locked_folder(folder: Path, progress: ProgressCallback) -> Iterator[None]:
-    """Make the folder of a run, and keep other runs out of it. A run that finds it in use says so and waits."""
+    """Make the folder of a run, and keep other runs out of it. A run that finds it in use says so and waits.
+
+    A shortage of calibration examples was said before the run (`shortage_in_words`), so the rules do not warn of it again.
+    """
     make_folder(folder)
-    with folder_lock(folder, lambda sentence: progress(sentence, 0.0)):
+    with folder_lock(folder, lambda sentence: progress(sentence, 0.0)), warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
         yield
 
 
@@ -197,9 +202,3 @@ def run_simulated(folder: Path, measured: MeasurementSettings, command: str, pro
 def _tune(rule: AnyRule, tuning: Scores, settings: MeasurementSettings, progress: ProgressCallback) -> SpikeCP | AgreeStop:
     assert isinstance(rule, (SpikeCP, AgreeStop))
     return tune(rule, tuning, n_calibration=settings.n_calibration, seed=settings.seed, progress=progress).rule
-
-
-def _splits(rule: AnyRule, pool: Scores, settings: MeasurementSettings) -> Splits:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)  # `shortage_in_words` says it, once for all rules and before they are measured
-        return repeat_splits(rule, pool, n_calibration=settings.n_calibration, repeats=settings.realisations, seed=settings.seed)
