@@ -22,8 +22,7 @@ from .protocol import ENGINES, Engine
 
 FRESH_DRAWS = 2  # in the seed; the draws for tuning have 0, those for calibration and test 1
 LIGHT_PRECISIONS = ("int8", "bfloat16")  # the lightest first
-DENSE_FROM = 0.3
-"""From this share of active inputs on, a matrix product is faster than event lists."""
+DENSE_FROM = 0.3  # from this share of active inputs on, a matrix product is faster than event lists
 
 
 def choose_engine(

@@ -28,8 +28,7 @@ from .prefilter import Prefilter, can_prefilter_on_cpu, prefilter_for
 from .protocol import CountingPass, DecidingEngine, Engine, EnsembleRun, Outcomes, Pass, Result, joined
 
 BATCH_SIZE = 256
-DENSE_BYTES = 1 << 30
-"""Sparse inputs are made dense in blocks of at most this size, for engines that schedule their inputs themselves."""
+DENSE_BYTES = 1 << 30  # sparse inputs are made dense in blocks of at most this size, for engines that schedule their inputs themselves
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,8 @@ from agreestop.decide.risks import FEATURES, FLOOR, LearnedRisk, ShapedRisk, Top
 
 SLACK = 1e-9
 EPSILON = float(np.finfo(np.float64).eps)
-ROUNDINGS = 16
-"""An upper bound on the number of roundings between spike counts and the pooled log-confidence."""
-EXPONENTS, LARGEST = (1e-3, 1e6), 1e6
-"""The range of exponents, and the largest number in a rule, for which float32 is precise enough."""
+ROUNDINGS = 16  # an upper bound on the number of roundings between spike counts and the pooled log-confidence
+EXPONENTS, LARGEST = (1e-3, 1e6), 1e6  # the range of exponents, and the largest number in a rule, for which float32 is precise enough
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,12 +20,10 @@ from agreestop.common import Booleans, Floats, Integers
 
 from .prefilter import Prefilter
 
-CHUNK_STEPS = 8
-"""Steps that an engine computes together by default."""
+CHUNK_STEPS = 8  # steps that an engine computes together by default
 ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused", "fused-bfloat16")
 """Names of engines for members that are drawn once; "auto" chooses one of the others."""
-PICOJOULE_MULTIPLY, PICOJOULE_ACCUMULATE = 4.6, 0.9
-"""Energy of a multiply-accumulate and of an accumulate (Horowitz 2014)."""
+PICOJOULE_MULTIPLY, PICOJOULE_ACCUMULATE = 4.6, 0.9  # energy of a multiply-accumulate and of an accumulate (Horowitz 2014)
 
 
 class Pass(Protocol):

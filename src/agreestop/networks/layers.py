@@ -16,8 +16,7 @@ from agreestop.common import InputError
 from ._kernels import mixed_product
 from ._kernels.numba_runtime import numba_available
 
-CHUNK = 1024
-"""Rows of a chunk in `product_in_chunks`, approximately."""
+CHUNK = 1024  # rows of a chunk in `product_in_chunks`, approximately
 
 
 def check_input(x: Tensor, inputs: int, sizes: str, axes: int, members: int) -> None:

@@ -34,18 +34,12 @@ from ..inputs import dense_step
 from ..prefilter import Prefilter
 from ..protocol import Outcomes
 
-SEGMENT_STEPS = 16
-"""The most steps of a segment where the caller names no chunk."""
-FULL_LOAD = 2048
-"""Inputs times steps that fill the GPU."""
-MAX_LOAD = 16384
-"""The most inputs times steps that are computed together."""
-KEPT_KINDS = 2
-"""Groups of slots are kept ready for this many different kinds of calls."""
-JUDGED_TOGETHER = 1024
-"""The rule judges at least this many inputs at once: for fewer, the call itself takes most of the time."""
-SLACK = 2e-4
-"""Of the prefilter: above the rounding error of float32 in a log-risk of about ten, and in proportion for a larger one."""
+SEGMENT_STEPS = 16  # the most steps of a segment where the caller names no chunk
+FULL_LOAD = 2048  # inputs times steps that fill the GPU
+MAX_LOAD = 16384  # the most inputs times steps that are computed together
+KEPT_KINDS = 2  # groups of slots are kept ready for this many different kinds of calls
+JUDGED_TOGETHER = 1024  # the rule judges at least this many inputs at once: for fewer, the call itself takes most of the time
+SLACK = 2e-4  # of the prefilter: above the rounding error of float32 in a log-risk of about ten, and in proportion for a larger one
 EPSILON = float(np.finfo(np.float32).eps)
 FAR = 1e30  # no logarithm of a risk is as large
 

@@ -19,10 +19,8 @@ from ..prefilter import Prefilter
 from ..protocol import Live, Outcomes, describe
 from .continuous_batching import FULL_LOAD, MAX_LOAD, ContinuousBatching
 
-CONVOLUTIONAL_LOAD = 1024
-"""For networks with convolutions, the inputs times steps that fill the GPU and that are computed together."""
-LEAST_STEPS = {True: 16, False: 4}
-"""The least steps of a chunk, for fully connected networks and for others."""
+CONVOLUTIONAL_LOAD = 1024  # for networks with convolutions, the inputs times steps that fill the GPU and that are computed together
+LEAST_STEPS = {True: 16, False: 4}  # the least steps of a chunk, for fully connected networks and for others
 
 
 @final

@@ -31,12 +31,10 @@ from .numba_runtime import emits, empty, jit, parallel_for, threads_for
 
 WIDE, NARROW = 64, 16
 """Columns of a task. Four wide registers hide the latency of an addition; one is enough for a read-out with few classes."""
-MAX_DENSITY = 0.25
-"""The fraction of non-zero entries up to which this is faster than PyTorch's product. Measured break-even: 0.3 to 0.45."""
+MAX_DENSITY = 0.25  # the fraction of non-zero entries up to which this is faster than PyTorch's product. Measured break-even: 0.3 to 0.45.
 LEAST_ROWS, LEAST_PRODUCTS = 16, 1 << 21
 """Rows of x from which copying the weights pays, and dense multiplications from which this is faster than PyTorch."""
-WORTH_A_THREAD = 1 << 18
-"""Additions: 0.05 ms of work, about as long as waking a thread."""
+WORTH_A_THREAD = 1 << 18  # additions: 0.05 ms of work, about as long as waking a thread
 
 
 # ---- the loops
@@ -82,8 +80,7 @@ def _count(first, last, x, width, counts):  # type: ignore[no-untyped-def]
         counts[row] = total
 
 
-LISTS = "int64[::1], uint32[::1], float32[::1]"
-"""The first entry of each row's list; the indices of the entries; their values."""
+LISTS = "int64[::1], uint32[::1], float32[::1]"  # the first entry of each row's list; the indices of the entries; their values
 
 
 @jit(f"void(int64, int64, float32[::1], int64, {LISTS})")

@@ -33,19 +33,14 @@ from ..surrogates import Surrogate
 from .intrinsics import copy_range, fma, power_of_two, prefetch
 from .numba_runtime import empty, jit, jit_inline, parallel_for, threads_for
 
-LANES = 128
-"""Neurons of a tile: eight cache lines per step."""
+LANES = 128  # neurons of a tile: eight cache lines per step
 INCOMING, SYNAPSE, MEMBRANE, REFRACTORY, POTENTIAL, OUTGOING, SUMS = (row * LANES for row in range(7))
 """Rows of a tile's scratch memory; the last are five rows of sums. In the backward pass the state rows hold the gradient in the state."""
 SCRATCH = SUMS + 5 * LANES
-AHEAD = 4
-"""Steps between the prefetch of a row and its use."""
-SLOPES = {"arctan": 0, "fast-sigmoid": 1, "superspike": 1, "triangle": 2, "sigmoid": 3}
-"""The formula of `_slopes` for each surrogate."""
-LEAST_STEPS = 4
-"""Steps from which the loops are faster than PyTorch."""
-WORTH_A_THREAD = 1 << 17
-"""Neurons times steps: 0.1 ms of work, a few times longer than waking a thread."""
+AHEAD = 4  # steps between the prefetch of a row and its use
+SLOPES = {"arctan": 0, "fast-sigmoid": 1, "superspike": 1, "triangle": 2, "sigmoid": 3}  # the formula of `_slopes` for each surrogate
+LEAST_STEPS = 4  # steps from which the loops are faster than PyTorch
+WORTH_A_THREAD = 1 << 17  # neurons times steps: 0.1 ms of work, a few times longer than waking a thread
 
 
 # ---- the loops; an array of all steps has strides for time, outer axis and member, and its inner axis is dense; a state is dense
@@ -95,8 +90,7 @@ def _advance(scratch, a, b, r, threshold, gain):  # type: ignore[no-untyped-def]
 
 STEPS, STATE = "float32[::1], UniTuple(int64, 3)", "UniTuple(float32[::1], 3)"
 """An array of all steps with its strides of time, outer axis and member; a state, empty where it is zero."""
-SIZES, CONSTANTS = "UniTuple(int64, 3)", "float32[:, ::1]"
-"""Steps, members and neurons of the inner axis; a, b, r, θ and c for each member."""
+SIZES, CONSTANTS = "UniTuple(int64, 3)", "float32[:, ::1]"  # steps, members and neurons of the inner axis; a, b, r, θ and c for each member
 
 
 @jit(f"void(int64, int64, {SIZES}, {CONSTANTS}, {STEPS}, {STEPS}, {STATE}, {STATE}, float32[::1])")

@@ -19,8 +19,7 @@ from .numba_runtime import parallel_for
 TRITON_AVAILABLE = find_spec("triton") is not None
 COPIERS, CHUNKS, WORTH_SHARING = 2, 2, 1 << 20
 """Threads that copy together, chunks per thread, and bytes from which it pays: one core does not copy at the speed of memory."""
-WARM_UPS = 3
-"""Calls before a CUDA graph is captured: libraries choose algorithms and reserve memory in their first calls."""
+WARM_UPS = 3  # calls before a CUDA graph is captured: libraries choose algorithms and reserve memory in their first calls
 
 
 def check_device(device: str) -> str:

@@ -38,10 +38,8 @@ from ..surrogates import Surrogate
 from .gpu_runtime import on_device_of
 from .triton_kernels import backward_kernel, forward_kernel
 
-LONGEST_SEGMENT = 16
-"""Steps whose spike bits share a word. The backward pass holds this many slopes per neuron in registers."""
-LONGEST_SEGMENT_LEARNED = 8
-"""Shorter if constants are learned: the backward pass then also holds the states of a segment."""
+LONGEST_SEGMENT = 16  # steps whose spike bits share a word. The backward pass holds this many slopes per neuron in registers.
+LONGEST_SEGMENT_LEARNED = 8  # shorter if constants are learned: the backward pass then also holds the states of a segment
 
 
 class Tile(NamedTuple):

@@ -15,8 +15,7 @@ from numba.extending import models, register_model
 
 from .numba_runtime import emits, jit_inline
 
-MASKED = 64
-"""Entries that `nonzero_mask` tests at once."""
+MASKED = 64  # entries that `nonzero_mask` tests at once
 WIDE, HALF, NARROW = 128, 64, 16
 """Lanes of a wide tile of the event-driven loops, of the pieces in which its recursion runs, and of a narrow tile."""
 

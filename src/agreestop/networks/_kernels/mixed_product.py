@@ -21,10 +21,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from .gpu_runtime import TRITON_AVAILABLE
 
-SHIFT = 11
-"""Significant bits of float16. The second part is stored times 2^11."""
-TOP, LARGEST = 15, 100
-"""Gradients are scaled below 2^15, within float16, by at most 2^100, within float32."""
+SHIFT = 11  # significant bits of float16. The second part is stored times 2^11.
+TOP, LARGEST = 15, 100  # gradients are scaled below 2^15, within float16, by at most 2^100, within float32
 
 
 def can_run(x: Tensor, weight: Tensor) -> bool:

@@ -29,8 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-CHUNKS_PER_THREAD = 4
-"""Work is handed out in small chunks, so one slow thread does not delay the others."""
+CHUNKS_PER_THREAD = 4  # work is handed out in small chunks, so one slow thread does not delay the others
 HUGE_PAGE, HUGE = 1 << 21, 1 << 22
 """Bytes of a huge page, and bytes from which a tensor lies on huge pages. The C library returns large blocks to the system each time."""
 
