@@ -14,21 +14,20 @@ Gradients use the surrogate slope g(u_t - θ) for dz_t/du_t wherever z_t appears
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from agreestop.common import InputError, is_number
 
 from ._kernels.gpu_runtime import TRITON_AVAILABLE
 from ._kernels.numba_runtime import numba_available
-from .srm_types import Constants, SRMParameters, SRMState, empty_like
+from .srm_types import Chunk, Constants, Kernels, SRMParameters, SRMState, empty_like, run_kernels
 from .surrogates import Surrogate
 
 
@@ -71,8 +70,7 @@ def srm(
         state = SRMState(*(torch.zeros_like(currents[0], dtype=dtype) for _ in range(3)))
     tensors = (currents, *state, *constants)
     if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
-        spikes, *after = _SRM.apply(parameters.surrogate, *tensors)  # type: ignore[no-untyped-call]
-        return spikes, SRMState(*after)
+        return run_kernels(STEP_BY_STEP, parameters.surrogate, Chunk(currents, state, constants))
     return _advance(currents, state, *constants, None)
 
 
@@ -103,51 +101,48 @@ def _advance(
     return spikes, SRMState(synapse, membrane, refractory)
 
 
-class _SRM(torch.autograd.Function):
-    """One autograd node for the whole sequence. It saves only u_t, and also x_t and z_t if constants are learned."""
+def _forward(chunk: Chunk, learned: bool) -> tuple[Tensor, SRMState, Sequence[Tensor]]:
+    assert chunk.before is not None
+    potentials = empty_like(chunk.currents, chunk.before.membrane.dtype)
+    spikes, after = _advance(chunk.currents, chunk.before, *chunk.constants, potentials)
+    return spikes, after, (potentials, spikes) if learned else (potentials,)
 
-    @staticmethod
-    def forward(ctx: Any, surrogate: Surrogate, currents: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        state, (a, b, r, threshold, gain) = SRMState(*rest[:3]), rest[3:]
-        potentials = empty_like(currents, state.membrane.dtype)
-        spikes, after = _advance(currents, state, a, b, r, threshold, gain, potentials)
-        ctx.surrogate, ctx.learned = surrogate, any(ctx.needs_input_grad[5:])
-        ctx.save_for_backward(potentials, *rest[3:], *((currents, spikes, *state) if ctx.learned else ()))
-        return spikes, *after
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        potentials, a, b, r, threshold, gain, *forward = ctx.saved_tensors
-        to_spikes, to_synapse, to_membrane, to_refractory = gradients[0], *(value.clone() for value in gradients[1:])
-        to_currents = empty_like(potentials)
-        kept: list[tuple[Tensor, Tensor, Tensor]] = []
-        for z, u, x in zip(*(reversed(value.unbind(0)) for value in (to_spikes, potentials, to_currents)), strict=True):
-            to_u = ctx.surrogate.slope(u - threshold).mul_(to_refractory + z)
-            to_membrane.addcmul_(to_u, gain)
-            torch.add(to_synapse, to_membrane, out=x)
-            to_refractory.addcmul_(to_u, threshold, value=-1)
-            if ctx.learned:
-                kept.append((to_u, to_membrane.clone(), to_refractory.clone()))
-            torch.mul(x, b, out=to_synapse)
-            to_membrane.mul_(a)
-            to_refractory.mul_(r)
-        to_constants = _gradient_of_constants(to_currents, kept[::-1], forward, a, b, r) if ctx.learned else (None,) * 5
-        shaped = (
-            None if value is None else value.sum_to_size(constant.shape)
-            for value, constant in zip(to_constants, (a, b, r, threshold, gain), strict=True)
-        )
-        return None, to_currents, to_synapse, to_membrane, to_refractory, *shaped
+def _backward(
+    chunk: Chunk, saved: Sequence[Tensor], surrogate: Surrogate, to_spikes: Tensor, to_after: SRMState | None, learned: bool
+) -> tuple[Tensor, SRMState, Sequence[Tensor] | None]:
+    potentials, (a, b, r, threshold, gain) = saved[0], chunk.constants
+    after = to_after or (torch.zeros_like(potentials[0]),) * 3
+    to_synapse, to_membrane, to_refractory = (value.clone() for value in after)
+    to_currents = empty_like(potentials)
+    kept: list[tuple[Tensor, Tensor, Tensor]] = []
+    for z, u, x in zip(*(reversed(value.unbind(0)) for value in (to_spikes, potentials, to_currents)), strict=True):
+        to_u = surrogate.slope(u - threshold).mul_(to_refractory + z)
+        to_membrane.addcmul_(to_u, gain)
+        torch.add(to_synapse, to_membrane, out=x)
+        to_refractory.addcmul_(to_u, threshold, value=-1)
+        if learned:
+            kept.append((to_u, to_membrane.clone(), to_refractory.clone()))
+        torch.mul(x, b, out=to_synapse)
+        to_membrane.mul_(a)
+        to_refractory.mul_(r)
+    sums = _gradient_of_constants(chunk, saved[1], to_currents, kept[::-1]) if learned else None
+    return to_currents, SRMState(to_synapse, to_membrane, to_refractory), sums
+
+
+STEP_BY_STEP = Kernels(_forward, _backward)
+"""In PyTorch's own operators. It saves every u_t, and every z_t if constants are learned."""
 
 
 def _gradient_of_constants(
-    to_currents: Tensor, kept: list[tuple[Tensor, Tensor, Tensor]], forward: list[Tensor], a: Tensor, b: Tensor, r: Tensor
-) -> tuple[Tensor, ...]:
+    chunk: Chunk, spikes: Tensor, to_currents: Tensor, kept: list[tuple[Tensor, Tensor, Tensor]]
+) -> Sequence[Tensor]:
     """Sums over time of gradient times state, for a, b, r, θ and c. The states are computed again, not stored."""
-    currents, spikes, synapse, membrane, refractory = forward
+    assert chunk.before is not None
+    (a, b, r, _, _), (synapse, membrane, refractory) = chunk.constants, chunk.before
     for_a, for_b, for_r, for_u, for_reset, for_gain = (torch.zeros_like(membrane) for _ in range(6))
     for x, z, to_synapse, (to_u, to_membrane, to_refractory) in zip(
-        currents.unbind(0), spikes.unbind(0), to_currents.unbind(0), kept, strict=True
+        chunk.currents.unbind(0), spikes.unbind(0), to_currents.unbind(0), kept, strict=True
     ):
         for_a.addcmul_(to_membrane, membrane)
         for_b.addcmul_(to_synapse, synapse)
@@ -158,7 +153,8 @@ def _gradient_of_constants(
         refractory = torch.addcmul(z, refractory, r)
         for_u.add_(to_u)
         for_gain.addcmul_(to_u, membrane)
-    return for_a, for_b, for_r, -for_u - r * for_reset, for_gain
+    sums = (for_a, for_b, for_r, -for_u - r * for_reset, for_gain)
+    return [value.sum_to_size(constant.shape) for value, constant in zip(sums, chunk.constants, strict=True)]
 
 
 NORMALISATIONS = ("peak", "sum")

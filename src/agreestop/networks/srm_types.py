@@ -147,10 +147,17 @@ class Kernels(NamedTuple):
     """
 
     forward: Callable[[Chunk, bool], tuple[Tensor, SRMState, Sequence[Tensor]]]
-    backward: Callable[..., tuple[Tensor, SRMState | None, Tensor | None]]
+    backward: Callable[..., tuple[Tensor, SRMState | None, Tensor | Sequence[Tensor] | None]]
 
 
-class SRMFunction(torch.autograd.Function):
+def run_kernels(kernels: Kernels, surrogate: Surrogate, chunk: Chunk) -> tuple[Tensor, SRMState]:
+    """Spikes and the state after them, differentiable in currents, state and constants."""
+    tensors = (chunk.currents, *(chunk.before or (None,) * 3), *chunk.constants)
+    spikes, *after = _SRMFunction.apply(kernels, surrogate, *tensors)  # type: ignore[no-untyped-call]
+    return spikes, SRMState(*after)
+
+
+class _SRMFunction(torch.autograd.Function):
     """One autograd node for the whole sequence. It saves the currents, the state before them, and what the kernels ask for."""
 
     @staticmethod
@@ -175,8 +182,8 @@ class SRMFunction(torch.autograd.Function):
 
 
 def _like(constant: Tensor, sums: Tensor) -> Tensor:
-    """Sums (members,) in float32 and in the shape of the constant; one that the members share gets the sum over them."""
-    return (sums if constant.numel() > 1 else sums.sum()).float().reshape(constant.shape)
+    """Sums (members,) in the type and shape of the constant; one that the members share gets the sum over them."""
+    return (sums if constant.numel() > 1 else sums.sum()).to(constant.dtype).reshape(constant.shape)
 
 
 def _state(values: Sequence[Tensor | None]) -> SRMState | None:

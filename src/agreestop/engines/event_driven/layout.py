@@ -70,9 +70,7 @@ def _synapses(layer: SpikingLayer, channels: int) -> tuple[NDArray[np.float32], 
 def _constants(layer: SpikingLayer) -> NDArray[np.float32]:
     """a, b, r, θ, c and -θ r of each member, (K, 6), with the same roundings as in `networks.neurons`."""
     with torch.no_grad():
-        given = layer.neurons.parameters_for(torch.empty(1, 1))
-        a, b, r, threshold = given.membrane_decay, given.synapse_decay, given.refractory_decay, given.threshold
-        gain = given.scale * (1 - a) * (1 - b)
+        a, b, r, threshold, gain = layer.neurons.parameters_for(torch.empty(1, 1)).constants
         values = torch.stack([value.flatten() for value in (a, b, r, threshold, gain, -threshold * r)], 1)
     return cast(NDArray[np.float32], values.float().cpu().numpy())
 

@@ -19,15 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .intrinsics import MASKED, copy_range, count_bits, floats, lowest_bit, multiply_add, nonzero_mask, pointer, splat
-from .numba_runtime import emits, empty, jit, parallel_for, threads_for
+from .intrinsics import MASKED, address, copy_range, count_bits, get, lowest_bit, nonzero_mask, plus_row_times, store, zero_sum
+from .numba_runtime import empty, jit, jit_template, parallel_for, threads_for
 
 WIDE, NARROW = 64, 16
 """Columns of a task. Four wide registers hide the latency of an addition; one is enough for a read-out with few classes."""
@@ -40,31 +37,13 @@ WORTH_A_THREAD = 1 << 18  # additions: 0.05 ms of work, about as long as waking 
 # ---- the loops
 
 
-def _add_rows(lanes: int) -> Any:
-    """A function for loops: the sum, over entries begin … end of a list, of value times row. Rows of `lanes` columns lie in `rows`.
-
-    It is written in LLVM instructions, because numba would keep the sum in memory: it cannot know that no row lies there too.
-    """
-
-    @emits(
-        lambda rows, indices, values, begin, end, target, to: types.void(
-            rows, indices, values, types.int64, types.int64, target, types.int64
-        )
-    )
-    def add_rows(builder, context, signature, rows, indices, values, begin, end, target, to):  # type: ignore[no-untyped-def]
-        vector, size, kinds = floats(lanes), ir.IntType(64), signature.args
-        total = cgutils.alloca_once_value(builder, ir.Constant(vector, None))
-        with cgutils.for_range_slice(builder, begin, end, size(1), intp=size) as (entry, _):
-            index = builder.zext(builder.load(pointer(context, builder, kinds[1], indices, entry, ir.IntType(32))), size)
-            row = builder.load(pointer(context, builder, kinds[0], rows, builder.mul(index, size(lanes)), vector), align=4)
-            value = builder.load(pointer(context, builder, kinds[2], values, entry, ir.FloatType()))
-            builder.store(multiply_add(builder, row, splat(builder, value, lanes), builder.load(total)), total)
-        builder.store(builder.load(total), pointer(context, builder, kinds[5], target, to, vector), align=4)
-
-    return add_rows
-
-
-_add_wide, _add_narrow = _add_rows(WIDE), _add_rows(NARROW)
+@jit_template
+def _add_rows(zero, lanes, rows, indices, values, begin, end, to):  # type: ignore[no-untyped-def]
+    """Write the sum, over entries begin … end of a list, of value times row. Rows have `lanes` columns; the sum begins at `to`."""
+    total = zero
+    for entry in range(begin, end):
+        total = plus_row_times(total, rows, np.int64(get(indices, entry)) * lanes, get(values, entry))
+    store(rows, to, total)
 
 
 @jit("void(int64, int64, float32[::1], int64, int64[::1])")
@@ -127,7 +106,7 @@ def _turn(first, last, rows, width, starts, indices, values, turned_starts, turn
 def _gather(first, last, sizes, lanes, blocks, source, target, shared, starts, indices, values, scratch):  # type: ignore[no-untyped-def]
     """target[k, row] = Σ source[k, i] over the list of the row. A task is a member, some columns and a block of rows."""
     sources, targets, columns, across = sizes
-    total = sources * lanes
+    total, rows_at = sources * lanes, address(scratch)
     for task in range(first, last):
         member, left, block = task // (across * blocks), task // blocks % across * lanes, task % blocks
         count = min(lanes, columns - left)
@@ -137,9 +116,9 @@ def _gather(first, last, sizes, lanes, blocks, source, target, shared, starts, i
         for row in range(targets * block // blocks, targets * (block + 1) // blocks):
             begin, end = starts[lists + row], starts[lists + row + 1]
             if lanes == WIDE:
-                _add_wide(scratch, indices, values, begin, end, scratch, total)
+                _add_rows(zero_sum(rows_at, WIDE), WIDE, rows_at, address(indices), address(values), begin, end, total)
             else:
-                _add_narrow(scratch, indices, values, begin, end, scratch, total)
+                _add_rows(zero_sum(rows_at, NARROW), NARROW, rows_at, address(indices), address(values), begin, end, total)
             copy_range(scratch, total, target, (member * targets + row) * columns + left, count)
 
 

@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..srm_types import Chunk, Constants, Kernels, Layout, SRMFunction, SRMState, empty_like
+from ..srm_types import Chunk, Constants, Kernels, Layout, SRMState, empty_like, run_kernels
 from ..surrogates import Surrogate
 from .intrinsics import copy_range, fma, power_of_two, prefetch
 from .numba_runtime import empty, jit, jit_inline, parallel_for, threads_for
@@ -242,8 +242,7 @@ def can_run(currents: Tensor, state: SRMState | None, constants: Constants) -> b
 
 def fused_srm(currents: Tensor, state: SRMState | None, constants: Constants, surrogate: Surrogate) -> tuple[Tensor, SRMState]:
     """The result of `srm` for currents (T, ...), the state before them, and a, b, r, θ and c. Needs `can_run`."""
-    spikes, *after = SRMFunction.apply(KERNELS, surrogate, currents, *(state or (None,) * 3), *constants)  # type: ignore[no-untyped-call]
-    return spikes, SRMState(*after)
+    return run_kernels(KERNELS, surrogate, Chunk(currents, state, constants))
 
 
 def _run_forward(chunk: Chunk, learned: bool) -> tuple[Tensor, SRMState, tuple[()]]:

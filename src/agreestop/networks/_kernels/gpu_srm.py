@@ -33,7 +33,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..srm_types import Chunk, Constants, Kernels, Layout, SRMFunction, SRMState, empty_like
+from ..srm_types import Chunk, Constants, Kernels, Layout, SRMState, empty_like, run_kernels
 from ..surrogates import Surrogate
 from .gpu_runtime import on_device_of
 from .triton_kernels import backward_kernel, forward_kernel
@@ -161,7 +161,7 @@ def srm_fused(
 ) -> tuple[Tensor, SRMState]:
     """Spikes and the state after them, as `srm`; before None: the state is zero."""
     trained = torch.is_grad_enabled() and any(value.requires_grad for value in (currents, *(before or ()), *constants))
+    chunk = Chunk(currents, before, constants)
     if not trained:
-        return forward(Chunk(currents, before, constants), 0, float16_spikes)[:2]
-    spikes, *after = SRMFunction.apply(KERNELS, surrogate, currents, *(before or (None,) * 3), *constants)  # type: ignore[no-untyped-call]
-    return spikes, SRMState(*after)
+        return forward(chunk, 0, float16_spikes)[:2]
+    return run_kernels(KERNELS, surrogate, chunk)
