@@ -310,14 +310,14 @@ def test_one_number_is_a_shape_of_one_axis() -> None:
 
 
 def test_bad_settings_and_shapes_are_refused() -> None:
-    refused(lambda: FullyConnected((5,), 0), "classes is 0: integers of at least 1 are needed")
+    refused(lambda: FullyConnected((5,), 0), "classes is 0: give an integer of at least 1")
     refused(lambda: FullyConnected((5,), 2, hidden=(3, -1)), "hidden is")
     refused(lambda: Convolutional((2, 8, 8), 3), "height and width of at least 32")
     refused(lambda: ResNet18((8, 8), 3), "channels, height, width")  # type: ignore[arg-type]
     refused(lambda: ResNet18((3, 8, 8), 3, width=0), "width is 0")
     refused(lambda: ResNet18((3, 8, 8), 3, timed=-1), "timed is -1: give an integer of at least 0")
     refused(lambda: FullyConnected(None, 2), "input_shape is None")  # type: ignore[arg-type]
-    refused(lambda: FullyConnected((5,), (2,)), r"classes is \(2,\): integers")  # type: ignore[arg-type]
+    refused(lambda: FullyConnected((5,), (2,)), r"classes is \(2,\): give an integer")  # type: ignore[arg-type]
     refused(lambda: FullyConnected((5,), 2, neuron="fast"), "neuron is 'fast': give a Neuron")  # type: ignore[arg-type]
     network = network_of(CONFIGS["convolutional"])
     refused(lambda: network(frames()[:, :, :1]), r"x has shape \(6, 3, 1, 8, 8\).*\(T, batch, 2, 8, 8\) or \(T, 2, batch, 2, 8, 8\)")

@@ -3,8 +3,6 @@
 It also runs networks of the user (`networks.ModuleMembers`). `FreshMembers` runs members that are drawn for each input.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, cast, final
@@ -47,10 +45,10 @@ class Dense:
     def chunk_steps(self, rows: int) -> int:
         return CHUNK_STEPS
 
-    def begin(self, inputs: NDArray[Any], first: int = 0) -> DensePass:
+    def begin(self, inputs: NDArray[Any], first: int = 0) -> "DensePass":
         return DensePass([self._network.eval()], self._device, check_inputs(inputs, self._network.input_shape))
 
-    def live(self, number: int = 0) -> DenseLive:
+    def live(self, number: int = 0) -> "DenseLive":
         return DenseLive(self._network.eval(), self._device)
 
 
@@ -190,7 +188,7 @@ class FreshMembers:
         seed = np.random.SeedSequence((*self._seed, number)).generate_state(1, np.uint64)[0] >> np.uint64(1)
         return Dense(self._posterior.members(torch.Generator().manual_seed(int(seed))), self._device)
 
-    def begin(self, inputs: NDArray[Any], first: int = 0) -> FreshPass:
+    def begin(self, inputs: NDArray[Any], first: int = 0) -> "FreshPass":
         return FreshPass(self, check_inputs(inputs, self._posterior.input_shape), first)
 
     def live(self, number: int = 0) -> DenseLive:

@@ -6,8 +6,6 @@ Decisions are exact: they are those that the rule makes on scores computed to th
 end, so work is saved by whole chunks.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,7 +40,7 @@ class ChunkCheckpoints:
     offsets: Integers
 
     @classmethod
-    def after(cls, time: int, times: Integers, length: int) -> ChunkCheckpoints:
+    def after(cls, time: int, times: Integers, length: int) -> "ChunkCheckpoints":
         """The checkpoints within `length` steps after `time`, or the next one if there are none; `times` are those of the rule."""
         first = int(np.searchsorted(times, time, side="right"))
         last = max(first + 1, int(np.searchsorted(times, time + length, side="right")))
@@ -241,15 +239,8 @@ def score(
     if isinstance(given, Events):
         labels = given.labels if labels is None else labels
         classes = given.classes if classes is None else classes
-    return Scores(
-        values,
-        None if labels is None else np.asarray(labels),
-        tuple(range(1, length + 1)),
-        None if classes is None else tuple(classes),
-        engine.name,
-        ensemble_digest,
-        input_ids(given),
-    )
+    truth, names = None if labels is None else np.asarray(labels), None if classes is None else tuple(classes)
+    return Scores(values, truth, tuple(range(1, length + 1)), names, engine.name, ensemble_digest, input_ids(given))
 
 
 def _in_batches(engine: Engine, inputs: Inputs, batch_size: int, run: Callable[[NDArray[Any], int], Result]) -> Result:

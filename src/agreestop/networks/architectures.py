@@ -7,23 +7,20 @@
 Time is the first axis. A network stores no state between calls: state goes in and comes out.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agreestop.common import InputError, as_count, is_integer
+from agreestop.common import InputError, as_count
 
 from .layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, channels_first, count_nonzero, draw_weights, members_first
-from .modules import check_held
+from .modules import as_shape, check_held
 from .neurons import SRM, Neuron
 from .srm_types import SRMState
 
@@ -34,7 +31,7 @@ class State(NamedTuple):
     layers: tuple[SRMState, ...]
     time: int
 
-    def rows(self, index: Tensor) -> State:
+    def rows(self, index: Tensor) -> "State":
         """The state of some inputs of the batch; index holds their positions."""
         return State(tuple(SRMState(*(part.index_select(1, index) for part in layer)) for layer in self.layers), self.time)
 
@@ -64,20 +61,17 @@ class Architecture(Protocol):
     @property
     def real_input(self) -> bool: ...
 
-    def layers(self) -> list[SpikingLayer]:
+    def layers(self) -> "list[SpikingLayer]":
         """New layers of K members, from the input to the read-out. If the first is fully connected, it receives the flattened input."""
         ...
 
 
-def _check_settings(settings: FullyConnected | Convolutional | ResNet18, *tuples: str) -> None:
-    """Store counts as Python integers, and the fields `tuples` as tuples of them (one integer is a tuple of one); refuse all below 1."""
-    for name in ("classes", "members", *tuples):
-        given = getattr(settings, name)
-        values = tuple(given) if name in tuples and isinstance(given, (Sequence, np.ndarray)) else (given,)
-        if not all(is_integer(value) and value >= 1 for value in values):
-            raise InputError(f"{name} is {given!r}: integers of at least 1 are needed.")
-        counts = tuple(int(value) for value in values)
-        object.__setattr__(settings, name, counts if name in tuples else counts[0])
+def _check_settings(settings: "FullyConnected | Convolutional | ResNet18", *shapes: str) -> None:
+    """Check the settings that architectures share, and store counts as Python integers and the fields `shapes` as tuples of them."""
+    for name in shapes:
+        object.__setattr__(settings, name, as_shape(getattr(settings, name), name))
+    for name in ("classes", "members"):
+        object.__setattr__(settings, name, as_count(getattr(settings, name), name))
     if not isinstance(settings.neuron, Neuron):
         raise InputError(f"neuron is {settings.neuron!r}: give a Neuron, for example Neuron(membrane_time=8.0).")
 
@@ -101,7 +95,7 @@ class FullyConnected:
     def __post_init__(self) -> None:
         _check_settings(self, "input_shape", "hidden")
 
-    def layers(self) -> list[SpikingLayer]:
+    def layers(self) -> "list[SpikingLayer]":
         """New layers, from the input to the read-out."""
         return _dense(self.members, (math.prod(self.input_shape), *self.hidden, self.classes), self.neuron)
 
@@ -126,7 +120,7 @@ class Convolutional:
         _check_settings(self, "input_shape", "channels", "hidden")
         _check_image(self.input_shape, 2 ** len(self.channels))
 
-    def layers(self) -> list[SpikingLayer]:
+    def layers(self) -> "list[SpikingLayer]":
         """New layers, from the input to the read-out."""
         K, neuron = self.members, self.neuron
         sizes = (self.input_shape[0], *self.channels)
@@ -158,7 +152,7 @@ class ResNet18:
         as_count(self.timed, "timed", 0)
         _check_image(self.input_shape, 1)
 
-    def layers(self) -> list[SpikingLayer]:
+    def layers(self) -> "list[SpikingLayer]":
         """New layers, from the input to the read-out."""
         K, neuron, timed = self.members, self.neuron, self.timed
         layers, channels = [_conv(K, self.input_shape[0], self.width, neuron, timed=timed)], self.width
@@ -287,7 +281,7 @@ class SpikingNetwork(nn.Module):
         self.layers = nn.ModuleList(config.layers())
         draw_weights(self, generator, deviation)
 
-    def select_members(self, members: slice) -> SpikingNetwork:
+    def select_members(self, members: slice) -> "SpikingNetwork":
         """A network of some of the members, with copies of their weights and statistics."""
         state = {name: value[members].clone() for name, value in self.state_dict().items()}
         count = len(range(*members.indices(self.members)))

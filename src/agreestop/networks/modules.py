@@ -6,12 +6,11 @@ The output at each step is logits, or spikes (0 or 1). The module stores nothing
 dictionaries and dataclasses. The first axis of every tensor in it is the batch, so an input that has stopped can be dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal, NamedTuple, cast, final, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +27,7 @@ class ModuleState(NamedTuple):
     members: tuple[Any, ...]
     batch: int
 
-    def rows(self, index: Tensor) -> ModuleState:
+    def rows(self, index: Tensor) -> "ModuleState":
         """The state of some inputs of the batch; index holds their positions."""
         return ModuleState(tuple(_map_tensors(state, lambda value: value.index_select(0, index)) for state in self.members), len(index))
 
@@ -61,13 +60,11 @@ def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     raise InputError(f"the state holds a {type(value).__name__}, whose rows cannot be selected: {needed}.")
 
 
-def as_shape(shape: Sequence[int] | int | None) -> tuple[int, ...] | None:
-    """The shape of one input at one time step, where it is known; an integer is a shape of one axis."""
-    sizes = (shape,) if is_integer(shape) else shape
-    if sizes is None:
-        return None
-    if not isinstance(sizes, Sequence) or not all(is_integer(size) and size >= 1 for size in sizes):
-        raise InputError(f"input_shape is {shape!r}: integers of at least 1 are needed.")
+def as_shape(shape: Sequence[int] | int, name: str) -> tuple[int, ...]:
+    """Integers of at least 1; one integer is a shape of one axis."""
+    sizes = tuple(shape) if isinstance(shape, (Sequence, np.ndarray)) else (shape,)
+    if not all(is_integer(size) and size >= 1 for size in sizes):
+        raise InputError(f"{name} is {shape!r}: integers of at least 1 are needed.")
     return tuple(int(size) for size in sizes)
 
 
@@ -170,7 +167,7 @@ class ModuleMembers(nn.Module):
             raise InputError("modules holds the same module more than once: give each member a module of its own.")
         self.output: Output = check_output(output)
         self.each, self.members = nn.ModuleList(modules), len(modules)
-        self.input_shape = as_shape(input_shape)
+        self.input_shape = None if input_shape is None else as_shape(input_shape, "input_shape")
         self._classes: int | None = None
 
     @property

@@ -7,8 +7,6 @@ Weights are drawn by reparameterisation, θ = μ + ζ·ε, **once for each pass 
 another model. Parameters that are not weights, such as those of batch norm and learned time constants, are point estimates.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -125,7 +123,7 @@ class Posterior(nn.Module):
         """KL(q ‖ prior) in nats. The ELBO adds it to the log-loss, divided by the number of training examples."""
         return _divergence(self._weights(), self.log_deviation, self.prior_variance)
 
-    def with_members(self, members: int) -> Posterior:
+    def with_members(self, members: int) -> "Posterior":
         """The same posterior, from which another number of members is drawn together."""
         other = Posterior(replace(self.config, members=members), torch.Generator().manual_seed(0), None, self.prior_variance)
         other.mean.load_state_dict(self.mean.state_dict())
@@ -166,7 +164,7 @@ class ModulePosterior(nn.Module):
         self.mean, self.member_count = module, as_count(member_count, "member_count")
         self.prior_variance, self.initial_deviation = prior_variance, initial_deviation
         self.output: Output = check_output(output)
-        self.input_shape = as_shape(input_shape)
+        self.input_shape = None if input_shape is None else as_shape(input_shape, "input_shape")
         self._classes: int | None = None
         if not self._weights():
             lacking = f"the module {type(module).__name__} has no trainable parameter with two axes or more"
@@ -205,7 +203,7 @@ class ModulePosterior(nn.Module):
         """KL(q ‖ prior) in nats. The ELBO adds it to the log-loss, divided by the number of training examples."""
         return _divergence(self._weights(), self.log_deviation, self.prior_variance)
 
-    def with_members(self, members: int) -> ModulePosterior:
+    def with_members(self, members: int) -> "ModulePosterior":
         """The same posterior, from which another number of members is drawn together."""
         other = deepcopy(self)
         other.member_count = members

@@ -1,7 +1,5 @@
 """State, parameters, memory layout and autograd node of the SRM neuron, which `neurons` and the kernels share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +43,7 @@ class SRMParameters:
         a, b = self.membrane_decay, self.synapse_decay
         return a, b, self.refractory_decay, self.threshold, self.scale * (1 - a) * (1 - b)
 
-    def to(self, dtype: torch.dtype) -> SRMParameters:
+    def to(self, dtype: torch.dtype) -> "SRMParameters":
         """Convert to another data type; the same object if it has it, because it caches its constants."""
         values = (self.membrane_decay, self.synapse_decay, self.refractory_decay, self.threshold)
         if all(value.dtype == dtype for value in values):
@@ -87,7 +85,7 @@ class Layout(NamedTuple):
     sizes: tuple[int, int, int]
 
     @staticmethod
-    def of(chunk: Chunk) -> Layout:
+    def of(chunk: Chunk) -> "Layout":
         """The layout of currents (T, K, ...), or (T, ...) if all neurons have the same constants."""
         shape, strides, by_member = (
             chunk.currents.shape[1:],

@@ -15,8 +15,6 @@ A result does not depend on the number of threads, on the other rows, on the chu
 except for the order in which the synapses of a neuron are summed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast, final
@@ -74,7 +72,7 @@ class EventDriven:
     def chunk_steps(self, rows: int) -> int:
         return CHUNK_STEPS
 
-    def begin(self, inputs: NDArray[Any], first: int = 0) -> EventDrivenPass:
+    def begin(self, inputs: NDArray[Any], first: int = 0) -> "EventDrivenPass":
         # the inputs are read where they are, and copied only if they are not contiguous
         array = check_inputs(inputs, self.input_shape)
         flat = np.ascontiguousarray(array).reshape(*array.shape[:2], -1)
@@ -85,7 +83,7 @@ class EventDriven:
             raise InputError("inputs holds values other than 0 and 1: set real_input=True in the settings of the network to use them.")
         return EventDrivenPass(self._network, flat.view(np.uint8) if binary and flat.itemsize == 1 else flat, not binary, self.threads)
 
-    def live(self, number: int = 0) -> EventDrivenLive:
+    def live(self, number: int = 0) -> "EventDrivenLive":
         return EventDrivenLive(self._network, self.input_shape)
 
 
@@ -106,7 +104,7 @@ class _Lists:
     currents: NDArray[np.float32]
 
     @classmethod
-    def of(cls, lists: int, size: int, lanes: int = 0) -> _Lists:
+    def of(cls, lists: int, size: int, lanes: int = 0) -> "_Lists":
         """Buffers for `lists` lists of `size` events in all, and `lanes` currents; memory that no event reaches is never touched."""
         kernels = load_kernels()
         events, currents = size + kernels.SPARE, max(lanes, kernels.WIDE * kernels.STEPS_SUMMED)
@@ -126,18 +124,13 @@ class _Block:
     local: list[_Lists]
 
     @classmethod
-    def of(cls, network: FlatNetwork, pairs: int, steps: int, threads: int) -> _Block:
+    def of(cls, network: FlatNetwork, pairs: int, steps: int, threads: int) -> "_Block":
         """Buffers for `pairs` pairs of row and step; a row of words is an odd number of cache lines, as for the weights."""
         columns = (-(-pairs // 8) | 1) * 8
-        return cls(
-            pairs,
-            steps,
-            np.zeros((network.received, columns), np.uint64),
-            [np.zeros((words, columns), np.uint64) for words in network.spikes],
-            [np.zeros((words, columns), np.uint64) for words in network.pooled],
-            _Lists.of(pairs, 0 if network.received else pairs * network.inputs),
-            [_Lists.of(steps, steps * network.listed) for _ in range(threads)],
-        )
+        spikes, pooled = ([np.zeros((words, columns), np.uint64) for words in sizes] for sizes in (network.spikes, network.pooled))
+        inputs = _Lists.of(pairs, 0 if network.received else pairs * network.inputs)
+        local = [_Lists.of(steps, steps * network.listed) for _ in range(threads)]
+        return cls(pairs, steps, np.zeros((network.received, columns), np.uint64), spikes, pooled, inputs, local)
 
 
 @final
@@ -275,19 +268,10 @@ class EventDrivenLive:
         self._counts: Integers = np.zeros((network.members, network.classes), np.int64)
         self._state = aligned(network.state, np.float32)
         lists = _Lists.of(1, network.listed, network.members * int(network.layers[0]["lanes"]))
+        spikes = np.zeros((network.received + sum(network.spikes) + sum(network.pooled), 1), np.uint64)
+        inputs = (np.zeros(network.inputs, np.uint8), np.zeros(network.inputs, np.float32), np.zeros(1, np.int64))  # marks, values, slot
         self._before = (network.layers, network.weights, network.constants, network.scale, network.bias)
-        self._after = (
-            np.zeros(network.inputs, np.uint8),
-            np.zeros(network.inputs, np.float32),
-            np.zeros(1, np.int64),
-            self._state,
-            np.zeros((network.received + sum(network.spikes) + sum(network.pooled), 1), np.uint64),
-            lists.starts,
-            lists.events,
-            lists.values,
-            lists.currents,
-            self._counts,
-        )
+        self._after = (*inputs, self._state, spikes, lists.starts, lists.events, lists.values, lists.currents, self._counts)
         self.push(np.zeros(0, np.int64))  # numba compiles now rather than during the stream
         self._state[:], self._counts[:] = 0, 0
 

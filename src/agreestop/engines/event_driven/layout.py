@@ -120,22 +120,11 @@ def _pack(layer: SpikingLayer, shape: tuple[int, int, int], precision: str, shar
         block = np.pad(block, [(0, 0), (0, row - block.shape[1])])
     height, width = shape[1:] if convolution else (1, 1)
     entry = {
-        "window": 3 if convolution else 0,
-        "own": int(not shared),
-        "rows": rows,
-        "outputs": outputs,
-        "height": height,
-        "width": width,
-        "wide": wide,
-        "narrow": narrow,
-        "lanes": lanes,
-        "words": -(-lanes // 64),
-        "in_channels": shape[0],
-        "in_height": shape[1],
-        "in_width": shape[2],
-        "row_stride": block.shape[1],
-        "member_stride": lanes if shared else rows * block.shape[1],
-    }
+        "window": 3 if convolution else 0, "own": int(not shared), "rows": rows, "outputs": outputs, "height": height, "width": width,
+        "wide": wide, "narrow": narrow, "lanes": lanes, "words": -(-lanes // 64),
+        "in_channels": shape[0], "in_height": shape[1], "in_width": shape[2],
+        "row_stride": block.shape[1], "member_stride": lanes if shared else rows * block.shape[1],
+    }  # fmt: skip
     return _Packed(entry, block, padded(scale * unit), padded(bias), constants)
 
 

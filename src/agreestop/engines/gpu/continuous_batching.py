@@ -11,8 +11,6 @@ later checkpoint.
 Without a GPU, as in tests, the same steps run without a CUDA graph.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable
@@ -97,7 +95,7 @@ class ContinuousBatching:
             group.finish()
         self._kept.clear()
 
-    def _groups_for(self, prefilter: Prefilter, width: int, steps: int, dtype: torch.dtype) -> list[_SlotGroup]:
+    def _groups_for(self, prefilter: Prefilter, width: int, steps: int, dtype: torch.dtype) -> "list[_SlotGroup]":
         """Two groups of this width; those of an earlier call of the same kind if they are still kept."""
         key = (prefilter.calibrated.rule, prefilter.calibrated.policy, width, steps, dtype)
         found = next((position for position, (known, _) in enumerate(self._kept) if known == key), None)
@@ -110,7 +108,7 @@ class ContinuousBatching:
             self._kept.append((key, groups))
         return self._kept[-1][1]
 
-    def live(self) -> SlotLive:
+    def live(self) -> "SlotLive":
         """Start on one live input."""
         return SlotLive(self._free_live, self._free_live.pop() if self._free_live else _LiveSlot(self._network, self._device))
 
@@ -286,7 +284,7 @@ class _Slots:
         with torch.cuda.stream(self._stream):
             return capture_cuda_graph(self._segment)
 
-    def start(self, behind: _Slots | None = None) -> None:
+    def start(self, behind: "_Slots | None" = None) -> None:
         """Start a segment, after the work of `behind` if that is given."""
         if self._stream is None:
             self._replay()
@@ -325,7 +323,7 @@ class _SlotGroup:
         self._prefilter(spikes, begins, self._time, self._counts, self._outcome)
         self._result.copy_(self._outcome, non_blocking=True)
 
-    def start(self, frames: NDArray[Any], rows: Integers, begins: Integers, behind: _SlotGroup | None) -> None:
+    def start(self, frames: NDArray[Any], rows: Integers, begins: Integers, behind: "_SlotGroup | None") -> None:
         """Start a segment on these rows of the frames, after the work of `behind`."""
         copy_rows(frames, rows, self._slots.frames.reshape(len(rows), -1))
         self._slots.begins[:] = begins

@@ -12,8 +12,6 @@ and a row of y does not depend on the other rows. The result is that of PyTorch'
 calls this module.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,7 +138,7 @@ class Active:
     values: NDArray[np.float32]
 
     @staticmethod
-    def of(x: Tensor, max_density: float) -> Active | None:
+    def of(x: Tensor, max_density: float) -> "Active | None":
         """The lists of x (lists, rows, width), or None if a larger fraction than max_density is not zero."""
         lists, rows, width = x.shape
         flat, threads = x.detach().reshape(-1).numpy(), _threads(x.numel())
@@ -154,13 +152,13 @@ class Active:
         return Active(lists, rows, width, starts, indices, values)
 
     @staticmethod
-    def whole(x: Tensor) -> Active:
+    def whole(x: Tensor) -> "Active":
         """Lists of all entries of x (lists, rows, width), zeros included."""
         lists, rows, width = x.shape
         starts, indices = np.arange(lists * rows + 1) * width, np.tile(np.arange(width, dtype=np.uint32), lists * rows)
         return Active(lists, rows, width, starts, indices, x.detach().reshape(-1).numpy())
 
-    def transposed(self) -> Active:
+    def transposed(self) -> "Active":
         """The same lists input by input: rows and width are exchanged."""
         starts, scratch = np.empty(self.lists * self.width + 1, dtype=np.int64), np.empty((self.lists, self.width), dtype=np.int64)
         starts[-1] = len(self.indices)

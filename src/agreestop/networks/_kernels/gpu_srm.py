@@ -23,8 +23,6 @@ in the other. Gradients agree up to rounding. No atomic operation is used, so th
 this module.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -62,7 +60,7 @@ class _Grid(NamedTuple):
     warps: int
 
     @staticmethod
-    def of(sizes: tuple[int, int, int], tile: Tile) -> _Grid:
+    def of(sizes: tuple[int, int, int], tile: Tile) -> "_Grid":
         """The grid for the tile, or for a smaller one if the tile would leave processors idle."""
         (outer, members, inner), (neurons, warps) = sizes, tile
         while neurons > 128 and math.prod(sizes) < 512 * neurons:

@@ -7,8 +7,6 @@ none of them is writable, each process compiles the loops again. numba discards 
 contain functions from other files of this package, so the cache key here depends on all of its source files.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import mmap
@@ -33,7 +31,7 @@ CHUNKS_PER_THREAD = 4  # work is handed out in small chunks, so one slow thread 
 HUGE_PAGE, HUGE = 1 << 21, 1 << 22
 """Bytes of a huge page, and bytes from which a tensor lies on huge pages. The C library returns large blocks to the system each time."""
 
-_memory: ContextVar[MemoryPool | None] = ContextVar("the pool of `use_memory_pool`", default=None)
+_memory: "ContextVar[MemoryPool | None]" = ContextVar("the pool of `use_memory_pool`", default=None)
 _threads: ContextVar[int | None] = ContextVar("the number of threads that loops use within `single_threaded`", default=None)
 Loop = Callable[..., Any]
 

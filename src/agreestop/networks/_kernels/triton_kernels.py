@@ -8,8 +8,6 @@ Prefilter (`engines.prefilter`): one program takes one row through the steps of 
 spikes to the first step at which the row may stop. It computes in float32, so its margin is wider than that of the CPU's loop.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
