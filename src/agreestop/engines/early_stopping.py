@@ -29,29 +29,6 @@ BATCH_SIZE = 256
 DENSE_BYTES = 1 << 30  # sparse inputs are made dense in blocks of at most this size, for engines that schedule their inputs themselves
 
 
-@dataclass(frozen=True)
-class ChunkCheckpoints:
-    """The checkpoints in a chunk: their indices in the rule, and the step of the chunk (from 0) after which each is judged.
-
-    The last one ends the chunk.
-    """
-
-    indices: Integers
-    offsets: Integers
-
-    @classmethod
-    def after(cls, time: int, times: Integers, length: int) -> "ChunkCheckpoints":
-        """The checkpoints within `length` steps after `time`, or the next one if there are none; `times` are those of the rule."""
-        first = int(np.searchsorted(times, time, side="right"))
-        last = max(first + 1, int(np.searchsorted(times, time + length, side="right")))
-        return cls(np.arange(first, last), times[first:last] - time - 1)
-
-    @property
-    def steps(self) -> int:
-        """The length of the chunk."""
-        return int(self.offsets[-1]) + 1
-
-
 @dataclass(frozen=True, eq=False)
 class EarlyRun:
     """Decisions on n inputs, the steps (n,) that were computed for each, and the seconds that all of it took."""
@@ -138,31 +115,35 @@ class _RunningBatch:
 
     def decide(self, run: Pass, times: Integers, chunk: int | None) -> Outcomes:
         """Run the batch chunk by chunk until all inputs have stopped; `times` are the checkpoints of the rule."""
-        time = 0
+        first = time = 0
         while run.rows:
-            checkpoints = ChunkCheckpoints.after(time, times, chunk or self._engine.chunk_steps(run.rows))
-            self._outcomes.computed[self._inputs] += checkpoints.steps
-            run.keep(self._judge(run.advance(checkpoints.steps), checkpoints))
-            time += checkpoints.steps
+            length = chunk or self._engine.chunk_steps(run.rows)
+            last = max(first + 1, int(np.searchsorted(times, time + length, side="right")))  # up to the next checkpoint at least
+            steps = int(times[last - 1]) - time
+            self._outcomes.computed[self._inputs] += steps
+            run.keep(self._judge(run.advance(steps), np.arange(first, last), times[first:last] - time - 1))
+            first, time = last, time + steps
         return self._outcomes
 
-    def _judge(self, outputs: NDArray[Any], checkpoints: ChunkCheckpoints) -> Booleans:
+    def _judge(self, outputs: NDArray[Any], checkpoints: Integers, offsets: Integers) -> Booleans:
         """Judge outputs (rows, steps, K, C) of a chunk at its checkpoints and return which rows continue.
+
+        checkpoints: their indices in the rule. offsets: the step of the chunk, from 0, after which each is judged; the last ends the chunk.
 
         Each round judges every row at its first checkpoint that is left. Without a prefilter that is the same one for all rows, in order,
         as policies with a state need. With a prefilter (whose policy has no state) it is the first where the row may stop.
         """
-        evidence = self._evidence(outputs, checkpoints)
+        evidence = self._evidence(outputs, offsets)
         left = np.ones(evidence.shape[:2], bool)
         if self._prefilter is not None:
-            left = self._prefilter.may_stop(evidence, checkpoints.indices)
+            left = self._prefilter.may_stop(evidence, checkpoints)
         running = np.ones(len(evidence), dtype=bool)
         rows, state = np.arange(len(evidence)), self._state
         while left[rows].any():
             more = np.asarray(left[rows].any(axis=1))
             rows, state = rows[more], state.rows(more)
             position = left[rows].argmax(axis=1)
-            index = checkpoints.indices[position]
+            index = checkpoints[position]
             verdict = self._calibrated.step(
                 int(index[0]) if self._prefilter is None else index,
                 log_softmax(evidence[rows, position].astype(np.float64)),
@@ -179,12 +160,12 @@ class _RunningBatch:
             self._counts = evidence[running, -1]
         return running
 
-    def _evidence(self, outputs: NDArray[Any], checkpoints: ChunkCheckpoints) -> NDArray[Any]:
+    def _evidence(self, outputs: NDArray[Any], offsets: Integers) -> NDArray[Any]:
         """Spike counts so far, or logits, (rows, checkpoints, K, C)."""
         if self._counts is None:
             check_finite(outputs, "the output of the members")
-            return outputs[:, checkpoints.offsets]
-        counts = np.add.reduceat(outputs, [0, *(checkpoints.offsets[:-1] + 1)], axis=1, dtype=np.int64)
+            return outputs[:, offsets]
+        counts = np.add.reduceat(outputs, [0, *(offsets[:-1] + 1)], axis=1, dtype=np.int64)
         counts[:, 0] += self._counts
         return np.cumsum(counts, axis=1, out=counts)
 

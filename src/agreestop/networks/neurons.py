@@ -241,12 +241,11 @@ class SRM(nn.Module):
         return cached[2]
 
     def _parameters_for(self, currents: Tensor) -> SRMParameters:
-        def shaped(name: str) -> Tensor:
-            value: Tensor = getattr(self, f"log_{name}")
-            return value.to(torch.promote_types(value.dtype, torch.float32)).view(-1, *(1,) * (currents.ndim - 2)).exp()
-
-        membrane, synapse, refractory = (torch.exp(-1 / shaped(name)) for name in ("membrane_time", "synapse_time", "refractory_time"))
-        return SRMParameters(membrane, synapse, refractory, shaped("threshold"), self.scale, self.surrogate)
+        logs: list[Tensor] = [getattr(self, f"log_{name}") for name in CONSTANTS]
+        shape = (-1, *(1,) * (currents.ndim - 2))
+        *times, threshold = (value.to(torch.promote_types(value.dtype, torch.float32)).view(shape).exp() for value in logs)
+        membrane, synapse, refractory = (torch.exp(-1 / time) for time in times)
+        return SRMParameters(membrane, synapse, refractory, threshold, self.scale, self.surrogate)
 
     def forward(self, currents: Tensor, state: SRMState | None = None) -> tuple[Tensor, SRMState]:
         """Spikes (T, K, batch, ...) and the state after them."""

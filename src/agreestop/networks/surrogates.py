@@ -78,10 +78,5 @@ class Surrogate:
         """The factor of v and the factor of the result in g(v), for the kernels."""
         k = self.gain
         assert k is not None
-        return {
-            "arctan": (0.5 * math.pi * k, 0.5 * k),
-            "fast-sigmoid": (k, 0.5 * k),
-            "sigmoid": (k, k),
-            "triangle": (k, k),
-            "superspike": (k, 1.0),
-        }[self.name]
+        inside = 0.5 * math.pi * k if self.name == "arctan" else k
+        return inside, {"arctan": 0.5 * k, "fast-sigmoid": 0.5 * k, "superspike": 1.0}.get(self.name, k)

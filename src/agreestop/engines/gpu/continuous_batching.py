@@ -86,7 +86,7 @@ class ContinuousBatching:
                 group, assignment = busy.popleft()
                 assignment.release(group.finish())
                 idle.append((group, assignment))
-            elif not queue.waiting:
+            elif not len(queue.waiting):
                 return queue.outcomes
 
     def _release_groups(self) -> None:
@@ -153,32 +153,24 @@ class _Queue:
         (count, self.length), self.chunk, self._calibrated = shape, chunk, prefilter.calibrated
         self._times = np.array(prefilter.calibrated.checkpoints, dtype=np.int64)
         self.last = int(self._times[-1])
-        self._waiting: Integers = np.arange(count)
+        self.waiting: Integers = np.arange(count)
         self.no_stop_before: Integers = np.zeros(count, np.int64)
         """For each input, the number of first steps in which it is known not to stop."""
         self.outcomes = Outcomes(np.zeros(count, np.int64), np.zeros((count, classes), bool), np.zeros(count, np.int64))
-        self._released: list[tuple[Integers, Integers, Integers]] = []
-
-    @property
-    def waiting(self) -> bool:
-        """Whether an input waits for a slot."""
-        return len(self._waiting) > 0
+        self.released: list[tuple[Integers, Integers, Integers]] = []
+        """Inputs that have left their slots, with the results of the prefilter (see `find_first_stops`) and the steps that they ran."""
 
     def take(self, count: int) -> Integers:
         """The next `count` inputs, or all that wait if there are fewer."""
-        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        taken, self.waiting = self.waiting[:count], self.waiting[count:]
         return taken
-
-    def release(self, inputs: Integers, found: Integers, computed: Integers) -> None:
-        """These inputs have left their slots, with the results of the prefilter (see `find_first_stops`) and the steps that they ran."""
-        self._released.append((inputs, found, computed))
 
     def judge(self, least: int) -> None:
         """Judge the released inputs if there are at least `least`; those that the rule does not stop wait again."""
-        if sum(len(inputs) for inputs, _, _ in self._released) < least:
+        if sum(len(inputs) for inputs, _, _ in self.released) < least:
             return
-        inputs, found, computed = (np.concatenate(part) for part in zip(*self._released, strict=True))
-        self._released.clear()
+        inputs, found, computed = (np.concatenate(part) for part in zip(*self.released, strict=True))
+        self.released.clear()
         outcomes, calibrated = self.outcomes, self._calibrated
         outcomes.computed[inputs] += np.minimum(computed, self.last)
         index = np.searchsorted(self._times, found[:, 0])
@@ -188,7 +180,7 @@ class _Queue:
         outcomes.stop_index[stopped], outcomes.sets[stopped] = index[verdict.stop], verdict.sets[verdict.stop]
         again = inputs[~verdict.stop]
         self.no_stop_before[again] = found[~verdict.stop, 0]
-        self._waiting = np.concatenate([again, self._waiting])
+        self.waiting = np.concatenate([again, self.waiting])
 
 
 class _Assignment:
@@ -231,7 +223,7 @@ class _Assignment:
             leaving &= self._time >= np.minimum(-(-stops // queue.chunk) * queue.chunk, queue.last)
         slots = np.flatnonzero(leaving)
         if len(slots):
-            queue.release(self._input[slots], found[slots], self._time[slots])
+            queue.released.append((self._input[slots], found[slots], self._time[slots]))
             self._free = np.concatenate([self._free, slots])
             self._time[slots], self._taken[slots] = 0, False
 
