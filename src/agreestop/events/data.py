@@ -4,15 +4,13 @@ Rows are drawn by a permutation that depends on the seed and not on the labels. 
 of a calibrated rule assumes, and in random order: any first rows of it are as good for calibration as any others.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import numpy as np
 
-from agreestop.common import InputError, Integers, ProgressCallback, is_integer, no_progress
+from agreestop.common import InputError, Integers, is_integer
 from agreestop.decide.checks import as_labels
 
 from .container import Events, RowIndex, as_inputs
@@ -22,8 +20,6 @@ PARTS = ("training", "tuning", "pool")
 LEAST = 10  # inputs that make three parts
 
 Sizes = tuple[int, int, int]
-Done = Callable[[int], None]
-Item = TypeVar("Item", bound=Sequence[object] | Integers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +56,7 @@ class EventData:
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def rows(self, index: RowIndex) -> EventData:
+    def rows(self, index: RowIndex) -> Self:
         """Some of the inputs: a slice, integers or a mask."""
         inputs = self.inputs.rows(index) if isinstance(self.inputs, Events) else self.inputs[index]
         return replace(self, inputs=inputs, labels=self.labels[index])
@@ -92,7 +88,7 @@ class EventSplits:
     pool: EventData
 
     @classmethod
-    def of(cls, name: str, parts: Iterable[EventData]) -> EventSplits:
+    def of(cls, name: str, parts: Iterable[EventData]) -> Self:
         """Three parts, which are named after the data set and their use: "digits, pool"."""
         return cls(*(replace(data, name=f"{name}, {part}") for part, data in zip(PARTS, parts, strict=True)))
 
@@ -124,24 +120,7 @@ def draw(count: int, sizes: Sequence[int], rng: np.random.Generator, what: str) 
     return np.split(rng.permutation(count), np.cumsum(sizes))[: len(sizes)]
 
 
-def make_parts(
-    name: str, selections: Sequence[Item], make: Callable[[str, Item, Done], EventData], progress: ProgressCallback | None = None
-) -> EventSplits:
-    """Training, tuning and pool, made one after the other.
-
-    selections  the rows, files or numbers of each part
-    make        makes one part from its name and its selection; it may call done(i) when i entries of the selection are finished
-    """
-    report = progress or no_progress
-    total = max(1, sum(len(selection) for selection in selections))
-    finished, parts = 0, []
-    for part, selection in zip(PARTS, selections, strict=True):
-
-        def done(count: int, what: str = f"{name}: {part}", before: int = finished) -> None:
-            report(what, (before + count) / total)
-
-        done(0)
-        parts.append(make(f"{name}, {part}", selection, done))
-        finished += len(selection)
-    report(name, 1.0)
-    return EventSplits(*parts)
+def draw_apart(known: int, count: int, sizes: Sizes, rng: np.random.Generator, whats: tuple[str, str], first: int = 2) -> list[Integers]:
+    """Rows of the three parts: the `first` parts are drawn from the `known` rows, the others from the rows `known` to `count` - 1."""
+    rows = draw(known, sizes[:first], rng, whats[0])
+    return rows + [known + some for some in draw(count - known, sizes[first:], rng, whats[1])]

@@ -21,8 +21,8 @@ import numpy as np
 from agreestop.common import Arrays, Booleans, InputError, Integers, as_count, as_seed, read_npz
 from agreestop.decide.checks import as_labels
 
-from ..data import EventData, EventSplits, Sizes, as_sizes, as_sizes_of, draw
-from .data_set import FOUND, DataSet, Findings, address_of
+from ..data import EventSplits, Sizes, as_sizes, as_sizes_of, draw, draw_apart
+from .data_set import FOUND, DataSet, Findings, address_of, make_splits
 
 STEPS = 128
 FILE = "braille7.npz"
@@ -30,8 +30,6 @@ CLASSES = ("Space", "A", "E", "I", "O", "U", "Y")
 ADDRESS = address_of("braille")
 SHARES = (0.6, 0.15)  # training and tuning, where the file has no division
 TUNING_SHARE = 2 / 7  # tuning, as a share of the rows that are not for training, where the file has one
-
-DESCRIPTION = "Braille letters read by an artificial fingertip: real tactile recordings, made into events of 12 taxels"
 
 
 def load_braille(path: Path, steps: int | None = STEPS, sizes: Sizes | None = None, seed: int = 0) -> EventSplits:
@@ -53,8 +51,8 @@ def load_braille(path: Path, steps: int | None = STEPS, sizes: Sizes | None = No
     trains = _join_steps(np.concatenate([trains for trains, _ in arrays]), steps, file)
     labels = np.concatenate([labels for _, labels in arrays])
     rows = _divide(sum(len(labels) for _, labels in arrays[: len(known)]), len(labels), sizes, rng, file)
-    everything = EventData("braille", False, trains, labels, _class_names(content, int(labels.max()) + 1), DESCRIPTION)
-    return EventSplits.of("braille", (everything.rows(some) for some in rows))
+    names = _class_names(content, int(labels.max()) + 1)
+    return make_splits("braille", rows, lambda some, _: (trains[some], labels[some]), names)
 
 
 def _known_and_others(content: Arrays, path: Path) -> tuple[list[str], list[str]]:
@@ -74,8 +72,8 @@ def _divide(known: int, count: int, sizes: Sizes | None, rng: np.random.Generato
         return draw(count, as_sizes_of(count, sizes, SHARES), rng, f"rows of {path}")
     tuning = max(1, round((count - known) * TUNING_SHARE))
     wanted = (known, tuning, count - known - tuning) if sizes is None else as_sizes(sizes)
-    training = draw(known, wanted[:1], rng, f"training rows of {path}")
-    return training + [known + rows for rows in draw(count - known, wanted[1:], rng, f"rows of {path} that are not for training")]
+    whats = (f"training rows of {path}", f"rows of {path} that are not for training")
+    return draw_apart(known, count, wanted, rng, whats, first=1)
 
 
 def _spike_trains(content: Arrays, x: str, y: str, path: Path) -> tuple[Booleans, Integers]:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from agreestop.common import InputError, Integers, as_count, as_seed
 
-from ..data import EventData, EventSplits, draw
-from .data_set import DAMAGED, FOUND, DataSet, Findings, address_of, find_folder
+from ..data import EventSplits, draw_apart
+from .data_set import DAMAGED, FOUND, DataSet, Findings, address_of, find_folder, make_splits
 
 STEPS = 80
 TUNING = 5_000
@@ -32,8 +32,6 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 ADDRESS = address_of("cifar10")
 ADVICE = f"get cifar-10-binary.tar.gz (md5 c32a1d4ab5d03f1284b67883e8d87530) from {ADDRESS} and unpack it"
 
-DESCRIPTION = "CIFAR-10: real photographs of 32 × 32 pixels in ten classes, each held still for every step"
-
 
 def load_cifar10(folder: Path, tuning: int = TUNING, seed: int = 0, steps: int = STEPS) -> EventSplits:
     """Images (n, 1, 3, 32, 32), bytes from 0 to 255, held for `steps`: 50,000 for training and tuning, and a pool of 10,000.
@@ -46,15 +44,13 @@ def load_cifar10(folder: Path, tuning: int = TUNING, seed: int = 0, steps: int =
     rng = np.random.default_rng(as_seed(seed))
     as_count(steps, "steps")
     as_count(tuning, "tuning")
-    path = find_files(folder)
-    images, labels = (np.concatenate(parts) for parts in zip(*(read_batch(path / name) for name in TRAINING_FILES), strict=True))
-    if tuning >= len(labels):
-        raise InputError(f"tuning is {tuning}: give fewer than the {len(labels):,} training images.")
-    first, second = draw(len(labels), (len(labels) - tuning, tuning), rng, "training images")
-    new_images, new_labels = read_batch(path / TEST_FILE)
-    (others,) = draw(len(new_labels), (len(new_labels),), rng, "test images")
-    parts = ((images[first], labels[first]), (images[second], labels[second]), (new_images[others], new_labels[others]))
-    return EventSplits.of("cifar10", (EventData("cifar10", False, x, y, CLASSES, DESCRIPTION, steps) for x, y in parts))
+    path, known = find_files(folder), len(TRAINING_FILES) * RECORDS
+    if tuning >= known:
+        raise InputError(f"tuning is {tuning}: give fewer than the {known:,} training images.")
+    batches = [read_batch(path / name) for name in (*TRAINING_FILES, TEST_FILE)]
+    images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
+    rows = draw_apart(known, len(labels), (known - tuning, tuning, RECORDS), rng, ("training images", "test images"))
+    return make_splits("cifar10", rows, lambda some, _: (images[some], labels[some]), CLASSES, held=steps)
 
 
 def find_files(folder: Path) -> Path:
@@ -62,9 +58,8 @@ def find_files(folder: Path) -> Path:
 
     Another order of the classes is refused; a missing list of names is taken to have the official order.
     """
-    found = find_folder(folder, FOLDER, lambda path: (path / TEST_FILE).is_file())
-    if found is None:
-        raise InputError(f"there is no file {TEST_FILE} in {folder} or in {FOLDER} there: {ADVICE}.")
+    missing = f"there is no file {TEST_FILE} in {folder} or in {FOLDER} there: {ADVICE}."
+    found = find_folder(folder, FOLDER, lambda path: (path / TEST_FILE).is_file(), missing)
     names = found / NAMES_FILE
     if names.is_file() and tuple(names.read_text(errors="replace").split()) != CLASSES:
         raise InputError(f"{names} does not list the ten classes of CIFAR-10 in their order: {ADVICE}.")

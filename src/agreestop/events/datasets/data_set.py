@@ -1,25 +1,28 @@
 """The form of a data set, and what the loaders and checks of several data sets share."""
 
-from __future__ import annotations
-
 import hashlib
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from agreestop.common import Booleans, InputError, ProgressCallback
+from agreestop.common import InputError, Integers, ProgressCallback, no_progress
 
-from ..data import LEAST, Done, EventData, EventSplits, make_parts
+from ..data import LEAST, PARTS, EventData, EventSplits
 
 FOUND, PARTIAL, DAMAGED = "found", "partial", "damaged"
 Findings = Iterator[tuple[str, str]]  # one of the three words, and a sentence
 NO_EFFECT = ("workers", "progress")  # options that leave the result as it is
+DIGIT_NAMES = tuple("0123456789")
 
+Done = Callable[[int], None]
+Made: TypeAlias = tuple[NDArray[Any], Integers]  # inputs and labels
+Item = TypeVar("Item", bound=Sequence[object] | Integers)
 
 with Path(__file__).with_name("records.toml").open("rb") as _stream:
     _RECORDS: dict[str, dict[str, Any]] = tomllib.load(_stream)
@@ -29,25 +32,27 @@ with Path(__file__).with_name("records.toml").open("rb") as _stream:
 class DataSet:
     """A data set: what is known about it (from records.toml), and how it is loaded and checked.
 
-    name       the name for `load` and the command line
-    simulated  True where a simulator makes the events
-    what       what it is, in a sentence
-    inputs     the shape of an input, and T
-    classes    the number of classes
-    sizes      sizes of training, tuning and pool, as `load` makes them from all files
-    files      what must lie in the folder
-    load       makes the three parts; its first argument is the folder, where files are needed
-    check      yields what it finds about the files in the folder
-    sources    patterns of the files in the folder that the frames are made from; the files are part of the key of the cache
-    cached     whether making the frames takes long enough to keep them in the cache
-    address    its official home; None where no files are needed
-    download   the size of the download; None where it is not published, or there is none
-    archives   the MD5 of each official archive whose checksum is known
+    name         the name for `load` and the command line
+    simulated    True where a simulator makes the events
+    what         what it is, in a sentence
+    description  where inputs and labels come from: the description of the loaded data
+    inputs       the shape of an input, and T
+    classes      the number of classes
+    sizes        sizes of training, tuning and pool, as `load` makes them from all files
+    files        what must lie in the folder
+    load         makes the three parts; its first argument is the folder, where files are needed
+    check        yields what it finds about the files in the folder
+    sources      patterns of the files in the folder that the frames are made from; the files are part of the key of the cache
+    cached       whether making the frames takes long enough to keep them in the cache
+    address      its official home; None where no files are needed
+    download     the size of the download; None where it is not published, or there is none
+    archives     the MD5 of each official archive whose checksum is known
     """
 
     name: str
     simulated: bool
     what: str
+    description: str
     inputs: str
     classes: int
     sizes: tuple[int, int, int]
@@ -61,7 +66,7 @@ class DataSet:
     archives: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def recorded(cls, name: str, **functions: Any) -> DataSet:
+    def recorded(cls, name: str, **functions: Any) -> Self:
         """The data set with the record of that name."""
         record = _RECORDS[name]
         lists = {field: tuple(value) for field, value in record.items() if isinstance(value, list)}
@@ -131,28 +136,52 @@ def begins_with(path: Path, start: bytes) -> bool:
         return stream.read(len(start)) == start
 
 
-def find_folder(folder: Path, inner: str, holds: Callable[[Path], bool]) -> Path | None:
-    """The folder itself, or the one that the archive makes in it, whichever holds the files."""
-    return next((path for path in (folder, folder / inner) if holds(path)), None)
+def find_folder(folder: Path, inner: str, holds: Callable[[Path], bool], missing: str) -> Path:
+    """The folder itself, or the one that the archive makes in it, whichever holds the files; `missing` says what to do if none does."""
+    for path in (folder, folder / inner):
+        if holds(path):
+            return path
+    raise InputError(missing)
 
 
-def bin_digits(
+def make_splits(
     name: str,
-    parts: Sequence[Sequence[Path]],
-    bin_file: Callable[[Path], Booleans],
-    digit_of: Callable[[Path], int],
-    shape: tuple[int, ...],
-    description: str,
-    progress: ProgressCallback | None,
+    selections: Sequence[Item],
+    make: Callable[[Item, Done], Made],
+    classes: tuple[str, ...] = DIGIT_NAMES,
+    progress: ProgressCallback | None = None,
+    note: str = "",
+    held: int | None = None,
 ) -> EventSplits:
-    """Training, tuning and pool of recorded digits, (files, *shape); `bin_file` makes the frames of one recording."""
+    """Training, tuning and pool of the data set of that name, made one after the other.
 
-    def make(part: str, paths: Sequence[Path], done: Done) -> EventData:
-        frames = np.empty((len(paths), *shape), dtype=bool)
-        for row, path in enumerate(paths):
-            frames[row] = bin_file(path)
-            done(row + 1)
-        labels = np.array([digit_of(path) for path in paths])
-        return EventData(part, False, frames, labels, tuple("0123456789"), description)
+    selections  the rows, files or numbers of each part
+    make        makes the inputs and labels of a selection; it may call done(i) when i entries of the selection are finished
+    note        what the description of the data set says in addition
+    """
+    record, report = _RECORDS[name], progress or no_progress
+    total = max(1, sum(len(selection) for selection in selections))
+    finished, parts = 0, []
+    for part, selection in zip(PARTS, selections, strict=True):
 
-    return make_parts(name, parts, make, progress)
+        def done(count: int, what: str = f"{name}: {part}", before: int = finished) -> None:
+            report(what, (before + count) / total)
+
+        done(0)
+        inputs, labels = make(selection, done)
+        description = "; ".join(filter(None, (record["description"], note)))
+        parts.append(EventData(f"{name}, {part}", record["simulated"], inputs, labels, classes, description, held))
+        finished += len(selection)
+    report(name, 1.0)
+    return EventSplits(*parts)
+
+
+def stack_rows(rows: Iterable[NDArray[Any]], count: int, done: Done) -> NDArray[Any]:
+    """One array of `count` rows, which are stored as they are made."""
+    stacked = np.empty(0)
+    for number, row in enumerate(rows):
+        if not number:
+            stacked = np.empty((count, *row.shape), row.dtype)
+        stacked[number] = row
+        done(number + 1)
+    return stacked

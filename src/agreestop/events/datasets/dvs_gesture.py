@@ -16,6 +16,7 @@ The pool are all gestures of the test part, in an order drawn from the seed. Tun
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +24,11 @@ import numpy as np
 
 from agreestop.common import InputError, ProgressCallback, as_count, as_seed, read_file
 
-from ..camera.gestures import GESTURES
-from ..data import Done, EventData, EventSplits, make_parts
+from ..data import EventSplits
 from ..formats.aedat import VERSIONS, read_aedat3
 from ..formats.recording import bin_events
-from .data_set import DataSet, Findings, address_of, begins_with, check_each, compare_amount, find_folder
+from .data_set import DataSet, Done, Findings, Made, address_of, begins_with, check_each, compare_amount, find_folder, make_splits
+from .gesture_sim import GESTURES
 
 STEPS = 80
 STEP = 30_000  # microseconds
@@ -40,8 +41,6 @@ LISTS = ("trials_to_train.txt", "trials_to_test.txt")
 COMPLETE = (1_176, 288)  # gestures of either part
 ADDRESS = address_of("dvs-gesture")
 NAME = re.compile(r"(user\d+)_\w+\.aedat")
-
-DESCRIPTION = "DVS128 Gesture: eleven gestures of 29 people, recorded by an event camera under three lights"
 
 
 class GestureRecording(NamedTuple):
@@ -83,12 +82,14 @@ def load_dvs_gesture(
         raise InputError(f"tuning is {tuning}, but the training part has {len(people)} people: hold back fewer.")
     tuned = {people[index] for index in rng.permutation(len(people))[:tuning]}
     parts = ([one for one in known if one.person not in tuned], [one for one in known if one.person in tuned], new)
-    return make_parts("dvs-gesture", parts, lambda name, some, done: _bin(name, some, downsample, steps, rng, done), progress)
+    make = partial(_bin, side=SIDE // downsample, steps=steps, rng=rng)
+    return make_splits("dvs-gesture", parts, make, GESTURES, progress)
 
 
 def find_recordings(folder: Path, name: str) -> list[GestureRecording]:
     """The recordings that a list names, each with its labels."""
-    path = find_lists(folder)
+    missing = f"there are no files {LISTS[0]} and {LISTS[1]} in {folder} or in {FOLDER} there: get them from {ADDRESS}."
+    path = find_folder(folder, FOLDER, lambda path: all((path / name).is_file() for name in LISTS), missing)
     lines = (line.strip() for line in read_file(path / name, most=MOST_LINES).decode(errors="replace").splitlines())
     recordings = []
     for line in filter(None, lines):
@@ -103,13 +104,6 @@ def find_recordings(folder: Path, name: str) -> list[GestureRecording]:
     if not recordings:
         raise InputError(f"{path / name} names no recordings: get it again from {ADDRESS}.")
     return recordings
-
-
-def find_lists(folder: Path) -> Path:
-    """The folder with the files: the given one, or the one that the archive makes in it."""
-    if found := find_folder(folder, FOLDER, lambda path: all((path / name).is_file() for name in LISTS)):
-        return found
-    raise InputError(f"there are no files {LISTS[0]} and {LISTS[1]} in {folder} or in {FOLDER} there: get them from {ADDRESS}.")
 
 
 def read_gesture_labels(path: Path) -> tuple[GestureLabel, ...]:
@@ -132,22 +126,22 @@ def read_gesture_labels(path: Path) -> tuple[GestureLabel, ...]:
     return tuple(labels)
 
 
-def _bin(name: str, recordings: Sequence[GestureRecording], downsample: int, steps: int, rng: np.random.Generator, done: Done) -> EventData:
-    """The gestures of these recordings, in random order."""
+def _bin(recordings: Sequence[GestureRecording], done: Done, side: int, steps: int, rng: np.random.Generator) -> Made:
+    """Counts of events and labels of the gestures in these recordings, in random order."""
     gestures = [read_gesture_labels(one.labels) for one in recordings]
     count = sum(len(some) for some in gestures)
     rows = iter(rng.permutation(count))
-    counts = np.empty((count, steps, 2, SIDE // downsample, SIDE // downsample), np.uint8)
+    counts = np.empty((count, steps, 2, side, side), np.uint8)
     labels = np.empty(count, np.int64)
     for number, (one, some) in enumerate(zip(recordings, gestures, strict=True)):
         recording = read_aedat3(one.recording)
         for gesture in some:
             row, window = next(rows), (gesture.start, gesture.start + steps * STEP)
             inside = recording.between(gesture.start, gesture.stop)
-            counts[row] = bin_events(inside, steps, size=counts.shape[3:], binary=False, window=window)
+            counts[row] = bin_events(inside, steps, size=(side, side), binary=False, window=window)
             labels[row] = gesture.gesture - 1
         done(number + 1)
-    return EventData(name, False, counts, labels, GESTURES, DESCRIPTION)
+    return counts, labels
 
 
 def _check(folder: Path) -> Findings:

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from agreestop.common import Booleans, InputError, ProgressCallback, as_count, as_seed
+from agreestop.common import Booleans, InputError, Integers, ProgressCallback, as_seed
 
 from ..data import EventSplits, Sizes, as_sizes_of, draw
 from ..formats.aedat import VERSIONS, read_aedat2
 from ..formats.recording import bin_events
-from .data_set import DataSet, Findings, address_of, begins_with, bin_digits, check_each, compare_amount
+from .data_set import DataSet, Done, Findings, Made, address_of, begins_with, check_each, compare_amount, make_splits, stack_rows
 
 STEPS = 80
 SPAN = 2_000_000  # microseconds
@@ -34,8 +34,6 @@ SHARES = (0.7, 0.1)
 OF_EACH_DIGIT = 1_000
 ADDRESS = address_of("mnist-dvs")
 NAME = re.compile(r"mnist_(?P<digit>[0-9])_scale(?P<scale>[0-9]+)_(?P<number>[0-9]+)(?P<rest>.*)\.aedat", re.IGNORECASE)
-
-DESCRIPTION = "MNIST-DVS: MNIST's handwritten digits, moving on a screen and recorded by an event camera"
 
 
 def load_mnist_dvs(
@@ -50,11 +48,14 @@ def load_mnist_dvs(
     steps   T, over the same 2 seconds
     """
     rng = np.random.default_rng(as_seed(seed))
-    shape = (as_count(steps, "steps"), 2, *SIZE)
     files = find_recordings(folder, scale)
     rows = draw(len(files), as_sizes_of(len(files), sizes, SHARES), rng, f"recordings of scale {scale} in {folder}")
-    parts = [[files[row] for row in part] for part in rows]
-    return bin_digits("mnist-dvs", parts, lambda path: _bin(path, scale, steps), digit_of, shape, DESCRIPTION, progress)
+    labels = np.array([int(path.name[len("mnist_")]) for path in files])
+
+    def make(numbers: Integers, done: Done) -> Made:
+        return stack_rows((_bin(files[number], scale, steps) for number in numbers), len(numbers), done), labels[numbers]
+
+    return make_splits("mnist-dvs", rows, make, progress=progress)
 
 
 def find_recordings(folder: Path, scale: int = 4) -> tuple[Path, ...]:
@@ -84,13 +85,6 @@ def _bin(path: Path, scale: int, steps: int) -> Booleans:
     recording = read_aedat2(path)
     start = recording.span[0]
     return bin_events(recording, steps, crop=crop, size=SIZE, window=(start, start + SPAN))
-
-
-def digit_of(path: Path) -> int:
-    """The digit that a recording shows, by its name."""
-    name = NAME.fullmatch(path.name)
-    assert name is not None
-    return int(name["digit"])
 
 
 def _check(folder: Path) -> Findings:

@@ -13,6 +13,7 @@ the index of the digit and, in training, on the view.
 """
 
 import gzip
+import tomllib
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,8 +25,8 @@ from numpy.typing import NDArray
 from agreestop.common import Floats, InputError, Integers, ProgressCallback, as_count, as_seed
 
 from ..camera.simulator import Range, Sensor, circular_path, simulate_events
-from ..data import Done, EventData, EventSplits, Sizes, as_sizes, draw, make_parts
-from .data_set import DAMAGED, FOUND, DataSet, Findings, address_of
+from ..data import EventSplits, Sizes, as_sizes, draw_apart
+from .data_set import DAMAGED, FOUND, DataSet, Done, Findings, Made, address_of, make_splits
 
 
 class Scene(NamedTuple):
@@ -38,34 +39,12 @@ class Scene(NamedTuple):
     period: Range
     angle: Range
     slow_start: Range
-    description: str
 
 
 STEPS = 80
 SENSOR = Sensor(contrast=0.15, mismatch=0.03, refractory=1, leak=0.0005, shot_noise=0.001, dark=0.1)
 BATCH = 250  # inputs simulated together: their frames of float64 fit the processor's cache
-DIGITS = Scene(
-    white=16.0,
-    size=(16, 16),
-    scale=1.75,  # 8 pixels of the image cover 14 of the sensor, and the whole circle stays in view
-    radius=(1.1, 1.35),
-    period=60.0,
-    angle=(0.0, 0.03),
-    slow_start=(100.0, 400.0),  # more than T: every digit gets faster until the end
-    description="scikit-learn's handwritten digits (UCI, 1,797 real images of 8 × 8 pixels) moving in front of a simulated event camera: "
-    "the images and labels are real, the events are simulated",
-)
-MNIST = Scene(
-    white=255.0,
-    size=(26, 26),
-    scale=0.85,
-    radius=(1.5, 2.5),
-    period=(50.0, 80.0),
-    angle=(0.0, 0.25),
-    slow_start=(60.0, 240.0),
-    description="mnist-dvs-sim: MNIST's handwritten digits (real images) moving in front of a simulated event camera: "
-    "the images and labels are real, the events are simulated",
-)
+DIGITS, MNIST = (Scene(**scene) for scene in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).values())
 TRAINING, TUNING = 900, 300  # the other digits of scikit-learn are the pool
 MNIST_SIZES = (8_000, 1_000, 2_000)
 SOURCE = f"{address_of('mnist-dvs-sim')}, or any mirror of its four idx files"
@@ -83,7 +62,7 @@ def simulate_digits(seed: int = 0, views: int = 1, sensor: Sensor = SENSOR, prog
     images, labels = _load_images()
     first, tuning, pool = np.split(rng.permutation(len(labels)), [TRAINING, TRAINING + TUNING])
     make = partial(_watch, images=images, labels=labels, scene=DIGITS, sensor=sensor, seed=seed)
-    return make_parts("digits", (_repeat(first, views, len(labels)), tuning, pool), make, progress)
+    return make_splits("digits", (_repeat(first, views, len(labels)), tuning, pool), make, progress=progress)
 
 
 def simulate_mnist(
@@ -97,13 +76,12 @@ def simulate_mnist(
     """
     rng = np.random.default_rng(as_seed(seed))
     as_count(views, "views")
-    training, tuning, pool = as_sizes(sizes)
     (known, known_labels), (new, new_labels) = _load_part(folder, "train"), _load_part(folder, "t10k")
-    first, second = draw(len(known), (training, tuning), rng, "training digits")
-    (third,) = draw(len(new), (pool,), rng, "test digits")
+    whats = ("training digits", "test digits")
+    first, second, third = draw_apart(len(known), len(known) + len(new), as_sizes(sizes), rng, whats)
     images, labels = np.concatenate((known, new)), np.concatenate((known_labels, new_labels))
     make = partial(_watch, images=images, labels=labels, scene=MNIST, sensor=SENSOR, seed=seed)
-    return make_parts("mnist-dvs-sim", (_repeat(first, views, len(labels)), second, third + len(known)), make, progress)
+    return make_splits("mnist-dvs-sim", (_repeat(first, views, len(labels)), second, third), make, progress=progress)
 
 
 def _repeat(digits: Integers, views: int, count: int) -> Integers:
@@ -111,9 +89,7 @@ def _repeat(digits: Integers, views: int, count: int) -> Integers:
     return np.concatenate([digits + view * count for view in range(views)])
 
 
-def _watch(
-    name: str, numbers: Integers, done: Done, images: NDArray[Any], labels: Integers, scene: Scene, sensor: Sensor, seed: int
-) -> EventData:
+def _watch(numbers: Integers, done: Done, images: NDArray[Any], labels: Integers, scene: Scene, sensor: Sensor, seed: int) -> Made:
     rows = numbers % len(labels)
     events = np.empty((len(rows), STEPS, 2, *scene.size), dtype=bool)
     for start in range(0, len(rows), BATCH):
@@ -121,7 +97,7 @@ def _watch(
         path = circular_path(numbers[part], STEPS, scene.radius, scene.period, scene.angle, False, scene.slow_start, seed)
         events[part] = simulate_events(images[rows[part]] / scene.white, path, scene.size, sensor, seed, numbers[part], scene.scale)
         done(min(start + BATCH, len(rows)))
-    return EventData(name, True, events, labels[rows], tuple("0123456789"), scene.description)
+    return events, labels[rows]
 
 
 def _load_images() -> tuple[Floats, Integers]:

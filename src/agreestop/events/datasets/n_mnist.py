@@ -32,11 +32,11 @@ from pathlib import Path
 
 import numpy as np
 
-from agreestop.common import Booleans, InputError, ProgressCallback, as_count, as_seed, atomic_writer, open_file
+from agreestop.common import Booleans, InputError, Integers, ProgressCallback, as_seed, atomic_writer, open_file
 
-from ..data import EventSplits, Sizes, as_sizes, as_sizes_of, draw
+from ..data import EventSplits, Sizes, as_sizes, as_sizes_of, draw, draw_apart
 from ..formats.recording import BLOCK, Columns, Recording, Skipped, bin_events, bytes_left, read_blocks
-from .data_set import DataSet, Findings, address_of, bin_digits, check_each, compare_amount, find_folder
+from .data_set import DataSet, Done, Findings, Made, address_of, check_each, compare_amount, find_folder, make_splits, stack_rows
 
 SIZE = (34, 34)
 EVENT = 5  # bytes
@@ -49,7 +49,6 @@ SHARES = (0.7, 0.1)
 FOLDER = "N-MNIST"
 ADDRESS = address_of("n-mnist")
 
-DESCRIPTION = "N-MNIST: MNIST's handwritten digits, recorded by a moving event camera"
 OFFICIAL = "training and tuning are of the official training part, the pool of the official test part"
 DRAWN = "training, tuning and pool are drawn at random from all recordings that are there"
 
@@ -65,7 +64,6 @@ def load_n_mnist(
     steps   T, over the same 320 ms
     """
     rng = np.random.default_rng(as_seed(seed))
-    shape = (as_count(steps, "steps"), 2, *SIZE)
     training, test = find_recordings(folder)
     everything = training + test
     if sizes is None:
@@ -75,21 +73,21 @@ def load_n_mnist(
         wanted = as_sizes(sizes)
         official = wanted[0] + wanted[1] <= len(training) and wanted[2] <= len(test)
     if official:
-        rows = draw(len(training), wanted[:2], rng, "training recordings")
-        rows += [len(training) + some for some in draw(len(test), wanted[2:], rng, "test recordings")]
+        rows = draw_apart(len(training), len(everything), wanted, rng, ("training recordings", "test recordings"))
     else:
         rows = draw(len(everything), wanted, rng, f"recordings of {folder}")
-    parts = [[everything[row] for row in part] for part in rows]
-    description = f"{DESCRIPTION}; {OFFICIAL if official else DRAWN}"
-    return bin_digits("n-mnist", parts, lambda path: _bin(path, steps), lambda path: int(path.parent.name), shape, description, progress)
+    labels = np.array([int(path.parent.name) for path in everything])
+
+    def make(numbers: Integers, done: Done) -> Made:
+        return stack_rows((_bin(everything[number], steps) for number in numbers), len(numbers), done), labels[numbers]
+
+    return make_splits("n-mnist", rows, make, progress=progress, note=OFFICIAL if official else DRAWN)
 
 
 def find_recordings(folder: Path) -> tuple[list[Path], list[Path]]:
     """The training and the test recordings, in the order of digit and number; files with other names are ignored."""
-    found = find_folder(folder, FOLDER, lambda path: any(path.glob("T*/[0-9]/*.bin")))
-    if found is None:
-        names = "Train/<digit>/<number>.bin or Test/<digit>/<number>.bin"
-        raise InputError(f"there are no recordings {names} in {folder}: get them from {ADDRESS}.")
+    missing = f"there are no recordings Train/<digit>/<number>.bin or Test/<digit>/<number>.bin in {folder}: get them from {ADDRESS}."
+    found = find_folder(folder, FOLDER, lambda path: any(path.glob("T*/[0-9]/*.bin")), missing)
     return sorted(found.glob("Train/[0-9]/*.bin")), sorted(found.glob("Test/[0-9]/*.bin"))
 
 
