@@ -12,7 +12,7 @@ from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Estimate, Evaluation, Group
 from agreestop.decide.decisions import evaluate as evaluate_decisions
-from agreestop.decide.levels import as_target, draws_this_low, in_words
+from agreestop.decide.levels import as_target, in_words
 from agreestop.decide.spikecp import SpikeCP
 
 from .calibrate import labelled_scores
@@ -20,7 +20,6 @@ from .console import in_full, show
 from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
 
 MOST_ROWS = 8
-MOST_EXAMPLES = 5000  # with more, the exact share takes long to compute and is almost 0
 
 
 def evaluate(
@@ -51,15 +50,14 @@ def evaluate(
 def _too_low(calibrated: CalibratedRule, result: Evaluation) -> str:
     """A sentence if coverage is clearly below the target: how often calibration on this few examples gives such a coverage."""
     rule = calibrated.rule
-    if not isinstance(rule, (SpikeCP, AgreeStop)) or rule.delta is not None or rule.class_conditional:
+    if not isinstance(rule, (SpikeCP, AgreeStop)) or rule.delta is not None or result.draws_this_low is None:
         return ""
     target = as_target(rule.target)
-    if result.coverage.high >= target or calibrated.n > MOST_EXAMPLES:
+    if result.coverage.high >= target:
         return ""
-    share = draws_this_low(calibrated.n, target, result.coverage)
     return (
-        f"Coverage is under {in_words(target)} here: the promise is an average over calibration draws, and up to {share:.0%} of draws of "
-        f"{calibrated.n} examples end this low. More examples, or --delta, narrow that."
+        f"Coverage is under {in_words(target)} here: the promise is an average over calibration draws, and up to "
+        f"{result.draws_this_low:.0%} of draws of {calibrated.n} examples end this low. More examples, or --delta, narrow that."
     )
 
 

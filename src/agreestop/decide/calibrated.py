@@ -17,11 +17,11 @@ from typing import Any, NoReturn, Protocol, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, Floats, InputError, Integers
+from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 
 from .checks import CalibrationWarning, as_checkpoints, as_log_confidence, as_max_set_size, columns_of
 from .decisions import Decision, Decisions
-from .levels import as_delta, as_target, in_words
+from .levels import as_delta, as_target, in_words, quantile_rank
 from .policies import Evidence, Policy, State, Verdict, run_checkpoints
 from .ranking import Index
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
@@ -112,7 +112,7 @@ def validate(rule: Any) -> None:
         object.__setattr__(rule, "delta", as_delta(rule.delta))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CalibratedRule(KeptInFiles):
     """A rule, what calibration taught it (`policy`), and what it promises (`guarantee`). Make one with `rule.calibrate`.
 
@@ -155,6 +155,13 @@ class CalibratedRule(KeptInFiles):
             if given != needed:
                 raise InputError(f"log_confidence has {given} {name}, but the rule was calibrated with {needed}: give the same ensemble.")
 
+    def check_classes(self, names: Sequence[str] | None) -> None:
+        """Refuse scores whose classes are others than calibrated with, or in another order. Unknown names are not refused."""
+        if names is None or self.class_names is None or tuple(names) == self.class_names:
+            return
+        given, known = next(both for both in zip(names, self.class_names, strict=True) if both[0] != both[1])
+        raise InputError(f"the scores have class {given!r} where the rule was calibrated with {known!r}: use its classes, in its order.")
+
     def check_source(self, engine: str = "", ensemble_digest: str = "", any_engine: bool = False, any_members: bool = False) -> None:
         """Refuse scores of another engine or ensemble than calibrated with. An empty string is an unknown one and is not refused.
 
@@ -189,6 +196,7 @@ class CalibratedRule(KeptInFiles):
         array = data.log_confidence
         n, _, members, classes = array.shape
         self.check_sizes(members, classes)
+        self.check_classes(data.classes)
         columns = columns_of(self.checkpoints, data.times)
         stops, sets = np.empty(n, dtype=np.int64), np.empty((n, classes), dtype=bool)
         rows = max(1, BLOCK_NUMBERS // (members * classes))
@@ -208,7 +216,39 @@ class CalibratedRule(KeptInFiles):
         """Stop indices (n,) and sets (n, C) as decisions; the inputs are compared with those that the rule was tuned or calibrated on."""
         overlaps = self.overlaps(ids, marks)
         reuse = next((overlap.reuse for overlap in overlaps if overlap.reuse), "")
-        return Decisions(stops, sets, self.checkpoints, reuse, self.class_names)
+        notes = [overlap.note for overlap in overlaps if overlap.note]
+        if self.rows is None:
+            notes.append("The rule does not say which rows it was calibrated on, so these could not be compared with them.")
+        return Decisions(stops, sets, self.checkpoints, reuse, self.class_names, tuple(notes), self._draw)
+
+    @property
+    def _draw(self) -> tuple[int, int] | None:
+        """The number of calibration examples and the rank of the threshold among them; None unless one order statistic is the threshold."""
+        rule = self.rule
+        if getattr(rule, "class_conditional", True) or getattr(rule, "calibration", "") == "bonferroni":
+            return None
+        rank = quantile_rank(self.n, as_target(rule.target), as_delta(rule.delta))  # type: ignore[attr-defined]
+        return (self.n, rank) if rank <= self.n else None
+
+    @property
+    def examples_needed(self) -> int:
+        """The least number of calibration examples with which the rule could ever stop early; with class_conditional, of each class."""
+        return self.rule.examples_needed(self.members)
+
+    @property
+    def never_stops(self) -> bool:
+        """Whether no input can stop early, because the rule was calibrated on fewer examples than it needs (`examples_needed`)."""
+        if not self.shortage:
+            return False
+        thresholds = np.asarray(getattr(self.policy, "thresholds", getattr(self.policy, "threshold", np.inf)))
+        if not getattr(self.rule, "class_conditional", False) or thresholds.ndim == 0:
+            return True
+        always_kept = np.isinf(thresholds).sum(axis=-1)  # classes with too few examples are in every set
+        return bool((always_kept > self.rule.max_set_size).all())
+
+    def __repr__(self) -> str:
+        sizes = f"n={self.n}, members={self.members}, classes={self.classes}"
+        return f"CalibratedRule({type(self.rule).__name__}, {sizes}{', never stops early' if self.never_stops else ''})"
 
     @property
     def knows_ids(self) -> bool:
@@ -232,10 +272,12 @@ class CalibratedRule(KeptInFiles):
         `number` matters only to randomised merging: it picks the uniform number that input `number` of a batch would get. Without it,
         the streams of this rule are numbered 0, 1, 2 and so on.
         """
-        if number is None:
-            number = self._opened[0]
-            self._opened[0] += 1
         return Session(self, number)
+
+    def next_number(self) -> int:
+        """The number of the next stream that has none of its own."""
+        self._opened[0] += 1
+        return self._opened[0] - 1
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the rule to one file: a readable header and plain arrays. The file appears whole or not at all."""
@@ -253,10 +295,10 @@ class Session:
 
     __slots__ = ("_calibrated", "_state", "decision", "index", "number")
 
-    def __init__(self, calibrated: CalibratedRule, number: int = 0) -> None:
+    def __init__(self, calibrated: CalibratedRule, number: int | None = None) -> None:
         self._calibrated = calibrated
-        self._state = calibrated.start(1, number)
-        self.index, self.number = 0, number
+        self.index, self.number = 0, calibrated.next_number() if number is None else as_count(number, "number", least=0)
+        self._state = calibrated.start(1, self.number)
         self.decision: Decision | None = None
 
     def push(self, log_confidence: ArrayLike) -> Decision | None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from agreestop.common import Booleans, Floats, InputError, Integers
 
 from .checks import as_labels
+from .levels import coverage_draws
 from .score_files import Scores
 
 
@@ -38,12 +39,14 @@ class Decision:
         return cls(checkpoints[index], index, classes, None if class_names is None else tuple(class_names[label] for label in classes))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Decisions:
     """Where n inputs stopped and what they answer: `stop_index` (n,), `sets` (n, C).
 
-    reuse        a sentence if the rule was tuned on some of the inputs, else an empty string
+    reuse        a sentence if the rule was tuned or calibrated on some of the inputs, else an empty string
     class_names  (C,) where they are known
+    notes        a sentence for each thing that could not be checked
+    draw         for rules with one threshold: the number n of calibration examples and the rank of the threshold among them
     """
 
     stop_index: Integers
@@ -51,6 +54,8 @@ class Decisions:
     checkpoints: tuple[float, ...]
     reuse: str = ""
     class_names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    draw: tuple[int, int] | None = None
 
     @property
     def stop_time(self) -> Integers | Floats:
@@ -63,6 +68,9 @@ class Decisions:
 
     def __len__(self) -> int:
         return len(self.stop_index)
+
+    def __repr__(self) -> str:
+        return f"Decisions(n={len(self)}, mean stop time {self.stop_time.mean():.4g}, mean set size {self.set_size.mean():.4g})"
 
     def __getitem__(self, i: int) -> Decision:
         return Decision.of(int(self.stop_index[i]), self.sets[i], self.checkpoints, self.class_names)
@@ -140,9 +148,15 @@ class Group:
         return cls(groups[0].key, total, coverage, latency, set_size)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
-    """How often the answers held the label, how early they came and how large they were."""
+    """How often the answers held the label, how early they came and how large they were.
+
+    draw_range      for rules with one threshold: coverages from `low` to `high` are what the draw of the calibration examples explains,
+                    at the level of the intervals
+    draws_this_low  for those rules: the share of draws that would end at this coverage or below, if the promise holds with equality
+    notes           a sentence for each thing that could not be checked
+    """
 
     n: int
     coverage: Estimate
@@ -151,10 +165,28 @@ class Evaluation:
     set_size: Estimate
     by_stop_time: tuple[Group, ...]
     by_class: tuple[Group, ...]
+    draw_range: tuple[float, float] | None = None
+    draws_this_low: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        figures = (f"{name}={getattr(self, name)!r}" for name in ("n", "coverage", "normalized_latency", "set_size"))
+        return f"Evaluation({', '.join(figures)})"
 
 
-def evaluate(decisions: Decisions, labels_or_scores: ArrayLike | Scores, confidence: float = 0.95) -> Evaluation:
-    """Compare decisions with the true labels (n,), or those of a `Scores`. Refuses decisions on rows that the rule was tuned on."""
+class Decided(Protocol):
+    """What holds decisions, such as the run of an engine."""
+
+    @property
+    def decisions(self) -> Decisions: ...
+
+
+def evaluate(decisions: Decisions | Decided, labels_or_scores: ArrayLike | Scores, confidence: float = 0.95) -> Evaluation:
+    """Compare decisions with the true labels (n,), or those of a `Scores`. Refuses rows that the rule was tuned or calibrated on."""
+    if not isinstance(decisions, Decisions):
+        decisions = getattr(decisions, "decisions", decisions)
+    if not isinstance(decisions, Decisions):
+        raise InputError(f"decisions is of type {type(decisions).__name__}: give what `decide` returns.")
     n, classes = decisions.sets.shape
     if n == 0:
         raise InputError("there are no decisions to evaluate: decide on at least one input.")
@@ -178,6 +210,11 @@ def evaluate(decisions: Decisions, labels_or_scores: ArrayLike | Scores, confide
         return tuple(group(keys[value], values == value) for value in np.unique(values).tolist())
 
     together = group(0, np.ones(n, dtype=bool))
+    draw_range = draws_this_low = None
+    if decisions.draw is not None:
+        draws = coverage_draws(*decisions.draw, n)
+        low, high = np.searchsorted(draws, ((1 - confidence) / 2, (1 + confidence) / 2)).tolist()
+        draw_range, draws_this_low = (low / n, high / n), float(draws[hits.sum()])
     return Evaluation(
         n=n,
         coverage=together.coverage,
@@ -186,4 +223,7 @@ def evaluate(decisions: Decisions, labels_or_scores: ArrayLike | Scores, confide
         set_size=together.set_size,
         by_stop_time=groups(decisions.stop_index, decisions.checkpoints),
         by_class=groups(truth, range(classes)),
+        draw_range=draw_range,
+        draws_this_low=draws_this_low,
+        notes=decisions.notes,
     )

@@ -6,6 +6,7 @@ A conformal threshold is an order statistic, and its rank is an integer: `⌈(n 
 """
 
 import math
+import re
 from decimal import Decimal
 from fractions import Fraction
 
@@ -17,12 +18,20 @@ Target = float | str | Fraction | Decimal
 
 TIE = 1e-9  # log tails nearer than this to the bound are decided exactly, or, beyond EXACT_UP_TO examples, on the safe side
 EXACT_UP_TO = 2000
+READABLE = re.compile(r"[^eE]{1,2000}([eE][+-]?\d{1,3})?")  # 1e-99999999 as a fraction has a denominator of 99999999 digits
+
+
+def as_fraction(text: str) -> Fraction:
+    """The number exactly as written; a ValueError for one that is too long to compute with."""
+    if not READABLE.fullmatch(text):
+        raise ValueError(f"{text!r} is too long, or no number")
+    return Fraction(text)
 
 
 def as_target(target: Target, name: str = "target") -> Fraction:
     """A probability strictly between 0 and 1, exactly as written: 0.9, "0.9", "9/10" and Fraction(9, 10) are one number."""
     try:
-        value = Fraction(str(target).strip())
+        value = target if isinstance(target, Fraction) else as_fraction(str(target).strip())
     except (ValueError, ZeroDivisionError):
         raise InputError(f"{name} is {target!r}: give a probability such as 0.9, '0.9' or '9/10'.") from None
     if not 0 < value < 1:
@@ -89,9 +98,17 @@ def least_n(level: Fraction, delta: Fraction | None = None) -> int:
     return n
 
 
-def draws_this_low(n: int, level: Fraction, coverage: float) -> float:
-    """P(Beta(k, n+1-k) ≤ coverage), k = ⌈(n+1)·level⌉: how often one draw of n calibration examples ends at such a coverage or lower."""
-    return float(_tail(n, Fraction(round(coverage * 10**6), 10**6), quantile_rank(n, level)))
+def coverage_draws(n: int, rank: int, tests: int) -> Floats:
+    """P(at most h of `tests` answers hold the label), h = 0..tests, over draws of n calibration examples and of the test inputs.
+
+    The threshold is the rank-th smallest of n continuous numbers, so coverage given them is Beta(rank, n+1-rank) and the hits are
+    beta-binomial. Where the numbers tie, or the rule may keep more classes, coverage is no less.
+    """
+    hits = np.arange(tests)
+    steps = np.log((tests - hits) * (rank + hits)) - np.log((hits + 1.0) * (tests - hits + n - rank))
+    masses = np.concatenate([[0.0], np.cumsum(steps)])
+    shares = np.cumsum(np.exp(masses - masses.max()))
+    return np.asarray(shares / shares[-1])
 
 
 def in_words(value: Fraction) -> str:

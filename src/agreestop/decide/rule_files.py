@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 
 from agreestop.common import InputError, atomic_writer, read_file
 
+from .levels import as_fraction
+
 MAGIC = "agreestop-rule"
 FORMAT = 2  # format 1, of agreestop 0.1, had no ensemble_digest, class_names or ids; such files still load
 DTYPES = ("<f8", "<i8", "<u8", "|b1")
@@ -134,7 +136,7 @@ def _decode(value: Any, arrays: list[NDArray[Any]]) -> Any:
     if kind == "array":
         return arrays[content]
     if kind == "fraction":
-        return Fraction(content)
+        return as_fraction(content)
     if kind == "number":
         return float(content)
     raise ValueError(f"unknown entry {kind}")

@@ -20,7 +20,7 @@ from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_tim
 from .confidence import log_confidence
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scores:
     """Log-confidences (n, M, K, C) of n inputs at M times, from K members, for C classes, with what else is known of them.
 
@@ -48,6 +48,11 @@ class Scores:
 
     def __len__(self) -> int:
         return len(self.log_confidence)
+
+    def __repr__(self) -> str:
+        n, moments, members, classes = self.log_confidence.shape
+        known = "".join(f", {name}" for name in ("labels", "classes", "ids") if getattr(self, name) is not None)
+        return f"Scores({n} inputs at {moments} times, {members} members, {classes} classes{known and ' with ' + known[2:]})"
 
     def rows(self, rows: slice | Integers | Booleans) -> Self:
         """Some of the inputs."""
