@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import agreestop as ag
 from agreestop.common import Floats
 from agreestop.decide.policies import ConfidenceThreshold
-from tests.decide.strategies import Sample, make_sample
+from tests.decide.strategies import Sample, calibrate_quietly, make_sample
 
 CHECKPOINTS = (1, 2, 3)
 GRID = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -32,7 +32,7 @@ def average(sample: Sample) -> Floats:
 @given(st.integers(0, 1000), st.sampled_from([0.3, 0.5, 0.9, 1.0]), st.integers(1, 5))
 def test_seenn_stops_where_the_top_confidence_reaches_the_threshold(seed: int, threshold: float, size: int) -> None:
     sample = make_sample(12, members=2, seed=seed)
-    decisions = ag.SEENN(threshold, CHECKPOINTS, size).calibrate(*sample).decide(sample.log_confidence)
+    decisions = calibrate_quietly(ag.SEENN(threshold, CHECKPOINTS, size), sample).decide(sample.log_confidence)
     for row, decision in zip(average(sample), [decisions[i] for i in range(12)], strict=True):
         assert (decision.index, list(decision.classes)) == decide_one(row, threshold, size)
 

@@ -4,9 +4,8 @@ A `Rule` is settings: what it reads off an input, how labelled evidence becomes 
 for batches, for streams, and for engines that run an ensemble checkpoint by checkpoint.
 """
 
-from __future__ import annotations
-
 import hashlib
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from .rule_files import KeptInFiles, read_rule_file, write_rule_file
 from .score_files import ScoresLike, as_scores, at_times, labels_of
 from .tuned_rows import Marks, Overlap, TunedRows, join_marks, mark_rows
 
+MOST_NUMBERS = 1 << 22  # members times classes of a rule in a file
 BLOCK_NUMBERS = 1 << 17  # log-confidences that are judged together: a block stays in the cache
 
 
@@ -102,6 +102,17 @@ def shortage(rule: Rule, labels: Integers, members: int, classes: int) -> str:
     )
 
 
+def warn_of(rule: Rule, labels: Integers, members: int, classes: int) -> str:
+    """Warn of what makes the rule useless with these calibration examples; the sentence of `shortage`."""
+    sentence, size = shortage(rule, labels, members, classes), rule.max_set_size
+    if size >= classes:
+        pointless = f"max_set_size is {size} and there are {classes} classes, so an answer may hold all of them and says nothing"
+        warnings.warn(f"{pointless}: give at most {max(classes - 1, 1)}.", CalibrationWarning, stacklevel=3)
+    if sentence:
+        warnings.warn(sentence, CalibrationWarning, stacklevel=3)
+    return sentence
+
+
 def validate(rule: Any) -> None:
     """Check the settings that all rules share, and bring them to one form."""
     object.__setattr__(rule, "checkpoints", as_checkpoints(rule.checkpoints))
@@ -146,7 +157,7 @@ class CalibratedRule(KeptInFiles):
 
         Every decision of a batch, a stream or an engine is made here.
         """
-        evidence = self.rule.evidence(index, log_confidence)
+        evidence = read_evidence(self.rule, index, log_confidence)
         return self.policy.judge(index, index == len(self.rule.checkpoints) - 1, evidence, state)
 
     def check_sizes(self, members: int, classes: int) -> None:
@@ -266,7 +277,7 @@ class CalibratedRule(KeptInFiles):
         marks = mark_rows(data.log_confidence, columns_of(self.checkpoints, data.times))
         return _fingerprint(marks, labels_of(data)) == self.fingerprint
 
-    def stream(self, number: int | None = None) -> Session:
+    def stream(self, number: int | None = None) -> "Session":
         """Watch one input, checkpoint by checkpoint.
 
         `number` matters only to randomised merging: it picks the uniform number that input `number` of a batch would get. Without it,
@@ -287,7 +298,18 @@ class CalibratedRule(KeptInFiles):
 
 def load_rule(path: str | PathLike[str]) -> CalibratedRule:
     """Read a calibrated rule. What is not a whole and unaltered rule file of a known format is refused with a sentence."""
-    return read_rule_file(path, CalibratedRule)
+    return read_rule_file(path, CalibratedRule, _try_out)
+
+
+def _try_out(calibrated: CalibratedRule) -> None:
+    """Run one input through the first and the last checkpoint, so that a forged rule fails here and not in the middle of later work."""
+    shape = (1, calibrated.members, calibrated.classes)
+    if min(shape) < 1 or calibrated.members * calibrated.classes > MOST_NUMBERS:
+        raise ValueError(f"{calibrated.members} members and {calibrated.classes} classes")
+    for index in (0, len(calibrated.checkpoints) - 1):
+        verdict = calibrated.step(index, np.full(shape, -math.log(calibrated.classes)), calibrated.start(1))
+        if verdict.sets.shape != (1, calibrated.classes) or verdict.stop.shape != (1,):
+            raise ValueError("arrays of other sizes than the rule")
 
 
 class Session:
@@ -319,15 +341,22 @@ class Session:
 
 def gather_evidence(rule: Rule, array: NDArray[Any], columns: Sequence[int]) -> Evidence:
     """The rule's evidence (n, M, ...) of inputs (n, ..., K, C), one checkpoint after another."""
-    return Evidence.stack(
-        [rule.evidence(index, np.ascontiguousarray(array[:, column], dtype=np.float64)) for index, column in enumerate(columns)]
-    )
+    inputs = (np.ascontiguousarray(array[:, column], dtype=np.float64) for column in columns)
+    return Evidence.stack([read_evidence(rule, index, values) for index, values in enumerate(inputs)])
+
+
+def read_evidence(rule: Rule, index: Index, log_confidence: Floats) -> Evidence:
+    """What the rule reads off its inputs; nan is refused, because comparisons with it would silently drop classes."""
+    evidence = rule.evidence(index, log_confidence)
+    if np.isnan(evidence.values).any() or (evidence.log_risk is not None and np.isnan(evidence.log_risk).any()):
+        raise InputError(f"the score or risk of this {type(rule).__name__} is nan for some inputs: check its constants.")
+    return evidence
 
 
 def _refused(verb: str) -> Callable[..., NoReturn]:
     """A method that only a calibrated rule has."""
 
-    def refuse(rule: Uncalibrated, *arguments: object, **options: object) -> NoReturn:
+    def refuse(rule: object, *arguments: object, **options: object) -> NoReturn:
         kind = type(rule).__name__
         raise InputError(f"this {kind} is not calibrated yet: call calibrate(log_confidence, labels), then {verb} what it returns.")
 
@@ -355,8 +384,7 @@ class Uncalibrated:
         rows = TunedRows.of(data.log_confidence, data.ids).cut(range(checkpoints), checkpoints)
         refuse_tuned(rule, data.ids, lambda: rows.rows, "calibration")
         evidence = gather_evidence(rule, data.log_confidence, range(checkpoints))
-        if sentence := shortage(rule, truth, members, classes):
-            warnings.warn(sentence, CalibrationWarning, stacklevel=2)
+        sentence = warn_of(rule, truth, members, classes)
         policy, fingerprint = rule.fit(evidence, truth, classes), _fingerprint(rows.rows, truth)
         source = data.engine, data.ensemble_digest, data.classes, rows
         return CalibratedRule(rule, policy, n, members, classes, rule.promise(), sentence, fingerprint, *source)

@@ -38,6 +38,12 @@ def log_confidence(counts: ArrayLike, axis: int = -1) -> Floats:
     return np.ascontiguousarray(np.moveaxis(log_softmax(np.moveaxis(array, axis, -1)), -1, axis))
 
 
+def tempered(temperature: Floats, pooled: Floats) -> Floats:
+    """τ · g for log-confidences g (..., C), kept finite."""
+    with np.errstate(over="ignore"):
+        return np.maximum(temperature * pooled, -LARGEST_LOGIT)
+
+
 def as_exponent(r: float) -> float:
     """The exponent of a generalised mean, any number in [-∞, ∞]."""
     try:
@@ -60,7 +66,9 @@ def pool_logs(log_values: NDArray[np.floating], r: float, axis: int = -1) -> Flo
     if r == -math.inf:
         return parts[0].copy()
     if r == 0:
-        return parts.sum(axis=0) / members
+        with np.errstate(over="ignore"):
+            mean = parts.sum(axis=0) / members
+        return mean if np.isfinite(mean).all() else (parts / members).sum(axis=0)
     top, others = (parts[-1], parts[:-1]) if r > 0 else (parts[0], parts[1:])
     gaps = others - top
     with np.errstate(over="ignore"):

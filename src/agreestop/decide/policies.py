@@ -36,9 +36,14 @@ class Evidence:
         return type(self)(self.values[key], None if self.log_risk is None else self.log_risk[key])
 
     def minus(self, offsets: float | Floats) -> Self:
-        """All parts less an offset: one number, one for each input (b,), or one for each checkpoint (M,)."""
-        by_class = np.asarray(offsets)[..., None]
-        return type(self)(self.values - by_class, None if self.log_risk is None else self.log_risk - offsets)
+        """All parts less an offset: one number, one for each input (b,), or one for each checkpoint (M,).
+
+        An offset of -∞ makes all parts ∞, so that nothing stops there.
+        """
+        finite = np.where(np.isneginf(offsets), 0.0, offsets)
+        lift = np.where(np.isneginf(offsets), np.inf, 0.0)
+        values = self.values - finite[..., None] + lift[..., None]
+        return type(self)(values, None if self.log_risk is None else np.where(lift > 0, np.inf, self.log_risk - finite))
 
     @classmethod
     def joined(cls, parts: Sequence[Self], join: Callable[[list[Floats]], Floats]) -> Self:

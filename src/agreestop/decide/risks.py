@@ -18,15 +18,16 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, Integers
+from agreestop.common import Booleans, Floats, InputError, Integers, is_number
 
 from .checks import as_checkpoints, as_max_set_size
+from .confidence import tempered
 from .merging import MODEL_AVERAGE, MergeConfidence
 from .policies import Evidence
 from .ranking import Index
 from .rule_files import KeptInFiles
 from .score_files import ScoresLike, as_scores, at_checkpoint, labels_of
-from .scores import Fitted, ShapedOverTime, Tunable, fit_temperatures, pooling_of
+from .scores import Fitted, ShapedOverTime, Tunable, fit_temperatures, fix_numbers, pooling_of
 from .tuned_rows import TunedRows, cut_fitted
 
 
@@ -82,13 +83,15 @@ class TopMass(Fitted, KeptInFiles):
 
     def __post_init__(self) -> None:
         pooling_of(self.pooling)
+        if self.temperatures is not None:
+            fix_numbers(self, "temperatures", positive=True)
 
     def check_size(self, max_set_size: int) -> None:
         """Any I will do."""
 
     def tails(self, index: Index, log_confidence: Floats) -> Tails:
         pooled = self.pooling.pool(log_confidence)
-        return Tails.of(pooled if self.temperatures is None else np.asarray(self.temperatures[index])[..., None] * pooled)
+        return Tails.of(pooled if self.temperatures is None else tempered(np.asarray(self.temperatures[index])[..., None], pooled))
 
     def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
         tails = self.tails(index, log_confidence)
@@ -170,6 +173,11 @@ class LearnedRisk(KeptInFiles):
     bias: float
     log_times: Floats = field(metadata={"per_checkpoint": True})
     times: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        fix_numbers(self, "weights", "log_times")
+        if not is_number(self.bias):
+            raise InputError(f"bias is {self.bias!r}: give a finite number.")
 
     @classmethod
     def fit(

@@ -12,10 +12,12 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from os import PathLike
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,8 +68,11 @@ def _readable(header: dict[str, Any]) -> str:
     return re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found[0].split()), text)
 
 
-def read_rule_file(path: str | PathLike[str], kind: type[Kind]) -> Kind:
-    """Read an object of that class. What is not a whole and unaltered rule file of a known format is refused with a sentence."""
+def read_rule_file(path: str | PathLike[str], kind: type[Kind], check: Callable[[Kind], None]) -> Kind:
+    """Read an object of that class. What is not a whole and unaltered rule file of a known format is refused with a sentence.
+
+    `check` raises an error for an object that cannot work.
+    """
     raw = read_file(path, "check the path, or calibrate a rule first")
     line, _, content = raw.partition(b"\n")
     words = line.decode("ascii", "replace").split(" ")
@@ -80,7 +85,9 @@ def read_rule_file(path: str | PathLike[str], kind: type[Kind]) -> Kind:
     if hashlib.sha256(content).hexdigest() != words[3]:
         raise InputError(f"{path} was truncated or altered (its checksum does not match): copy it again, or calibrate the rule again.")
     try:
-        return _read_content(content, int(words[2]), kind)
+        rule = _read_content(content, int(words[2]), kind)
+        check(rule)
+        return rule
     except InputError:
         raise
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -131,7 +138,11 @@ def _decode(value: Any, arrays: list[NDArray[Any]]) -> Any:
         return value
     if "type" in value:
         build = _KNOWN[value["type"]]
-        return build(**{name: _decode(item, arrays) for name, item in value.items() if name != "type"})
+        parts = {name: _decode(item, arrays) for name, item in value.items() if name != "type"}
+        for field in fields(build):
+            if field.name in parts and not _fits(parts[field.name], field.type):
+                raise ValueError(f"{field.name} of {build.__name__} is of type {type(parts[field.name]).__name__}")
+        return build(**parts)
     ((kind, content),) = value.items()
     if kind == "array":
         return arrays[content]
@@ -140,3 +151,22 @@ def _decode(value: Any, arrays: list[NDArray[Any]]) -> Any:
     if kind == "number":
         return float(content)
     raise ValueError(f"unknown entry {kind}")
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a decoded value is of the type that a dataclass declares for its field."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in arguments)
+    if origin in (tuple, Sequence):
+        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
+    if origin is np.ndarray:
+        return isinstance(value, np.ndarray) and np.issubdtype(value.dtype, get_args(arguments[1])[0])
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if getattr(hint, "_is_protocol", False):
+        needed = [name for base in hint.__mro__ if getattr(base, "_is_protocol", False) for name in vars(base) if name[0] != "_"]
+        return all(hasattr(value, name) for name in needed)
+    return not isinstance(hint, type) or isinstance(value, hint)

@@ -14,14 +14,14 @@ nor test data, and remembers the rows it has seen.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Floats, InputError, Integers, as_floats
+from agreestop.common import Floats, InputError, Integers, as_floats, check_finite, is_number
 
-from .confidence import log_softmax
+from .confidence import log_softmax, tempered
 from .merging import MODEL_AVERAGE, MergeConfidence
 from .rule_files import KeptInFiles
 from .score_files import Scores, ScoresLike, as_scores, at_checkpoint, labels_of
@@ -97,6 +97,16 @@ def _fit_temperature(pooled: Floats, labels: Integers) -> float:
     return float(np.exp((low + high) / 2))
 
 
+def fix_numbers(owner: Any, *names: str, positive: bool = False) -> None:
+    """Bring the numbers of a score or risk to float64; refuse nan and infinity, from which no threshold may come."""
+    for name in names:
+        values = as_floats(getattr(owner, name), name)
+        check_finite(values, name)
+        if positive and not (values > 0).all():
+            raise InputError(f"{name} holds {values.min():.6g}: every one must be greater than 0.")
+        object.__setattr__(owner, name, values)
+
+
 class Fitted(ABC):
     """How scores and risks with fitted numbers for each checkpoint are made, and cut to a rule's checkpoints."""
 
@@ -134,8 +144,12 @@ class Temperature(Fitted, KeptInFiles):
 
     _learn = staticmethod(fit_temperatures)
 
+    def __post_init__(self) -> None:
+        pooling_of(self.pooling)
+        fix_numbers(self, "temperatures", positive=True)
+
     def losses(self, index: int, log_confidence: Floats) -> Floats:
-        return np.negative(log_softmax(self.temperatures[index] * self.pooling.pool(log_confidence)))
+        return np.negative(log_softmax(tempered(self.temperatures[index], self.pooling.pool(log_confidence))))
 
 
 QUANTILES = 64
@@ -153,6 +167,10 @@ class TuningRanks(Fitted, KeptInFiles):
     quantiles: Floats = field(metadata={"per_checkpoint": True})
     times: tuple[float, ...] | None = None
     tuned: TunedRows | None = None
+
+    def __post_init__(self) -> None:
+        pooling_of(self.pooling)
+        fix_numbers(self, "quantiles")
 
     @staticmethod
     def _learn(data: Scores, pooling: MergeConfidence) -> Floats:
@@ -175,8 +193,8 @@ class Spread(KeptInFiles):
     beta: float = 0.5
 
     def __post_init__(self) -> None:
-        if not np.isfinite(self.beta):
-            raise InputError(f"beta is {self.beta}: give a finite number.")
+        if not is_number(self.beta):
+            raise InputError(f"beta is {self.beta!r}: give a finite number.")
 
     @property
     def tuned(self) -> TunedRows | None:
@@ -218,6 +236,9 @@ class Shaped(ShapedOverTime[Score], KeptInFiles):
 
     `rows` are the tuning rows the offsets were fitted on, where the base score does not know them already.
     """
+
+    def __post_init__(self) -> None:
+        fix_numbers(self, "offsets")
 
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         return np.asarray(self.base.losses(index, log_confidence) - self.offsets[index])

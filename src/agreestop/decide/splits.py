@@ -1,6 +1,5 @@
 """The paper's protocol: many random divisions of a pool into calibration and test data, and the rule's figures on each."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,8 +8,8 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 
-from .calibrated import Rule, gather_evidence, refuse_tuned, shortage
-from .checks import CalibrationWarning, columns_of
+from .calibrated import Rule, gather_evidence, refuse_tuned, warn_of
+from .checks import columns_of
 from .decisions import Estimate
 from .policies import Evidence, run_policy
 from .score_files import ScoresLike, as_scores, labels_of
@@ -62,8 +61,7 @@ def repeat_splits(
     refuse_tuned(rule, data.ids, lambda: mark_rows(data.log_confidence, columns), "repeat_splits")
     evidence = gather_evidence(rule, data.log_confidence, columns)
     rows = np.random.default_rng(seed).permutation(n)[:n_calibration]
-    if sentence := shortage(rule, truth[rows], members, classes):
-        warnings.warn(sentence, CalibrationWarning, stacklevel=2)
+    warn_of(rule, truth[rows], members, classes)
     return split_figures(rule, evidence, truth, classes, n_calibration, repeats, seed)
 
 

@@ -141,9 +141,9 @@ def tune(
         shape = bench.search(evidences[best], shapes.pop(best), lambda: count("shape over time"))
         trials += [other.trial for other in shapes.values()] + [shape.trial]
     chosen = fits[best](data)
-    if shape is not None:
-        rows = None if chosen.tuned is not None else TunedRows.of(data.log_confidence, data.ids)
-        offsets, known = bench.offsets(shape.heights), tuple(base.checkpoints)
+    rows = None if chosen.tuned is not None else TunedRows.of(data.log_confidence, data.ids)
+    if shape is not None or rows is not None:  # offsets of 0 change nothing, and remember the rows that chose among the candidates
+        offsets, known = np.zeros(len(data.times)) if shape is None else bench.offsets(shape.heights), data.times
         if isinstance(base, AgreeStop):
             chosen = ShapedRisk(cast(Risk, chosen), offsets, known, rows)
         else:
