@@ -77,10 +77,9 @@ def open_file(path: str | PathLike[str], missing: str = "check the path") -> Ite
 def read_file(path: str | PathLike[str], missing: str = "check the path", most: int = MOST_BYTES) -> bytes:
     """The content of a file of at most `most` bytes."""
     with open_file(path, missing) as stream:
-        content = stream.read(most + 1)
-    if len(content) > most:
-        raise InputError(f"{path} has more than {most:,} bytes: check that it is the right file.")
-    return content
+        if os.fstat(stream.fileno()).st_size > most:
+            raise InputError(f"{path} has more than {most:,} bytes: check that it is the right file.")
+        return stream.read()
 
 
 @contextmanager

@@ -32,6 +32,7 @@ PADDING = 0xD935  # the type of extra field that zip tools use for alignment
 LOCAL_HEADER = 30  # bytes, before the name and the extra fields
 ZIP64_FIELD = 20  # bytes
 DESCRIPTOR = 24  # bytes that may follow a member whose sizes were not known when it was begun
+LONGEST_HEADER = 1000  # characters of the header of an array: it is parsed, which takes memory
 UNPACKED = 2**27  # bytes that a compressed file may always take in memory; beyond, MOST_RATIO times its size
 MOST_RATIO = 200
 
@@ -118,7 +119,7 @@ def _read_member(stream: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipIn
     with archive.open(info) as member:
         version = np.lib.format.read_magic(member)
         read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read_header(member)
+        shape, fortran, dtype = read_header(member, max_header_size=LONGEST_HEADER)
         size = math.prod(shape) * dtype.itemsize
         if dtype.hasobject or not dtype.itemsize or size != info.file_size - member.tell():
             raise ValueError("no plain array of this size")
@@ -140,7 +141,7 @@ def read_list(path: str | PathLike[str], arrays: Arrays, name: str) -> list[Any]
     try:
         values = (array.astype(np.str_) if array.dtype.kind == "S" else array).tolist()
         "".join(value for value in values if isinstance(value, str)).encode()
-    except ValueError:
+    except (ValueError, SystemError):
         raise InputError(f"{path} holds {name} with codes that are no characters: write it again as text.") from None
     return list(values)
 

@@ -26,6 +26,7 @@ from agreestop.common import InputError, atomic_writer, read_file
 
 from .levels import as_fraction
 
+LONGEST_LINE = 200  # characters of the first line, so that its numbers have few digits
 MAGIC = "agreestop-rule"
 FORMAT = 2  # format 1, of agreestop 0.1, had no ensemble_digest, class_names or ids; such files still load
 DTYPES = ("<f8", "<i8", "<u8", "|b1")
@@ -78,7 +79,7 @@ def read_rule_file(path: str | PathLike[str], kind: type[Kind], check: Callable[
     words = line.decode("ascii", "replace").split(" ")
     if words[0] != MAGIC:
         raise InputError(f"{path} is not an agreestop rule file: give one that `save` or `agreestop calibrate` wrote.")
-    if len(words) != 4 or not words[1].isdigit() or not words[2].isdigit() or int(words[1]) < 1:
+    if len(words) != 4 or len(line) > LONGEST_LINE or not words[1].isdigit() or not words[2].isdigit() or int(words[1]) < 1:
         raise InputError(f"{path} has a damaged first line: calibrate the rule again.")
     if int(words[1]) > FORMAT:
         raise InputError(f"{path} has rule format {words[1]} and this agreestop reads up to {FORMAT}: install a newer agreestop.")

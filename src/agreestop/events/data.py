@@ -17,6 +17,7 @@ from .container import Events, RowIndex, as_inputs
 
 NUMBERS = (np.bool_, np.uint8, np.float32)
 PARTS = ("training", "tuning", "pool")
+MOST_CLASSES = 2**16  # without names
 LEAST = 10  # inputs that make three parts
 
 Sizes = tuple[int, int, int]
@@ -94,6 +95,14 @@ class EventSplits:
 
     def __iter__(self) -> Iterator[EventData]:
         return iter((self.training, self.tuning, self.pool))
+
+
+def class_numbers(labels: Integers) -> tuple[str, ...]:
+    """The numbers of the classes, from 0 to the largest label, as their names."""
+    count = int(labels.max(initial=-1)) + 1
+    if count > MOST_CLASSES:
+        raise InputError(f"labels holds {count - 1}: without names of the classes, give labels below {MOST_CLASSES:,}.")
+    return tuple(str(label) for label in range(count))
 
 
 def as_sizes(sizes: Sequence[int]) -> Sizes:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from agreestop.common import Arrays, InputError, Integers, as_seed, check_finite, is_number, read_list, read_npz, read_text, write_npz
 
 from .container import Events, Inputs, as_inputs, as_labels_and_classes, as_shape, dense_rows
-from .data import NUMBERS, PARTS, EventData, EventSplits, Sizes, as_sizes, as_sizes_of, draw
+from .data import NUMBERS, PARTS, EventData, EventSplits, Sizes, as_sizes, as_sizes_of, class_numbers, draw
 
 HOW = "write one with Events.save, or with numpy.savez(path, inputs=x, labels=y)"
 SHARES = (0.6, 0.15, 0.25)
@@ -113,8 +113,8 @@ class StoredEvents:
         """The inputs as a part of a data set, which must have labels; classes without names get their numbers."""
         if self.labels is None:
             raise InputError(f"{path} has no labels: add an array 'labels' with the class of each input, an integer from 0.")
-        names = self.classes or _numbers(self.labels)
         try:
+            names = self.classes or class_numbers(self.labels)
             return EventData(self.name, self.simulated, self.inputs, self.labels, names, self.description, self.held)
         except InputError as error:
             raise InputError(f"{path} cannot be used: {error}") from None
@@ -219,10 +219,6 @@ def _matching_parts(paths: Sequence[Path]) -> list[EventData]:
     ]
 
 
-def _numbers(labels: Integers) -> tuple[str, ...]:
-    return tuple(str(label) for label in range(int(labels.max(initial=-1)) + 1))
-
-
 def _every_number(labels: Sequence[Integers]) -> tuple[str, ...]:
     """The numbers of the classes as their names. A class without inputs is refused, because most often labels are counted from 1."""
     present = np.unique(np.concatenate([*labels, np.zeros(0, np.int64)]))
@@ -230,7 +226,7 @@ def _every_number(labels: Sequence[Integers]) -> tuple[str, ...]:
         absent = int(np.argmax(present != np.arange(len(present))))
         given = f"labels run from {present[0]} to {present[-1]}, but no input has the label {absent}"
         raise InputError(f"{given}: count classes from 0, or add an array 'classes' with the names of all of them.")
-    return _numbers(present)
+    return class_numbers(present)
 
 
 def _number_type(inputs: Inputs) -> type[np.generic]:

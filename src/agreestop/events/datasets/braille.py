@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from agreestop.common import Arrays, Booleans, InputError, Integers, as_count, as_seed, read_npz
+from agreestop.common import Arrays, Booleans, InputError, Integers, as_count, as_seed, read_list, read_npz
 from agreestop.decide.checks import as_labels
 
-from ..data import EventSplits, Sizes, as_sizes, as_sizes_of, draw, draw_apart
+from ..data import EventSplits, Sizes, as_sizes, as_sizes_of, class_numbers, draw, draw_apart
 from .data_set import FOUND, DataSet, Findings, address_of, make_splits
 
 STEPS = 128
@@ -51,8 +51,7 @@ def load_braille(path: Path, steps: int | None = STEPS, sizes: Sizes | None = No
     trains = _join_steps(np.concatenate([trains for trains, _ in arrays]), steps, file)
     labels = np.concatenate([labels for _, labels in arrays])
     rows = _divide(sum(len(labels) for _, labels in arrays[: len(known)]), len(labels), sizes, rng, file)
-    names = _class_names(content, int(labels.max()) + 1)
-    return make_splits("braille", rows, lambda some, _: (trains[some], labels[some]), names)
+    return make_splits("braille", rows, lambda some, _: (trains[some], labels[some]), _class_names(file, content, labels))
 
 
 def _known_and_others(content: Arrays, path: Path) -> tuple[list[str], list[str]]:
@@ -98,11 +97,11 @@ def _join_steps(trains: Booleans, steps: int | None, path: Path) -> Booleans:
     return joined
 
 
-def _class_names(content: Arrays, count: int) -> tuple[str, ...]:
+def _class_names(path: Path, content: Arrays, labels: Integers) -> tuple[str, ...]:
     """The names in the file; without them, those of the Braille letters, or numbers where there are more classes."""
     if "classes" in content:
-        return tuple(str(name) for name in content["classes"])
-    return CLASSES if count <= len(CLASSES) else tuple(str(label) for label in range(count))
+        return tuple(str(name) for name in read_list(path, content, "classes"))
+    return CLASSES if labels.max() < len(CLASSES) else class_numbers(labels)
 
 
 def _check(path: Path) -> Findings:

@@ -13,7 +13,9 @@ the index of the digit and, in training, on the view.
 """
 
 import gzip
+import math
 import tomllib
+import zlib
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import Floats, InputError, Integers, ProgressCallback, as_count, as_seed
+from agreestop.common import Floats, InputError, Integers, ProgressCallback, as_count, as_seed, open_file
 
 from ..camera.simulator import Range, Sensor, circular_path, simulate_events
 from ..data import EventSplits, Sizes, as_sizes, draw_apart
@@ -42,6 +44,7 @@ class Scene(NamedTuple):
 
 
 STEPS = 80
+MOST_BYTES = 2**26  # of an idx file; those of MNIST have 47 million at most
 SENSOR = Sensor(contrast=0.15, mismatch=0.03, refractory=1, leak=0.0005, shot_noise=0.001, dark=0.1)
 BATCH = 250  # inputs simulated together: their frames of float64 fit the processor's cache
 DIGITS, MNIST = (Scene(**scene) for scene in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).values())
@@ -123,15 +126,18 @@ def _read_idx(folder: Path, name: str, axes: int) -> NDArray[np.uint8]:
     path = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
     if path is None:
         raise InputError(f"there is no file {name}, gzipped or not, in {folder}: get MNIST from {SOURCE}.")
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
-        raise InputError(f"{path} cannot be read ({error}): get it again from {SOURCE}.") from None
     head = 4 + 4 * axes
-    shape = tuple(int(length) for length in np.frombuffer(content[4:head], ">u4")) if len(content) >= head else ()
-    if content[:4] != bytes((0, 0, 8, axes)) or len(content) != head + int(np.prod(shape, dtype=np.int64)):
+    try:
+        with open_file(path) as file, gzip.open(file) if path.suffix == ".gz" else file as stream:
+            start = stream.read(head)
+            shape = tuple(int(length) for length in np.frombuffer(start[4:], ">u4")) if len(start) == head else ()
+            size = math.prod(shape)
+            content = stream.read(size + 1) if start[:4] == bytes((0, 0, 8, axes)) and size <= MOST_BYTES else b""
+    except (EOFError, zlib.error):  # of a damaged .gz
+        content, size = b"", -1
+    if len(content) != size:
         raise InputError(f"{path} is damaged or is no idx file of bytes with {axes} axes: get it again from {SOURCE}.")
-    return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 def _check_digits(folder: Path) -> Findings:

@@ -1,0 +1,261 @@
+"""Every format that the software reads, with a small valid file of each."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import warnings
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import agreestop as ag
+from agreestop.common import InputError, atomic_writer
+from agreestop.decide.score_files import load_spikes
+from agreestop.ensembles.files import Epoch, load_checkpoint, load_members, save_checkpoint, save_members
+from agreestop.events.data import EventData, EventSplits
+from agreestop.events.datasets import cifar10
+from agreestop.events.datasets.braille import load_braille
+from agreestop.events.datasets.catalogue import CacheWarning, cached
+from agreestop.events.datasets.dvs_gesture import read_gesture_labels
+from agreestop.events.datasets.moving_digits import _read_idx
+from agreestop.networks.architectures import SpikingNetwork
+from agreestop.pipeline.config import load_config
+from agreestop.pipeline.products import EnsembleFiles, _recorded, is_current, load_operations
+
+from .harness import Format
+
+RNG = np.random.default_rng(0)
+X = RNG.random((6, 5, 2, 4, 3)) < 0.3
+LABELS = np.array([1, 0, 1, 2, 2, 0])
+CLASSES = ("a", "bé", "c c")
+SPIKES = RNG.random((6, 5, 3, 4)) < 0.3
+RECORDING = ag.events.checked_recording(
+    *(RNG.integers(0, 34, 40) for _ in range(2)), RNG.random(40) < 0.5, np.sort(RNG.integers(0, 3000, 40)), (34, 34)
+)
+LARGE_RECORDING = ag.events.checked_recording(RECORDING.x, RECORDING.y, RECORDING.polarity, RECORDING.time, (128, 128))
+DATA = EventData("some, training", True, X, LABELS, CLASSES, "events are simulated")
+KEY = {"settings": "0123abcd"}
+CONFIG = """name = "small"
+
+[data]
+name = "digits"
+seed = 1
+
+[network]
+hidden = [32]
+membrane_time = 8.0
+
+[[ensembles]]
+kind = "deep"
+members = 3
+learning_rate = 1e-3
+device = "cpu"
+
+[decide]
+checkpoints = [1, 2, 4, 8]
+target = 0.9
+n_calibration = 50
+"""
+
+
+@cache
+def network() -> SpikingNetwork:
+    settings = ag.networks.FullyConnected((2, 4, 3), classes=3, hidden=(5,), members=2)
+    return SpikingNetwork(settings, torch.Generator().manual_seed(0)).eval()
+
+
+def scores() -> ag.Scores:
+    confidence = np.log(np.random.default_rng(1).dirichlet(np.ones(3), (40, 4, 2)))
+    return ag.Scores(confidence, np.arange(40) % 3, (1, 2, 3, 4), CLASSES, "dense", "ab" * 32, np.arange(40))
+
+
+def write_rule(path: Path) -> None:
+    ag.AgreeStop(0.8, (1, 2, 3, 4), 1).calibrate(scores()).save(path)
+
+
+def write_archive(path: Path, compress: bool, **arrays: Any) -> None:
+    with atomic_writer(path) as stream:
+        (np.savez_compressed if compress else np.savez)(stream, **arrays)
+
+
+def write_checkpoint(path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.fill_(0.5)
+    optimiser = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimiser.step()
+    save_checkpoint(path, model, optimiser, [Epoch(1.0, 0.5, 0.0)], KEY)
+
+
+def read_checkpoint(path: Path) -> object:
+    model = torch.nn.Linear(3, 2)
+    optimiser = torch.optim.Adam(model.parameters())
+    history = load_checkpoint(path, model, optimiser, KEY)
+    return history, model.state_dict(), optimiser.state_dict()
+
+
+def write_cache(path: Path) -> None:
+    cached(path.parent, "cache-file", lambda: EventSplits(DATA, DATA, DATA))
+    (path.parent / "cache-file.npz").replace(path)
+
+
+def read_cache(path: Path) -> object:
+    """The cache never refuses: it warns and makes the frames again."""
+
+    def make() -> EventSplits:
+        raise InputError("made again.")
+
+    copy = path.parent / "cache-file.npz"
+    copy.write_bytes(path.read_bytes())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CacheWarning)
+            return cached(path.parent, "cache-file", make)
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+def write_batch(path: Path) -> None:
+    records = np.random.default_rng(2).integers(0, 256, (4, 3073), np.uint8)
+    records[:, 0] = [0, 9, 3, 1]
+    path.write_bytes(records.tobytes())
+
+
+def read_batch(path: Path) -> object:
+    cifar10.RECORDS = 4
+    return cifar10.read_batch(path)
+
+
+def write_idx(path: Path) -> None:
+    content = bytes((0, 0, 8, 3)) + np.array([3, 4, 5], ">u4").tobytes() + bytes(range(60))
+    path.write_bytes(gzip.compress(content, mtime=0))
+
+
+def read_idx(path: Path) -> object:
+    copy = path.with_name("idx-file.gz")
+    copy.write_bytes(path.read_bytes())
+    return _read_idx(path.parent, "idx-file", 3)
+
+
+def write_key(path: Path) -> None:
+    product = path.with_name("product")
+    with _recorded(product, ["settings", 1]):
+        product.write_bytes(b"content")
+    product.with_name("product.key").replace(path)
+
+
+def read_key(path: Path) -> object:
+    """A key that is not the one that was written only means that the product is made again."""
+    path.with_name("product.key").write_bytes(path.read_bytes())
+    if not is_current(path.with_name("product"), ["settings", 1]):
+        raise InputError("made again.")
+    return True
+
+
+def read_energy(path: Path) -> object:
+    files = EnsembleFiles(path.parent)
+    files.energy.write_bytes(path.read_bytes())
+    return vars(load_operations(files))
+
+
+def read_braille(path: Path) -> object:
+    return list(load_braille(path, None))
+
+
+def read_mapped(path: Path) -> object:
+    events = ag.events.load(path)
+    return events, events.to_dense()
+
+
+def forge_archive(content: bytes, change: Callable[[bytes], bytes], seed: int) -> bytes:
+    """Change one member, or its name, and make an archive with the right checksums and without a digest."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = [(name, archive.read(name)) for name in archive.namelist() if name != "digest.npy"]
+    index = seed % len(members)
+    name, member = members[index]
+    members[index] = (members[(seed // 7) % len(members)][0], member) if seed % 11 == 0 else (name, change(member))
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED if seed % 2 else zipfile.ZIP_STORED) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a name that comes twice
+        for name, member in members:
+            archive.writestr(zipfile.ZipInfo(name), member)
+    return stream.getvalue()
+
+
+def forge_rule(content: bytes, change: Callable[[bytes], bytes], seed: int) -> bytes:
+    line, _, rest = content.partition(b"\n")
+    magic, version, length, _ = line.split(b" ")
+    header, arrays = rest[: int(length)], rest[int(length) :]
+    header = change(header.rstrip(b"\n")) + b"\n"
+    digest = hashlib.sha256(header + arrays).hexdigest().encode()
+    return b" ".join((magic, version, str(len(header)).encode(), digest)) + b"\n" + header + arrays
+
+
+def forge_gzip(content: bytes, change: Callable[[bytes], bytes], seed: int) -> bytes:
+    return gzip.compress(change(gzip.decompress(content)), mtime=0)
+
+
+def forge_tensors(content: bytes, change: Callable[[bytes], bytes], seed: int) -> bytes:
+    """Change our own header within that of safetensors, which has no digest, as in version 0.1."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    own = json.loads(header["__metadata__"]["agreestop"])
+    own.pop("digest", None)
+    if seed % 3:
+        header["__metadata__"]["agreestop"] = change(json.dumps(own).encode()).decode("utf-8", "replace")
+        new = json.dumps(header).encode()
+    else:
+        header["__metadata__"]["agreestop"] = json.dumps(own)
+        new = change(json.dumps(header).encode())
+    return len(new).to_bytes(8, "little") + new + content[8 + length :]
+
+
+FORGES = {
+    **dict.fromkeys(("scores", "spikes", "events", "part", "dense", "packed", "cache", "braille", "energy"), forge_archive),
+    **dict.fromkeys(("members", "checkpoint"), forge_tensors),
+    "rule": forge_rule,
+    "idx": forge_gzip,
+}
+
+FORMATS = {
+    form.name: form
+    for form in (
+        Format("scores", lambda path: ag.save_scores(path, scores()), ag.load_scores),
+        Format("spikes", lambda path: ag.save_spikes(path, SPIKES, LABELS), load_spikes),
+        Format("rule", write_rule, ag.load_rule, digest=True),
+        Format("events", lambda path: ag.events.Events.from_dense(X, LABELS, CLASSES).save(path), read_mapped, digest=True),
+        Format("part", lambda path: ag.events.save_events(path, DATA), ag.events.load_events, digest=True),
+        Format("dense", lambda path: write_archive(path, False, inputs=X, labels=LABELS, classes=np.array(CLASSES)), read_mapped),
+        Format("compressed", lambda path: write_archive(path, True, inputs=X.astype("f4"), labels=LABELS), read_mapped),
+        Format(
+            "packed",
+            lambda path: write_archive(path, True, inputs=np.packbits(X), inputs_shape=np.array(X.shape), labels=LABELS, held=np.array(0)),
+            ag.events.load_events,
+        ),
+        Format("cache", write_cache, read_cache, digest=True),
+        Format("aedat2", lambda path: ag.events.write_aedat2(path, LARGE_RECORDING), ag.events.read_aedat2),
+        Format("aedat3", lambda path: ag.events.write_aedat3(path, LARGE_RECORDING), ag.events.read_aedat3),
+        Format("n-mnist", lambda path: ag.events.write_n_mnist(path, RECORDING), ag.events.read_n_mnist),
+        Format("labels", lambda path: path.write_bytes(b"class,startTime_usec,endTime_usec\n1,10,20\n11,30,45\n"), read_gesture_labels),
+        Format("idx", write_idx, read_idx),
+        Format("cifar10", write_batch, read_batch),
+        Format("braille", lambda path: write_archive(path, True, x=X.reshape(30, 4, 6), y=np.arange(30) % 3), read_braille),
+        Format("members", lambda path: save_members(path, network()), lambda path: load_members(path).state_dict(), digest=True),
+        Format("checkpoint", write_checkpoint, read_checkpoint, digest=True),
+        Format("energy", lambda path: write_archive(path, True, emitted=SPIKES, accumulates=SPIKES, multiplies=SPIKES), read_energy),
+        Format("key", write_key, read_key, digest=True),
+        Format("configuration", lambda path: path.write_text(CONFIG), load_config),
+    )
+}
+FORMATS |= {f"{name}, forged": replace(FORMATS[name], name=f"{name}, forged", digest=False, forge=forge) for name, forge in FORGES.items()}
