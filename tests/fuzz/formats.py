@@ -39,7 +39,7 @@ LABELS = np.array([1, 0, 1, 2, 2, 0])
 CLASSES = ("a", "bé", "c c")
 SPIKES = RNG.random((6, 5, 3, 4)) < 0.3
 RECORDING = ag.events.checked_recording(
-    *(RNG.integers(0, 34, 40) for _ in range(2)), RNG.random(40) < 0.5, np.sort(RNG.integers(0, 3000, 40)), (34, 34)
+    RNG.integers(0, 34, 40), RNG.integers(0, 34, 40), RNG.random(40) < 0.5, np.sort(RNG.integers(0, 3000, 40)), (34, 34)
 )
 LARGE_RECORDING = ag.events.checked_recording(RECORDING.x, RECORDING.y, RECORDING.polarity, RECORDING.time, (128, 128))
 DATA = EventData("some, training", True, X, LABELS, CLASSES, "events are simulated")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ import numpy as np
 from agreestop.common import InputError
 
 MEMORY = 300 * 2**20
-SECONDS = 30
+SECONDS = float(os.environ.get("AGREESTOP_FUZZ_SECONDS", "30"))
 SEEDS: dict[str, list[int]] = json.loads(Path(__file__).with_name("seeds.json").read_text())
 OUTCOMES = ("same", "refused", "other", "failed")
 
@@ -195,7 +196,8 @@ def count(records: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def run_for(seconds: float, names: Iterable[str], first: int, batch: int = 200) -> dict[str, dict[str, Any]]:
     """Mutations with the seeds first, first + 1, ... of all formats in turn, until the time is over."""
-    names, end, records = list(names), time.monotonic() + seconds, []
+    names, end = list(names), time.monotonic() + seconds
+    records: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         while time.monotonic() < end:
             records += run_child([(name, range(first, first + batch)) for name in names], Path(folder))

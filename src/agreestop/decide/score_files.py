@@ -6,6 +6,7 @@ bits with `spikes_shape`, lossless and 64 times smaller, from which every checkp
 or unpickled.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -215,9 +216,9 @@ def _unpack(path: str | PathLike[str], content: Arrays) -> Booleans:
     sizes = content.get("spikes_shape", np.empty(0, dtype=np.int64))
     shape = tuple(sizes.ravel().tolist()) if sizes.dtype.kind in "iu" else ()
     bits = content["spikes"]
-    if len(shape) != 4 or min(shape) < 1 or bits.dtype != np.uint8 or bits.ndim != 1 or bits.size != -(-int(np.prod(shape)) // 8):
+    if len(shape) != 4 or min(shape) < 1 or bits.dtype != np.uint8 or bits.ndim != 1 or bits.size != -(-math.prod(shape) // 8):
         raise InputError(f"{path} holds spikes of {bits.size} bytes for the shape {shape}: write it with save_spikes.")
-    return np.unpackbits(bits, count=int(np.prod(shape))).astype(bool).reshape(shape)
+    return np.unpackbits(bits, count=math.prod(shape)).astype(bool).reshape(shape)
 
 
 def _counts_at(spikes: Booleans, columns: list[int]) -> NDArray[np.float64]:
