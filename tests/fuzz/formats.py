@@ -10,7 +10,6 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,17 @@ import torch
 import agreestop as ag
 from agreestop.common import InputError, atomic_writer
 from agreestop.decide.score_files import load_spikes
-from agreestop.ensembles.files import Epoch, load_checkpoint, load_members, save_checkpoint, save_members
+from agreestop.ensembles.files import Epoch, describe, load_checkpoint, save_checkpoint, save_members, write_file
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.datasets import cifar10
 from agreestop.events.datasets.braille import load_braille
 from agreestop.events.datasets.catalogue import CacheWarning, cached
 from agreestop.events.datasets.dvs_gesture import read_gesture_labels
 from agreestop.events.datasets.moving_digits import _read_idx
-from agreestop.networks.architectures import SpikingNetwork
+from agreestop.networks.architectures import FullyConnected, SpikingNetwork
+from agreestop.networks.posteriors import Posterior
 from agreestop.pipeline.config import load_config
-from agreestop.pipeline.products import EnsembleFiles, _recorded, is_current, load_operations
+from agreestop.pipeline.products import EnsembleFiles, _is_current, _recorded, load_operations
 
 from .harness import Format
 
@@ -67,10 +67,25 @@ n_calibration = 50
 """
 
 
-@cache
-def network() -> SpikingNetwork:
-    settings = ag.networks.FullyConnected((2, 4, 3), classes=3, hidden=(5,), members=2)
-    return SpikingNetwork(settings, torch.Generator().manual_seed(0)).eval()
+NETWORK = FullyConnected((2, 4, 3), classes=3, hidden=(5,), members=2)
+
+
+def write_members(path: Path) -> None:
+    save_members(path, SpikingNetwork(NETWORK, torch.Generator().manual_seed(0)).eval())
+
+
+def write_posterior(path: Path) -> None:
+    posterior = Posterior(NETWORK, torch.Generator().manual_seed(0))
+    write_file(path, posterior.state_dict(), {"kind": "posterior", **describe(posterior)})
+
+
+def write_ensemble(path: Path) -> None:
+    ag.ensembles.DeepEnsemble(NETWORK, members=2, seed=0, device="cpu").fit(X, LABELS, epochs=1, progress=False).save(path)
+
+
+def read_ensemble(path: Path) -> object:
+    ensemble = ag.ensembles.load(path, device="cpu")
+    return type(ensemble).__name__, ensemble.digest
 
 
 def scores() -> ag.Scores:
@@ -158,7 +173,7 @@ def write_key(path: Path) -> None:
 def read_key(path: Path) -> object:
     """A key that is not the one that was written only means that the product is made again."""
     path.with_name("product.key").write_bytes(path.read_bytes())
-    if not is_current(path.with_name("product"), ["settings", 1]):
+    if not _is_current(path.with_name("product"), ["settings", 1]):
         raise InputError("made again.")
     return True
 
@@ -223,7 +238,7 @@ def forge_tensors(content: bytes, change: Callable[[bytes], bytes], seed: int) -
 
 FORGES = {
     **dict.fromkeys(("scores", "spikes", "events", "part", "dense", "packed", "cache", "braille", "energy"), forge_archive),
-    **dict.fromkeys(("members", "checkpoint"), forge_tensors),
+    **dict.fromkeys(("members", "posterior", "ensemble", "checkpoint"), forge_tensors),
     "rule": forge_rule,
     "idx": forge_gzip,
 }
@@ -251,7 +266,9 @@ FORMATS = {
         Format("idx", write_idx, read_idx),
         Format("cifar10", write_batch, read_batch),
         Format("braille", lambda path: write_archive(path, True, x=X.reshape(30, 4, 6), y=np.arange(30) % 3), read_braille),
-        Format("members", lambda path: save_members(path, network()), lambda path: load_members(path).state_dict(), digest=True),
+        Format("members", write_members, read_ensemble, digest=True),
+        Format("posterior", write_posterior, read_ensemble, digest=True),
+        Format("ensemble", write_ensemble, read_ensemble, digest=True),
         Format("checkpoint", write_checkpoint, read_checkpoint, digest=True),
         Format("energy", lambda path: write_archive(path, True, emitted=SPIKES, accumulates=SPIKES, multiplies=SPIKES), read_energy),
         Format("key", write_key, read_key, digest=True),
