@@ -7,9 +7,8 @@ import typer
 from rich.table import Table
 
 from agreestop.common import InputError, ProgressCallback, cores, make_folder
-from agreestop.events.data import PARTS, EventSplits
+from agreestop.events.data import PARTS, DataSet, EventSplits
 from agreestop.events.datasets.catalogue import DATA_SETS, check, find, load
-from agreestop.events.datasets.data_set import DataSet
 from agreestop.events.files import save_events
 
 from .console import progress_bar, show, show_written

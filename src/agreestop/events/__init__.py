@@ -8,11 +8,10 @@ simulator    `simulate_events`: a `Sensor` in front of moving images
 
 from .camera.simulator import Sensor, circular_path, simulate_events
 from .container import Events, dense_rows, input_ids, input_shape
-from .data import EventData, EventSplits
+from .data import DataSet, EventData, EventSplits
 from .datasets.catalogue import DATA_SETS, NAMES
 from .datasets.catalogue import check as check_data_set
 from .datasets.catalogue import load as load_data_set
-from .datasets.data_set import DataSet
 from .datasets.n_mnist import read_n_mnist, write_n_mnist
 from .files import load, load_events, load_files, save_events
 from .formats.aedat import read_aedat2, read_aedat3, write_aedat2, write_aedat3

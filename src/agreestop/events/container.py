@@ -8,13 +8,11 @@ A dense array (n, T, ...) is accepted wherever an `Events` is. `from_dense` and 
 included (only the sign of a zero is lost). Both work on blocks of rows, so they need little extra memory.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from os import PathLike
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,20 +52,17 @@ class Events:
         indices, pointers = np.asanyarray(self.indices), np.asanyarray(self.pointers)
         values = None if self.values is None else np.asanyarray(self.values)
         _check_sparse(indices, pointers, values, shape)
-        object.__setattr__(self, "indices", indices)
-        object.__setattr__(self, "values", values)
-        object.__setattr__(self, "pointers", pointers.astype(np.int64, copy=False))
-        object.__setattr__(self, "shape", shape)
         labels, classes = as_labels_and_classes(self.labels, self.classes, shape[0])
-        object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "classes", classes)
+        checked = (indices, pointers.astype(np.int64, copy=False), values, shape, labels, classes)
+        for field, value in zip(fields(self), checked, strict=True):
+            object.__setattr__(self, field.name, value)
 
     @classmethod
-    def from_dense(cls, x: ArrayLike, labels: ArrayLike | None = None, classes: Sequence[str] | None = None) -> Events:
+    def from_dense(cls, x: ArrayLike, labels: ArrayLike | None = None, classes: Sequence[str] | None = None) -> Self:
         """The sparse form of an array (n, T, ...) of booleans or real, finite numbers."""
         array = as_inputs(x)
         assert isinstance(array, np.ndarray)
-        cells, steps = _cells(array.shape), array.shape[1]
+        cells, steps = math.prod(array.shape[2:]), array.shape[1]
         index_type = np.uint32 if cells <= 2**32 else np.int64
         indices, values, pointers = [np.empty(0, index_type)], [np.empty(0, array.dtype)], np.zeros(len(array) * steps + 1, np.int64)
         for rows in _row_blocks(array.shape):
@@ -89,7 +84,7 @@ class Events:
         except MemoryError:
             size = math.prod(self.shape) * self.dtype.itemsize
             raise InputError(f"inputs of shape {self.shape} take {size:,} bytes as a dense array: take fewer rows.") from None
-        cells, steps = _cells(self.shape), self.shape[1]
+        cells, steps = math.prod(self.shape[2:]), self.shape[1]
         flat = dense.reshape(-1)
         for rows in _row_blocks(self.shape):
             bounds = self.pointers[rows.start * steps : rows.stop * steps + 1]
@@ -99,7 +94,7 @@ class Events:
             flat[positions] = True if self.values is None else self.values[part]
         return dense
 
-    def rows(self, index: RowIndex) -> Events:
+    def rows(self, index: RowIndex) -> Self:
         """Some of the inputs, in the order of `index`: a slice, integers (negative ones count from the end) or a mask (n,)."""
         rows = _as_rows(index, len(self))
         steps = self.shape[1]
@@ -108,14 +103,10 @@ class Events:
         ends = np.cumsum(counts)
         taken = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - (ends - counts), counts)
         inner = self.pointers[rows[:, None] * steps + np.arange(1, steps + 1)] - first[:, None] + (ends - counts)[:, None]
-        return Events(
-            self.indices[taken],
-            np.concatenate((np.zeros(1, np.int64), inner.reshape(-1))),
-            None if self.values is None else self.values[taken],
-            (len(rows), *self.shape[1:]),
-            None if self.labels is None else self.labels[rows],
-            self.classes,
-        )
+        pointers = np.concatenate((np.zeros(1, np.int64), inner.reshape(-1)))
+        values = None if self.values is None else self.values[taken]
+        labels = None if self.labels is None else self.labels[rows]
+        return type(self)(self.indices[taken], pointers, values, (len(rows), *self.shape[1:]), labels, self.classes)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the file that `load` reads and memory-maps (its format: `agreestop.events.files`), whole or not at all."""
@@ -189,7 +180,7 @@ def input_ids(x: ArrayLike | Events) -> NDArray[np.uint64]:
     hashes = np.empty(len(inputs), np.uint64)
     for rows in _row_blocks(shape):
         part = inputs.rows(rows) if isinstance(inputs, Events) else Events.from_dense(inputs[rows])
-        starts = np.tile(np.arange(shape[1], dtype=np.uint64) * np.uint64(_cells(shape)), len(part))
+        starts = np.tile(np.arange(shape[1], dtype=np.uint64) * np.uint64(math.prod(shape[2:])), len(part))
         words = mix(form + GAMMA * (np.repeat(starts, np.diff(part.pointers)) + part.indices.astype(np.uint64) + np.uint64(1)))
         words = mix(words ^ (ONE if part.values is None else _as_words(part.values)))
         sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(words, dtype=np.uint64)))[part.pointers[:: shape[1]]]
@@ -206,11 +197,6 @@ def _as_words(values: NDArray[Any]) -> Words:
     high = np.floor(numbers / 2**32)
     kept = (high.astype(np.int64).view(np.uint64) << np.uint64(32)) + (numbers - high * 2**32).astype(np.uint64)
     return words + GAMMA * (values.view(np.uint64) - kept)
-
-
-def _cells(shape: Sequence[int]) -> int:
-    """Numbers of one step."""
-    return math.prod(shape[2:])
 
 
 def _row_blocks(shape: Sequence[int]) -> Iterator[slice]:
@@ -258,7 +244,7 @@ def as_labels_and_classes(
 
 def _check_sparse(indices: NDArray[Any], pointers: NDArray[Any], values: NDArray[Any] | None, shape: tuple[int, ...]) -> None:
     """Refuse arrays that are not the sparse form of one dense array."""
-    cells, steps = _cells(shape), shape[0] * shape[1]
+    cells, steps = math.prod(shape[2:]), shape[0] * shape[1]
     if indices.ndim != 1 or indices.dtype.kind not in "iu" or pointers.ndim != 1 or pointers.dtype.kind not in "iu":
         given = f"indices are {indices.dtype} of shape {indices.shape} and pointers {pointers.dtype} of shape {pointers.shape}"
         raise InputError(f"{given}: one axis of integers is needed for both.")

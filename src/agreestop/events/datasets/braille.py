@@ -21,8 +21,7 @@ import numpy as np
 from agreestop.common import Arrays, Booleans, InputError, Integers, as_count, as_seed, read_list, read_npz
 from agreestop.decide.checks import as_labels
 
-from ..data import EventSplits, Sizes, as_sizes, as_sizes_of, class_numbers, draw, draw_apart
-from .data_set import FOUND, DataSet, Findings, address_of, make_splits
+from ..data import FOUND, DataSet, EventSplits, Findings, Sizes, address_of, as_sizes_of, class_numbers, divide, make_splits
 
 STEPS = 128
 FILE = "braille7.npz"
@@ -44,13 +43,18 @@ def load_braille(path: Path, steps: int | None = STEPS, sizes: Sizes | None = No
     file = path / FILE if path.is_dir() else path
     missing = f"give an .npz of spike trains; those of Braille letters come from {ADDRESS}"
     content = read_npz(file, ".npz of plain arrays", "write one with numpy.savez, without objects", missing)
-    known, others = _known_and_others(content, file)
-    arrays = [_spike_trains(content, f"x{part}", f"y{part}", file) for part in (*known, *others)]
+    training, others = _known_and_others(content, file)
+    arrays = [_spike_trains(content, f"x{part}", f"y{part}", file) for part in (*training, *others)]
     if len({trains.shape[1:] for trains, _ in arrays}) > 1:
         raise InputError(f"{file} holds spike trains of different steps or channels: give all of its parts the same (T, channels).")
     trains = _join_steps(np.concatenate([trains for trains, _ in arrays]), steps, file)
     labels = np.concatenate([labels for _, labels in arrays])
-    rows = _divide(sum(len(labels) for _, labels in arrays[: len(known)]), len(labels), sizes, rng, file)
+    known = sum(len(labels) for _, labels in arrays[: len(training)])
+    if sizes is None and known:
+        tuning = max(1, round((len(labels) - known) * TUNING_SHARE))
+        sizes = (known, tuning, len(labels) - known - tuning)
+    whats = (f"training rows of {file}", f"rows of {file}{' that are not for training' if known else ''}")
+    rows = divide(known, len(labels), as_sizes_of(len(labels), sizes, SHARES), rng, whats, first=1)
     return make_splits("braille", rows, lambda some, _: (trains[some], labels[some]), _class_names(file, content, labels))
 
 
@@ -63,16 +67,6 @@ def _known_and_others(content: Arrays, path: Path) -> tuple[list[str], list[str]
         return [], [""]
     given = ", ".join(sorted(content)) or "nothing"
     raise InputError(f"{path} holds {given}: give x and y, or x_train and y_train with x_val and y_val, x_test and y_test, or both.")
-
-
-def _divide(known: int, count: int, sizes: Sizes | None, rng: np.random.Generator, path: Path) -> list[Integers]:
-    """Rows for training, tuning and the pool. The first `known` rows are for training; if there are none, any row may be."""
-    if not known:
-        return draw(count, as_sizes_of(count, sizes, SHARES), rng, f"rows of {path}")
-    tuning = max(1, round((count - known) * TUNING_SHARE))
-    wanted = (known, tuning, count - known - tuning) if sizes is None else as_sizes(sizes)
-    whats = (f"training rows of {path}", f"rows of {path} that are not for training")
-    return draw_apart(known, count, wanted, rng, whats, first=1)
 
 
 def _spike_trains(content: Arrays, x: str, y: str, path: Path) -> tuple[Booleans, Integers]:

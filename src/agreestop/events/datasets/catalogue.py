@@ -1,4 +1,4 @@
-"""The data sets by name: how each is loaded, and whether its files are whole. `data_set.DataSet` says what is known about each.
+"""The data sets by name: how each is loaded, and whether its files are whole. `data.DataSet` says what is known about each.
 
 Binned and simulated frames are kept on disk, so that recordings are read once: one file for each data set and way of reading it. A file
 is an `.npz` with a digest (`agreestop.common.npz`): the key, and for each part the arrays of a dense file of events
@@ -24,10 +24,9 @@ import numpy as np
 
 from agreestop.common import Arrays, InputError, ProgressCallback, make_folder, read_npz, write_npz
 
-from ..data import PARTS, EventData, EventSplits
+from ..data import DAMAGED, FOUND, NO_EFFECT, PARTS, DataSet, EventData, EventSplits
 from ..files import as_stored
 from . import braille, cifar10, dvs_gesture, gesture_sim, mnist_dvs, moving_digits, n_mnist
-from .data_set import DAMAGED, FOUND, NO_EFFECT, DataSet
 
 FORMAT = "agreestop frames 3"
 _RECORDED = (mnist_dvs.DATA_SET, dvs_gesture.DATA_SET, cifar10.DATA_SET, n_mnist.DATA_SET, braille.DATA_SET)
@@ -81,7 +80,7 @@ def load(
     seed      chooses the parts, and everything that is simulated
     cache     whether binned and simulated frames are kept for the next time, in `cache_folder()`
     progress  called with what is being made and the share that is finished
-    settings  further options of the data set's own function, such as sizes=(700, 100, 200)
+    settings  further options of the data set's own function, such as sizes=(700, 100, 200) for training, tuning and pool
     """
     entry = find(name)
     options = entry.options({"seed": seed, **settings})
@@ -161,7 +160,7 @@ def _read(path: Path, key: str) -> EventSplits:
         raise InputError(f"{path} was made from other files or with other settings: it is of no use.")
 
     def read_part(part: str) -> EventData:
-        names = {name: name.removeprefix(f"{part}.") for name in arrays if name.startswith(f"{part}.")}
-        return as_stored(path, {short: arrays[name] for name, short in names.items()}).labelled(path)
+        content = {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}
+        return as_stored(path, content).labelled(path)
 
     return EventSplits(*map(read_part, PARTS))

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from agreestop.common import InputError, Integers, as_count, as_seed
 
-from ..data import EventSplits, draw_apart
-from .data_set import DAMAGED, FOUND, DataSet, Findings, address_of, find_folder, make_splits
+from ..data import DAMAGED, FOUND, DataSet, EventSplits, Findings, address_of, divide, find_folder, make_splits
 
 STEPS = 80
 TUNING = 5_000
@@ -36,7 +35,6 @@ ADVICE = f"get cifar-10-binary.tar.gz (md5 c32a1d4ab5d03f1284b67883e8d87530) fro
 def load_cifar10(folder: Path, tuning: int = TUNING, seed: int = 0, steps: int = STEPS) -> EventSplits:
     """Images (n, 1, 3, 32, 32), bytes from 0 to 255, held for `steps`: 50,000 for training and tuning, and a pool of 10,000.
 
-    folder  holds the binary release, or the folder cifar-10-batches-bin with it
     tuning  how many of the training images are kept for tuning
     seed    chooses which, and the order of every part
     steps   T, how long each image is shown
@@ -49,7 +47,7 @@ def load_cifar10(folder: Path, tuning: int = TUNING, seed: int = 0, steps: int =
         raise InputError(f"tuning is {tuning}: give fewer than the {known:,} training images.")
     batches = [read_batch(path / name) for name in (*TRAINING_FILES, TEST_FILE)]
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
-    rows = draw_apart(known, len(labels), (known - tuning, tuning, RECORDS), rng, ("training images", "test images"))
+    rows = divide(known, len(labels), (known - tuning, tuning, RECORDS), rng, ("training images", "test images"))
     return make_splits("cifar10", rows, lambda some, _: (images[some], labels[some]), CLASSES, held=steps)
 
 

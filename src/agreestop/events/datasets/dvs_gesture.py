@@ -24,10 +24,9 @@ import numpy as np
 
 from agreestop.common import InputError, ProgressCallback, as_count, as_seed, read_file
 
-from ..data import EventSplits
+from ..data import DataSet, Done, EventSplits, Findings, Made, address_of, as_finding, begins_with, check_each, find_folder, make_splits
 from ..formats.aedat import VERSIONS, read_aedat3
 from ..formats.recording import bin_events
-from .data_set import DataSet, Done, Findings, Made, address_of, begins_with, check_each, compare_amount, find_folder, make_splits
 from .gesture_sim import GESTURES
 
 STEPS = 80
@@ -64,7 +63,6 @@ def load_dvs_gesture(
 ) -> EventSplits:
     """Counts of events (n, steps, 2, 128 / downsample, 128 / downsample) as uint8, in steps of 30 ms.
 
-    folder      holds the files, or DvsGesture with them
     tuning      how many people of the training part are kept for tuning
     seed        chooses whom, and the order of every part
     downsample  the width and height of a cell in pixels: 1, 2, 4, 8 or 16
@@ -149,7 +147,7 @@ def _check(folder: Path) -> Findings:
         recordings = find_recordings(folder, name)
         count = sum(len(read_gesture_labels(one.labels)) for one in recordings)
         sentence = f"{count:,} of {complete:,} gestures of the {part} part, in {len(recordings)} recordings"
-        yield compare_amount(count, complete, sentence, ADDRESS)
+        yield as_finding(count, complete, sentence, ADDRESS)
         yield from check_each([one.recording for one in recordings], lambda path: begins_with(path, VERSIONS["3.1"]), ADDRESS)
 
 

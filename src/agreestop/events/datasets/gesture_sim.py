@@ -46,8 +46,7 @@ from numpy.typing import ArrayLike, NDArray
 from agreestop.common import Floats, InputError, Integers, ProgressCallback, as_count, as_seed, is_integer
 
 from ..camera.simulator import Purpose, Sensor, draw_uniforms, stream_keys, watch_frames
-from ..data import EventSplits, Sizes, as_sizes
-from .data_set import FOUND, DataSet, Done, Findings, make_splits, stack_rows
+from ..data import FOUND, DataSet, Done, EventSplits, Findings, Sizes, as_sizes, make_splits, stack_rows
 
 STEPS = 80
 SIZE = (128, 128)
@@ -160,12 +159,7 @@ Motion: TypeAlias = Callable[[Floats, Performance], Arms]
 
 
 def simulate_gestures(
-    seed: int = 0,
-    sizes: Sizes = SIZES,
-    downsample: int = 4,
-    steps: int = STEPS,
-    workers: int = 1,
-    progress: ProgressCallback | None = None,
+    seed: int = 0, sizes: Sizes = SIZES, downsample: int = 4, steps: int = STEPS, workers: int = 1, progress: ProgressCallback | None = None
 ) -> EventSplits:
     """Counts of events (n, steps, 2, 128 / downsample, 128 / downsample) as uint8, simulated on 128 × 128 pixels.
 

@@ -18,12 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from agreestop.common import Booleans, InputError, Integers, ProgressCallback, as_seed
+from agreestop.common import Booleans, InputError, ProgressCallback, as_seed
 
-from ..data import EventSplits, Sizes, as_sizes_of, draw
+from ..data import DataSet, EventSplits, Findings, Sizes, address_of, as_finding, as_sizes_of, begins_with, bin_files, check_each, draw
 from ..formats.aedat import VERSIONS, read_aedat2
 from ..formats.recording import bin_events
-from .data_set import DataSet, Done, Findings, Made, address_of, begins_with, check_each, compare_amount, make_splits, stack_rows
 
 STEPS = 80
 SPAN = 2_000_000  # microseconds
@@ -41,21 +40,15 @@ def load_mnist_dvs(
 ) -> EventSplits:
     """Event streams (n, 80, 2, 26, 26).
 
-    folder  the recordings lie in it, or in any folder below
-    scale   how large the digits were shown: 4, 8 or 16
-    sizes   sizes of training, tuning and pool; by default all recordings are used
-    seed    chooses the parts, and their order
-    steps   T, over the same 2 seconds
+    scale  how large the digits were shown: 4, 8 or 16
+    sizes  sizes of training, tuning and pool; by default all recordings are used
+    steps  T, over the same 2 seconds
     """
     rng = np.random.default_rng(as_seed(seed))
     files = find_recordings(folder, scale)
     rows = draw(len(files), as_sizes_of(len(files), sizes, SHARES), rng, f"recordings of scale {scale} in {folder}")
     labels = np.array([int(path.name[len("mnist_")]) for path in files])
-
-    def make(numbers: Integers, done: Done) -> Made:
-        return stack_rows((_bin(files[number], scale, steps) for number in numbers), len(numbers), done), labels[numbers]
-
-    return make_splits("mnist-dvs", rows, make, progress=progress)
+    return bin_files("mnist-dvs", files, labels, rows, lambda path: _bin(path, scale, steps), progress=progress)
 
 
 def find_recordings(folder: Path, scale: int = 4) -> tuple[Path, ...]:
@@ -95,7 +88,7 @@ def _check(folder: Path) -> Findings:
         except InputError:  # not every scale must be there
             continue
         empty, complete = False, 10 * OF_EACH_DIGIT
-        yield compare_amount(len(paths), complete, f"{len(paths):,} of {complete:,} recordings of scale {scale}", ADDRESS)
+        yield as_finding(len(paths), complete, f"{len(paths):,} of {complete:,} recordings of scale {scale}", ADDRESS)
         yield from check_each(paths, lambda path: begins_with(path, VERSIONS["2.0"]), ADDRESS)
     if empty:
         raise InputError(f"there are no recordings mnist_<digit>_scale<NN>_<number>.aedat in {folder}: get them from {ADDRESS}.")

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from agreestop.common import Floats, InputError, Integers, ProgressCallback, as_count, as_seed, open_file
 
 from ..camera.simulator import Range, Sensor, circular_path, simulate_events
-from ..data import EventSplits, Sizes, as_sizes, draw_apart
-from .data_set import DAMAGED, FOUND, DataSet, Done, Findings, Made, address_of, make_splits
+from ..data import DAMAGED, FOUND, DataSet, Done, EventSplits, Findings, Made, Sizes, address_of, as_sizes, divide, make_splits
 
 
 class Scene(NamedTuple):
@@ -81,7 +80,7 @@ def simulate_mnist(
     as_count(views, "views")
     (known, known_labels), (new, new_labels) = _load_part(folder, "train"), _load_part(folder, "t10k")
     whats = ("training digits", "test digits")
-    first, second, third = draw_apart(len(known), len(known) + len(new), as_sizes(sizes), rng, whats)
+    first, second, third = divide(len(known), len(known) + len(new), as_sizes(sizes), rng, whats)
     images, labels = np.concatenate((known, new)), np.concatenate((known_labels, new_labels))
     make = partial(_watch, images=images, labels=labels, scene=MNIST, sensor=SENSOR, seed=seed)
     return make_splits("mnist-dvs-sim", (_repeat(first, views, len(labels)), second, third), make, progress=progress)

@@ -32,11 +32,10 @@ from pathlib import Path
 
 import numpy as np
 
-from agreestop.common import Booleans, InputError, Integers, ProgressCallback, as_seed, atomic_writer, open_file
+from agreestop.common import Booleans, InputError, ProgressCallback, as_seed, atomic_writer, open_file
 
-from ..data import EventSplits, Sizes, as_sizes, as_sizes_of, draw, draw_apart
+from ..data import DataSet, EventSplits, Findings, Sizes, address_of, as_finding, as_sizes_of, bin_files, check_each, divide, find_folder
 from ..formats.recording import BLOCK, Columns, Recording, Skipped, bin_events, bytes_left, read_blocks
-from .data_set import DataSet, Done, Findings, Made, address_of, check_each, compare_amount, find_folder, make_splits, stack_rows
 
 SIZE = (34, 34)
 EVENT = 5  # bytes
@@ -58,30 +57,20 @@ def load_n_mnist(
 ) -> EventSplits:
     """Event streams (n, 80, 2, 34, 34).
 
-    folder  holds Train and Test, or N-MNIST with both
-    sizes   sizes of training, tuning and pool; by default all recordings are used
-    seed    chooses the parts, and their order
-    steps   T, over the same 320 ms
+    sizes  sizes of training, tuning and pool; by default all recordings are used
+    steps  T, over the same 320 ms
     """
     rng = np.random.default_rng(as_seed(seed))
     training, test = find_recordings(folder)
     everything = training + test
-    if sizes is None:
-        official = len(training) == TRAINING and len(test) == TEST
-        wanted = (TRAINING - TUNING, TUNING, TEST) if official else as_sizes_of(len(everything), None, SHARES)
-    else:
-        wanted = as_sizes(sizes)
-        official = wanted[0] + wanted[1] <= len(training) and wanted[2] <= len(test)
-    if official:
-        rows = draw_apart(len(training), len(everything), wanted, rng, ("training recordings", "test recordings"))
-    else:
-        rows = draw(len(everything), wanted, rng, f"recordings of {folder}")
+    complete = (len(training), len(test)) == (TRAINING, TEST)
+    wanted = (TRAINING - TUNING, TUNING, TEST) if complete and sizes is None else as_sizes_of(len(everything), sizes, SHARES)
+    official = complete if sizes is None else wanted[0] + wanted[1] <= len(training) and wanted[2] <= len(test)
+    whats = ("training recordings", "test recordings" if official else f"recordings of {folder}")
+    rows = divide(len(training) if official else 0, len(everything), wanted, rng, whats)
     labels = np.array([int(path.parent.name) for path in everything])
-
-    def make(numbers: Integers, done: Done) -> Made:
-        return stack_rows((_bin(everything[number], steps) for number in numbers), len(numbers), done), labels[numbers]
-
-    return make_splits("n-mnist", rows, make, progress=progress, note=OFFICIAL if official else DRAWN)
+    note = OFFICIAL if official else DRAWN
+    return bin_files("n-mnist", everything, labels, rows, lambda path: _bin(path, steps), progress=progress, note=note)
 
 
 def find_recordings(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -139,7 +128,7 @@ def _bin(path: Path, steps: int) -> Booleans:
 def _check(folder: Path) -> Findings:
     training, test = find_recordings(folder)
     sentence = f"{len(training):,} of {TRAINING:,} training recordings and {len(test):,} of {TEST:,} test recordings"
-    yield compare_amount(len(training + test), TRAINING + TEST, sentence, ADDRESS)
+    yield as_finding(len(training + test), TRAINING + TEST, sentence, ADDRESS)
     yield from check_each(training + test, lambda path: (size := path.stat().st_size) > 0 and size % EVENT == 0, ADDRESS)
 
 

@@ -130,15 +130,9 @@ def checked_recording(
         if reordered:
             order = np.argsort(times, kind="stable")
             columns, rows, signs, times = columns[order], rows[order], signs[order], times[order]
-    return Recording(
-        columns.astype(np.uint16, copy=False),
-        rows.astype(np.uint16, copy=False),
-        signs,
-        times.astype(np.int64, copy=False),
-        (height, width),
-        replace(skipped, outside=skipped.outside + outside),
-        reordered,
-    )
+    short_x, short_y = (array.astype(np.uint16, copy=False) for array in (columns, rows))
+    left_out = replace(skipped, outside=skipped.outside + outside)
+    return Recording(short_x, short_y, signs, times.astype(np.int64, copy=False), (height, width), left_out, reordered)
 
 
 def bin_events(
@@ -173,20 +167,16 @@ def bin_events(
     if count * frame > MOST_CELLS:
         raise InputError(f"{count} steps of 2 × {rows} × {columns} pixels are more than 2^33 cells: give fewer steps or a smaller size.")
     frames: NDArray[Any] = np.zeros((count, frame), np.bool_ if binary else np.uint8)
+    if window is not None and (not isinstance(window, (tuple, list)) or len(window) != 2):
+        raise InputError(f"window is {window!r}: give its start and its stop in microseconds.")
+    start, stop = recording.span if window is None else window
     if window is not None:
-        if not isinstance(window, (tuple, list)) or len(window) != 2:
-            raise InputError(f"window is {window!r}: give its start and its stop in microseconds.")
-        start, stop = window
         recording = recording.between(start, stop)
-    else:
-        start, stop = recording.span
 
     y, x, polarity, time = recording.y, recording.x, recording.polarity, recording.time
     if (height, width) != recording.size:
         inside = (y >= top) & (y < top + height) & (x >= left) & (x < left + width)
         y, x, polarity, time = y[inside], x[inside], polarity[inside], time[inside]
-    if not len(time):
-        return frames.reshape(count, 2, rows, columns)
     row_cells = (np.arange(recording.size[0]) - top) * rows // height * columns
     column_cells = (np.arange(recording.size[1]) - left) * columns // width
     cells = row_cells[y] + column_cells[x]
