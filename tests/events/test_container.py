@@ -192,3 +192,49 @@ def test_rows_that_are_not_there_are_refused(index: Any) -> None:
         with pytest.raises(InputError, match="give") as caught:
             call(index)
         assert_one_sentence(str(caught.value))
+
+
+def test_hashes_tell_large_integers_apart_and_equal_numbers_are_equal() -> None:
+    for dtype, large in ((np.int64, 2**53), (np.int64, -(2**60)), (np.uint64, 2**64 - 300)):
+        x = np.full((200, 1, 1), large, dtype)
+        x[:, 0, 0] += np.arange(200).astype(dtype)
+        assert len(np.unique(input_ids(x))) == 200, (dtype, large)
+    exact = np.array([3, -7, 2**53, 2**60, -(2**62)]).reshape(5, 1, 1)
+    np.testing.assert_array_equal(input_ids(exact), input_ids(exact.astype(np.float64)))
+    np.testing.assert_array_equal(input_ids(exact[:2]), input_ids(exact[:2].astype(np.int8)))
+
+
+def test_lists_are_taken_as_arrays() -> None:
+    events = Events([1, 0], [0, 1, 2], [2.0, 0.5], (1, 2, 3))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(events.to_dense(), [[[0, 2, 0], [0.5, 0, 0]]])
+
+
+@pytest.mark.parametrize(
+    ("shape", "match"),
+    [
+        ((1, 2.5, 3), r"shape \(1, 2.5, 3\): \(n, T, ...\) is needed"),
+        ((1, 2, True), r"shape \(1, 2, True\)"),
+        ((1, 2, "3"), "is needed, with at least one step"),
+        ((-1, 2, 3), "is needed, with at least one step"),
+        (6, "shape 6"),
+        ((1, 2, 2**61), r"more than 2\^62 cells"),
+        ((0, 2**40, 2**40), r"more than 2\^62 cells"),
+    ],
+)
+def test_absurd_shapes_are_refused(shape: Any, match: str) -> None:
+    with pytest.raises(InputError, match=match) as caught:
+        Events(np.array([1, 0]), np.array([0, 1, 2]), None, shape)
+    assert_one_sentence(str(caught.value).replace("2.5", "25"))
+
+
+def test_a_dense_form_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = Events(np.array([1, 0]), np.array([0, 1, 2]), None, (1, 2, 2**60))
+    with pytest.raises(InputError, match="take 2,305,843,009,213,693,952 bytes as a dense array: take fewer rows"):
+        events.to_dense()
+
+
+def test_masked_inputs_and_one_text_for_all_classes_are_refused() -> None:
+    with pytest.raises(InputError, match="inputs has masked entries"):
+        input_ids(np.ma.array(np.ones((2, 2, 2)), mask=[[[True, False]] * 2] * 2))
+    with pytest.raises(InputError, match="classes is 'abc': give a list of names"):
+        Events.from_dense(np.ones((3, 2, 2)), [0, 1, 2], "abc")

@@ -145,6 +145,16 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "other shape": (sparse(shape=np.array([6, 4, 2, 4, 3])), r"pointers has 31 entries for 6 inputs of 4 steps"),
     "shape of words": (sparse(shape=np.array(["a", "b"])), r"inputs has shape \('a', 'b'\)"),
     "held words": ({"inputs": X, "held": np.array("long")}, "not a whole file of events"),
+    "classes in a square": ({"inputs": X, "classes": np.array([["a"], ["b"]])}, r"holds classes of shape \(2, 1\): a list, one axis"),
+    "one class": ({"inputs": X, "classes": np.array("a")}, r"holds classes of shape \(\): a list, one axis"),
+    "no characters": ({"inputs": X, "classes": np.array([0xD800], np.uint32).view("<U1")}, "classes with codes that are no characters"),
+    "held twice": ({"inputs": X, "held": np.array([1])}, "not a whole file of events"),
+    "half a step": (sparse(shape=np.array([6, 5, 2, 4, 3.5])), "inputs has shape"),
+    "flat shape": (sparse(shape=np.array(720)), "inputs has shape"),
+    "many cells": (sparse(shape=np.array([6, 5, 2**60])), r"more than 2\^62 cells"),
+    "half of the bits": ({"inputs": np.packbits(X)[:45], "inputs_shape": np.array(X.shape)}, "holds 360 bits for inputs of shape"),
+    "more bits": ({"inputs": np.zeros(91, np.uint8), "inputs_shape": np.array(X.shape)}, "holds 728 bits for inputs of shape"),
+    "gigabytes of bits": ({"inputs": np.zeros(10, np.uint8), "inputs_shape": np.array([10**6, 10**3, 100])}, "holds 80 bits for inputs"),
     "bits": ({"inputs": np.zeros(2, np.uint8), "inputs_shape": np.array([6, 5, 7])}, r"16 bits for inputs of shape \(6, 5, 7\)"),
 }
 

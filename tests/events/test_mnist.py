@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from agreestop.common import InputError
-from agreestop.events.datasets.moving_digits import simulate_mnist
+from agreestop.events.datasets.moving_digits import _read_idx, simulate_mnist
 
 
 def write(path: Path, array: NDArray[Any]) -> None:
@@ -65,3 +65,25 @@ def test_what_is_missing_or_damaged_is_reported(folder: Path) -> None:
     (folder / "train-images-idx3-ubyte.gz").write_bytes(b"no gzip")
     with pytest.raises(InputError, match="cannot be read"):
         simulate_mnist(folder)
+
+
+def test_a_gzip_file_with_any_changed_byte_is_reported_or_read_as_it_was(folder: Path) -> None:
+    path = folder / "train-images-idx3-ubyte.gz"
+    content = path.read_bytes()
+    expected = simulate_mnist(folder, 0, (2, 1, 1)).training.inputs
+    for position in range(len(content)):
+        path.write_bytes(content[:position] + bytes([content[position] ^ 0x10]) + content[position + 1 :])
+        try:
+            _read_idx(folder, "train-images-idx3-ubyte", 3)
+        except InputError as error:
+            assert "is damaged or is no idx file" in str(error) or "cannot be read" in str(error)
+        else:  # a byte of the header that does not matter
+            np.testing.assert_array_equal(simulate_mnist(folder, 0, (2, 1, 1)).training.inputs, expected)
+
+
+@pytest.mark.parametrize("lengths", [(60000, 28, 28), (2**31, 2**31, 2**31), (0, 0, 0), (29, 28, 28), (31, 28, 28)])
+def test_a_header_with_other_sizes_than_the_file_is_reported(folder: Path, lengths: tuple[int, int, int]) -> None:
+    head = bytes((0, 0, 8, 3)) + np.array(lengths, ">u4").tobytes()
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(head + bytes(30 * 28 * 28)))
+    with pytest.raises(InputError, match="is damaged or is no idx file of bytes with 3 axes"):
+        _read_idx(folder, "train-images-idx3-ubyte", 3)

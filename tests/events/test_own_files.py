@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from agreestop.common import InputError
 from agreestop.events.container import Events, input_ids
 from agreestop.events.data import EventData, EventSplits
-from agreestop.events.files import load_files, save_events
+from agreestop.events.files import load_events, load_files, save_events
 from tests.decide.strategies import assert_one_sentence
 
 
@@ -109,6 +109,33 @@ def test_tiny_numbers_may_become_zero(tmp_path: Path) -> None:
 def test_parts_of_different_numbers_become_one_kind(tmp_path: Path) -> None:
     paths = write_three(tmp_path, tuning={"inputs": numbered(12, first=30).astype(np.uint8)})
     assert {part.inputs.dtype for part in load_files(**paths)} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize(("labels", "absent"), [([1, 2, 3], 0), ([0, 1, 3], 2), ([0, 5, 10], 1)])
+def test_labels_that_skip_a_class_are_refused_unless_the_classes_have_names(tmp_path: Path, labels: list[int], absent: int) -> None:
+    y = np.array(labels)[np.arange(40) % 3]
+    np.savez(tmp_path / "a.npz", inputs=numbered(40), labels=y)
+    with pytest.raises(InputError, match=f"no input has the label {absent}: count classes from 0, or add an array 'classes'") as caught:
+        load_files(tmp_path / "a.npz")
+    assert_one_sentence(str(caught.value).replace(".npz", ""))
+    names = [f"class {label}" for label in range(max(labels) + 1)]
+    np.savez(tmp_path / "a.npz", inputs=numbered(40), labels=y, classes=np.array(names))
+    assert load_files(tmp_path / "a.npz").pool.classes == tuple(names)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_numbers_that_float32_cannot_hold_are_refused(tmp_path: Path, sparse: bool) -> None:
+    x = numbered(20).astype(np.float64)
+    x[3, 0, 0] = 1e39
+    Events.from_dense(x, np.zeros(20, int)).save(tmp_path / "a.npz") if sparse else np.savez(tmp_path / "a.npz", inputs=x, labels=[0] * 20)
+    with pytest.raises(InputError, match="inputs as float32 holds inf"):
+        load_files(tmp_path / "a.npz")
+
+
+def test_a_label_beyond_all_classes_makes_no_names(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", inputs=numbered(20), labels=[0] * 19 + [10**9])
+    with pytest.raises(InputError, match="labels holds 1000000000: without names of the classes, give labels below 65,536"):
+        load_events(tmp_path / "a.npz")
 
 
 WRONG_FILES: dict[str, tuple[dict[str, Any], str]] = {

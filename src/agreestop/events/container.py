@@ -210,9 +210,9 @@ def as_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """The shape (n, T, ...) of inputs."""
     sizes = tuple(shape) if isinstance(shape, Sequence) else ()
     if len(sizes) < 2 or not all(is_integer(size) and size >= least for size, least in zip(sizes, (0, *[1] * len(sizes)), strict=False)):
-        raise InputError(f"inputs has shape {shape}: (n, T, ...) is needed, with at least one step and no axis of length 0.")
+        raise InputError(f"inputs has shape {sizes or shape}: (n, T, ...) is needed, with at least one step and no axis of length 0.")
     if math.prod(sizes[1:]) * max(1, sizes[0]) >= MOST_CELLS:
-        raise InputError(f"inputs has shape {shape}, more than 2^62 cells: give fewer or smaller inputs.")
+        raise InputError(f"inputs has shape {sizes}, more than 2^62 cells: give fewer or smaller inputs.")
     return tuple(int(size) for size in sizes)
 
 

@@ -146,7 +146,7 @@ def _sparse_inputs(arrays: Arrays, labels: NDArray[Any] | None, classes: list[An
     if missing := {"shape", "pointers"} - arrays.keys():
         raise InputError(f"indices are there, but not {' and '.join(sorted(missing))}: write it with Events.save.")
     names = None if classes is None else tuple(classes)
-    return Events(arrays["indices"], arrays["pointers"], arrays.get("values"), tuple(arrays["shape"].tolist()), labels, names)
+    return Events(arrays["indices"], arrays["pointers"], arrays.get("values"), arrays["shape"].tolist(), labels, names)
 
 
 def _dense_inputs(arrays: Arrays) -> NDArray[Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import InputError, Integers, as_count, as_seed
+from agreestop.common import InputError, Integers, as_count, as_seed, read_file
 
 from ..data import DAMAGED, FOUND, DataSet, EventSplits, Findings, address_of, divide, find_folder, make_splits
 
@@ -66,10 +66,7 @@ def find_files(folder: Path) -> Path:
 
 def read_batch(path: Path) -> tuple[NDArray[np.uint8], Integers]:
     """Images (10000, 1, 3, 32, 32) and labels (10000,) of one file."""
-    try:
-        content = np.fromfile(path, np.uint8)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}): {ADVICE}.") from None
+    content = np.frombuffer(read_file(path, ADVICE), np.uint8)
     if len(content) != RECORDS * RECORD:
         raise InputError(f"{path} has {len(content):,} bytes and not {RECORDS * RECORD:,}, so it is not whole: {ADVICE}.")
     records = content.reshape(RECORDS, RECORD)
