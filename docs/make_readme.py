@@ -1,4 +1,4 @@
-"""Write the tables of README.md from the files in results/, and docs/examples.md from the scripts in examples/."""
+"""Write the tables of README.md and docs/reliability.md from the files in results/, and docs/examples.md from the scripts in examples/."""
 
 from __future__ import annotations
 
@@ -60,11 +60,24 @@ def speed_table() -> str:
     return "\n".join(lines)
 
 
+def fuzz_table() -> str:
+    """What became of damaged files in the last long run, by format."""
+    path = RESULTS / "reliability.json"
+    if not path.is_file():
+        return "There is no long run yet."
+    run = json.loads(path.read_text())
+    outcomes = ("same", "refused", "other", "failed")
+    lines = ["| format | same result | refused in a sentence | another valid file | anything else |", "|---|---|---|---|---|"]
+    for name, counts in (*sorted(run["formats"].items()), ("all", run)):
+        lines.append(f"| {name} | {' | '.join(f'{counts[outcome]:,}' for outcome in outcomes)} |")
+    return "\n".join(lines)
+
+
 def fill(text: str, name: str, table: Callable[[], str]) -> str:
     """The text with the table between its two comments."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     if text.count(begin) != 1 or text.count(end) != 1:
-        raise SystemExit(f"README.md must hold {begin} and {end} once.")
+        raise SystemExit(f"the page must hold {begin} and {end} once.")
     return re.sub(f"{begin}.*?{end}", lambda _: f"{begin}\n{table()}\n{end}", text, flags=re.DOTALL)
 
 
@@ -84,9 +97,14 @@ def examples() -> str:
     return "\n".join(parts)
 
 
+def reliability(text: str) -> str:
+    """docs/reliability.md with its table."""
+    return fill(text, "fuzz", fuzz_table)
+
+
 def main() -> None:
-    page = ROOT / "README.md"
-    page.write_text(readme(page.read_text()))
+    for page, write in ((ROOT / "README.md", readme), (ROOT / "docs" / "reliability.md", reliability)):
+        page.write_text(write(page.read_text()))
     (ROOT / "docs" / "examples.md").write_text(examples())
 
 

@@ -65,10 +65,11 @@ def test_the_examples_run_and_are_short(path: Path, tmp_path: Path) -> None:
     assert run_code(code, tmp_path)
 
 
-def test_the_tables_of_the_readme_and_the_examples_page_are_up_to_date() -> None:
+def test_the_tables_of_the_pages_and_the_examples_page_are_up_to_date() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "make_readme.py"))
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert pages["readme"](text) == text, "run make docs"
+    for path, write in ((ROOT / "README.md", "readme"), (ROOT / "docs" / "reliability.md", "reliability")):
+        text = path.read_text(encoding="utf-8")
+        assert pages[write](text) == text, "run make docs"
     assert (ROOT / "docs" / "examples.md").read_text(encoding="utf-8") == pages["examples"](), "run make docs"
     assert set(pages["EXAMPLES"]) == {path.stem for path in EXAMPLES}
 

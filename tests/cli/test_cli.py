@@ -110,6 +110,9 @@ def test_evaluate_prints_tables_and_json(
     assert test.labels is not None
     result = ag.evaluate(ag.load_rule(rule).decide(test.log_confidence), test.labels)
     assert machine["coverage"] == float(result.coverage)
+    assert result.draw_range is not None and machine["draw_range"] == list(result.draw_range)
+    low, high = result.draw_range
+    assert f"draw of 100 calibration examples explains coverages from {low:.3f} to {high:.3f}" in " ".join(tables.out.split())
     assert machine["latency"] == float(result.normalized_latency)
     assert 0 <= machine["latency"] <= 1
     assert [group["class"] for group in machine["by_class"]] == list(NAMES)
@@ -157,7 +160,10 @@ def test_too_few_examples_are_told_in_a_sentence(
     words = ("--rule", "spikecp", "--pooling", "vote")
     outcome = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", *words, "-o", tmp_path / "rule")
     assert outcome.code == 0
-    assert "(Vacuous: with so few examples" in " ".join(outcome.out.split())
+    needed = "can never stop early: it was calibrated on 100 examples, and needs at least 239."
+    assert needed in " ".join(outcome.out.split())
+    assert needed in call(monkeypatch, capsys, "decide", tmp_path / "rule", folder / "test.npz").err
+    assert needed in " ".join(call(monkeypatch, capsys, "evaluate", tmp_path / "rule", folder / "test.npz").out.split())
     assert "Warning: With 100 calibration examples this rule can never exclude a label" in outcome.err
 
 
@@ -170,6 +176,7 @@ def test_too_few_examples_are_told_in_a_sentence(
         (("calibrate", "{}/calibration.npz", "-o", "x", "--target", "1.5"), "target is '1.5'"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--target", ""), "target is ''"),
         (("score", "--engine", "dense"), "without --members the configuration names it"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--target", "1e-99999999"), "target is '1e-99999999'"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--checkpoints", "20"), "the file has times 1 to 12"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--checkpoints", "6,3"), "checkpoints must increase"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--checkpoints", "often"), "give times such as"),
@@ -227,6 +234,21 @@ def test_mistakes_are_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("words", "printed"), [(("--pooling", "p-values:1"), False), (("--calibration", "stop-aware"), True)])
+def test_the_law_of_a_draw_is_printed_for_rules_with_one_threshold_alone(
+    words: tuple[str, ...],
+    printed: bool,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("--rule", "spikecp", "--checkpoints", "6,12", *words, "-o", str(tmp_path / "rule"))
+    assert call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", *words).code == 0
+    told = " ".join(call(monkeypatch, capsys, "evaluate", tmp_path / "rule", folder / "test.npz").out.split())
+    assert ("calibration examples explains coverages" in told) == printed
+
+
 def test_a_low_coverage_is_explained(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,7 +286,7 @@ def test_what_could_not_be_checked_is_said_in_a_line(
 def test_the_version_and_the_verbs_are_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(monkeypatch, capsys, "--version").out.startswith("agreestop ")
     text = call(monkeypatch, capsys, "--help").out
-    assert all(verb in text for verb in ("run", "calibrate", "decide", "evaluate"))
+    assert all(words in text for words in ("Decide when an ensemble watching a stream", "run", "calibrate", "decide", "evaluate"))
 
 
 @given(st.text(max_size=12))

@@ -22,6 +22,7 @@ pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 import agreestop as ag
 from agreestop.common import no_progress
 from agreestop.decide.score_files import Scores
+from agreestop.engines.early_stopping import TimeSaved
 from agreestop.pipeline.measure import measure_rules
 from agreestop.report.contents import Report, Section, describe_ensemble, in_words, versions
 from agreestop.report.page import PAPER, give_or_take, percent, render_page, summary_in_words, write_report
@@ -218,6 +219,25 @@ def test_a_broken_promise_is_said(report: Report) -> None:
     words = text_of(render_page(replace(report, sections=[section])))
     assert "did not keep its promise" in words and "None of our rules kept the promise" in words
     assert "NOT kept" in summary_in_words(section)[0]
+
+
+def test_a_rule_that_can_never_stop_is_not_praised(report: Report) -> None:
+    """With too few calibration examples a rule answers every class at the end. That is neither a promise kept nor a weak ensemble."""
+    vacuous = replace(record("stuck", 1.0, 1.0), examples_needed=99, set_size=4.0, energy=1.0)
+    others = [replace(vacuous, label="later", examples_needed=399), record("paper", 1.0, 1.0, calibration="bonferroni")]
+    summary = summarise([*others, vacuous])
+    assert summary.headline is vacuous and not summary.kept and promise_of(vacuous) == "cannot stop"
+    saved = TimeSaved("dense", 1.0, 0.5, 0.9)
+    section = replace(report.sections[0], summary=summary, records=summary.rules, saved=saved, examples=None)
+    assert summary_in_words(section) == ["deep: cannot stop early", "  stuck needs 99 calibration examples for a target of 90 %"]
+    words = text_of(render_page(replace(report, sections=[section])))
+    assert "The deep ensemble cannot stop early" in words and "stuck needs at least 99" in words and "needs n = 399" in words
+    for praise in ("kept its promise", "✓ kept", "Energy saved", "Time saved", "tell the classes apart", "earlier"):
+        assert praise not in words.partition("Every rule that was measured")[0], praise
+    stopping = record("stops", 0.95, 0.4)
+    assert summarise([*others, vacuous, stopping]).headline is stopping
+    broken = record("broken", 0.5, 0.4)
+    assert summarise([*others, vacuous, broken]).headline is broken
 
 
 def test_smaller_answers_that_come_as_early_are_named() -> None:

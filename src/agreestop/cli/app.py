@@ -18,7 +18,7 @@ MOVED = {"reproduce": ("python -m paper", "make figures"), "bench": ("python -m 
 VERBS: dict[str, tuple[Callable[..., None], str]] = {
     "run": (run.run, "The main job: train, score, measure every rule, report."),
     "train": (run.train, "Configuration -> trained ensembles."),
-    "score": (run.score, "Trained ensembles -> score files."),
+    "score": (run.score, "Trained ensembles, or members and inputs -> score files."),
     "calibrate": (calibrate.calibrate, "Score file with labels -> rule file."),
     "decide": (decide.decide, "Rule file and scores or inputs -> decisions."),
     "evaluate": (evaluate.evaluate, "Rule file and labelled scores -> coverage, latency."),
@@ -45,7 +45,7 @@ def new_app(help: str, verbs: dict[str, tuple[Callable[..., None], str]] | None 
     return app
 
 
-app = new_app("", VERBS)
+app = new_app("Decide when an ensemble watching a stream has seen enough, and be right as often as promised.", VERBS)
 app.add_typer(new_app("Data sets: list them, check their files, simulate some of them.", DATA_VERBS), name="data")
 
 
@@ -70,7 +70,7 @@ def _version(wanted: bool) -> None:
 def options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")] = False,
 ) -> None:
-    """Decide when an ensemble watching a stream has seen enough, and be right as often as promised."""
+    pass
 
 
 def run_app(app: typer.Typer) -> None:

@@ -53,10 +53,18 @@ def show_written(*paths: object) -> None:
 
 
 def in_full(calibrated: CalibratedRule) -> str:
-    """The guarantee of a rule as a sentence, and a warning where the rule can only answer all classes."""
+    """The guarantee of a rule as a sentence; for a rule that can never stop, what it needs to stop."""
     words = calibrated.guarantee
     sentence = words[0].upper() + words[1:] if words.startswith("no guarantee") else f"Guarantee: {words}"
-    return f"{sentence} (Vacuous: with so few examples it can only answer every class.)" if calibrated.shortage else sentence
+    return f"{sentence} {never_stops(calibrated)}".rstrip()
+
+
+def never_stops(calibrated: CalibratedRule) -> str:
+    """A sentence if no input can stop early under this rule, else an empty string."""
+    if not calibrated.never_stops:
+        return ""
+    needed = f"{calibrated.examples_needed}{' of each class' if getattr(calibrated.rule, 'class_conditional', False) else ''}"
+    return f"This rule can never stop early: it was calibrated on {calibrated.n} examples, and needs at least {needed}."
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.score_files import load_scores
 
-from .console import say
+from .console import never_stops, say
 from .run import Engine, Members
 
 FORMATS = (".csv", ".json", ".npz")
@@ -39,6 +39,8 @@ def decide(
     if output is not None and output.suffix not in FORMATS:
         raise InputError(f"{output} ends in {output.suffix!r}: give a name that ends in {', '.join(FORMATS)}.")
     calibrated = load_rule(rule)
+    if sentence := never_stops(calibrated):
+        say(sentence)
     if members is None:
         if engine != "auto":
             raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members and inputs.")

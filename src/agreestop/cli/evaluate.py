@@ -8,15 +8,13 @@ import typer
 from rich.table import Table
 
 from agreestop.common import InputError
-from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Estimate, Evaluation, Group
 from agreestop.decide.decisions import evaluate as evaluate_decisions
-from agreestop.decide.levels import as_target, in_words
-from agreestop.decide.spikecp import SpikeCP
+from agreestop.decide.levels import in_words
 
 from .calibrate import labelled_scores
-from .console import in_full, show
+from .console import in_full, say, show
 from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
 
 MOST_ROWS = 8
@@ -36,27 +34,30 @@ def evaluate(
         raise InputError(f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows.")
     result = evaluate_decisions(calibrated.decide(data, any_engine=any_engine, any_members=any_members), data)
     say_unchecked(calibrated, data.engine, data.ensemble_digest)
+    for note in result.notes:
+        say(note)
     names = class_names(calibrated, data.classes)
     if as_json:
         typer.echo(json.dumps(_record(result, names, calibrated.guarantee), ensure_ascii=False, indent=1))
         return
     show(in_full(calibrated), _table("All inputs", "", [("", result)]))
-    if note := _too_low(calibrated, result):
-        show(note)
+    if words := _draw_in_words(calibrated, result):
+        show(words)
     show(_table("By stopping time", "time", _few_groups(result)))
     show(_table("By true class", "class", [(names[int(group.key)], group) for group in result.by_class]))
 
 
-def _too_low(calibrated: CalibratedRule, result: Evaluation) -> str:
-    """A sentence if coverage is clearly below the target: how often calibration on this few examples gives such a coverage."""
-    rule = calibrated.rule
-    if not isinstance(rule, (SpikeCP, AgreeStop)) or rule.delta is not None or result.draws_this_low is None:
+def _draw_in_words(calibrated: CalibratedRule, result: Evaluation) -> str:
+    """For rules with one threshold: what the draw of the calibration examples explains, and how often it ends as low as here."""
+    if result.draw_range is None:
         return ""
-    target = as_target(rule.target)
-    if result.coverage.high >= target:
-        return ""
+    low, high = result.draw_range
+    words = f"On {result.n} inputs, the draw of {calibrated.n} calibration examples explains coverages from {low:.3f} to {high:.3f}."
+    target, delta = (getattr(calibrated.rule, name) for name in ("target", "delta"))
+    if result.coverage.high >= target or delta is not None:
+        return words
     return (
-        f"Coverage is under {in_words(target)} here: the promise is an average over calibration draws, and up to "
+        f"{words} Coverage is under {in_words(target)} here: the promise is an average over calibration draws, and up to "
         f"{result.draws_this_low:.0%} of draws of {calibrated.n} examples end this low. More examples, or --delta, narrow that."
     )
 
@@ -97,6 +98,8 @@ def _record(result: Evaluation, names: tuple[str, ...], guarantee: str) -> dict[
     return {
         "guarantee": guarantee,
         **_figures(result),
+        "draw_range": result.draw_range,
+        "notes": result.notes,
         "by_stop_time": [{"time": group.key, **_figures(group)} for group in result.by_stop_time],
         "by_class": [{"class": names[int(group.key)], **_figures(group)} for group in result.by_class],
     }

@@ -26,7 +26,7 @@ Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder. [de
 Members = Annotated[
     Path | None, typer.Option(help="Ensemble to run on inputs: what `agreestop train` or ensemble.save wrote (members.safetensors).")
 ]
-Engine = Annotated[str, typer.Option(help="With --members: dense, event-driven, fused, …; auto chooses.")]
+Engine = Annotated[str, typer.Option(help="With --members: dense, event-driven, fused, …; auto takes that of the rule, or chooses one.")]
 
 
 def run(
@@ -134,14 +134,14 @@ def _table(records: Sequence[Record], title: str) -> Table:
     """Every rule at the main target and for all members, with 95 % intervals."""
     target, members = records[0].target, max(record.K for record in records)
     table = Table(title=f"{title}: target {target:g}, {members} members", title_justify="left", title_style="bold")
-    table.caption = "± is the 95 % interval" + ("; energy is a share of that of running to T" if records[0].energy is not None else "")
-    columns = ["rule", "coverage", "latency / T", "set size"] + ["energy"] * (records[0].energy is not None)
-    for name in columns:
+    shown = [record for record in records if (record.target, record.K) == (target, members)]
+    energy, stuck = shown[0].energy is not None, any(record.examples_needed for record in shown)
+    notes = ["± is the 95 % interval"] + ["energy is a share of running to T"] * energy + ["* cannot stop: too few examples"] * stuck
+    table.caption = "; ".join(notes)
+    for name in ("rule", "coverage", "latency / T", "set size", *["energy"] * energy):
         table.add_column(name, justify="left" if name == "rule" else "right")
-    for record in records:
-        if (record.target, record.K) == (target, members):
-            coverage = f"{record.coverage:.3f} ± {Z * record.coverage_se:.3f}"
-            latency = f"{record.latency:.3f} ± {Z * record.latency_se:.3f}"
-            energy = [] if record.energy is None else [f"{record.energy:.2f}"]
-            table.add_row(record.label, coverage, latency, f"{record.set_size:.2f}", *energy)
+    for record in shown:
+        cells = [record.label + "*" * (record.examples_needed is not None), f"{record.coverage:.3f} ± {Z * record.coverage_se:.3f}"]
+        cells += [f"{record.latency:.3f} ± {Z * record.latency_se:.3f}", f"{record.set_size:.2f}"]
+        table.add_row(*cells, *([] if record.energy is None else [f"{record.energy:.2f}"]))
     return table

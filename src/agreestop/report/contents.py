@@ -188,7 +188,9 @@ def describe_ensemble(
     pictures: InputPictures | None = None,
     settings: tuple[tuple[str, str], ...] = (),
 ) -> Section:
-    """The section of one ensemble; `rules` are those of the records by label. Examples are shown where there are pictures of the pool."""
+    """The section of one ensemble; `rules` are those of the records by label. Examples are shown where there are pictures of the pool
+    and the headline rule can stop.
+    """
     assert pool.labels is not None
     summary = summarise(records)
     rule = rules[summary.headline.label]
@@ -197,7 +199,8 @@ def describe_ensemble(
     classes = pool.classes or tuple(str(label) for label in range(pool.log_confidence.shape[3]))
     breakdown = _break_down(rule, pool, measured, classes)
     progress("examples", 0.5)
-    examples = None if pictures is None else _examples(rule, pool, pictures, measured)
+    stops = summary.headline.examples_needed is None
+    examples = _examples(rule, pool, pictures, measured) if pictures is not None and stops else None
     return Section(name, records, summary, breakdown, tuple(_accuracies(pool)), classes, examples, settings=settings)
 
 

@@ -73,6 +73,10 @@ def render_page(report: Report) -> str:
 def summary_in_words(section: Section) -> list[str]:
     """The summary for a terminal, in lines of at most 80 columns."""
     summary, headline = section.summary, section.summary.headline
+    name = section.name or "promise"
+    if headline.examples_needed is not None:
+        needed = f"{headline.examples_needed} calibration examples for a target of {percent(headline.target, 0)}"
+        return [f"{name}: cannot stop early", f"  {headline.label} needs {needed}".replace(SPACE, " ")]
     coverage, kept = interval(headline.coverage, headline.coverage_se), "kept" if summary.kept else "NOT kept"
     first = f"{kept}, {percent(coverage)}{give_or_take(coverage)} of at least {percent(headline.target, 0)}, with {headline.label}"
     second = f"  stops at {percent(summary.share_of_horizon(headline))} of T"
@@ -80,7 +84,7 @@ def summary_in_words(section: Section) -> list[str]:
         second += f", {percent(summary.paper.earlier, 0)} before the paper's best"
     if headline.energy is not None:
         second += f"; {percent(1 - headline.energy, 0)} of energy saved"
-    lines = [f"{section.name or 'promise'}: {first}", second]
+    lines = [f"{name}: {first}", second]
     if says_little(section):
         named = f"{number(headline.set_size, 1)} of {len(section.classes)}"
         lines.append(f"  its answers name {named} classes: these members tell little apart")

@@ -1,7 +1,8 @@
 """Records of what was measured, as written to `metrics.json`, and the summary of one ensemble's records.
 
 The headline rule is the earliest of our rules whose coverage keeps the promise within its interval, at the main target and with all
-members. It is picked after measuring, so the report says so and shows the other rules beside it.
+members. It is picked after measuring, so the report says so and shows the other rules beside it. A rule with too few calibration
+examples to ever stop is never praised: where no other is left, the headline says what it needs.
 """
 
 import math
@@ -13,7 +14,7 @@ from agreestop.common import InputError
 from agreestop.decide.decisions import Estimate
 
 Z = 1.96  # intervals are at 95 %, from standard errors over the realisations
-Promise = Literal["kept", "within its interval", "not kept", "none made"]
+Promise = Literal["kept", "within its interval", "not kept", "none made", "cannot stop"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class MeasurementSettings:
 class Record:
     """One rule at one target and number of members: means over realisations and their standard errors. Latency is a share of T.
 
-    energy  the energy spent until the stop as a share of the energy of running to T, where it was measured
+    energy           the energy spent until the stop as a share of the energy of running to T, where it was measured
+    examples_needed  the least number of calibration examples with which the rule could stop early, where it was given fewer
     """
 
     ensemble: str
@@ -59,6 +61,7 @@ class Record:
     latency_se: float
     set_size: float
     energy: float | None = None
+    examples_needed: int | None = None
 
     @property
     def stop_time(self) -> float:
@@ -107,9 +110,11 @@ def interval(value: float, se: float) -> Estimate:
 
 
 def promise_of(record: Record) -> Promise:
-    """Whether a rule kept its promise; DC-SNN makes none."""
+    """Whether a rule kept its promise. DC-SNN makes none, and a rule that can never stop keeps it by answering every class at the end."""
     if record.rule == "dcsnn":
         return "none made"
+    if record.examples_needed is not None:
+        return "cannot stop"
     if record.coverage >= record.target:
         return "kept"
     return "within its interval" if record.coverage + Z * record.coverage_se >= record.target else "not kept"
@@ -125,7 +130,9 @@ def summarise(records: Sequence[Record]) -> EnsembleSummary:
     if not ours:
         raise InputError("no record is of stop-aware calibration or AgreeStop: measure one of them, because the report is about them.")
     keeping = [record for record in ours if _keeps(record)]
-    headline = _earliest(keeping) or max(ours, key=lambda record: record.coverage)
+    broken = [record for record in ours if promise_of(record) == "not kept"]
+    closest = max(broken, key=lambda record: record.coverage, default=None)
+    headline = _earliest(keeping) or closest or min(ours, key=lambda record: record.examples_needed or 0)
     paper = _earliest(record for record in rules if _is_the_papers(record) and _keeps(record))
     single = [one for one in records if (one.label, one.target, one.K) == (headline.label, target, 1)]
     same = [record for record in keeping if paper is not None and record.checkpoints == paper.checkpoints]
