@@ -240,6 +240,19 @@ def test_a_rule_that_can_never_stop_is_not_praised(report: Report) -> None:
     assert summarise([*others, vacuous, broken]).headline is broken
 
 
+def test_claims_are_judged_by_the_interval_for_the_draw_of_the_pool(report: Report) -> None:
+    """Realisations share one pool, so their spread is too small. Both intervals are shown, and each is named."""
+    narrow = replace(record("short", 0.87, 0.3), coverage_se=0.005)
+    wide = replace(narrow, coverage_pool_se=0.02, latency_pool_se=0.03)
+    assert (promise_of(narrow), promise_of(wide)) == ("not kept", "within its interval")
+    section = replace(report.sections[0], summary=summarise([wide]), records=(wide,))
+    words = text_of(render_page(replace(report, sections=[section])))
+    plain = words.replace("\N{NO-BREAK SPACE}", " ")
+    assert "± 1.0; pool ± 3.9" in plain and "± 2.0; pool ± 5.9" in plain
+    assert "it holds for the draw of the pool too" in words
+    assert "87.0 % ± 3.9 of at least 90 %" in summary_in_words(section)[0]
+
+
 def test_smaller_answers_that_come_as_early_are_named() -> None:
     small = replace(record("small", 0.95, 0.31), set_size=1.2)
     assert summarise([record("first", 0.95, 0.3), small]).smaller is small

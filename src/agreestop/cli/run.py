@@ -136,12 +136,14 @@ def _table(records: Sequence[Record], title: str) -> Table:
     table = Table(title=f"{title}: target {target:g}, {members} members", title_justify="left", title_style="bold")
     shown = [record for record in records if (record.target, record.K) == (target, members)]
     energy, stuck = shown[0].energy is not None, any(record.examples_needed for record in shown)
-    notes = ["± is the 95 % interval"] + ["energy is a share of running to T"] * energy + ["* cannot stop: too few examples"] * stuck
+    over = "over the realisations" if shown[0].coverage_pool_se is None else "for the draw of the pool"
+    notes = [f"± is the 95 % interval {over}"]
+    notes += ["energy is a share of running to T"] * energy + ["* cannot stop: too few calibration examples"] * stuck
     table.caption = "; ".join(notes)
     for name in ("rule", "coverage", "latency / T", "set size", *["energy"] * energy):
         table.add_column(name, justify="left" if name == "rule" else "right")
     for record in shown:
-        cells = [record.label + "*" * (record.examples_needed is not None), f"{record.coverage:.3f} ± {Z * record.coverage_se:.3f}"]
-        cells += [f"{record.latency:.3f} ± {Z * record.latency_se:.3f}", f"{record.set_size:.2f}"]
-        table.add_row(*cells, *([] if record.energy is None else [f"{record.energy:.2f}"]))
+        name = record.label + "*" * (record.examples_needed is not None)
+        coverage, latency = (f"{value:.3f} ± {Z * value.se:.3f}" for value in (record.judged_coverage, record.judged_latency))
+        table.add_row(name, coverage, latency, f"{record.set_size:.2f}", *[f"{record.energy:.2f}"] * energy)
     return table

@@ -101,7 +101,7 @@ def coverage_and_latency_panels(records: Sequence[Record]) -> list[Panel]:
 
     def draw_coverage(figure: Figure | SubFigure) -> None:
         axes, targets = figure.subplots(), sorted({record.target for record in records})
-        _lines(axes, of_all, "target", "coverage", "coverage_se")
+        _lines(axes, of_all, "target", "coverage", "coverage_se", "coverage_pool_se")
         axes.plot(targets, targets, color="black", linewidth=1, zorder=0)
         axes.annotate("promised", (targets[-1], targets[-1]), textcoords="offset points", xytext=(-26, -20), fontsize=9)
         axes.set(xlabel="target", ylabel="coverage")
@@ -110,13 +110,13 @@ def coverage_and_latency_panels(records: Sequence[Record]) -> list[Panel]:
 
     def draw_latency(figure: Figure | SubFigure) -> None:
         axes = figure.subplots()
-        _lines(axes, at_target, "K", "latency", "latency_se")
+        _lines(axes, at_target, "K", "latency", "latency_se", "latency_pool_se")
         axes.set(xlabel="members K", ylabel="latency / T", ylim=(0, 1.03), xticks=sorted({record.K for record in records}))
         _in_percent(axes.yaxis)
 
     def draw_size(figure: Figure | SubFigure) -> None:
         axes = figure.subplots()
-        _lines(axes, at_target, "K", "set_size", None)
+        _lines(axes, at_target, "K", "set_size")
         axes.set(xlabel="members K", ylabel="mean set size", ylim=(0, None), xticks=sorted({record.K for record in records}))
 
     coverage, latency, size = words("coverage", ".1%"), words("latency", ".1%"), words("set_size", ".2f")
@@ -127,15 +127,21 @@ def coverage_and_latency_panels(records: Sequence[Record]) -> list[Panel]:
     ]
 
 
-def _lines(axes: Axes, records: Sequence[Record], x: str, y: str, se: str | None) -> None:
-    """Draw a line for each rule, of the fields x and y of its records, with 95 % intervals where the field se is given."""
+def _lines(axes: Axes, records: Sequence[Record], x: str, y: str, *errors: str) -> None:
+    """Draw a line for each rule, of the fields x and y of its records, with a 95 % interval for each field of standard errors.
+
+    The second interval, where it is known, is wide and pale: it is that for the draw of the pool.
+    """
     for label in dict.fromkeys(record.label for record in records):
         style = style_of(label)
         mine = sorted((record for record in records if record.label == label), key=lambda record: getattr(record, x))
-        at, mean = ([getattr(record, name) for record in mine] for name in (x, y))
-        half = [Z * getattr(record, se) if se else 0.0 for record in mine]
-        look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linestyle": style.dashes}
-        axes.errorbar(at, mean, yerr=half, label=label, linewidth=1.6, markersize=5, capsize=2, **look)
+        at, mean, *known = ([getattr(record, name) for record in mine] for name in (x, y, *errors))
+        look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linestyle": style.dashes, "linewidth": 1.6, "markersize": 5}
+        axes.plot(at, mean, label=label, **look)
+        for values, width, capsize, alpha in zip(known, (1.6, 5.0), (2, 0), (1.0, 0.3), strict=False):
+            if None not in values:
+                half = [Z * value for value in values]
+                axes.errorbar(at, mean, yerr=half, fmt="none", color=style.colour, elinewidth=width, capsize=capsize, alpha=alpha)
     tidy(axes)
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 from agreestop.common import InputError
 from agreestop.decide.decisions import Estimate
 
-Z = 1.96  # intervals are at 95 %, from standard errors over the realisations
+Z = 1.96  # intervals are at 95 %, from standard errors
 Promise = Literal["kept", "within its interval", "not kept", "none made", "cannot stop"]
 
 
@@ -42,8 +42,10 @@ class MeasurementSettings:
 class Record:
     """One rule at one target and number of members: means over realisations and their standard errors. Latency is a share of T.
 
-    energy           the energy spent until the stop as a share of the energy of running to T, where it was measured
-    examples_needed  the least number of calibration examples with which the rule could stop early, where it was given fewer
+    coverage_se, latency_se            over the realisations of this one pool, which share its examples
+    coverage_pool_se, latency_pool_se  for the draw of the pool too, where they were measured; claims are judged by these
+    energy                             the energy spent until the stop as a share of the energy of running to T, where it was measured
+    examples_needed                    the least number of calibration examples with which the rule could stop, where it was given fewer
     """
 
     ensemble: str
@@ -62,6 +64,18 @@ class Record:
     set_size: float
     energy: float | None = None
     examples_needed: int | None = None
+    coverage_pool_se: float | None = None
+    latency_pool_se: float | None = None
+
+    @property
+    def judged_coverage(self) -> Estimate:
+        """The coverage with the interval that claims are judged by: for the draw of the pool where it is known."""
+        return interval(self.coverage, self.coverage_se if self.coverage_pool_se is None else self.coverage_pool_se)
+
+    @property
+    def judged_latency(self) -> Estimate:
+        """The latency with the interval that claims are judged by."""
+        return interval(self.latency, self.latency_se if self.latency_pool_se is None else self.latency_pool_se)
 
     @property
     def stop_time(self) -> float:
@@ -98,14 +112,14 @@ class EnsembleSummary:
     rules: tuple[Record, ...]
     horizon: float
 
-    def share_of_horizon(self, record: Record) -> Estimate:
-        """A rule's mean stopping time as a share of T."""
-        scale = record.checkpoints[-1] / self.horizon
-        return interval(record.latency * scale, record.latency_se * scale)
+    def share_of_horizon(self, record: Record, pool: bool = False) -> Estimate:
+        """A rule's mean stopping time as a share of T, with the interval over the realisations or for the draw of the pool."""
+        return interval(record.latency, record.latency_pool_se if pool else record.latency_se).over(self.horizon / record.checkpoints[-1])
 
 
-def interval(value: float, se: float) -> Estimate:
-    """A mean over realisations with its interval, which is not known where there was only one realisation."""
+def interval(value: float, se: float | None) -> Estimate:
+    """A mean with its interval, which is not known where there was only one realisation, or no interval for the draw of the pool."""
+    se = math.nan if se is None else se
     return Estimate(value, value - Z * se, value + Z * se, se)
 
 
@@ -117,7 +131,7 @@ def promise_of(record: Record) -> Promise:
         return "cannot stop"
     if record.coverage >= record.target:
         return "kept"
-    return "within its interval" if record.coverage + Z * record.coverage_se >= record.target else "not kept"
+    return "within its interval" if record.judged_coverage.high >= record.target else "not kept"
 
 
 def summarise(records: Sequence[Record]) -> EnsembleSummary:
@@ -165,7 +179,7 @@ def _earliest(records: Iterable[Record]) -> Record | None:
 
 
 def _smaller(headline: Record, keeping: Sequence[Record]) -> Record | None:
-    latest = (headline.latency + Z * headline.latency_se) * headline.checkpoints[-1]
+    latest = headline.judged_latency.high * headline.checkpoints[-1]
     others = [record for record in keeping if record.stop_time <= latest and record.set_size < 0.9 * headline.set_size]
     return min(others, key=lambda record: record.set_size, default=None)
 
