@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
@@ -40,12 +41,18 @@ def scores_of(n: int, seed: int) -> Scores:
     return Scores(ag.log_confidence(counts), labels, tuple(range(1, STEPS + 1)), ("a", "b", "c", NASTY))
 
 
-@pytest.fixture(scope="module")
-def report() -> Iterator[Report]:
+@contextmanager
+def short_search() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 2)
         patch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
         patch.setattr("agreestop.decide.tuning.find_spec", lambda name: None)  # no learned risk: scikit-learn is slow to load
+        yield
+
+
+@pytest.fixture(scope="module")
+def report() -> Iterator[Report]:
+    with short_search():
         tuning, pool = scores_of(60, 1), scores_of(90, 2)
         inputs = np.random.default_rng(0).random((len(pool), STEPS, 2, 4, 4)) < 0.1
         spent = np.cumsum(np.ones((len(pool), STEPS, MEMBERS)), axis=1)
@@ -251,6 +258,19 @@ def test_claims_are_judged_by_the_interval_for_the_draw_of_the_pool(report: Repo
     assert "± 1.0; pool ± 3.9" in plain and "± 2.0; pool ± 5.9" in plain
     assert "it holds for the draw of the pool too" in words
     assert "87.0 % ± 3.9 of at least 90 %" in summary_in_words(section)[0]
+
+
+def test_measuring_knows_which_rules_can_never_stop() -> None:
+    measured = replace(MEASURED, targets=(0.99,), sizes=(MEMBERS,), realisations=2)
+    pool = scores_of(90, 2)
+    with short_search(), pytest.warns(ag.CalibrationWarning, match="can never exclude a label"):
+        measurement = measure_rules("deep", scores_of(60, 1), pool, measured, no_progress)
+        inputs = InputPictures(np.zeros((len(pool), STEPS, 2, 4, 4), dtype=bool))
+        section = describe_ensemble("deep", pool, measurement.records, measurement.rules, measured, no_progress, inputs)
+    needed = {record.label: record.examples_needed for record in measurement.records}
+    assert needed["AgreeStop"] == 99 and needed["confidence merging"] == 199 and needed["DC-SNN"] is None
+    assert all(record.latency == 1 and record.set_size == 4 for record in measurement.records if record.examples_needed)
+    assert section.summary.headline.examples_needed == 99 and section.examples is None
 
 
 def test_smaller_answers_that_come_as_early_are_named() -> None:

@@ -110,6 +110,7 @@ def measure_rules(
             latency=float(splits.normalized_latency),
             latency_se=splits.normalized_latency.se,
             set_size=float(splits.set_size),
+            examples_needed=needed if (needed := rule.examples_needed(members)) > settings.n_calibration else None,
         )
         if (target, members) == (main, largest):
             rules[label] = rule

@@ -103,7 +103,7 @@ def _run(config: RunConfig, data: EventSplits, folder: Path, command: str, progr
         report = stages.begin(name)
         made_with = (*in_words(config.network), *in_words(ensemble))
         section = describe_ensemble(name, pool, measurement.records, measurement.rules, measured, report, pictures, made_with)
-        if not ensemble.fresh:
+        if not ensemble.fresh and section.summary.headline.examples_needed is None:
             report("time saved", 0.9)
             rule = measurement.rules[section.summary.headline.label]
             section = replace(section, saved=_time_saved(config, ensemble, files, rule, data))
