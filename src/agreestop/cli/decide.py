@@ -86,11 +86,9 @@ def _run_members(
     from agreestop.ensembles import load as load_ensemble
     from agreestop.events.files import load as load_inputs
 
+    data = load_inputs(inputs)
     wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
     ensemble = load_ensemble(members, engine=wanted)
-    calibrated.check_source("", ensemble.digest, any_engine, any_members)  # before the inputs are read and run
-    calibrated.check_sizes(ensemble.members, ensemble.classes)
-    data = load_inputs(inputs)
     say_unchecked(calibrated, wanted, ensemble.digest)
     run = ensemble.decide(calibrated, data, any_engine=any_engine, any_members=any_members)
     steps = calibrated.checkpoints[-1] if data.shape[1] == 1 else data.shape[1]
