@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -175,6 +177,8 @@ def test_learned_constants_stay_in_range_whatever_training_does() -> None:
 
 
 def test_bad_settings_and_shapes_are_refused() -> None:
+    four: Any = np.float32(4)
+    assert Neuron(membrane_time=four) == Neuron(membrane_time=4.0) and type(Neuron(threshold=four).threshold) is float
     refused(lambda: Neuron(membrane_time=1_000_000), "membrane_time is 1000000: give a positive number of at most 10,000")
     refused(lambda: Neuron(membrane_time=0.0), "membrane_time is 0.0: give a positive number of at most 10,000")
     refused(lambda: Neuron(threshold=float("inf")), "threshold is inf")

@@ -96,7 +96,6 @@ class FullyConnected:
         _check_settings(self, "input_shape", "hidden")
 
     def layers(self) -> "list[SpikingLayer]":
-        """New layers, from the input to the read-out."""
         return _dense(self.members, (math.prod(self.input_shape), *self.hidden, self.classes), self.neuron)
 
 
@@ -121,7 +120,6 @@ class Convolutional:
         _check_image(self.input_shape, 2 ** len(self.channels))
 
     def layers(self) -> "list[SpikingLayer]":
-        """New layers, from the input to the read-out."""
         K, neuron = self.members, self.neuron
         sizes = (self.input_shape[0], *self.channels)
         stages = [_conv(K, sizes[i], sizes[i + 1], neuron, max_pool=i > 0) for i in range(len(self.channels))]
@@ -153,7 +151,6 @@ class ResNet18:
         _check_image(self.input_shape, 1)
 
     def layers(self) -> "list[SpikingLayer]":
-        """New layers, from the input to the read-out."""
         K, neuron, timed = self.members, self.neuron, self.timed
         layers, channels = [_conv(K, self.input_shape[0], self.width, neuron, timed=timed)], self.width
         for outputs, stride in ((self.width * 2**stage, 1 + (stage > 0 and block == 0)) for stage in range(4) for block in range(2)):

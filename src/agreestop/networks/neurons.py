@@ -186,6 +186,7 @@ class Neuron:
             value = getattr(self, name)
             if not is_number(value) or not 0 < value <= LARGEST:
                 raise InputError(f"{name} is {value!r}: give a positive number of at most {LARGEST:,}.")
+            object.__setattr__(self, name, value.item() if isinstance(value, np.generic) else value)
         if self.normalise not in NORMALISATIONS:
             raise InputError(f"normalise is {self.normalise!r}: choose one of {', '.join(NORMALISATIONS)}.")
 

@@ -147,7 +147,8 @@ class Posterior(nn.Module):
 class ModulePosterior(nn.Module):
     """μ and log ζ of the weights of a module of the user, `(x_t, state) -> (output, state)` as in `ModuleMembers`.
 
-    Parameters with two axes or more are weights. All others are point estimates. The module holds μ; it is trained in place.
+    Its methods are those of `Posterior`. Parameters with two axes or more are weights. All others are point estimates. The module holds μ;
+    it is trained in place.
     member_count: the number of members K that are drawn together. output and input_shape: as in `ModuleMembers`.
     """
 
@@ -182,14 +183,12 @@ class ModulePosterior(nn.Module):
         return [(name, value) for name, value in self.mean.named_parameters() if value.ndim >= 2 and value.requires_grad]
 
     def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Parameters of K members, with the member as first axis: weights θ = μ + ζ·ε, and copies of the point estimates."""
         drawn = {name: value.expand(self.member_count, *value.shape) for name, value in self.mean.named_parameters()}
         for name, mean in self._weights():
             drawn[name] = _draw(mean, self.log_deviation[_key(name)], drawn[name].shape, generator)
         return drawn
 
     def read_out(self, x: Tensor, generator: torch.Generator, steps: int | None = None, burn_in: int = 0) -> Tensor:
-        """Outputs (T, K, batch, C) of K newly drawn members, as `Posterior.read_out`."""
         drawn = self.draw(generator)
         members = [partial(self._step, {name: value[index] for name, value in drawn.items()}) for index in range(self.member_count)]
         outputs = read_out(lambda x, state, steps: run_steps(members, x, state, steps, self.output), x, steps, burn_in)
@@ -200,17 +199,14 @@ class ModulePosterior(nn.Module):
         return functional_call(self.mean, parameters, (x, state))
 
     def penalty(self) -> Tensor:
-        """KL(q ‖ prior) in nats. The ELBO adds it to the log-loss, divided by the number of training examples."""
         return _divergence(self._weights(), self.log_deviation, self.prior_variance)
 
     def with_members(self, members: int) -> "ModulePosterior":
-        """The same posterior, from which another number of members is drawn together."""
         other = deepcopy(self)
         other.member_count = members
         return other
 
     def members(self, generator: torch.Generator) -> ModuleMembers:
-        """K members drawn once, as a network."""
         drawn, modules = self.draw(generator), [deepcopy(self.mean) for _ in range(self.member_count)]
         with torch.no_grad():
             for index, module in enumerate(modules):

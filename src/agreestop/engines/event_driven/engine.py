@@ -4,13 +4,6 @@ A weight row holds the synapses of one input in all K members side by side, so o
 of `networks.neurons`, in float32 and with the same roundings. Batch normalisation, as in evaluation, is a gain and a constant current for
 each channel. A max-pool of spikes is a logical "or".
 
-    engine = EventDriven(network)                         precision="bfloat16" or "int8" for lighter weights
-    run = engine.begin(inputs)                            (n, T, ...)
-    spikes = run.advance(20)                              (rows, 20, K, C); the state is kept
-    run.keep(undecided)                                   the other rows cost nothing from now on
-    live = engine.live()
-    counts = live.push(events)                            flat indices of the inputs that are active in this step
-
 A result does not depend on the number of threads, on the other rows, on the chunks, or on batch or live. It is that of the dense engine,
 except for the order in which the synapses of a neuron are summed.
 """

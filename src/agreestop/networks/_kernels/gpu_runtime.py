@@ -29,7 +29,7 @@ def check_device(device: str) -> str:
     if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise InputError(f"device is {device!r}: choose 'auto', 'cpu' or 'cuda'.")
     if device != "cpu" and int(device[5:] or 0) >= torch.cuda.device_count():
-        found = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no GPU"
+        found = "no such GPU" if torch.cuda.is_available() else "no GPU"
         raise InputError(f"device is {device!r}, but PyTorch finds {found}: give device='cpu', or install PyTorch with CUDA.")
     return device
 
