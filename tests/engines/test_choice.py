@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag
 from agreestop.engines.choice import DENSE_FROM, choose_engine, lightest_engine
-from agreestop.engines.dense import Dense
+from agreestop.engines.dense import Dense, FreshMembers
 from agreestop.engines.early_stopping import score
 from agreestop.networks.architectures import FullyConnected, ResNet18, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
@@ -81,6 +81,19 @@ def test_a_device_that_does_not_exist_is_refused(device: Any) -> None:
         Dense(SMALL, device)
     with pytest.raises(ag.InputError, match="PyTorch finds no GPU"):
         Dense(SMALL, "cuda")
+
+
+def test_what_is_not_a_network_is_refused() -> None:
+    wrong: Any
+    for wrong in (None, SMALL.config, torch.nn.Linear(2, 2)):
+        for make in (choose_engine, Dense):
+            with pytest.raises(ag.InputError, match="give a SpikingNetwork, or own modules as ModuleMembers"):
+                make(wrong)
+        with pytest.raises(ag.InputError, match="give a Posterior or a ModulePosterior"):
+            FreshMembers(wrong, (0,))
+    posterior = Posterior(SMALL.config, torch.Generator().manual_seed(0))
+    with pytest.raises(ag.InputError, match="number is -1"):
+        FreshMembers(posterior, (0,)).live(-1)
 
 
 def test_an_engine_says_what_it_is() -> None:

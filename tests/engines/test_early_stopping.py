@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 import agreestop as ag
 from agreestop.common import Booleans, Integers
 from agreestop.engines.dense import Dense, FreshMembers
-from agreestop.engines.early_stopping import decide_early, measure_saving, run_counted, run_to_end, score
+from agreestop.engines.early_stopping import LiveSession, decide_early, measure_saving, run_counted, run_to_end, score
 from agreestop.engines.protocol import Engine
 from agreestop.events.container import Events
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
@@ -317,9 +317,26 @@ def test_logits_that_are_not_finite_are_refused_by_every_verb() -> None:
     engine, inputs = Dense(ModuleMembers([Broken() for _ in range(MEMBERS)], input_shape=(2, 4, 4))), some_inputs(5)[0]
     calibrated = calibrated_on(Dense(modules("logits")), "bonferroni")
     assert calibrated.checkpoints[0] > 4
-    for verb in (lambda: decide_early(engine, calibrated, inputs), lambda: score(engine, inputs)):
+    session = LiveSession(engine, calibrated)
+
+    def live() -> None:
+        for frame in inputs[0]:
+            session.push(frame=frame)
+
+    for verb in (lambda: decide_early(engine, calibrated, inputs), lambda: score(engine, inputs), live):
         with pytest.raises(ag.InputError, match="finite"):
             verb()
+    assert session.time == 4
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_numbers_that_float32_cannot_hold_are_refused(name: str) -> None:
+    engine, inputs = ENGINES[name](network("fully-connected")), some_inputs(2)[0]
+    for wrong, message in ((1e300, "float32 cannot hold"), (np.nan, "every value must be finite")):
+        with pytest.raises(ag.InputError, match=message):
+            engine.begin(np.where(inputs, wrong, 0))
+        with pytest.raises(ag.InputError, match=message):
+            engine.live().push(frame=np.where(inputs[0, 0], wrong, 0))
 
 
 def test_tensors_and_lists_are_inputs() -> None:
@@ -359,6 +376,15 @@ def test_inputs_of_one_step_are_held_as_images_and_it_is_said() -> None:
         np.testing.assert_array_equal(decide_early(engine, calibrated, images).decisions.sets, expected.sets)
     with pytest.raises(ag.InputError, match="last checkpoint is step 24, but the inputs have 10"):
         decide_early(engine, calibrated, images, steps=10)
+
+
+def test_a_rule_that_is_not_calibrated_is_refused() -> None:
+    engine, inputs = Dense(network("fully-connected")), some_inputs(5)[0]
+    wrong: Any
+    for wrong in (RULES["AgreeStop"], None):
+        for verb in (lambda: decide_early(engine, wrong, inputs), lambda: LiveSession(engine, wrong)):  # noqa: B023
+            with pytest.raises(ag.InputError, match=f"of type {type(wrong).__name__}, which is not calibrated"):
+                verb()
 
 
 def test_members_never_run_in_training_mode() -> None:

@@ -392,7 +392,7 @@ def test_bad_input_is_refused_with_a_sentence() -> None:
     refused(lambda: engine.begin(inputs.astype(object)), "dtype object")
     refused(lambda: engine.begin(inputs[:0]), "n and T at least 1")
     refused(lambda: engine.begin(inputs * 2), "values other than 0 and 1: set real_input=True")
-    refused(lambda: engine.begin(np.where(inputs, np.nan, 0)), "values that are not finite")
+    refused(lambda: engine.begin(np.where(inputs, np.nan, 0)), "inputs holds nan at .*: every value must be finite")
     refused(lambda: engine.begin(np.where(inputs, 1e300, 0)), "float32 cannot hold")
     batch = engine.begin(inputs)
     batch.advance(STEPS - 2)

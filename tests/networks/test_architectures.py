@@ -174,7 +174,7 @@ def test_operations_of_a_fully_connected_network() -> None:
     network = network_of(CONFIGS["fully-connected"])
     spikes, _, done = network.count(frames())
     x = frames().flatten(2)
-    assert done.layers == ("layer 1", "read-out")
+    assert len(done.spikes) == 2
     assert done.spikes.shape == done.accumulates.shape == done.multiplies.shape == (2, 6, 2, 3)
     assert torch.equal(done.spikes[1], spikes.sum(-1).long())
     assert torch.equal(done.accumulates[0], (12 * x.sum(-1).long()).unsqueeze(1).expand(-1, 2, -1))
@@ -296,7 +296,7 @@ class OneLayer:
 def test_an_own_architecture_is_any_dataclass_with_layers() -> None:
     network = SpikingNetwork(OneLayer((12,), 3, members=3), generator())
     spikes, _, activity = network.count(random_spikes(6, 4, 12))
-    assert spikes.shape == (6, 3, 4, 3) and activity.layers == ("read-out",)
+    assert spikes.shape == (6, 3, 4, 3) and len(activity.spikes) == 1
     assert_same(network.select_members(slice(1, 3))(random_spikes(6, 4, 12))[0], spikes[:, 1:])
     posterior = Posterior(OneLayer((12,), 3, members=2), generator())
     assert posterior.read_out(random_spikes(6, 4, 12), generator()).shape == (6, 2, 4, 3)
@@ -319,7 +319,12 @@ def test_bad_settings_and_shapes_are_refused() -> None:
     refused(lambda: FullyConnected(None, 2), "input_shape is None")  # type: ignore[arg-type]
     refused(lambda: FullyConnected((5,), (2,)), r"classes is \(2,\): give an integer")  # type: ignore[arg-type]
     refused(lambda: FullyConnected((5,), 2, neuron="fast"), "neuron is 'fast': give a Neuron")  # type: ignore[arg-type]
+    refused(lambda: SpikingNetwork(None, generator()), "config is a NoneType")  # type: ignore[arg-type]
+    refused(lambda: SpikingNetwork(FullyConnected(5, 2), 0), "generator a int: settings such as")  # type: ignore[arg-type]
+    refused(lambda: SpikingNetwork(FullyConnected(5, 2), generator(), "wide"), "deviation is 'wide'")  # type: ignore[arg-type]
     network = network_of(CONFIGS["convolutional"])
+    refused(lambda: network(frames().numpy()), "x is a ndarray and state a NoneType")
+    refused(lambda: network(frames(), 3), "state a int: a tensor")
     refused(lambda: network(frames()[:, :, :1]), r"x has shape \(6, 3, 1, 8, 8\).*\(T, batch, 2, 8, 8\) or \(T, 2, batch, 2, 8, 8\)")
     refused(lambda: network(frames().long()), "int64: floating-point numbers")
     refused(lambda: network(frames().unsqueeze(1)), r"\(T, 2, batch")

@@ -177,6 +177,8 @@ def test_a_broken_contract_is_refused_in_one_sentence() -> None:
     refused(lambda: three("object")(frames()), "the state holds a object")
     refused(lambda: ModulePosterior(Leaky(form="no rows"), 2).read_out(frames(), generator()), "make the batch its first axis")
     refused(lambda: ModuleMembers([]), "give one torch.nn.Module for each member")
+    refused(lambda: ModuleMembers(None), "modules is not a list of torch modules")  # type: ignore[arg-type]
+    refused(lambda: ModuleMembers(Leaky()), "modules is not a list of torch modules")  # type: ignore[arg-type]
     refused(lambda: ModuleMembers([Leaky]), "modules is not a list of torch modules")  # type: ignore[list-item]
     refused(lambda: ModuleMembers([linear, linear]), "the same module more than once")
     refused(lambda: ModuleMembers([linear], output="rates"), 'output is \'rates\': choose "logits" or "spikes"')
@@ -280,7 +282,9 @@ def test_a_constant_weight_starts_with_the_deviation_of_the_prior() -> None:
 
 
 def test_a_module_without_weights_is_refused() -> None:
-    refused(lambda: ModulePosterior(nn.BatchNorm1d(3), 2), "the module BatchNorm1d has no trainable parameter with two axes or more")
+    refused(lambda: ModulePosterior(nn.BatchNorm1d(3), 2), "the module, a BatchNorm1d, has no trainable parameter with two axes or more")
+    refused(lambda: ModulePosterior(None, 2), "the module, a NoneType, has no trainable parameter")  # type: ignore[arg-type]
+    refused(lambda: ModulePosterior(Leaky(), 2, prior_variance="1"), "prior_variance is '1'")  # type: ignore[arg-type]
     refused(lambda: ModulePosterior(Leaky(), 0), "member_count is 0: give an integer of at least 1")
     refused(lambda: ModulePosterior(Leaky(), 2, prior_variance=0.0), "prior_variance is 0.0: give a positive, finite number")
     refused(lambda: ModulePosterior(Leaky(), 2, output="rates"), "output is 'rates'")

@@ -179,6 +179,9 @@ def test_learned_constants_stay_in_range_whatever_training_does() -> None:
 def test_bad_settings_and_shapes_are_refused() -> None:
     four: Any = np.float32(4)
     assert Neuron(membrane_time=four) == Neuron(membrane_time=4.0) and type(Neuron(threshold=four).threshold) is float
+    assert Neuron(surrogate="triangle").surrogate == Surrogate("triangle")  # type: ignore[arg-type]
+    refused(lambda: Neuron(surrogate=3), "surrogate is 3 and learned False: a Surrogate")  # type: ignore[arg-type]
+    refused(lambda: Neuron(learned="yes"), "True or False are needed")  # type: ignore[arg-type]
     refused(lambda: Neuron(membrane_time=1_000_000), "membrane_time is 1000000: give a positive number of at most 10,000")
     refused(lambda: Neuron(membrane_time=0.0), "membrane_time is 0.0: give a positive number of at most 10,000")
     refused(lambda: Neuron(threshold=float("inf")), "threshold is inf")

@@ -15,7 +15,7 @@ from agreestop.networks.architectures import Convolutional, FullyConnected, Spik
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
 
-from .dense import Dense, FreshMembers
+from .dense import Dense, FreshMembers, check_network
 from .early_stopping import decide_early, score
 from .gpu.engine import Fused
 from .protocol import ENGINES, Engine
@@ -48,6 +48,7 @@ def choose_engine(
         return engine
     if name == FreshMembers.name:
         raise InputError(f"engine is {name!r}, which draws members for each input: give the posterior, not members drawn from it.")
+    check_network(network)
     on_gpu = check_device(device) != "cpu"
     chosen, reason = _fitting(network, density, on_gpu) if name == "auto" else (name, "")
     if isinstance(network, SpikingNetwork) and chosen != "dense":

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, InputError, Integers
+from agreestop.common import Booleans, InputError, Integers, as_count, as_seed
 from agreestop.networks._kernels.gpu_runtime import check_device, to_input_dtype, upload
 from agreestop.networks.architectures import Activity, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
@@ -31,7 +31,7 @@ class Dense:
     name, reason = "dense", ""
 
     def __init__(self, network: SpikingNetwork | ModuleMembers, device: str = "cpu") -> None:
-        check_weights(network)
+        check_network(network)
         self._device = check_device(device)
         self._network = network.to(self._device)
         self.members, self.output = network.members, str(network.output)
@@ -137,8 +137,10 @@ def count_operations(activity: Activity) -> Operations:
     return Operations(*totals)
 
 
-def check_weights(network: torch.nn.Module) -> None:
-    """Refuse weights that are not finite."""
+def check_network(network: Any) -> None:
+    """Refuse what is not a network of members, and weights that are not finite."""
+    if not isinstance(network, (SpikingNetwork, ModuleMembers)):
+        raise InputError(f"the network is a {type(network).__name__}: give a SpikingNetwork, or own modules as ModuleMembers(list).")
     if not all(bool(torch.isfinite(value).all()) for value in network.parameters()):
         raise InputError("the members hold weights that are not finite: train again with a lower learning rate.")
 
@@ -171,7 +173,9 @@ class FreshMembers:
     name, reason = "dense-fresh", ""
 
     def __init__(self, posterior: Posterior | ModulePosterior, seed: Sequence[int], device: str = "cpu") -> None:
-        self._posterior, self._seed, self._device = posterior, seed, check_device(device)
+        if not isinstance(posterior, (Posterior, ModulePosterior)):
+            raise InputError(f"the posterior is a {type(posterior).__name__}: give a Posterior or a ModulePosterior.")
+        self._posterior, self._seed, self._device = posterior, tuple(as_seed(part) for part in seed), check_device(device)
         self.members, self.output = posterior.member_count, str(posterior.output)
 
     __repr__ = describe
@@ -185,7 +189,7 @@ class FreshMembers:
 
     def draw(self, number: int) -> Dense:
         """The members of the input with this number."""
-        seed = np.random.SeedSequence((*self._seed, number)).generate_state(1, np.uint64)[0] >> np.uint64(1)
+        seed = np.random.SeedSequence((*self._seed, as_count(number, "number", 0))).generate_state(1, np.uint64)[0] >> np.uint64(1)
         return Dense(self._posterior.members(torch.Generator().manual_seed(int(seed))), self._device)
 
     def begin(self, inputs: NDArray[Any], first: int = 0) -> "FreshPass":

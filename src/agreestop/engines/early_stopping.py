@@ -56,7 +56,7 @@ def decide_early(
     another engine or ensemble (`ensemble_digest`) than the rule was calibrated with. Inputs of one step are held up to the rule's last
     checkpoint where `steps` is None, with a warning.
     """
-    calibrated.check_source(engine.name, ensemble_digest, any_engine, any_members)
+    _check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
     given, batch_size = as_inputs(inputs), as_count(batch_size, "batch_size")
     chunk = None if chunk is None else as_count(chunk, "chunk")
     times = _checkpoint_steps(calibrated, engine, None if steps is None and given.shape[1] == 1 else _length(given, steps))
@@ -266,7 +266,7 @@ class TimeSaved:
 
 def measure_saving(engine: Engine, calibrated: CalibratedRule, inputs: ArrayLike | Events, repeats: int = 3) -> TimeSaved:
     """Decide on inputs (n, T, ...) with early stopping and to the end, in turn, and compare the times."""
-    last = int(calibrated.checkpoints[-1])
+    last, repeats = int(calibrated.checkpoints[-1]), as_count(repeats, "repeats")
     options: dict[str, Any] = {"any_engine": True, "steps": last if as_inputs(inputs).shape[1] == 1 else None}
     decide_early(engine, calibrated, inputs, **options)  # warm-up: compilation and CUDA graphs
     early, to_end, computed = [], [], 0.0
@@ -276,6 +276,13 @@ def measure_saving(engine: Engine, calibrated: CalibratedRule, inputs: ArrayLike
         computed = float(run.computed.mean()) / last
         to_end.append(decide_early(engine, calibrated, inputs, chunk=last, **options).seconds)
     return TimeSaved(engine.name, float(np.median(early)), float(np.median(to_end)), computed)
+
+
+def _check_rule(calibrated: CalibratedRule, engine: Engine, ensemble_digest: str, any_engine: bool, any_members: bool) -> None:
+    if not isinstance(calibrated, CalibratedRule):
+        kind = type(calibrated).__name__
+        raise InputError(f"the rule is of type {kind}, which is not calibrated: call rule.calibrate(scores), and give what it returns.")
+    calibrated.check_source(engine.name, ensemble_digest, any_engine, any_members)
 
 
 def _checkpoint_steps(calibrated: CalibratedRule, engine: Engine, steps: int | None) -> Integers:
@@ -306,12 +313,12 @@ class LiveSession:
         any_members: bool = False,
         ensemble_digest: str = "",
     ) -> None:
-        calibrated.check_source(engine.name, ensemble_digest, any_engine, any_members)
+        _check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
         self._times = _checkpoint_steps(calibrated, engine, None)
         self._session = calibrated.stream(number)
         self._live = engine.live(self._session.number)
         self._prefilter = prefilter_for(calibrated) if engine.output == "spikes" and can_prefilter_on_cpu() else None
-        self.time = 0
+        self._logits, self.time = engine.output == "logits", 0
 
     @property
     def decision(self) -> Decision | None:
@@ -328,6 +335,8 @@ class LiveSession:
             raise InputError(f"this input stopped at time {session.decision.time}: open a new session for the next input.")
         evidence = self._live.push(events) if frame is None and events is not None else self._live.push(events, frame=frame)
         self.time += 1
+        if self._logits:
+            check_finite(evidence, "the output of the members")
         if self.time < self._times[session.index]:
             return None
         if self._prefilter is not None and not self._prefilter.may_stop(evidence[None, None], np.array([session.index]))[0, 0]:

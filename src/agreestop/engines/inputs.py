@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, InputError, Integers, as_array, check_finite, is_integer
 
+LARGEST = float(np.finfo(np.float32).max)
+
 
 def check_inputs(inputs: ArrayLike, shape: Sequence[int] | None) -> NDArray[Any]:
     """Inputs (n, T, *shape) of booleans or finite numbers, with n and T at least 1; any shape where None."""
@@ -18,9 +20,16 @@ def check_inputs(inputs: ArrayLike, shape: Sequence[int] | None) -> NDArray[Any]
         raise InputError(f"inputs has shape {array.shape}: (n, T, {inner}), n and T at least 1, is what these members take.")
     if array.dtype.kind not in "bfiu":
         raise InputError(f"inputs has dtype {array.dtype}: booleans or numbers are needed.")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise InputError("inputs holds values that are not finite: repair or drop those inputs.")
+    _check_range(array, "inputs")
     return array.copy() if min(array.strides) < 0 else array  # PyTorch refuses arrays with negative strides
+
+
+def _check_range(array: NDArray[Any], name: str) -> None:
+    """Refuse numbers that are not finite, or not in float32, in which engines compute."""
+    if array.dtype.kind == "f":
+        check_finite(array, name)
+        if array.dtype.itemsize > 4 and max(-array.min(), array.max()) > LARGEST:
+            raise InputError(f"{name} reaches {max(-array.min(), array.max()):.3g}, which float32 cannot hold: rescale the inputs.")
 
 
 def check_steps(steps: int, total: int, time: int) -> None:
@@ -63,7 +72,7 @@ def check_frame(frame: ArrayLike, shape: Sequence[int], real_input: bool = True)
     array = as_array(frame, "frame")
     if array.shape not in (tuple(shape), (math.prod(shape),)) or array.dtype.kind not in "bfiu":
         raise InputError(f"frame has shape {array.shape} and dtype {array.dtype}: booleans or numbers of shape {tuple(shape)} are needed.")
-    check_finite(array, "frame")
+    _check_range(array, "frame")
     if not real_input and not ((array == 0) | (array == 1)).all():
         raise InputError("frame holds values other than 0 and 1: set real_input=True in the settings of the network to use them.")
     return array.reshape(-1)

@@ -175,14 +175,13 @@ def _check_image(shape: tuple[int, ...], least: int) -> None:
 @final
 @dataclass(frozen=True)
 class Activity:
-    """Operations of one call, for an estimate of energy: integers (layers, T, K, batch). `layers` names the first axis.
+    """Operations of one call, for an estimate of energy: integers (layers, T, K, batch). The last layer is the read-out.
 
     spikes: spikes of the layer's neurons. accumulates: additions of a weight, one for each synapse that a spike reaches.
     multiplies: multiply-accumulates, one for each synapse that a non-zero real-valued input reaches. Batch norm, and the average before a
     read-out, are assumed to be folded into the weights. An image held for `steps` counts once per call, at the first step.
     """
 
-    layers: tuple[str, ...]
     spikes: Tensor
     accumulates: Tensor
     multiplies: Tensor
@@ -273,6 +272,9 @@ class SpikingNetwork(nn.Module):
 
     def __init__(self, config: Architecture, generator: torch.Generator, deviation: float | None = None) -> None:
         super().__init__()
+        if not hasattr(config, "layers") or not isinstance(generator, torch.Generator):
+            given = f"config is a {type(config).__name__} and generator a {type(generator).__name__}"
+            raise InputError(f"{given}: settings such as FullyConnected, and a torch.Generator, are needed.")
         self.config = config
         self.members, self.classes, self.input_shape = config.members, config.classes, config.input_shape
         self.layers = nn.ModuleList(config.layers())
@@ -298,8 +300,7 @@ class SpikingNetwork(nn.Module):
         """The result of a call, and the operations of every layer."""
         counts: list[tuple[Tensor, Tensor, Tensor]] = []
         spikes, after = self._run(x, state, steps, counts)
-        names = *(f"layer {index + 1}" for index in range(len(self.layers) - 1)), "read-out"
-        return spikes, after, Activity(names, *(torch.stack(kind) for kind in zip(*counts, strict=True)))
+        return spikes, after, Activity(*(torch.stack(kind) for kind in zip(*counts, strict=True)))
 
     def _run(
         self, x: Tensor, state: State | None, steps: int | None, counts: list[tuple[Tensor, Tensor, Tensor]] | None
@@ -334,6 +335,9 @@ class SpikingNetwork(nn.Module):
 
     def _check(self, x: Tensor, state: State | None, steps: int | None) -> None:
         shape, K = self.input_shape, self.members
+        if not isinstance(x, Tensor) or not isinstance(state, State | None):
+            given = f"x is a {type(x).__name__} and state a {type(state).__name__}"
+            raise InputError(f"{given}: a tensor, and the state that a call returned or None, are needed.")
         axes, sizes = x.ndim - len(shape), "".join(f", {size}" for size in shape)
         wanted = f"(T, batch{sizes}) or (T, {K}, batch{sizes})"
         if axes not in (2, 3) or tuple(x.shape[axes:]) != tuple(shape) or (axes == 3 and x.shape[1] != K) or not x.is_floating_point():

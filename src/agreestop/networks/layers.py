@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agreestop.common import InputError
+from agreestop.common import InputError, is_number
 
 from ._kernels import mixed_product
 from ._kernels.numba_runtime import numba_available
@@ -200,7 +200,7 @@ def draw_weights(network: nn.Module, generator: torch.Generator, deviation: floa
     deviation=None: U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default; else N(0, deviation²), i.i.d. With the same seed, the first
     members of a large ensemble equal those of a small one.
     """
-    if deviation is not None and not 0 < deviation < math.inf:
+    if deviation is not None and not (is_number(deviation) and deviation > 0):
         raise InputError(f"deviation is {deviation!r}: give a positive, finite standard deviation, or None for PyTorch's default.")
     layers = [module for module in network.modules() if isinstance(module, (MemberLinear, MemberConv2d))]
     with torch.no_grad():

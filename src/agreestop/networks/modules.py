@@ -161,7 +161,8 @@ class ModuleMembers(nn.Module):
 
     def __init__(self, modules: Sequence[nn.Module], output: str = "logits", input_shape: Sequence[int] | int | None = None) -> None:
         super().__init__()
-        if not len(modules) or not all(isinstance(module, nn.Module) for module in modules):
+        given = list(modules) if isinstance(modules, (Sequence, nn.ModuleList, nn.Sequential)) else []
+        if not given or not all(isinstance(module, nn.Module) for module in given):
             raise InputError("modules is not a list of torch modules: give one torch.nn.Module for each member, at least one.")
         if len({id(module) for module in modules}) < len(modules):
             raise InputError("modules holds the same module more than once: give each member a module of its own.")

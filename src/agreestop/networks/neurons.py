@@ -187,6 +187,11 @@ class Neuron:
             if not is_number(value) or not 0 < value <= LARGEST:
                 raise InputError(f"{name} is {value!r}: give a positive number of at most {LARGEST:,}.")
             object.__setattr__(self, name, value.item() if isinstance(value, np.generic) else value)
+        if isinstance(self.surrogate, str):
+            object.__setattr__(self, "surrogate", Surrogate(self.surrogate))
+        if not isinstance(self.surrogate, Surrogate) or not isinstance(self.learned, bool):
+            given = f"surrogate is {self.surrogate!r} and learned {self.learned!r}"
+            raise InputError(f"{given}: a Surrogate, for example Surrogate('arctan'), and True or False are needed.")
         if self.normalise not in NORMALISATIONS:
             raise InputError(f"normalise is {self.normalise!r}: choose one of {', '.join(NORMALISATIONS)}.")
 

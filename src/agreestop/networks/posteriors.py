@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from agreestop.common import InputError, as_count
+from agreestop.common import InputError, as_count, is_number
 
 from .architectures import Architecture, SpikingNetwork
 from .modules import ModuleMembers, Output, as_shape, check_output, count_classes, run_steps
@@ -46,7 +46,7 @@ def _key(name: str) -> str:
 def _initial_log_deviations(weights: Weights, prior_variance: float, share: float) -> nn.ParameterDict:
     """log ζ of every weight: a share of the standard deviation of its tensor, or of the prior's if its tensor is constant."""
     for name, value in (("prior_variance", prior_variance), ("initial_deviation", share)):
-        if not 0 < value < math.inf:
+        if not is_number(value) or value <= 0:
             raise InputError(f"{name} is {value!r}: give a positive, finite number.")
     deviations = {name: float(mean.detach().std(correction=min(1, mean.numel() - 1))) for name, mean in weights}
     return nn.ParameterDict(
@@ -167,8 +167,8 @@ class ModulePosterior(nn.Module):
         self.output: Output = check_output(output)
         self.input_shape = None if input_shape is None else as_shape(input_shape, "input_shape")
         self._classes: int | None = None
-        if not self._weights():
-            lacking = f"the module {type(module).__name__} has no trainable parameter with two axes or more"
+        if not isinstance(module, nn.Module) or not self._weights():
+            lacking = f"the module, a {type(module).__name__}, has no trainable parameter with two axes or more"
             raise InputError(f"{lacking}, so there are no weights to draw: use a deep ensemble for it.")
         self.log_deviation = _initial_log_deviations(self._weights(), prior_variance, initial_deviation)
 

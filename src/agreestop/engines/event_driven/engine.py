@@ -28,7 +28,6 @@ BLOCK_PAIRS = 8192  # pairs of row and step: enough work for each time that the 
 BLOCK_STEPS = 128  # at most, since the state of the rows shares the second-level cache with the weights of the tile
 BLOCK_BYTES = 1 << 26
 NO_VALUES = np.zeros(0, dtype=np.float32)
-LARGEST = float(np.finfo(np.float32).max)
 
 
 @final
@@ -69,8 +68,6 @@ class EventDriven:
         # the inputs are read where they are, and copied only if they are not contiguous
         array = check_inputs(inputs, self.input_shape)
         flat = np.ascontiguousarray(array).reshape(*array.shape[:2], -1)
-        if flat.dtype.kind == "f" and max(-flat.min(), flat.max()) > LARGEST:
-            raise InputError(f"inputs reaches {max(-flat.min(), flat.max()):.3g}, which float32 cannot hold: rescale the inputs.")
         binary = _is_binary(flat)
         if not binary and not self._network.real_input:
             raise InputError("inputs holds values other than 0 and 1: set real_input=True in the settings of the network to use them.")
@@ -287,10 +284,7 @@ class EventDrivenLive:
         active = np.flatnonzero(flat)
         if not self._network.real_input:
             return active, None
-        values = flat[active]
-        if len(values) and max(-values.min(), values.max()) > LARGEST:
-            raise InputError(f"frame reaches {max(-values.min(), values.max()):.3g}, which float32 cannot hold: rescale the inputs.")
-        return active, values.astype(np.float32)
+        return active, flat[active].astype(np.float32)
 
     def _as_indices(self, events: ArrayLike) -> Integers:
         whole = self._network.inputs  # as many indices may be a frame

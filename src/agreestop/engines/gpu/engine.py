@@ -10,10 +10,11 @@ from typing import Any, final
 import torch
 from numpy.typing import NDArray
 
+from agreestop.networks._kernels.gpu_runtime import check_device
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import SRM
 
-from ..dense import DenseLive, DensePass, check_weights
+from ..dense import DenseLive, DensePass, check_network
 from ..inputs import check_inputs
 from ..prefilter import Prefilter
 from ..protocol import Live, Outcomes, describe
@@ -33,9 +34,9 @@ class Fused:
     output, reason = "spikes", ""
 
     def __init__(self, network: SpikingNetwork, device: str = "cuda", bf16: bool = False) -> None:
-        check_weights(network)
+        check_network(network)
         self.name = "fused-bfloat16" if bf16 else "fused"
-        self._network = deepcopy(network).to(device).eval()  # CUDA graphs hold on to the memory of these weights
+        self._network = deepcopy(network).to(check_device(device)).eval()  # CUDA graphs hold on to the memory of these weights
         self._device, self._bf16 = torch.device(device), bf16
         self.members, self.classes = network.config.members, network.config.classes
         self._fully_connected = isinstance(network.config, FullyConnected)
