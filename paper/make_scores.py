@@ -31,6 +31,7 @@ from agreestop.common import Booleans, InputError, Integers, ProgressCallback, S
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.score_files import load_scores, save_spikes
+from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import BATCH_SIZE, run_to_end
 from agreestop.ensembles import load as load_ensemble
 from agreestop.ensembles.files import Epoch, save_members
@@ -41,7 +42,7 @@ from agreestop.events.datasets.catalogue import find, load
 from agreestop.networks.architectures import ResNet18, SpikingNetwork
 from agreestop.networks.posteriors import Posterior
 from agreestop.pipeline.config import EnsembleSettings, RunConfig
-from agreestop.pipeline.products import EnsembleFiles, build_network, engine_for, train_ensemble
+from agreestop.pipeline.products import EnsembleFiles, build_network, train_ensemble
 from agreestop.report.contents import versions
 
 from .figures import ENSEMBLES, FEW, FIGURES, MAX_SET_SIZE, SEENN2, SIZES, TARGETS, Setting, checkpoints, find_figures
@@ -262,7 +263,7 @@ def _score(
     for file, part in ((TUNING, data.tuning), (POOL, data.pool)):
         progress(f"scoring {part.name}", 0.0 if file == TUNING else 0.5)
         on_gpu = part.held and torch.cuda.is_available()
-        engine = engine_for(members, "fused-bfloat16" if on_gpu else "auto", part)
+        engine = choose_engine(members, "fused-bfloat16" if on_gpu else "auto", part.density)
         spikes = run_to_end(engine, part.inputs, IMAGES_AT_ONCE if on_gpu else BATCH_SIZE, part.held)
         save_spikes(target / file, spikes, part.labels, part.classes, engine.name)
         if file == POOL:

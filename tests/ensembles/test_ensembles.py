@@ -373,7 +373,10 @@ def test_the_representation_names_kind_members_and_engine(trained: dict[str, Any
 def test_bad_input_gets_a_sentence(trained: dict[str, Any]) -> None:
     inputs, labels = toy(10)
     cases: list[tuple[Any, str]] = [
-        (lambda: ag.ensembles.DeepEnsemble(Recurrent()), "network is one Recurrent: give a function"),
+        (
+            lambda: ag.ensembles.DeepEnsemble(Recurrent()),
+            "network is one Recurrent: give settings .* a function that builds one",
+        ),
         (lambda: ag.ensembles.DeepEnsemble(cast(Any, "resnet18")), "network is 'resnet18': give settings"),
         (lambda: ag.ensembles.DeepEnsemble([]), r"network is \[\]: give settings"),
         (lambda: ag.ensembles.DeepEnsemble(NETWORK, members=0), "members is 0"),

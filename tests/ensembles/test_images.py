@@ -131,7 +131,7 @@ def test_bad_input_is_refused() -> None:
         train(deep(), images[:, 0], labels, SETTINGS)
     with pytest.raises(ag.InputError, match="give a positive number"):
         ImageTraining(learning_rate=0)
-    with pytest.raises(ag.InputError, match="horizons of at least one step"):
+    with pytest.raises(ag.InputError, match=r"horizons is \(\): give at least one number of steps"):
         ImageTraining(horizons=())
     assert isinstance(deep().network, SpikingNetwork)
 

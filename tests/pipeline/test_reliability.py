@@ -50,7 +50,7 @@ targets = []
 """
 
 WORKER = """
-import json, os, signal, sys
+import json, os, shutil, signal, sys
 folder, jobs = sys.argv[1], json.loads(sys.argv[2])
 sys.path[:0] = json.loads(sys.argv[3])
 os.chdir(folder)
@@ -88,8 +88,10 @@ for where, config, verb, left, together in jobs:
         os._exit(0)
     processes.append(process)
     if not together:
-        for process in processes:
-            print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+        codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+        print(*codes)
+        if left and codes == [0]:
+            shutil.rmtree(where)  # it came to its end, so the next job begins again
         processes = []
 """
 """Runs jobs, each in a fork of its own: (folder, configuration, verb, file operations until it is killed or 0, with the next job)."""
@@ -124,7 +126,7 @@ def kill_often(folder: Path, verb: str, kills: int, seed: int) -> None:
     """The first and the last run end by themselves; between them are as many runs that are killed at a random file operation."""
     prepare(folder)
     rng = random.Random(seed)
-    killed: list[Job] = [("killed", "c.toml", verb, rng.randint(1, 40), False) for _ in range(kills)]
+    killed: list[Job] = [("killed", "c.toml", verb, rng.randint(1, 30), False) for _ in range(kills)]
     codes = outcomes(folder, [("whole", "c.toml", verb, 0, False), *killed, ("killed", "c.toml", verb, 0, False)])
     assert codes[0] == codes[-1] == 0 and set(codes[1:-1]) <= {0, -signal.SIGKILL} and codes.count(-signal.SIGKILL) > kills / 2
     assert contents(folder / "killed") == contents(folder / "whole")

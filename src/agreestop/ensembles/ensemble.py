@@ -9,11 +9,12 @@ Inputs are arrays (n, T, ...) of booleans or numbers, an `Events`, or images (n,
 engine and rule belong together: scores carry the engine's name and the ensemble's digest, and a rule refuses others.
 """
 
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from os import PathLike
-from typing import Any, NoReturn, Self, TypeAlias, cast
+from typing import Any, Self, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ from agreestop.networks.posteriors import ModulePosterior, Posterior
 
 from .files import Epoch, Runnable, check_shapes, describe, network_digest, select, write_file
 from .images import ImageTraining, reestimate_batchnorm
-from .streams import StreamTraining
+from .streams import StreamTraining, kl_note
 from .training import Trainable, TrainableMembers, TrainingSettings, show_progress, train
 
 LEARNING_RATE = 5e-3
@@ -62,7 +63,11 @@ class Ensemble(ABC):
         elif callable(network) and not isinstance(network, nn.Module):
             self._builder = network
         else:
-            _refuse_network(network)
+            given = f"one {type(network).__name__}" if isinstance(network, nn.Module) else reprlib.repr(network)
+            raise InputError(
+                f"network is {given}: give settings such as agreestop.networks.FullyConnected(...), a function that builds one module "
+                "and is called for each member, or a list of torch modules."
+            )
         self.members, self.seed = as_count(members, "members"), as_seed(seed)
         self.device, self.output = check_device(device), output
         self.history: tuple[Epoch, ...] = ()
@@ -189,7 +194,7 @@ class Ensemble(ABC):
         else:
             chosen = {"learning_rate": LEARNING_RATE, **chosen}
             settings = StreamTraining(epochs, steps=steps, readouts=readouts, warm_up=warm_up, **chosen)
-            note = settings.note() if self.kind == "variational" else ""
+            note = kl_note(kl_weight, warm_up) if self.kind == "variational" else ""
         with show_progress(progress, note) as report:
 
             def on_epoch(epoch: int, figures: Epoch) -> None:
@@ -314,18 +319,6 @@ class Ensemble(ABC):
             state = str(error)
         source = self._builder or type(self._config or cast(Any, self._modules)[0])
         return f"<{type(self).__name__} of {members}, {getattr(source, '__name__', 'builder')}. {state[0].upper()}{state[1:]}>"
-
-
-def _refuse_network(network: object) -> NoReturn:
-    if isinstance(network, nn.Module):
-        raise InputError(
-            f"network is one {type(network).__name__}: give a function that builds one for each member, such as "
-            f"lambda: {type(network).__name__}(...), or a list of modules."
-        )
-    raise InputError(
-        f"network is {network!r}: give settings such as agreestop.networks.FullyConnected(...), a function that builds a torch module, "
-        "or a list of torch modules."
-    )
 
 
 def _examples(x: ArrayLike | Events, y: ArrayLike | None) -> tuple[Inputs, ArrayLike | None, tuple[str, ...] | None]:

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from agreestop.common import InputError, Integers
+from agreestop.common import InputError, Integers, as_count
 from agreestop.events.container import Inputs
 from agreestop.networks._kernels.gpu_runtime import upload
 from agreestop.networks.architectures import SpikingNetwork
@@ -65,13 +65,10 @@ class ImageTraining(TrainingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rate_epochs < 0 or self.batch_size < 2 or not self.horizons or min(self.horizons) < 1:
-            raise InputError(
-                f"rate_epochs is {self.rate_epochs}, batch_size {self.batch_size} and horizons {self.horizons}: give "
-                "rate_epochs of at least 0, batches of at least two images, and horizons of at least one step."
-            )
-        if self.burn_in < 0:
-            raise InputError(f"burn_in is {self.burn_in}: give the steps without gradient, 0 for none.")
+        for name, least in (("rate_epochs", 0), ("batch_size", 2), ("burn_in", 0)):
+            as_count(getattr(self, name), name, least)
+        if not self.horizons or min(self.horizons) < 1:
+            raise InputError(f"horizons is {self.horizons}: give at least one number of steps, each of at least 1.")
 
     @classmethod
     def for_steps(cls, total_epochs: int, steps: int, **settings: Any) -> Self:

@@ -28,6 +28,13 @@ from .gradients import Gradients
 from .training import Trainable, TrainingSettings
 
 
+def kl_note(kl_weight: float, warm_up: float) -> str:
+    """A sentence for users of a variational ensemble, whose loss may rise on purpose; empty where it does not."""
+    epochs = "all" if warm_up == 1 else f"the first {warm_up:.0%} of the"
+    text = f"The weight of the KL term grows from 0 over {epochs} epochs, so the loss may rise: this is intended."
+    return text if warm_up * kl_weight else ""
+
+
 @final
 @dataclass(frozen=True)
 class StreamTraining(TrainingSettings):
@@ -52,12 +59,6 @@ class StreamTraining(TrainingSettings):
     def total_epochs(self) -> int:
         """Epochs in all."""
         return self.epochs
-
-    def note(self) -> str:
-        """A sentence for users of a variational ensemble, whose loss may rise on purpose."""
-        epochs = "all" if self.warm_up == 1 else f"the first {self.warm_up:.0%} of the"
-        text = f"The weight of the KL term grows from 0 over {epochs} epochs, so the loss may rise: this is intended."
-        return text if self.warm_up * self.kl_weight else ""
 
     def batches(self, n: int) -> int:
         """Batches in an epoch over n examples; the last may be smaller."""

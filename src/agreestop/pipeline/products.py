@@ -27,7 +27,7 @@ from agreestop.engines.dense import FreshMembers
 from agreestop.engines.early_stopping import run_counted, run_to_end
 from agreestop.engines.protocol import Engine, Operations
 from agreestop.ensembles import DeepEnsemble, Ensemble, VariationalEnsemble, load
-from agreestop.ensembles.files import Runnable, UnusableFile
+from agreestop.ensembles.files import UnusableFile
 from agreestop.events.container import input_ids
 from agreestop.events.data import EventData, EventSplits
 from agreestop.networks.architectures import QUICK, BuiltIn, Convolutional, FullyConnected, ResNet18
@@ -183,16 +183,11 @@ def score_ensemble(
         save_spikes(path, pool.rows(rows))
 
 
-def engine_for(network: Runnable, name: str, part: EventData) -> Engine:
-    """The engine of that name, or for "auto" the one that suits these inputs."""
-    return choose_engine(network, name, part.density)
-
-
 def _scoring_engine(members: Ensemble, name: str, split: int, part: EventData) -> Engine:
     network = members.network
     if isinstance(network, Posterior):  # every split has draws of its own
         return FreshMembers(network, (members.seed, split), members.device)
-    return engine_for(network, name, part)
+    return choose_engine(network, name, part.density)
 
 
 def _save_scores(path: Path, members: Ensemble, engine: Engine, part: EventData, spikes: Any) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from agreestop.common import InputError, ProgressCallback, Stages, no_progress
 from agreestop.decide.build import AnyRule
 from agreestop.decide.score_files import load_scores
+from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import TimeSaved, measure_saving
 from agreestop.engines.protocol import running_energy
+from agreestop.ensembles.streams import kl_note
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.files import save_events
 from agreestop.report.contents import Report, describe_ensemble, in_words, versions
@@ -19,15 +21,7 @@ from agreestop.report.records import MeasurementSettings, Record
 from .config import EnsembleSettings, RunConfig
 from .data import load_data
 from .measure import locked_folder, measure_rules, save_records, shortage_in_words
-from .products import (
-    EnsembleFiles,
-    engine_for,
-    load_operations,
-    members_are_current,
-    score_ensemble,
-    scores_are_current,
-    train_ensemble,
-)
+from .products import EnsembleFiles, load_operations, members_are_current, score_ensemble, scores_are_current, train_ensemble
 
 SIZES = (1, 2, 4, 6)
 EPOCH, SCORES, RULES, EXAMPLES = 2.5, 8.0, 400.0, 15.0
@@ -42,7 +36,7 @@ def train_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback)
     """Train the ensembles of a configuration; the files of each."""
     data, pairs = load_data(config), _ensembles(config, folder)
     with locked_folder(folder, progress):
-        stages = Stages(progress, [_training_cost(config, *pair) for pair in pairs])
+        stages = Stages(progress, [_costs(config, *pair)[0] for pair in pairs])
         for ensemble, files in pairs:
             train_ensemble(config, ensemble, data, files, stages.begin(files.folder.name))
     return [files for _, files in pairs]
@@ -52,7 +46,7 @@ def score_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback)
     """Score the ensembles of a configuration, after training where that is missing; the files of each. Writes `test-inputs.npz` too."""
     data, pairs = load_data(config), _ensembles(config, folder)
     with locked_folder(folder, progress):
-        stages = Stages(progress, [cost for pair in pairs for cost in _score_costs(config, *pair)])
+        stages = Stages(progress, [cost for pair in pairs for cost in _costs(config, *pair)])
         for ensemble, files in pairs:
             _train_and_score(config, ensemble, data, files, stages)
         _save_test_inputs(config, data, folder)
@@ -64,10 +58,9 @@ def training_notes(config: RunConfig, folder: Path) -> list[str]:
     measured = measurement_settings(config, max(config.ensembles, key=lambda ensemble: ensemble.members))
     shortage = shortage_in_words(measured)
     return ([f"{shortage} Raise decide.n_calibration, or lower decide.target."] if shortage else []) + [
-        f"The loss of the {files.folder.name} ensemble may rise while it trains: the weight of its KL term grows from 0 to "
-        f"{ensemble.kl_weight:g} over {'all' if ensemble.warm_up == 1 else f'the first {ensemble.warm_up:.0%} of the'} epochs."
+        f"{files.folder.name}: {kl_note(ensemble.kl_weight, ensemble.warm_up)}"
         for ensemble, files in _ensembles(config, folder)
-        if ensemble.kind == "variational" and ensemble.kl_weight and ensemble.warm_up
+        if ensemble.kind == "variational" and kl_note(ensemble.kl_weight, ensemble.warm_up)
         if not members_are_current(config, ensemble, files)
     ]
 
@@ -94,7 +87,7 @@ def _run(config: RunConfig, data: EventSplits, folder: Path, command: str, progr
     records: list[Record] = []
     sections, pictures = [], InputPictures(data.pool.inputs)
     pairs = _ensembles(config, folder)
-    stages = Stages(progress, [cost for pair in pairs for cost in (*_score_costs(config, *pair), RULES, EXAMPLES)])
+    stages = Stages(progress, [cost for pair in pairs for cost in (*_costs(config, *pair), RULES, EXAMPLES)])
     for ensemble, files in pairs:
         name, measured = files.folder.name, measurement_settings(config, ensemble, data.pool.steps)
         _train_and_score(config, ensemble, data, files, stages)
@@ -148,23 +141,18 @@ def _save_test_inputs(config: RunConfig, data: EventSplits, folder: Path) -> Non
     save_events(folder / "test-inputs.npz", data.pool.rows(slice(config.decide.n_calibration, None)))
 
 
-def _training_cost(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> float:
-    members = ensemble.members if ensemble.kind == "deep" else 1
-    return 0.0 if members_are_current(config, ensemble, files) else EPOCH * ensemble.epochs * members
-
-
-def _score_costs(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> Iterator[float]:
+def _costs(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> tuple[float, float]:
     """The weights of training and of scoring, each 0 where its product can be used again."""
-    current = scores_are_current(config, ensemble, files)
-    yield 0.0 if current else _training_cost(config, ensemble, files)
-    yield 0.0 if current else SCORES
+    members = ensemble.members if ensemble.kind == "deep" else 1
+    training = 0.0 if members_are_current(config, ensemble, files) else EPOCH * ensemble.epochs * members
+    return (0.0, 0.0) if scores_are_current(config, ensemble, files) else (training, SCORES)
 
 
 def _time_saved(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles, rule: AnyRule, data: EventSplits) -> TimeSaved:
     """The time that early stopping saves on the test inputs of the first division of the pool."""
     calibrated = rule.calibrate(load_scores(files.calibration))
     members = train_ensemble(config, ensemble, data, files, no_progress)  # in most cases this loads them
-    engine = engine_for(members.network, config.decide.engine, data.pool)
+    engine = choose_engine(members.network, config.decide.engine, data.pool.density)
     return measure_saving(engine, calibrated, data.pool.rows(slice(config.decide.n_calibration, None)).inputs)
 
 
