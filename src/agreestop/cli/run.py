@@ -16,7 +16,7 @@ from agreestop.events.files import read_stored
 from agreestop.pipeline.config import RunConfig, load_config
 from agreestop.pipeline.measure import run_simulated
 from agreestop.report.contents import Report
-from agreestop.report.records import MeasurementSettings, Record, Z
+from agreestop.report.records import MeasurementSettings, Record
 
 from .console import printed_warnings, progress_bar, say, show, show_written
 
@@ -136,7 +136,7 @@ def _table(records: Sequence[Record], title: str) -> Table:
     table = Table(title=f"{title}: target {target:g}, {members} members", title_justify="left", title_style="bold")
     shown = [record for record in records if (record.target, record.K) == (target, members)]
     energy, stuck = shown[0].energy is not None, any(record.examples_needed for record in shown)
-    over = "over the realisations" if shown[0].coverage_pool_se is None else "for the draw of the pool"
+    over = "over the realisations" if shown[0].coverage_pool is None else "for the draw of the pool"
     notes = [f"± is the 95 % interval {over}"]
     notes += ["energy is a share of running to T"] * energy + ["* cannot stop: too few calibration examples"] * stuck
     table.caption = "; ".join(notes)
@@ -144,6 +144,7 @@ def _table(records: Sequence[Record], title: str) -> Table:
         table.add_column(name, justify="left" if name == "rule" else "right")
     for record in shown:
         name = record.label + "*" * (record.examples_needed is not None)
-        coverage, latency = (f"{value:.3f} ± {Z * value.se:.3f}" for value in (record.judged_coverage, record.judged_latency))
+        judged = (record.judged_coverage, record.judged_latency)
+        coverage, latency = (f"{value:.3f} ± {(value.high - value.low) / 2:.3f}" for value in judged)
         table.add_row(name, coverage, latency, f"{record.set_size:.2f}", *[f"{record.energy:.2f}"] * energy)
     return table

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from agreestop.common import Booleans, Floats, Integers, ProgressCallback
+from agreestop.common.errors import visible
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule
 from agreestop.decide.calibrated import CalibratedRule, gather_evidence
@@ -196,7 +197,7 @@ def describe_ensemble(
     rule = rules[summary.headline.label]
     assert isinstance(rule, (SpikeCP, AgreeStop))  # a rule that promises nothing is never the headline
     progress("coverage by time and class", 0.0)
-    classes = pool.classes or tuple(str(label) for label in range(pool.log_confidence.shape[3]))
+    classes = tuple(map(visible, pool.classes or map(str, range(pool.log_confidence.shape[3]))))  # SVG holds no control characters
     breakdown = _break_down(rule, pool, measured, classes)
     progress("examples", 0.5)
     stops = summary.headline.examples_needed is None

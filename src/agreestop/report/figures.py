@@ -83,7 +83,7 @@ def save_panels(panels: Sequence[Panel], folder: Path, title: str, name: str) ->
     for part, panel in zip(parts, panels, strict=True):
         panel.draw(part)
         part.suptitle(panel.heading)
-    figure.suptitle(title, fontsize=13)
+    figure.suptitle(title, fontsize=13, parse_math=False)
     handles, names = parts[-1].axes[0].get_legend_handles_labels()
     if names:
         figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
@@ -101,7 +101,7 @@ def coverage_and_latency_panels(records: Sequence[Record]) -> list[Panel]:
 
     def draw_coverage(figure: Figure | SubFigure) -> None:
         axes, targets = figure.subplots(), sorted({record.target for record in records})
-        _lines(axes, of_all, "target", "coverage", "coverage_se", "coverage_pool_se")
+        _lines(axes, of_all, "target", "coverage", "judged_coverage")
         axes.plot(targets, targets, color="black", linewidth=1, zorder=0)
         axes.annotate("promised", (targets[-1], targets[-1]), textcoords="offset points", xytext=(-26, -20), fontsize=9)
         axes.set(xlabel="target", ylabel="coverage")
@@ -110,7 +110,7 @@ def coverage_and_latency_panels(records: Sequence[Record]) -> list[Panel]:
 
     def draw_latency(figure: Figure | SubFigure) -> None:
         axes = figure.subplots()
-        _lines(axes, at_target, "K", "latency", "latency_se", "latency_pool_se")
+        _lines(axes, at_target, "K", "latency", "judged_latency")
         axes.set(xlabel="members K", ylabel="latency / T", ylim=(0, 1.03), xticks=sorted({record.K for record in records}))
         _in_percent(axes.yaxis)
 
@@ -127,21 +127,21 @@ def coverage_and_latency_panels(records: Sequence[Record]) -> list[Panel]:
     ]
 
 
-def _lines(axes: Axes, records: Sequence[Record], x: str, y: str, *errors: str) -> None:
-    """Draw a line for each rule, of the fields x and y of its records, with a 95 % interval for each field of standard errors.
+def _lines(axes: Axes, records: Sequence[Record], x: str, y: str, judged: str | None = None) -> None:
+    """Draw a line for each rule, of the fields x and y of its records, and where `judged` is given the two 95 % intervals.
 
-    The second interval, where it is known, is wide and pale: it is that for the draw of the pool.
+    The whiskers are over the realisations. The bar, wide and pale, is for the draw of the pool, where it is known.
     """
     for label in dict.fromkeys(record.label for record in records):
         style = style_of(label)
         mine = sorted((record for record in records if record.label == label), key=lambda record: getattr(record, x))
-        at, mean, *known = ([getattr(record, name) for record in mine] for name in (x, y, *errors))
-        look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linestyle": style.dashes, "linewidth": 1.6, "markersize": 5}
-        axes.plot(at, mean, label=label, **look)
-        for values, width, capsize, alpha in zip(known, (1.6, 5.0), (2, 0), (1.0, 0.3), strict=False):
-            if None not in values:
-                half = [Z * value for value in values]
-                axes.errorbar(at, mean, yerr=half, fmt="none", color=style.colour, elinewidth=width, capsize=capsize, alpha=alpha)
+        at, mean = ([getattr(record, name) for record in mine] for name in (x, y))
+        look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linestyle": style.dashes}
+        half = [Z * getattr(record, judged).se if judged else 0.0 for record in mine]
+        axes.errorbar(at, mean, yerr=half, label=label, linewidth=1.6, markersize=5, capsize=2, **look)
+        for record in mine:
+            if judged and getattr(record, f"{y}_pool") is not None:
+                axes.vlines(getattr(record, x), *getattr(record, f"{y}_pool"), color=style.colour, linewidth=5, alpha=0.3)
     tidy(axes)
 
 
@@ -186,7 +186,7 @@ def _draw_groups(groups: Sequence[GroupCoverage], target: float, xlabel: str, fi
     names = [group.name for group in groups]
     letters = sum(len(name) for name in names)
     turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if letters > 50 else {"ha": "center"}
-    below.set_xticks(list(positions), names, fontsize=9 if letters <= 34 else 8, **turned)
+    below.set_xticks(list(positions), names, fontsize=9 if letters <= 34 else 8, parse_math=False, **turned)
     for axes in (above, below):
         tidy(axes)
         axes.grid(visible=False, axis="x")

@@ -19,6 +19,7 @@ from markupsafe import Markup
 from matplotlib.image import imsave
 
 from agreestop.common import Floats, atomic_writer
+from agreestop.common.errors import visible
 from agreestop.decide.decisions import Estimate
 
 from .contents import Example, Report, Section
@@ -43,7 +44,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     written: list[Path] = []
     for section in report.sections:
         headline, ending = section.summary.headline, f"-{section.name}" if section.name else ""
-        title = ", ".join(dict.fromkeys((report.name, *([f"{section.name} ensemble"] if section.name else []), report.kind)))
+        title = visible(", ".join(dict.fromkeys((report.name, *([f"{section.name} ensemble"] if section.name else []), report.kind))))
         written += save_panels(coverage_and_latency_panels(section.records), folder, title, f"coverage-and-latency{ending}")
         groups = breakdown_panels(section.breakdown, headline.target)
         written += save_panels(groups, folder, f"{title}: {headline.label}", f"coverage-by-time-and-class{ending}")

@@ -42,10 +42,11 @@ class MeasurementSettings:
 class Record:
     """One rule at one target and number of members: means over realisations and their standard errors. Latency is a share of T.
 
-    coverage_se, latency_se            over the realisations of this one pool, which share its examples
-    coverage_pool_se, latency_pool_se  for the draw of the pool too, where they were measured; claims are judged by these
-    energy                             the energy spent until the stop as a share of the energy of running to T, where it was measured
-    examples_needed                    the least number of calibration examples with which the rule could stop, where it was given fewer
+    coverage_se, latency_se      over the realisations of this one pool, which share its examples
+    energy                       the energy spent until the stop as a share of the energy of running to T, where it was measured
+    examples_needed              the least number of calibration examples with which the rule could stop early, where it was given fewer
+    coverage_pool, latency_pool  low and high end of the 95 % interval for the draw of the pool, where it was measured; claims are
+                                 judged by it
     """
 
     ensemble: str
@@ -64,18 +65,18 @@ class Record:
     set_size: float
     energy: float | None = None
     examples_needed: int | None = None
-    coverage_pool_se: float | None = None
-    latency_pool_se: float | None = None
+    coverage_pool: tuple[float, float] | None = None
+    latency_pool: tuple[float, float] | None = None
 
     @property
     def judged_coverage(self) -> Estimate:
         """The coverage with the interval that claims are judged by: for the draw of the pool where it is known."""
-        return interval(self.coverage, self.coverage_se if self.coverage_pool_se is None else self.coverage_pool_se)
+        return interval(self.coverage, self.coverage_se, self.coverage_pool)
 
     @property
     def judged_latency(self) -> Estimate:
         """The latency with the interval that claims are judged by."""
-        return interval(self.latency, self.latency_se if self.latency_pool_se is None else self.latency_pool_se)
+        return interval(self.latency, self.latency_se, self.latency_pool)
 
     @property
     def stop_time(self) -> float:
@@ -112,15 +113,16 @@ class EnsembleSummary:
     rules: tuple[Record, ...]
     horizon: float
 
-    def share_of_horizon(self, record: Record, pool: bool = False) -> Estimate:
-        """A rule's mean stopping time as a share of T, with the interval over the realisations or for the draw of the pool."""
-        return interval(record.latency, record.latency_pool_se if pool else record.latency_se).over(self.horizon / record.checkpoints[-1])
+    def share_of_horizon(self, record: Record, judged: bool = False) -> Estimate:
+        """A rule's mean stopping time as a share of T, with the interval over the realisations, or with that which claims are judged by."""
+        latency = record.judged_latency if judged else interval(record.latency, record.latency_se)
+        return latency.over(self.horizon / record.checkpoints[-1])
 
 
-def interval(value: float, se: float | None) -> Estimate:
-    """A mean with its interval, which is not known where there was only one realisation, or no interval for the draw of the pool."""
-    se = math.nan if se is None else se
-    return Estimate(value, value - Z * se, value + Z * se, se)
+def interval(value: float, se: float, pool: tuple[float, float] | None = None) -> Estimate:
+    """A mean with its interval: over the realisations, unknown where there was only one of them, or the one for the draw of the pool."""
+    low, high = (value - Z * se, value + Z * se) if pool is None else pool
+    return Estimate(value, low, high, se)
 
 
 def promise_of(record: Record) -> Promise:
