@@ -67,8 +67,9 @@ class Splits:
     def over_pools(self) -> PoolFigures:
         """The same means with intervals for the draw of the pool; nan where the pool is too small to leave rows out.
 
-        The first realisations are repeated without each of G groups of rows. This is the jackknife, V = (G-1)/G Σ_g d_g² with d_g the mean over realisations of what leaving group g out changes. The variance
-        of d_g over realisations is subtracted, and the variance of the means themselves is added. It takes some seconds.
+        The first realisations are repeated without each of G groups of rows. This is the jackknife, V = (G-1)/G Σ_g d_g² with d_g the
+        mean over realisations of what leaving group g out changes. The variance of d_g over realisations is subtracted, and the
+        variance of the means themselves is added. It takes some seconds.
         """
         if self.without is None:
             return PoolFigures(*(Estimate(mean, math.nan, math.nan, math.nan) for mean in self.figures.mean(axis=1).tolist()))

@@ -32,7 +32,8 @@ def _weights(count: int) -> Marks:
 
 def mark_cells(log_confidence: NDArray[np.floating]) -> Marks:
     """One mark for each leading entry of an array (..., K, C), the same in float32 and float64."""
-    flat = np.ascontiguousarray(log_confidence, dtype=np.float32).reshape(*log_confidence.shape[:-2], -1)
+    with np.errstate(over="ignore"):
+        flat = np.ascontiguousarray(log_confidence, dtype=np.float32).reshape(*log_confidence.shape[:-2], -1)
     bits = flat.view(np.uint32).astype(np.uint64)
     return np.asarray((mix(bits) * _weights(flat.shape[-1])).sum(axis=-1, dtype=np.uint64))
 
