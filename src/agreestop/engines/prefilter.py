@@ -54,11 +54,6 @@ class Prefilter:
         bounds = self.bounds[np.isfinite(self.bounds)]
         return not self.learned.shape[1] and exponent_fits and all((np.abs(part) <= LARGEST).all() for part in (bounds, self.temperatures))
 
-    @property
-    def last(self) -> int:
-        """The index of the last checkpoint, at which every input stops."""
-        return len(self.bounds) - 1
-
     def rounding_bound(self, classes: int, epsilon: float) -> Floats:
         """A bound (M,) on how far rounding of relative size `epsilon` moves two tempered log-confidences apart.
 
@@ -81,7 +76,7 @@ class Prefilter:
         counts = np.ascontiguousarray(counts, dtype=np.int64)
         bounds = self.bounds_with_margin(SLACK, counts.shape[3], EPSILON)
         may_stop(counts, checkpoints, self.exponent, self.temperatures, bounds, self.learned, self.max_set_size, SLACK, FLOOR, flags)
-        flags[:, checkpoints == self.last] = True
+        flags[:, checkpoints == len(self.bounds) - 1] = True  # every input stops at the last checkpoint
         return flags
 
 

@@ -141,7 +141,7 @@ class Active:
     def of(x: Tensor, max_density: float) -> "Active | None":
         """The lists of x (lists, rows, width), or None if a larger fraction than max_density is not zero."""
         lists, rows, width = x.shape
-        flat, threads = x.detach().reshape(-1).numpy(), _threads(x.numel())
+        flat, threads = x.detach().reshape(-1).numpy(), threads_for(x.numel(), WORTH_A_THREAD)
         starts = np.zeros(lists * rows + 1, dtype=np.int64)
         parallel_for(lambda _, first, last: _count(first, last, flat, width, starts[1:]), lists * rows, threads)
         np.cumsum(starts, out=starts)
@@ -164,7 +164,7 @@ class Active:
         starts[-1] = len(self.indices)
         turned = Active(self.lists, self.width, self.rows, starts, np.empty_like(self.indices), np.empty_like(self.values))
         shared = self.rows, self.width, *self._arrays, *turned._arrays, scratch
-        parallel_for(lambda _, first, last: _turn(first, last, *shared), self.lists, _threads(len(self.indices)))
+        parallel_for(lambda _, first, last: _turn(first, last, *shared), self.lists, threads_for(len(self.indices), WORTH_A_THREAD))
         return turned
 
     def add_rows_to(self, source: Tensor, target: Tensor) -> None:
@@ -172,7 +172,8 @@ class Active:
         members, sources, columns = source.shape
         lanes = NARROW if columns <= 2 * NARROW else WIDE
         across = -(-columns // lanes)
-        threads = _threads(members // self.lists * len(self.indices) * columns + source.numel() + target.numel())
+        work = members // self.lists * len(self.indices) * columns + source.numel() + target.numel()
+        threads = threads_for(work, WORTH_A_THREAD)
         blocks = min(self.rows, -(-2 * threads // (members * across))) if threads > 1 else 1
         sizes, memory = (sources, self.rows, columns, across), (source.detach().view(-1).numpy(), target.view(-1).numpy())
         scratch = [torch.zeros((sources + 1) * lanes).numpy() for _ in range(threads)]  # lanes past the last column are summed too
@@ -182,10 +183,6 @@ class Active:
     @property
     def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]:
         return self.starts, self.indices, self.values
-
-
-def _threads(work: int) -> int:
-    return threads_for(work, WORTH_A_THREAD)
 
 
 # ---- the operator

@@ -40,15 +40,9 @@ LONGEST_SEGMENT = 16  # steps whose spike bits share a word. The backward pass h
 LONGEST_SEGMENT_LEARNED = 8  # shorter if constants are learned: the backward pass then also holds the states of a segment
 
 
-class Tile(NamedTuple):
-    """Neurons of a program, a power of two, and its warps of 32 threads."""
-
-    neurons: int
-    warps: int
-
-
-WIDE, INFERENCE, FORWARD, BACKWARD = Tile(512, 4), Tile(128, 2), Tile(256, 2), Tile(256, 4)
-"""The fastest on an H200: forward with currents of two bytes, forward with four bytes (inference, training), and backward."""
+WIDE, INFERENCE, FORWARD, BACKWARD = (512, 4), (128, 2), (256, 2), (256, 4)
+"""Neurons of a program, a power of two, and its warps of 32 threads; the fastest on an H200: forward with currents of two bytes, forward
+with four bytes (inference, training), and backward."""
 
 
 class _Grid(NamedTuple):
@@ -60,7 +54,7 @@ class _Grid(NamedTuple):
     warps: int
 
     @staticmethod
-    def of(sizes: tuple[int, int, int], tile: Tile) -> "_Grid":
+    def of(sizes: tuple[int, int, int], tile: tuple[int, int]) -> "_Grid":
         """The grid for the tile, or for a smaller one if the tile would leave processors idle."""
         (outer, members, inner), (neurons, warps) = sizes, tile
         while neurons > 128 and math.prod(sizes) < 512 * neurons:
@@ -72,19 +66,14 @@ class _Grid(NamedTuple):
         return _Grid(rows, columns, members * triton.cdiv(outer, rows) * triton.cdiv(inner, columns), warps)
 
 
-def _segments(steps: int, longest: int) -> tuple[int, int]:
-    """The fewest segments of at most `longest` steps, and the length that spreads the steps over them evenly."""
-    count = -(-steps // longest)
-    return count, -(-steps // count)
-
-
 # ---- the operator
 
 
 def forward(chunk: Chunk, longest: int, float16_spikes: bool = False) -> tuple[Tensor, SRMState, tuple[Tensor, Tensor]]:
     """Spikes, state after, and bits and checkpoints for the backward pass, with segments of at most `longest` steps; 0 saves nothing."""
     (currents, before, constants), layout, size = chunk, Layout.of(chunk), chunk.currents[0].numel()
-    count, length = _segments(len(currents), longest or LONGEST_SEGMENT)
+    count = -(-len(currents) // (longest or LONGEST_SEGMENT))  # the fewest segments; the steps are spread over them evenly
+    length = -(-len(currents) // count)
     spikes, after = empty_like(currents, torch.float16 if float16_spikes else None), layout.empty_state(currents)
     bits = torch.empty((count if longest else 0, size), dtype=torch.int16, device=currents.device)
     checkpoints = torch.empty((count - 1 if longest else 0, 3, size), dtype=torch.float32, device=currents.device)
