@@ -103,11 +103,6 @@ class EventSplits:
     tuning: EventData
     pool: EventData
 
-    @classmethod
-    def of(cls, name: str, parts: Iterable[EventData]) -> Self:
-        """Three parts, which are named after the data set and their use: "digits, pool"."""
-        return cls(*(replace(data, name=f"{name}, {part}") for part, data in zip(PARTS, parts, strict=True)))
-
     def __iter__(self) -> Iterator[EventData]:
         return iter((self.training, self.tuning, self.pool))
 

@@ -94,7 +94,7 @@ def load_files(
         sources = parts
         rows = [draw(len(part), (size,), rng, f"inputs of {path}")[0] for part, size, path in zip(parts, wanted, paths, strict=True)]
     name = paths[0].stem if len(paths) == 1 else "files"
-    return EventSplits.of(name, (source.rows(some) for source, some in zip(sources, rows, strict=True)))
+    return EventSplits(*(replace(data.rows(some), name=f"{name}, {part}") for part, data, some in zip(PARTS, sources, rows, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)

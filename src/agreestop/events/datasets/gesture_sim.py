@@ -186,20 +186,12 @@ def draw_performance(number: int, seed: int) -> Performance:
     part = number // PART
     gesture = int(between(0, len(GESTURES)))
     person = draw_person(sum(PEOPLE[:part]) + int(between(0, PEOPLE[part])), seed)
-    return Performance(
-        gesture=gesture,
-        person=person,
-        light=LIGHTS[int(between(0, len(LIGHTS)))],
-        metre=between(0.54, 0.64),
-        position=(between(0.48, 0.54), between(0.46, 0.54)),
-        cadence=CADENCE[gesture] * person.tempo * between(0.85, 1.15),
-        phase=between(0.0, 1.0),
-        delay=between(0.0, 0.6),
-        ramp=between(0.6, 1.4),
-        reach=person.reach * between(0.85, 1.15),
-        wall=between(0.3, 0.6),
-        wander=tuple(between(0.0, 1.0) for _ in range(WANDERINGS)),
-    )
+    light = LIGHTS[int(between(0, len(LIGHTS)))]
+    drawn = {name: between(*limits) for name, limits in _TABLE["performance"].items()}
+    position = drawn.pop("down"), drawn.pop("right")
+    cadence, reach = CADENCE[gesture] * person.tempo * drawn.pop("tempo"), person.reach * drawn.pop("reach")
+    wander = tuple(between(0.0, 1.0) for _ in range(WANDERINGS))
+    return Performance(gesture, person, light, position=position, cadence=cadence, reach=reach, wander=wander, **drawn)
 
 
 def draw_person(number: int, seed: int) -> Person:

@@ -213,20 +213,19 @@ class Columns:
     """Memory for up to `capacity` events, 13 bytes each, which a reader fills block by block."""
 
     def __init__(self, capacity: int) -> None:
-        self._x, self._y = np.empty(capacity, np.uint16), np.empty(capacity, np.uint16)
-        self._polarity, self._time = np.empty(capacity, np.bool_), np.empty(capacity, np.int64)
+        self._columns = [np.empty(capacity, kind) for kind in (np.uint16, np.uint16, np.bool_, np.int64)]
         self._filled = 0
 
     def add(self, x: NDArray[Any], y: NDArray[Any], polarity: Booleans, time: Integers) -> None:
         """Append a block of events."""
-        part = slice(self._filled, self._filled + len(time))
-        self._x[part], self._y[part], self._polarity[part], self._time[part] = x, y, polarity, time
-        self._filled = part.stop
+        first, self._filled = self._filled, self._filled + len(time)
+        for column, values in zip(self._columns, (x, y, polarity, time), strict=True):
+            column[first : self._filled] = values
 
     def recording(self, source: str, kind: str, size: tuple[int, int], skipped: Skipped) -> Recording:
         """The recording of all events added; refused where the source has content but no event of the sensor."""
-        kept = slice(0, self._filled)
-        recording = checked_recording(self._x[kept], self._y[kept], self._polarity[kept], self._time[kept], size, skipped)
+        x, y, polarity, time = (column[: self._filled] for column in self._columns)
+        recording = checked_recording(x, y, polarity, time, size, skipped)
         if not len(recording) and recording.skipped != NOTHING:
             parts = ", ".join(f"{name} {count}" for name, count in vars(recording.skipped).items() if count)
             raise InputError(f"{source} holds no event of the sensor (left out: {parts}): check that it is a whole {kind} file.")
