@@ -124,6 +124,10 @@ def test_the_summary_is_that_of_the_records(report: Report, page: str) -> None:
     assert summary.one_member.other.K == 1 and summary.one_member.other.label == headline.label
     assert percent(abs(summary.paper.earlier), 0) in words
     assert "picked after measuring" in words
+    assert headline.coverage_pool is not None and headline.latency_pool is not None  # the pool's draw is measured for the table
+    assert headline.coverage_pool[0] < headline.coverage < headline.coverage_pool[1]
+    assert all(record.coverage_pool is None for record in report.sections[0].records if record not in summary.rules)
+    assert "; pool" in words
     assert "DC-SNN promises nothing" in words and "none made" in words
     assert "simulated events" in words
 

@@ -7,6 +7,7 @@ test rows. Stop-aware calibration and AgreeStop are tuned on separate rows, once
 """
 
 import json
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule, build_rule
 from agreestop.decide.checks import CalibrationWarning
 from agreestop.decide.confidence import log_confidence
+from agreestop.decide.decisions import Estimate
 from agreestop.decide.score_files import Scores, save_spikes
 from agreestop.decide.simulated import simulate_spikes
 from agreestop.decide.spikecp import SpikeCP
@@ -114,6 +116,8 @@ def measure_rules(
         )
         if (target, members) == (main, largest):
             rules[label] = rule
+            pools = splits.over_pools  # it takes several times as long as the rest, so only where the report states it
+            record = replace(record, coverage_pool=_bounds(pools.coverage), latency_pool=_bounds(pools.normalized_latency))
             if spent is not None:
                 record = replace(record, energy=_energy(rule, pool, spent.sum(axis=2), settings))
         records.append(record)
@@ -130,6 +134,10 @@ def _energy(rule: AnyRule, pool: Scores, spent: Floats, settings: MeasurementSet
         step = np.searchsorted(pool.times, decisions.stop_time)
         shares.append(spent[test, step].mean() / spent[test, -1].mean())
     return float(np.mean(shares))
+
+
+def _bounds(estimate: Estimate) -> tuple[float, float] | None:
+    return None if math.isnan(estimate.low) else (estimate.low, estimate.high)
 
 
 def save_records(path: Path, records: Sequence[Record], **header: object) -> None:
