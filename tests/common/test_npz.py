@@ -101,6 +101,7 @@ NO_ARRAYS = {
     "more than an array": [("x.npy", TINY + b"1")],
     "less than an array": [("x.npy", TINY[:-1])],
     "text": [("x.npy", TINY), ("readme.txt", b"hello")],
+    "an array without its ending": [("x.npy", TINY), ("y.bin", TINY)],
     "no array": [("x.npy", b"hello")],
     "a size of terabytes": [("x.npy", TINY.replace(b"(3,)", b"(9999999999999,)").replace(b" " * 13 + b"\n", b"\n"))],
     "a negative size": [("x.npy", TINY.replace(b"(3,), }", b"(-3,),}"))],
@@ -140,6 +141,20 @@ def test_damage_to_the_directory_hides_no_array(mmap: bool, swallowed: int, tmp_
     path.write_bytes(content)
     with zipfile.ZipFile(path) as archive:
         assert len(archive.namelist()) == 3 - swallowed, "the archive itself seems whole"
+    with pytest.raises(InputError, match="is not a whole table"):
+        read_npz(path, "table", "write one with save_table", mmap=mmap)
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_an_array_hidden_in_the_middle_of_the_directory_is_noticed_without_a_digest(mmap: bool, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.arange(3), y=np.arange(4), z=np.arange(5))
+    content = bytearray(path.read_bytes())
+    first, second, third = [at for at in range(len(content)) if content[at : at + 4] == b"PK\x01\x02"]
+    struct.pack_into("<H", content, first + 32, third - second)
+    path.write_bytes(content)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == ["x.npy", "z.npy"], "the archive itself seems whole"
     with pytest.raises(InputError, match="is not a whole table"):
         read_npz(path, "table", "write one with save_table", mmap=mmap)
 
