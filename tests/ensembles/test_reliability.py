@@ -198,7 +198,7 @@ def changed_header(path: Path, change: Any) -> None:
         lambda header: {**header, "network": {"architecture": []}},
         lambda header: {**header, "network": {**header["network"], "settings": 3}},
         lambda header: {**header, "network": {**header["network"], "settings": {**header["network"]["settings"], "neuron": [1]}}},
-        lambda header: {**header, "network": {**header["network"], "settings": {**header["network"]["settings"], "hidden": [10**9]}}},
+        lambda header: {**header, "network": {**header["network"], "settings": {**header["network"]["settings"], "hidden": [10**7]}}},
         lambda header: {**header, "members": 10**9},
         lambda header: {**header, "members": "six"},
         lambda header: {**header, "history": [3]},

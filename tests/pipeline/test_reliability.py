@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag
-from agreestop.common import no_progress
+from agreestop.common import folder_lock, no_progress
 from agreestop.pipeline import products, run
 from agreestop.pipeline.config import RunConfig, load_config
 from tests.pipeline.test_data import sensor
@@ -56,7 +57,6 @@ sys.path[:0] = json.loads(sys.argv[3])
 os.chdir(folder)
 import agreestop.decide.tuning as tuning
 from pathlib import Path
-from agreestop.common import no_progress
 from agreestop.pipeline import run
 from agreestop.pipeline.config import load_config
 tuning.SEARCH_STEPS, tuning.POWERS, tuning.find_spec = 1, (1.0,), lambda name: None
@@ -72,11 +72,14 @@ def counted(operation):
 
 def work(where, config, verb):
     config, where = load_config(config), Path(where)
+    def progress(what, share):
+        if "in use" in what:
+            where.with_suffix(".waits").write_text(what)
     if verb == "run":
-        with run.run_config(config, where, "agreestop run", no_progress):
+        with run.run_config(config, where, "agreestop run", progress):
             pass
     else:
-        (run.train_ensembles if verb == "train" else run.score_ensembles)(config, where, no_progress)
+        (run.train_ensembles if verb == "train" else run.score_ensembles)(config, where, progress)
 
 processes = []
 for where, config, verb, left, together in jobs:
@@ -107,13 +110,15 @@ def prepare(folder: Path, seed: int = 0, name: str = "c.toml") -> RunConfig:
     return load_config(folder / name)
 
 
-def outcomes(folder: Path, jobs: list[Job]) -> list[int]:
-    """The exit codes of jobs in the folder, one after the other."""
+def start(folder: Path, jobs: list[Job]) -> subprocess.Popen[bytes]:
     paths = json.dumps([str(Path(ag.__file__).parents[1]), ROOT])
     words = [sys.executable, "-W", "ignore", "-c", WORKER, str(folder), json.dumps(jobs), paths]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    finished = subprocess.run(words, env=environment, stdout=subprocess.PIPE, timeout=500, check=True)
-    return [int(line) for line in finished.stdout.split()]
+    return subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}, stdout=subprocess.PIPE)
+
+
+def outcomes(folder: Path, jobs: list[Job]) -> list[int]:
+    """The exit codes of jobs in the folder, one after the other."""
+    return [int(code) for code in start(folder, jobs).communicate(timeout=500)[0].split()]
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -158,6 +163,21 @@ def test_two_configurations_in_one_folder_wait_for_each_other(tmp_path: Path, mo
 
 
 ORDERS = {"a": (("c.toml", True), ("other.toml", False)), "b": (("c.toml", False), ("other.toml", False))}
+
+
+@pytest.mark.parametrize("verb", ["train", "score", "run"])
+def test_a_folder_in_use_is_waited_for(verb: str, tmp_path: Path) -> None:
+    prepare(tmp_path)
+    (tmp_path / "a").mkdir()
+    said = tmp_path / "a.waits"
+    with folder_lock(tmp_path / "a"):
+        process = start(tmp_path, [("a", "c.toml", verb, 0, False)])
+        while process.poll() is None and not said.exists():
+            time.sleep(0.05)
+        assert process.poll() is None and not list((tmp_path / "a").glob("*"))[1:]
+    assert process.communicate(timeout=500)[0].split() == [b"0"]
+    assert f"in use by process {os.getpid()}: waiting until it is done" in said.read_text()
+    assert (tmp_path / "a" / "deep" / "members.safetensors").is_file() and not list((tmp_path / "a").glob(".*"))
 
 
 @pytest.fixture
