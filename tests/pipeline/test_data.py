@@ -84,6 +84,10 @@ def test_own_files_of_a_one_dimensional_sensor_run_from_training_to_report(tmp_p
     assert section.examples.shown[0].whole.shape == (1, 6, 10)
     assert dict(report.settings)["inputs"] == "10 steps, 6 values in each step, 3 classes"
     content = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    for record in content["records"]:  # the rules with all members have the interval for the draw of the pool
+        for name in ("coverage", "latency"):
+            low, high = record[f"{name}_pool"] or (record[name], record[name])
+            assert low <= record[name] <= high and (record[f"{name}_pool"] is None) == (record["K"] == 1)
     assert content["simulated"] is False and all(0 < record["energy"] <= 1 for record in content["records"] if record["energy"])
     assert "each row is a channel, each column a step" in page and "ON events" not in page
 
