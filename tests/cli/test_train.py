@@ -195,8 +195,6 @@ def test_fresh_members_are_drawn_for_decisions_too(
     posterior: Any = ag.ensembles.load(folder / "members.safetensors").network
     save_members("once.safetensors", posterior.members(torch.Generator().manual_seed(0)))
     refused = call(monkeypatch, capsys, *words, "once.safetensors")
-    assert refused.code == 2 and "use the same members" in refused.err
-    refused = call(monkeypatch, capsys, *words, "once.safetensors", "--any-members")
     assert refused.code == 2 and "give the posterior, not members drawn from it" in refused.err
     refused = call(monkeypatch, capsys, *words, folder / "members.safetensors", "--engine", "dense")
     assert refused.code == 2 and "a posterior runs on dense-fresh" in refused.err
