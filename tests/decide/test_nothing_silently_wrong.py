@@ -283,7 +283,7 @@ def test_evaluate_takes_a_run_and_says_what_it_needs() -> None:
     test = scores(60, 2)
     decisions = RULE.calibrate(scores(80, 1)).decide(test)
     assert ag.evaluate(Run(decisions), test).coverage == ag.evaluate(decisions, test).coverage
-    refused(lambda: ag.evaluate([1, 2], test), "decisions is of type list")  # type: ignore[arg-type]
+    refused(lambda: ag.evaluate([1, 2], test), "decisions is of type list")
 
 
 def test_sessions_count_themselves() -> None:

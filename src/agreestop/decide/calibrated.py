@@ -142,7 +142,7 @@ class CalibratedRule(KeptInFiles):
     ensemble_digest: str = ""
     class_names: tuple[str, ...] | None = None
     rows: TunedRows | None = None
-    _opened: list[int] = field(default_factory=lambda: [0], init=False, repr=False)  # the number of streams without a number of their own
+    opened: list[int] = field(default_factory=lambda: [0], init=False)  # the number of streams without a number of their own
 
     @property
     def checkpoints(self) -> tuple[float, ...]:
@@ -179,15 +179,12 @@ class CalibratedRule(KeptInFiles):
         On another engine a borderline spike may differ, and the promise is about the scores of one engine and one ensemble.
         """
         if not any_engine and self.engine and engine and engine != self.engine:
-            raise InputError(
-                f"the rule was calibrated on scores of the {self.engine} engine, and these are of the {engine} one: "
-                f"use {self.engine}, calibrate again, or allow it (any_engine=True, --any-engine)."
-            )
+            advice = f"use {self.engine}, calibrate again, or allow it (any_engine=True, --any-engine)"
+            raise InputError(f"the rule was calibrated on scores of the {self.engine} engine, and these are of the {engine} one: {advice}.")
         if not any_members and self.ensemble_digest and ensemble_digest and ensemble_digest != self.ensemble_digest:
-            raise InputError(
-                f"the rule was calibrated on scores of the ensemble {self.ensemble_digest[:12]}, and these are of {ensemble_digest[:12]}: "
-                "use the same members, calibrate again, or allow it (any_members=True, --any-members)."
-            )
+            advice = "use the same members, calibrate again, or allow it (any_members=True, --any-members)"
+            known, given = self.ensemble_digest[:12], ensemble_digest[:12]
+            raise InputError(f"the rule was calibrated on scores of the ensemble {known}, and these are of {given}: {advice}.")
 
     def decide(
         self,
@@ -285,11 +282,6 @@ class CalibratedRule(KeptInFiles):
         """
         return Session(self, number)
 
-    def next_number(self) -> int:
-        """The number of the next stream that has none of its own."""
-        self._opened[0] += 1
-        return self._opened[0] - 1
-
     def save(self, path: str | PathLike[str]) -> None:
         """Write the rule to one file: a readable header and plain arrays. The file appears whole or not at all."""
         sizes = {"calibration_examples": self.n, "members": self.members, "classes": self.classes}
@@ -318,8 +310,10 @@ class Session:
     __slots__ = ("_calibrated", "_state", "decision", "index", "number")
 
     def __init__(self, calibrated: CalibratedRule, number: int | None = None) -> None:
+        if number is None:
+            number, calibrated.opened[0] = calibrated.opened[0], calibrated.opened[0] + 1
         self._calibrated = calibrated
-        self.index, self.number = 0, calibrated.next_number() if number is None else as_count(number, "number", least=0)
+        self.index, self.number = 0, as_count(number, "number", least=0)
         self._state = calibrated.start(1, self.number)
         self.decision: Decision | None = None
 

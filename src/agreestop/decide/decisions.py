@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -174,17 +174,12 @@ class Evaluation:
         return f"Evaluation({', '.join(figures)})"
 
 
-class Decided(Protocol):
-    """What holds decisions, such as the run of an engine."""
+def evaluate(decisions: Any, labels_or_scores: ArrayLike | Scores, confidence: float = 0.95) -> Evaluation:
+    """Compare `Decisions` with the true labels (n,), or those of a `Scores`. Refuses rows that the rule was tuned or calibrated on.
 
-    @property
-    def decisions(self) -> Decisions: ...
-
-
-def evaluate(decisions: Decisions | Decided, labels_or_scores: ArrayLike | Scores, confidence: float = 0.95) -> Evaluation:
-    """Compare decisions with the true labels (n,), or those of a `Scores`. Refuses rows that the rule was tuned or calibrated on."""
-    if not isinstance(decisions, Decisions):
-        decisions = getattr(decisions, "decisions", decisions)
+    What holds decisions, such as the run of an engine, is taken too.
+    """
+    decisions = getattr(decisions, "decisions", decisions)
     if not isinstance(decisions, Decisions):
         raise InputError(f"decisions is of type {type(decisions).__name__}: give what `decide` returns.")
     n, classes = decisions.sets.shape

@@ -77,19 +77,13 @@ class Splits:
         groups = np.random.default_rng(0).permutation(self.n) % GROUPS
         changes = np.stack([self.without(groups == group, repeats).figures for group in range(GROUPS)])
         changes -= changes.mean(axis=0)
-        noise = changes.var(axis=2, ddof=1) / repeats if repeats > 1 else np.zeros((GROUPS, 3))
+        noise = changes.var(axis=2) / max(repeats - 1, 1)
         by_pool = (GROUPS - 1) / GROUPS * (changes.mean(axis=2) ** 2 - noise).sum(axis=0)
-        by_split = self.figures.var(axis=1, ddof=1) / len(self.coverages) if len(self.coverages) > 1 else np.zeros(3)
-        errors = np.sqrt(np.maximum(by_pool, 0.0) + by_split)
-        half = student_quantile((1 + self.confidence) / 2, GROUPS - 1) * errors
+        errors = np.sqrt(np.maximum(by_pool, 0.0) + self.figures.var(axis=1) / max(len(self.coverages) - 1, 1))
+        z = NormalDist().inv_cdf((1 + self.confidence) / 2)
+        half = (z + (z**3 + z) / (4 * (GROUPS - 1))) * errors  # the quantile of Student's distribution, to the second digit
         estimates = zip(means.tolist(), (means - half).tolist(), (means + half).tolist(), errors.tolist(), strict=True)
         return PoolFigures(*(Estimate(*numbers) for numbers in estimates))
-
-
-def student_quantile(level: float, freedom: int) -> float:
-    """A quantile of Student's distribution, by its expansion around the normal one; good to 1e-3 from 9 degrees of freedom on."""
-    z = NormalDist().inv_cdf(level)
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def repeat_splits(
@@ -129,15 +123,15 @@ class Realisation:
     sets: Booleans
 
 
-def divisions(n: int, n_calibration: int, repeats: int, seed: int, left_out: Booleans | None = None) -> Iterator[tuple[Integers, Integers]]:
-    """Random calibration rows and test rows out of n, `repeats` times, without the rows of the mask `left_out`.
+def divisions(n: int, n_calibration: int, repeats: int, seed: int, out: Booleans | None = None) -> Iterator[tuple[Integers, Integers]]:
+    """Random calibration rows and test rows out of n, `repeats` times, without the rows of the mask `out`.
 
     They depend only on the seed; more repeats begin alike, and without some rows the others keep their order.
     """
     rng = np.random.default_rng(seed)
     for _ in range(repeats):
         order = rng.permutation(n)
-        order = order if left_out is None else order[~left_out[order]]
+        order = order if out is None else order[~out[order]]
         yield order[:n_calibration], order[n_calibration:]
 
 
@@ -149,13 +143,13 @@ def realisations(
     n_calibration: int,
     repeats: int,
     seed: int,
-    left_out: Booleans | None = None,
+    out: Booleans | None = None,
 ) -> Iterator[Realisation]:
     """Fit the rule on the calibration rows of each division and decide on its test rows, from evidence (n, M, ...) of the whole pool.
 
     This is the one loop over realisations: `repeat_splits`, `tune`, the report and the paper's figures all use it.
     """
-    for calibration, test in divisions(len(labels), n_calibration, repeats, seed, left_out):
+    for calibration, test in divisions(len(labels), n_calibration, repeats, seed, out):
         policy = rule.fit(evidence[calibration], labels[calibration], classes)
         stops, sets = run_policy(policy, evidence[test], policy.start(len(test), classes, 0), classes)
         yield Realisation(calibration, test, stops, sets)
@@ -169,12 +163,12 @@ def split_figures(
     n_calibration: int,
     repeats: int,
     seed: int,
-    left_out: Booleans | None = None,
+    out: Booleans | None = None,
 ) -> Splits:
     """The figures of every realisation, from evidence (n, M, ...) of the whole pool, or of the pool without some rows."""
     clock = np.array(rule.checkpoints, dtype=np.float64) / float(rule.checkpoints[-1])
     figures = np.empty((3, repeats))
-    for repeat, run in enumerate(realisations(rule, evidence, labels, classes, n_calibration, repeats, seed, left_out)):
+    for repeat, run in enumerate(realisations(rule, evidence, labels, classes, n_calibration, repeats, seed, out)):
         coverage = run.sets[np.arange(len(run.test)), labels[run.test]].mean()
         figures[:, repeat] = coverage, clock[run.stops].mean(), np.count_nonzero(run.sets, axis=1).mean()
 
