@@ -222,6 +222,7 @@ def test_a_score_that_is_nan_is_refused() -> None:
 
 @pytest.mark.parametrize("r", [-math.inf, -1, 0, 1, math.inf])
 def test_confidences_near_the_smallest_float_are_answered(r: float) -> None:
+    assert np.isfinite(ag.MergeConfidence(r).pool(np.full((1, 3, 2), -1.7e308))).all()
     sample = make_sample(60, tied=False)
     tiny = np.where(sample.log_confidence < -1, -1.7e308, sample.log_confidence)
     fresh = make_sample(60, seed=5, tied=False).log_confidence
