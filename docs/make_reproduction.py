@@ -83,8 +83,8 @@ def ensembles(numbers: FigureNumbers) -> list[str]:
 
 
 def meets_target(records: Iterable[FigureRecord]) -> tuple[bool, ...]:
-    """Whether each mean coverage is at least its target minus two standard errors."""
-    return tuple(one.coverage >= one.target - 2 * one.coverage_se for one in records)
+    """Whether each mean coverage is at least its target minus two standard errors, for the draw of the pool where that was measured."""
+    return tuple(one.coverage >= one.target - 2 * one.coverage_error for one in records)
 
 
 def along(records: Iterable[FigureRecord]) -> str:
@@ -94,7 +94,7 @@ def along(records: Iterable[FigureRecord]) -> str:
 def falls(records: list[FigureRecord]) -> bool:
     """Whether the last latency is lower than the first one by more than two standard errors of their difference."""
     first, last = records[0], records[-1]
-    return last.latency < first.latency - 2 * math.hypot(first.latency_se, last.latency_se)
+    return last.latency < first.latency - 2 * math.hypot(first.latency_error, last.latency_error)
 
 
 def always_reliable(numbers: FigureNumbers) -> ClaimVerdict:
@@ -168,7 +168,7 @@ def best_exponent_cm(numbers: FigureNumbers) -> ClaimVerdict:
         records = records_of(numbers, CM, ensemble)
         best = min(records, key=lambda one: one.latency)
         at_one = next(one for one in records if one.x == 1)
-        parts.append(at_one.latency <= best.latency + 2 * math.hypot(at_one.latency_se, best.latency_se))
+        parts.append(at_one.latency <= best.latency + 2 * math.hypot(at_one.latency_error, best.latency_error))
         words.append(f"{NAMES[ensemble]}: {at_one.latency:.3f} at r = 1, lowest {best.latency:.3f} at r = {best.x:g}")
     return ClaimVerdict(tuple(parts), "; ".join(words), "r = 1 is within two standard errors of the lowest latency.")
 
@@ -191,7 +191,7 @@ def all_reliable(numbers: FigureNumbers) -> ClaimVerdict:
     records = [one for ensemble in ensembles(numbers) for rule in (CM, PM) for one in records_of(numbers, rule, ensemble)]
     low = min(records, key=lambda one: one.coverage)
     return ClaimVerdict(
-        meets_target(records), f"lowest mean coverage {low.coverage:.3f} ± {2 * low.coverage_se:.3f}, target {low.target:g}"
+        meets_target(records), f"lowest mean coverage {low.coverage:.3f} ± {2 * low.coverage_error:.3f}, target {low.target:g}"
     )
 
 
@@ -274,7 +274,8 @@ INTRODUCTION = """Every claim of the paper's Section 5 and abstract, with what w
 `results/fig*/numbers.json`. `python -m paper all --from-scores` (or `make figures`) makes these files from the stored score files, and the
 recipes of the score files are in `paper/recipes`. The functions that judge the claims are in `docs/make_reproduction.py`. Latency is the
 mean stopping time over T. There are n = 50 calibration examples, four checkpoints, at most three classes, 50 realisations, K = 6 members
-and target 0.9; a figure may sweep one of these.
+and target 0.9; a figure may sweep one of these. Claims are judged, and ± is stated, by two standard errors: those for the draw of the pool
+(`coverage_pool_se`), or those over realisations of one pool (`coverage_se`) in a file that has no others.
 
 The recordings of MNIST-DVS and DVS128 Gesture were not available. Their figures use simulated stand-ins and say so: `mnist-dvs-sim`
 (MNIST's digits, moving) and `gesture-sim` (a drawn figure that performs gestures). CIFAR-10, N-MNIST and Braille are real. 1,100 recordings
@@ -398,7 +399,9 @@ def _best(numbers: FigureNumbers) -> list[str]:
 
 def _cell(one: FigureRecord, best: FigureRecord | None) -> str:
     share = "" if best is None else f", {one.latency / best.latency:.0%} of it"
-    return f"{one.label}: {one.latency:.3f}{share} (coverage {one.coverage:.3f} ± {2 * one.coverage_se:.3f}, set size {one.set_size:.2f})"
+    return (
+        f"{one.label}: {one.latency:.3f}{share} (coverage {one.coverage:.3f} ± {2 * one.coverage_error:.3f}, set size {one.set_size:.2f})"
+    )
 
 
 if __name__ == "__main__":

@@ -92,11 +92,16 @@ def _table(name: str, records: Sequence[FigureRecord]) -> Table:
     first = records[-1]
     data = f"{first.data} (simulated)" if first.simulated else first.data
     heading = f"{name}, {data}, {first.ensemble}: target {first.target:g}, K = {first.K}, n = {first.n}"
-    table = Table(title=heading, title_justify="left", title_style="bold", caption="± is the 95 % interval; * can exclude no class")
+    table = Table(
+        title=heading,
+        title_justify="left",
+        title_style="bold",
+        caption=f"± is the 95 % interval {first.interval_of}; * can exclude no class",
+    )
     for column in ("rule", "coverage", "latency / T", "set size"):
         table.add_column(column, justify="left" if column == "rule" else "right")
     for record in records:
-        coverage = f"{record.coverage:.3f} ± {Z * record.coverage_se:.3f}"
-        latency = f"{record.latency:.3f} ± {Z * record.latency_se:.3f}"
+        coverage = f"{record.coverage:.3f} ± {Z * record.coverage_error:.3f}"
+        latency = f"{record.latency:.3f} ± {Z * record.latency_error:.3f}"
         table.add_row(record.label + "*" * record.vacuous, coverage, latency, f"{record.set_size:.2f}")
     return table

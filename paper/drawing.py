@@ -1,7 +1,8 @@
 """The paper's figures, drawn from `numbers.json`: coverage above, latency below, a column for each data set and ensemble.
 
 The paper's rules are grey, rules without a guarantee are brown, and ours are in colour: solid at the paper's four checkpoints, dashed at
-every step. Bars are 95 % intervals over the realisations. A hollow marker is a rule that has too few examples to exclude any class.
+every step. Bars are 95 % intervals, for the draw of the pool where these were measured; the title says which. A hollow marker is a
+rule that has too few examples to exclude any class.
 """
 
 from __future__ import annotations
@@ -90,7 +91,11 @@ def _title(numbers: FigureNumbers) -> str:
     shared = {"target": f"target {usual[0].target:g}", "K": f"K = {members}", "n": f"n = {usual[0].n}"}
     parts = [words for name, words in shared.items() if name != numbers.swept]
     small = any(source["about"].get("scale") == "small" for source in numbers.header.get("sources", ()))
-    parts += [f"{first.realisations} realisations", "95 % intervals", *(["small networks: no result"] if small else [])]
+    parts += [
+        f"{first.realisations} realisations",
+        f"95 % intervals {first.interval_of}",
+        *(["small networks: no result"] if small else []),
+    ]
     return f"{numbers.figure}, {data}: {numbers.title}\n{', '.join(parts)}"
 
 
@@ -136,7 +141,7 @@ def _curves(numbers: FigureNumbers) -> Figure:
     panels[1, 0].set_ylabel("latency / T")
     for axes in panels[:, 0]:
         _in_percent(axes.yaxis)
-    low = min(min(record.coverage - Z * record.coverage_se, record.target) for record in numbers.records)
+    low = min(min(record.coverage - Z * record.coverage_error, record.target) for record in numbers.records)
     panels[0, 0].set_ylim(max(0.0, low - 0.012), 1.008)
     _latency_axis(panels[1, 0], min(record.latency for record in numbers.records))
     figure.suptitle(_title(numbers), fontsize=12)
@@ -182,7 +187,7 @@ def _positions(numbers: FigureNumbers) -> dict[float, float]:
 def _curve(axes: Axes, style: LineStyle, records: Sequence[FigureRecord], what: str, positions: dict[float, float], shift: _Shift) -> None:
     """Means with intervals. A rule that does not depend on x is a horizontal line, with its interval at the right edge."""
     for record in (record for record in records if record.x is None):
-        value, reach = getattr(record, what), Z * getattr(record, f"{what}_se")
+        value, reach = getattr(record, what), Z * getattr(record, f"{what}_error")
         axes.axhline(value, color=style.colour, linestyle=style.dashes, linewidth=style.options["linewidth"], zorder=1)
         where = axes.get_yaxis_transform() + shift.from_edge
         axes.errorbar(1, value, yerr=reach, capsize=2, elinewidth=1, transform=where, zorder=2, **style.options)
@@ -191,7 +196,7 @@ def _curve(axes: Axes, style: LineStyle, records: Sequence[FigureRecord], what: 
         return
     x = [positions[record.x] for record in swept if record.x is not None]
     y = [getattr(record, what) for record in swept]
-    reaches = [Z * getattr(record, f"{what}_se") for record in swept]
+    reaches = [Z * getattr(record, f"{what}_error") for record in swept]
     where = axes.transData + shift.aside
     axes.errorbar(x, y, yerr=reaches, capsize=2, elinewidth=1, zorder=2, transform=where, **style.options)
     hollow = [index for index, record in enumerate(swept) if record.vacuous]
@@ -243,7 +248,7 @@ def _dots(numbers: FigureNumbers) -> Figure:
                 options = {**style.options, "linestyle": "", "markersize": 7}
                 if style.dashes == "--":
                     options["markerfacecolor"] = "white"
-                value, se = getattr(record, what), getattr(record, f"{what}_se")
+                value, se = getattr(record, what), getattr(record, f"{what}_error")
                 axes.errorbar(value, positions[style], xerr=Z * se, capsize=2.5, elinewidth=1.4, **options)
             tidy(axes)
             _in_percent(axes.xaxis)

@@ -8,6 +8,7 @@ fit the rule and apply it.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -35,11 +36,15 @@ from .sources import ScoreSource
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """How often the pool is divided, with which seed, and how many rows of the tuning split are used, the first ones."""
+    """How often the pool is divided, with which seed, and how many rows of the tuning split are used, the first ones.
+
+    pool_repeats: realisations for each part of the pool that is left out, for the standard errors of the draw of the pool.
+    """
 
     realisations: int = 50
     tuning_rows: int = 1000
     seed: int = 0
+    pool_repeats: int = 5
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class RuleOutcome:
     set_size: float
     vacuous: bool = False
     shape: str | None = None
+    coverage_pool_se: float | None = None
+    latency_pool_se: float | None = None
 
 
 MEASURED = ("coverage", "coverage_se", "latency", "latency_se", "set_size")
@@ -118,6 +125,7 @@ class RuleMeasurer:
             aimed = replace(rule, threshold=setting.target) if isinstance(rule, SEENN) else replace(rule, target=setting.target)
             splits = split_figures(aimed, evidence, labels, classes, setting.n, self.settings.realisations, self.settings.seed)
             coverage, latency = splits.coverage, splits.normalized_latency
+            pools = splits.pool_figures(self.settings.pool_repeats)
             measured = RuleOutcome(
                 coverage=float(coverage),
                 coverage_se=coverage.se,
@@ -126,6 +134,8 @@ class RuleMeasurer:
                 set_size=float(splits.set_size),
                 vacuous=bool(shortage(aimed, labels[: setting.n], members, classes)),
                 shape=shape,
+                coverage_pool_se=_known(pools.coverage.se),
+                latency_pool_se=_known(pools.normalized_latency.se),
             )
             found.append(measured)
         return found
@@ -146,6 +156,10 @@ class RuleMeasurer:
                 marks.append(mark_cells(scores))
         refuse_tuned(rule, None, lambda: join_marks(np.stack(marks, axis=1)), "pool")
         return Evidence.stack(evidence)
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ SWEPT = {"target": "target p", "K": "members K", "r": "exponent r", "n": "calibr
 @dataclass(frozen=True)
 class FigureRecord:
     """Means over realisations and their standard errors; latency is the mean stopping time over T.
+
+    coverage_se and latency_se are over realisations of one pool. coverage_pool_se and latency_pool_se take in that another pool would
+    give other figures; None where that was not measured, or where the pool is too small to leave rows out.
 
     label        the rule in words
     family       "paper", "ours", or "baseline" for rules without a guarantee
@@ -52,6 +55,23 @@ class FigureRecord:
     realisations: int
     vacuous: bool = False
     shape: str | None = None
+    coverage_pool_se: float | None = None
+    latency_pool_se: float | None = None
+
+    @property
+    def coverage_error(self) -> float:
+        """The standard error that a claim about coverage is judged by: for the draw of the pool, where it is known."""
+        return self.coverage_se if self.coverage_pool_se is None else self.coverage_pool_se
+
+    @property
+    def interval_of(self) -> str:
+        """What the intervals of the record are about."""
+        return "over realisations" if self.coverage_pool_se is None else "for the draw of the pool"
+
+    @property
+    def latency_error(self) -> float:
+        """The same for latency."""
+        return self.latency_se if self.latency_pool_se is None else self.latency_pool_se
 
 
 def as_plain(record: FigureRecord) -> dict[str, Any]:
@@ -61,7 +81,7 @@ def as_plain(record: FigureRecord) -> dict[str, Any]:
 
 def from_plain(content: Mapping[str, Any]) -> FigureRecord:
     """The record that `as_plain` wrote; raises TypeError or KeyError if fields are missing."""
-    values = {entry.name: content[entry.name] for entry in fields(FigureRecord)}
+    values = {entry.name: content[entry.name] for entry in fields(FigureRecord) if entry.name in content or entry.default is MISSING}
     for name in ("r", "x"):
         if isinstance(values[name], str):
             values[name] = float(values[name])

@@ -106,6 +106,11 @@ def test_numbers_are_those_of_repeat_splits(measured: tuple[Path, FigureNumbers]
         splits = ag.repeat_splits(rule, pool.log_confidence, pool.labels, 50, 4, 0, pool.times)
         assert (record.coverage, record.latency) == (float(splits.coverage), float(splits.normalized_latency)), record.label
         assert (record.latency_se, record.set_size) == (splits.normalized_latency.se, float(splits.set_size))
+        pools = splits.pool_figures(5)
+        assert (record.coverage_pool_se, record.latency_pool_se) == (pools.coverage.se, pools.normalized_latency.se), record.label
+        assert (record.coverage_error, record.latency_error) == (pools.coverage.se, pools.normalized_latency.se)
+        old = replace(record, coverage_pool_se=None, latency_pool_se=None)
+        assert (old.coverage_error, old.latency_error) == (record.coverage_se, record.latency_se) and "realisations" in old.interval_of
     single = at(numbers, "spikecp", 1)
     assert single.latency == at(numbers, "confidence-merging", 1).latency == at(numbers, "p-variable-merging", 1).latency
 

@@ -65,15 +65,19 @@ class Splits:
 
     @cached_property
     def over_pools(self) -> PoolFigures:
-        """The same means with intervals for the draw of the pool; nan where the pool is too small to leave rows out.
+        """The same means with intervals for the draw of the pool; nan where the pool is too small to leave rows out. It takes seconds."""
+        return self.pool_figures(GROUP_REPEATS)
+
+    def pool_figures(self, repeats: int) -> PoolFigures:
+        """`over_pools` from this many realisations without each group of rows: fewer take less time and widen the intervals.
 
         The first realisations are repeated without each of G groups of rows. This is the jackknife, V = (G-1)/G Σ_g d_g² with d_g the
         mean over realisations of what leaving group g out changes. The variance of d_g over realisations is subtracted, and the
-        variance of the means themselves is added. It takes some seconds.
+        variance of the means themselves is added.
         """
         if self.without is None:
             return PoolFigures(*(Estimate(mean, math.nan, math.nan, math.nan) for mean in self.figures.mean(axis=1).tolist()))
-        means, repeats = self.figures.mean(axis=1), min(len(self.coverages), GROUP_REPEATS)
+        means, repeats = self.figures.mean(axis=1), min(len(self.coverages), repeats)
         groups = np.random.default_rng(0).permutation(self.n) % GROUPS
         changes = np.stack([self.without(groups == group, repeats).figures for group in range(GROUPS)])
         changes -= changes.mean(axis=0)

@@ -337,5 +337,5 @@ def _density(inputs: Inputs) -> float:
 def _check_rule(rule: object) -> None:
     if not isinstance(rule, CalibratedRule):
         raise InputError(
-            f"the rule is a {type(rule).__name__}, which is not calibrated: call rule.calibrate(ensemble.score(x, y)) and give the result."
+            f"the rule, {type(rule).__name__}, is not calibrated: call rule.calibrate(ensemble.score(x, y)) and give the result."
         )
