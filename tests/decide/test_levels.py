@@ -97,6 +97,18 @@ def test_least_n_is_the_least(level: Fraction, delta: Fraction | None) -> None:
     assert all(quantile_rank(fewer, level, delta) > fewer for fewer in range(n))
 
 
+@pytest.mark.parametrize("digits", [3, 5, 8, 15, 300])
+def test_least_n_with_delta_needs_no_memory(digits: int) -> None:
+    """p^n ≤ δ decides, so n is about log(1/δ)/(1 - p), however near p is to 1."""
+    n = least_n(1 - Fraction(1, 10**digits), Fraction(1, 10))
+    assert math.isclose(n / 10**digits, math.log(10), rel_tol=2 * 10.0 ** -min(digits, 9))
+
+
+def test_a_fraction_of_thousands_of_digits_is_refused() -> None:
+    with pytest.raises(ag.InputError, match="bits"):
+        as_target(1 - Fraction(1, 10**5000))
+
+
 def test_order_statistic_counts_from_one_and_goes_to_infinity() -> None:
     values = np.array([3.0, 1.0, 2.0, 2.0])
     assert [order_statistic(values, rank) for rank in range(-1, 7)] == [-math.inf, -math.inf, 1.0, 2.0, 2.0, 3.0, math.inf, math.inf]

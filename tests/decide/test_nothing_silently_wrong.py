@@ -247,6 +247,7 @@ def test_masked_entries_are_refused_and_masks_without_any_are_taken() -> None:
     masked[3, 0] = np.ma.masked
     refused(lambda: RULE.calibrate(masked, sample.labels), "log_confidence has masked entries")
     refused(lambda: RULE.calibrate(sample.log_confidence, np.ma.masked_equal(sample.labels, 1)), "labels has masked entries")
+    refused(lambda: RULE.calibrate(list(masked), sample.labels), "log_confidence has masked entries")
 
 
 def test_tensors_are_taken_with_gradient_in_bfloat16_and_in_lists() -> None:
@@ -256,6 +257,8 @@ def test_tensors_are_taken_with_gradient_in_bfloat16_and_in_lists() -> None:
     assert RULE.calibrate(tensor, torch.tensor(sample.labels)).fingerprint == RULE.calibrate(*sample).fingerprint
     assert as_array(tensor.to(torch.bfloat16), "x").dtype == np.float32
     assert as_array([tensor, tensor], "x").shape == (2, *sample.log_confidence.shape)
+    assert as_array([[tensor], [tensor]], "x").shape == (2, 1, *sample.log_confidence.shape)
+    assert as_array(torch.ones(2, dtype=torch.complex64).conj().imag, "x").tolist() == [0.0, 0.0]
     assert ag.log_confidence(torch.ones(2, 3, dtype=torch.bfloat16, requires_grad=True)).shape == (2, 3)
 
 

@@ -250,6 +250,9 @@ def test_also_joins_two_sets_of_rows_once() -> None:
     assert rows.also(None) is rows
     assert len(rows.also(rows).marks) == 20
     assert len(rows.also(TunedRows.of(second.log_confidence)).marks) == 40
+    numbers = TunedRows.of(first.log_confidence, np.arange(20, dtype=np.int64))
+    hashes = TunedRows.of(second.log_confidence, np.arange(20, dtype=np.uint64))
+    assert numbers.also(numbers).ids is not None and numbers.also(hashes).ids is None, "own numbers are not compared with hashes"
 
 
 @pytest.mark.parametrize(

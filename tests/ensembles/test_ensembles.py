@@ -304,6 +304,16 @@ def test_a_rule_refuses_other_members_and_other_engines(trained: dict[str, Any])
     dense.decide(rule, inputs, any_engine=True)
 
 
+def test_members_that_change_after_calibration_are_refused() -> None:
+    ensemble = make("deep", engine="dense").fit(*toy(), epochs=1, progress=False)
+    rule, inputs = rule_for(ensemble), toy(5, seed=3)[0]
+    ensemble.decide(rule, inputs)
+    weights = next(cast(torch.nn.Module, ensemble.network).parameters())
+    weights.data.mul_(-1)
+    with pytest.raises(ag.InputError, match="any_members"):
+        ensemble.decide(rule, inputs)
+
+
 def test_a_second_fit_starts_again(trained: dict[str, Any]) -> None:
     ensemble = make("deep").fit(*toy(), epochs=1, progress=False)
     assert ensemble.fit(*toy(), epochs=8, learning_rate=2e-2, kl_weight=0.1, progress=False).digest == trained["deep"].digest

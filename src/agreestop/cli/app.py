@@ -92,6 +92,11 @@ def run_app(app: typer.Typer) -> None:
             raise
         say_error(f"this needs {error.name}, which is not installed: install agreestop[{extra}].")
         sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):
+            raise
+        say_error("this does not fit into memory: choose smaller networks, fewer members or smaller batches.")
+        sys.exit(2)
     except OSError as error:
         say_error(f"cannot use {error.filename or 'standard output'}: {error.strerror}.")
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python does not fail again when it writes what is left in its buffer

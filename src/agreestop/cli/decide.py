@@ -49,6 +49,8 @@ def decide(
         say_unchecked(calibrated, data.engine, data.ensemble_digest)
     else:
         decisions, classes = _run_members(calibrated, members, scores, engine, any_engine, any_members)
+    if decisions.reuse:
+        say(f"These decisions say nothing about new inputs: {decisions.reuse}")
     names = class_names(calibrated, classes)
     if output is None:
         typer.echo(_csv(decisions, names), nl=False)

@@ -26,7 +26,7 @@ Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder. [de
 Members = Annotated[
     Path | None, typer.Option(help="Ensemble to run on inputs: what `agreestop train` or ensemble.save wrote (members.safetensors).")
 ]
-Engine = Annotated[str, typer.Option(help="With --members: dense, event-driven, fused, …; auto takes that of the rule, or chooses one.")]
+Engine = Annotated[str, typer.Option(help="With --members: dense, event-driven, fused, …; auto chooses one.")]
 
 
 def run(
@@ -37,7 +37,7 @@ def run(
     """Train the ensembles of a configuration, score them, measure every rule, and write numbers, figures and a report to a folder.
 
     A configuration is a TOML file with [data], [network], [[ensembles]] and [decide]. The data are a data set of `agreestop data list`, or
-    with name = "files" your own inputs. What the same settings trained and scored before is used again. A run that was stopped continues.
+    with name = "files" your own inputs. What the same settings trained and scored before, also in a run that was stopped, is used again.
     """
     from agreestop.report.page import summary_in_words, write_report
 

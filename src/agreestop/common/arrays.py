@@ -1,6 +1,6 @@
 """Array types and the checks of numbers and arrays that every package shares."""
 
-import math
+import sys
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -8,20 +8,24 @@ from numpy.typing import ArrayLike, NDArray
 
 from .errors import InputError
 
+LARGEST = sys.float_info.max
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 Booleans: TypeAlias = NDArray[np.bool_]
 
 
 def as_array(values: Any, name: str) -> NDArray[Any]:
-    """Anything array-like as a numpy array: lists, tensors on any device, with or without gradient, and lists of tensors.
+    """Anything array-like as a numpy array: lists, tensors on any device, with or without gradient, and nested lists of tensors.
 
     bfloat16, which numpy lacks, becomes float32. Lists of unequal length and arrays with masked entries are refused.
     """
-    if isinstance(values, (list, tuple)) and values and hasattr(values[0], "detach"):
+    leaf = values
+    while isinstance(leaf, (list, tuple)) and leaf:
+        leaf = leaf[0]
+    if leaf is not values and (hasattr(leaf, "detach") or isinstance(leaf, np.ma.MaskedArray)):
         values = [as_array(value, name) for value in values]
     if hasattr(values, "detach"):
-        values = values.detach().cpu()
+        values = values.detach().cpu().resolve_conj().resolve_neg()
         values = values.float() if str(values.dtype) == "torch.bfloat16" else values
     if np.ma.is_masked(values):
         raise InputError(f"{name} has masked entries, for which nothing can be decided: fill them, or leave those inputs out.")
@@ -62,7 +66,8 @@ def check_finite(values: NDArray[Any], name: str) -> None:
 
 def is_number(value: object) -> TypeGuard[float]:
     """Whether a value is a finite real number; a boolean is not."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and math.isfinite(value)
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return real and bool(-LARGEST <= value <= LARGEST)  # type: ignore[operator]
 
 
 def is_integer(value: object) -> TypeGuard[int]:

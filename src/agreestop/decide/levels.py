@@ -18,6 +18,7 @@ Target = float | str | Fraction | Decimal
 
 TIE = 1e-9  # log tails nearer than this to the bound are decided exactly, or, beyond EXACT_UP_TO examples, on the safe side
 EXACT_UP_TO = 2000
+LONGEST = 7000  # bits of a denominator: 2,000 digits
 READABLE = re.compile(r"[^eE]{1,2000}([eE][+-]?\d{1,3})?")  # 1e-99999999 as a fraction has a denominator of 99999999 digits
 
 
@@ -34,6 +35,8 @@ def as_target(target: Target, name: str = "target") -> Fraction:
         value = target if isinstance(target, Fraction) else as_fraction(str(target).strip())
     except (ValueError, ZeroDivisionError):
         raise InputError(f"{name} is {target!r}: give a probability such as 0.9, '0.9' or '9/10'.") from None
+    if value.denominator.bit_length() > LONGEST:
+        raise InputError(f"{name} is a fraction of {value.denominator.bit_length():,} bits: give a probability such as 0.9 or '9/10'.")
     if not 0 < value < 1:
         example = "0.1" if name == "delta" else "0.9"
         raise InputError(f"{name} is {target!r}: it must lie strictly between 0 and 1, for example {example}.")
@@ -92,9 +95,11 @@ def least_n(level: Fraction, delta: Fraction | None = None) -> int:
     """The smallest n at which `quantile_rank` is at most n, so that a threshold can be finite."""
     if delta is None:
         return math.ceil(level / (1 - level))
-    n = max(1, math.ceil(_log(delta) / _log(level)) - 1)
-    while quantile_rank(n, level, delta) > n:
-        n += 1
+    bound, log_hit = _log(delta), _log(level)
+    n = max(1, math.ceil(bound / log_hit) - 1)
+    # P(Binomial(n, p) ≥ n) = p^n decides alone whether rank n is enough; a long sum is needed only where ties are decided exactly.
+    while n * log_hit > bound - TIE if n > EXACT_UP_TO else quantile_rank(n, level, delta) > n:
+        n += max(1, n >> 50)
     return n
 
 

@@ -136,6 +136,8 @@ def _decode(value: Any, arrays: list[NDArray[Any]]) -> Any:
     if isinstance(value, list):
         return tuple(_decode(item, arrays) for item in value)
     if not isinstance(value, dict):
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ValueError("a number of more than 63 bits")
         return value
     if "type" in value:
         build = _KNOWN[value["type"]]

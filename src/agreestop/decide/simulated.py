@@ -8,7 +8,7 @@ whatever is drawn from it is called simulated.
 
 import numpy as np
 
-from agreestop.common import Booleans, InputError, Integers, as_count
+from agreestop.common import Booleans, InputError, Integers, as_count, as_seed
 
 from .confidence import log_confidence
 from .score_files import Scores
@@ -29,7 +29,7 @@ def simulate_spikes(
         as_count(value, name, least)
     if not 0 <= dependence <= 1:
         raise InputError(f"dependence is {dependence}: give a number from 0 (independent members) to 1 (the same noise for all).")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(as_seed(seed))
     labels = rng.integers(C, size=n)
     spikes = np.empty((n, steps, K, C), dtype=bool)
     for start in range(0, n, BLOCK):

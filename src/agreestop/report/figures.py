@@ -130,7 +130,8 @@ def coverage_and_latency_panels(records: Sequence[Record]) -> list[Panel]:
 def _lines(axes: Axes, records: Sequence[Record], x: str, y: str, judged: str | None = None) -> None:
     """Draw a line for each rule, of the fields x and y of its records, and where `judged` is given the two 95 % intervals.
 
-    The whiskers are over the realisations. The bar, wide and pale, is for the draw of the pool, where it is known.
+    A hollow marker is a rule with too few examples to ever stop. The whiskers are over the realisations. The bar, wide and pale, is for
+    the draw of the pool, where it is known.
     """
     for label in dict.fromkeys(record.label for record in records):
         style = style_of(label)
@@ -139,6 +140,9 @@ def _lines(axes: Axes, records: Sequence[Record], x: str, y: str, judged: str | 
         look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linestyle": style.dashes}
         half = [Z * getattr(record, judged).se if judged else 0.0 for record in mine]
         axes.errorbar(at, mean, yerr=half, label=label, linewidth=1.6, markersize=5, capsize=2, **look)
+        stuck = [(getattr(record, x), getattr(record, y)) for record in mine if record.examples_needed is not None]
+        if stuck:
+            axes.plot(*zip(*stuck, strict=True), style.marker, color=style.colour, markerfacecolor="white", markersize=5)
         for record in mine:
             if judged and getattr(record, f"{y}_pool") is not None:
                 axes.vlines(getattr(record, x), *getattr(record, f"{y}_pool"), color=style.colour, linewidth=5, alpha=0.3)
