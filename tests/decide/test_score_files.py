@@ -284,3 +284,9 @@ def test_what_no_file_can_hold_is_refused(tmp_path: Path, call: Callable[[Path],
 def test_spikes_with_too_few_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ag.InputError, match="classes names 1"):
         ag.save_spikes(tmp_path / "spikes.npz", SPIKES, classes=("a",))
+
+
+def test_spikes_that_unpack_to_far_more_than_their_file_are_refused(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", spikes=np.zeros(2**26, np.uint8), spikes_shape=np.array([2**19, 32, 4, 8]))
+    with pytest.raises(ag.InputError, match="would unpack to 536,870,912 spikes"):
+        ag.load_scores(tmp_path / "a.npz")

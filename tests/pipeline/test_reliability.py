@@ -203,6 +203,9 @@ def test_damaged_products_are_made_again(scored: tuple[RunConfig, products.Ensem
     files.checkpoint.write_bytes(files.checkpoint.read_bytes()[:100])
     run.score_ensembles(config, Path("run"), no_progress)
     assert contents(Path("run")) == whole
+    flip(files.members)  # while all scores are current
+    run.score_ensembles(config, Path("run"), no_progress)
+    assert contents(Path("run")) == whole
 
 
 def test_keys_of_version_01_hold_no_digest(scored: tuple[RunConfig, products.EnsembleFiles, dict[str, str]]) -> None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
+from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -19,6 +20,8 @@ from agreestop.common import Arrays, Booleans, Floats, InputError, Integers, as_
 
 from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_times, columns_of
 from .confidence import log_confidence
+
+MOST_SPIKES, SPIKES_PER_BYTE = 2**28, 2000  # spikes that any file may unpack to, and for each byte of a larger one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -218,6 +221,8 @@ def _unpack(path: str | PathLike[str], content: Arrays) -> Booleans:
     bits = content["spikes"]
     if len(shape) != 4 or min(shape) < 1 or bits.dtype != np.uint8 or bits.ndim != 1 or bits.size != -(-math.prod(shape) // 8):
         raise InputError(f"{path} holds spikes of {bits.size} bytes for the shape {shape}: write it with save_spikes.")
+    if math.prod(shape) > max(MOST_SPIKES, SPIKES_PER_BYTE * Path(path).stat().st_size):
+        raise InputError(f"{path} would unpack to {math.prod(shape):,} spikes, far more than a file of its size holds: divide it.")
     return np.unpackbits(bits, count=math.prod(shape)).astype(bool).reshape(shape)
 
 

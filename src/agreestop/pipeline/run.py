@@ -131,9 +131,14 @@ def _ensembles(config: RunConfig, folder: Path) -> list[tuple[EnsembleSettings, 
 def _train_and_score(config: RunConfig, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, stages: Stages) -> None:
     name = files.folder.name
     training, scoring = stages.begin(name), stages.begin(name)
-    if not scores_are_current(config, ensemble, files):
+    if not scores_are_current(config, ensemble, files) or _damaged(config, ensemble, files):
         train_ensemble(config, ensemble, data, files, training)
     score_ensemble(config, ensemble, data, files, scoring)
+
+
+def _damaged(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> bool:
+    """Whether there are members that are not as they were written. Where there are none, their scores are enough."""
+    return files.members.exists() and not members_are_current(config, ensemble, files)
 
 
 def _save_test_inputs(config: RunConfig, data: EventSplits, folder: Path) -> None:
@@ -145,7 +150,8 @@ def _costs(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) 
     """The weights of training and of scoring, each 0 where its product can be used again."""
     members = ensemble.members if ensemble.kind == "deep" else 1
     training = 0.0 if members_are_current(config, ensemble, files) else EPOCH * ensemble.epochs * members
-    return (0.0, 0.0) if scores_are_current(config, ensemble, files) else (training, SCORES)
+    scoring = 0.0 if scores_are_current(config, ensemble, files) else SCORES
+    return (training if scoring or _damaged(config, ensemble, files) else 0.0, scoring)
 
 
 def _time_saved(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles, rule: AnyRule, data: EventSplits) -> TimeSaved:
