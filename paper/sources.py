@@ -64,14 +64,13 @@ class ScoreSource:
 
 
 def check_present(figure: Figure, scores: Path) -> None:
-    """Refuse a figure whose score files are missing, and name these files."""
+    """Refuse a figure whose score files are missing, and name the first of them."""
     folders = [scores / data / ensemble for data in figure.data for ensemble in figure.ensembles]
     missing = [str(folder / name) for folder in folders for name in (TUNING, POOL) if not (folder / name).is_file()]
     if missing:
-        raise InputError(
-            f"{figure.name} needs {', '.join(missing)}, which {'does' if len(missing) == 1 else 'do'} not exist: run in the "
-            "repository's folder, which has them, give --scores, or make them with --scale full or --scale small."
-        )
+        others = f" (nor {len(missing) - 1} others)" if len(missing) > 1 else ""
+        advice = "run in the repository, give --scores, or make them with --scale full or small"
+        raise InputError(f"{figure.name} needs {missing[0]}, which does not exist{others}: {advice}.")
 
 
 def load_source(folder: Path, data: str, ensemble: str) -> ScoreSource:
