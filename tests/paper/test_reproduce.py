@@ -213,7 +213,7 @@ def test_missing_files_are_named(scores: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         check_present(find_figures("fig7")[0], scores)
     assert_one_sentence(str(caught.value))
-    assert f"{scores / 'n-mnist' / 'deep' / 'tuning.npz'}, which does not exist (nor 7 others)" in str(caught.value)
+    assert f"{scores / 'n-mnist' / 'deep' / 'tuning.npz'}, which does not exist (nor 5 others)" in str(caught.value)
     assert "make them with --scale full" in str(caught.value)
     with pytest.raises(InputError, match="there is no figure 'fig1'"):
         find_figures("fig1")
