@@ -1,5 +1,6 @@
 """Array types and the checks of numbers and arrays that every package shares."""
 
+import math
 import sys
 from typing import Any, TypeAlias, TypeGuard
 
@@ -66,8 +67,9 @@ def check_finite(values: NDArray[Any], name: str) -> None:
 
 def is_number(value: object) -> TypeGuard[float]:
     """Whether a value is a finite real number; a boolean is not."""
-    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    return real and bool(-LARGEST <= value <= LARGEST)  # type: ignore[operator]
+    if isinstance(value, int) and abs(value) > LARGEST:  # math.isfinite cannot convert it
+        return False
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_integer(value: object) -> TypeGuard[int]:
