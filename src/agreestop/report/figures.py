@@ -142,7 +142,7 @@ def _lines(axes: Axes, records: Sequence[Record], x: str, y: str, judged: str | 
         axes.errorbar(at, mean, yerr=half, label=label, linewidth=1.6, markersize=5, capsize=2, **look)
         stuck = [(getattr(record, x), getattr(record, y)) for record in mine if record.examples_needed is not None]
         if stuck:
-            axes.plot(*zip(*stuck, strict=True), style.marker, color=style.colour, markerfacecolor="white", markersize=5)
+            axes.plot(*zip(*stuck, strict=True), style.marker, color=style.colour, markerfacecolor="white", markersize=5, zorder=3)
         for record in mine:
             if judged and getattr(record, f"{y}_pool") is not None:
                 axes.vlines(getattr(record, x), *getattr(record, f"{y}_pool"), color=style.colour, linewidth=5, alpha=0.3)
