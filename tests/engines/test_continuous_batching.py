@@ -102,7 +102,7 @@ def test_inputs_run_to_the_end_of_the_chunk_they_stop_in(chunk: int | None, slot
     run = decide_early(engine, calibrated, inputs[:, :19], slots, chunk)
     np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
     np.testing.assert_array_equal(run.decisions.sets, expected.sets)
-    steps = chunk or 16  # of a segment
+    steps = chunk or 16  # the length of a segment
     np.testing.assert_array_equal(run.computed, np.minimum(-(-(expected.stop_index + 1) // steps) * steps, 19))
 
 

@@ -202,7 +202,7 @@ def forge_archive(content: bytes, change: Callable[[bytes], bytes], seed: int) -
     members[index] = (members[(seed // 7) % len(members)][0], member) if seed % 11 == 0 else (name, change(member))
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED if seed % 2 else zipfile.ZIP_STORED) as archive, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a name that comes twice
+        warnings.simplefilter("ignore")  # zipfile warns if a name comes twice
         for name, member in members:
             archive.writestr(zipfile.ZipInfo(name), member)
     return stream.getvalue()

@@ -55,6 +55,6 @@ def test_an_archive_of_any_arrays_is_refused_or_read(name: str, data: st.DataObj
     with path.open("wb") as stream:
         np.savez(stream, **content)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of numpy, on numbers that are absurd
+        warnings.simplefilter("ignore", RuntimeWarning)  # numpy warns about absurd numbers
         found = outcome(replace(form, digest=False), path, "")
     assert found in ("refused", "other"), found

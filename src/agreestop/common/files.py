@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from .errors import InputError
 
-MOST_BYTES = 2**30  # of a file that is read as a whole
+MOST_BYTES = 2**30  # the largest file that is read as a whole
 LOCK_NAME = ".agreestop-lock"
 _TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.part")
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of file systems that have no locks

@@ -18,7 +18,7 @@ from .policies import Evidence, run_policy
 from .score_files import ScoresLike, as_scores, labels_of
 from .tuned_rows import mark_rows
 
-GROUPS = 16  # of rows, each left out once
+GROUPS = 16  # the rows are divided into this many groups, and each group is left out once
 GROUP_REPEATS = 20  # realisations without each group
 
 

@@ -33,7 +33,7 @@ from agreestop.report.records import MeasurementSettings, Record
 
 ENERGY_REALISATIONS = 5
 POOL_REPEATS = 5  # realisations without each part of the pool
-STEPS, N_TUNING, N_POOL = 80, 600, 2000  # of simulated scores
+STEPS, N_TUNING, N_POOL = 80, 600, 2000  # the sizes of simulated scores
 SPLITS = {
     "tuning": slice(0, N_TUNING),
     "calibration": slice(N_TUNING, N_TUNING + 300),

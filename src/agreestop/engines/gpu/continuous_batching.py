@@ -37,7 +37,7 @@ FULL_LOAD = 2048  # inputs times steps that fill the GPU
 MAX_LOAD = 16384  # the most inputs times steps that are computed together
 KEPT_KINDS = 2  # groups of slots are kept ready for this many different kinds of calls
 JUDGED_TOGETHER = 1024  # the rule judges at least this many inputs at once: for fewer, the call itself takes most of the time
-SLACK = 2e-4  # of the prefilter: above the rounding error of float32 in a log-risk of about ten, and in proportion for a larger one
+SLACK = 2e-4  # the prefilter's margin: above the rounding error of float32 for log-risks near ten, and it grows with them
 EPSILON = float(np.finfo(np.float32).eps)
 FAR = 1e30  # no logarithm of a risk is as large
 

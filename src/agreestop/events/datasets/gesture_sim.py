@@ -153,7 +153,7 @@ class Performance:
 
 
 Joints: TypeAlias = Sequence[float]  # the five joint values of an arm
-Arms: TypeAlias = tuple[Floats, ...]  # of the right and the left arm
+Arms: TypeAlias = tuple[Floats, ...]  # the right arm, then the left arm
 Motion: TypeAlias = Callable[[Floats, Performance], Arms]
 """Joint values (moments, 5) of the right and the left arm, from the phase at each moment."""
 

@@ -43,7 +43,7 @@ class Scene(NamedTuple):
 
 
 STEPS = 80
-MOST_BYTES = 2**26  # of an idx file; those of MNIST have 47 million at most
+MOST_BYTES = 2**26  # the largest idx file that is read; the largest of MNIST has 47 million bytes
 SENSOR = Sensor(contrast=0.15, mismatch=0.03, refractory=1, leak=0.0005, shot_noise=0.001, dark=0.1)
 BATCH = 250  # inputs simulated together: their frames of float64 fit the processor's cache
 DIGITS, MNIST = (Scene(**scene) for scene in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).values())
@@ -132,7 +132,7 @@ def _read_idx(folder: Path, name: str, axes: int) -> NDArray[np.uint8]:
             shape = tuple(int(length) for length in np.frombuffer(start[4:], ">u4")) if len(start) == head else ()
             size = math.prod(shape)
             content = stream.read(size + 1) if start[:4] == bytes((0, 0, 8, axes)) and size <= MOST_BYTES else b""
-    except (EOFError, zlib.error):  # of a damaged .gz
+    except (EOFError, zlib.error):  # the .gz file is damaged
         content, size = b"", -1
     if len(content) != size:
         raise InputError(f"{path} is damaged or is no idx file of bytes with {axes} axes: get it again from {SOURCE}.")
