@@ -25,7 +25,7 @@ from agreestop.report.records import Z
 
 from .records import SWEPT, FigureNumbers, FigureRecord
 
-HEADINGS = {"paper": "the paper's rules", "ours": "ours", "baseline": "no promise"}
+HEADINGS = {"paper": "the paper's rules", "ours": "ours", "fixed": "without adapting", "baseline": "no promise"}
 PROMISE: dict[str, Any] = {"color": "black", "linewidth": 1.2, "zorder": 0.5}
 COLUMNS, HEIGHT, LEGEND = {1: 6.0, 2: 4.4}, 6.9, 2.6  # inches
 NARROW = 3.3  # inches of a column, if there are more than two
@@ -47,7 +47,7 @@ class LineStyle:
     @classmethod
     def of(cls, record: FigureRecord) -> LineStyle:
         style = style_of(record.rule)
-        dashes: Dashes = ":" if record.family == "baseline" else "--" if record.checkpoints == "every" else "-"
+        dashes: Dashes = ":" if record.family in ("baseline", "fixed") else "--" if record.checkpoints == "every" else "-"
         return cls(record.label, record.family, style.colour, style.marker, dashes)
 
     @property

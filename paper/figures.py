@@ -24,7 +24,7 @@ ENSEMBLES = ("deep", "variational")
 QUARTERS = 4
 MAX_SET_SIZE = 3
 FEW, EVERY = "few", "every"
-PAPER, OURS, BASELINE = "paper", "ours", "baseline"
+PAPER, OURS, FIXED, BASELINE = "paper", "ours", "fixed", "baseline"
 SEENN2 = "seenn2"
 
 
@@ -43,7 +43,7 @@ class FigureRule:
 
     rule           its stable name
     label          its name in words
-    family         PAPER, OURS or BASELINE
+    family         PAPER, OURS, FIXED or BASELINE
     checkpoints    FEW or EVERY
     r              the exponent of its pooling; None where tuning chooses it
     tuned          whether its score or risk is chosen on the tuning split
@@ -67,7 +67,7 @@ class FigureRule:
                 return build_rule("spikecp", target, times, MAX_SET_SIZE, pooling=pooling)
             case "simultaneous" | "stop-aware":
                 return build_rule("spikecp", target, times, MAX_SET_SIZE, calibration=self.rule)
-            case "agreestop" | "dcsnn":
+            case "agreestop" | "fixed-time" | "dcsnn":
                 return build_rule(self.rule, target, times, MAX_SET_SIZE)
             case "seenn1":  # it trusts the confidence: its threshold is the target
                 return build_rule("seenn", None, times, MAX_SET_SIZE, threshold=target)
@@ -108,6 +108,7 @@ RULES = (
     *_both("simultaneous", "simultaneous"),
     *_both("stop-aware", "stop-aware"),
     *_both("agreestop", "AgreeStop"),
+    FigureRule("fixed-time", "one time for all inputs", FIXED, EVERY),
 )
 BASELINES = (
     FigureRule("dcsnn", "DC-SNN", BASELINE, EVERY),

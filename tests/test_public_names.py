@@ -33,6 +33,7 @@ NAMES = {
     "Spread",
     "Shaped",
     "TopMass",
+    "FixedTime",
     "LearnedRisk",
     "ShapedRisk",
     # rules

@@ -203,7 +203,7 @@ def test_too_few_examples_are_told_in_a_sentence(
         (("evaluate", "{}/rule", "{}/calibration.npz"), "was calibrated on"),
         (
             ("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "dcsnn", "--delta", "0.1"),
-            "delta belongs to the rule spikecp or",
+            "delta belongs to the rule spikecp, agreestop or",
         ),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--max-set-size", "0"), "max_set_size is 0"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "other"), "rule is 'other': choose one of spikecp, agreestop"),

@@ -76,9 +76,9 @@ def test_members_are_averaged_if_no_pooling_is_named(kind: str) -> None:
     ("kind", "target", "options", "words"),
     [
         ("bayes", 0.9, {}, f"rule is 'bayes': choose one of {', '.join(KINDS)}"),
-        ("seenn", 0.9, {"threshold": 0.9}, "target belongs to the rule spikecp or agreestop or dcsnn, not to seenn"),
+        ("seenn", 0.9, {"threshold": 0.9}, "target belongs to the rule spikecp, agreestop, fixed-time or dcsnn, not to seenn"),
         ("seenn", None, {}, "give a threshold"),
-        ("dcsnn", 0.9, {"pooling": "vote"}, "pooling belongs to the rule spikecp or agreestop, not to dcsnn"),
+        ("dcsnn", 0.9, {"pooling": "vote"}, "pooling belongs to the rule spikecp, agreestop or fixed-time, not to dcsnn"),
         ("agreestop", 0.9, {"calibration": "stop-aware"}, "calibration belongs to the rule spikecp, not to agreestop"),
         ("agreestop", 0.9, {"pooling": "vote"}, "agreestop pools confidences"),
         ("spikecp", 0.9, {"fill": True}, "fill belongs to the rule agreestop, not to spikecp"),

@@ -101,6 +101,7 @@ def risks(members: int) -> dict[str, Risk]:
         "top mass": ag.TopMass(pooling=ag.MergeConfidence(r=1)),
         "fitted top mass": ag.TopMass.fit(*tuning, pooling=ag.MergeConfidence(r=0.5), times=TIMES),
         "learned risk": ag.LearnedRisk.fit(*tuning, max_set_size=LARGEST, times=TIMES),
+        "fixed time": ag.FixedTime(),
         "shaped risk": ag.ShapedRisk.per_time(ag.TopMass(pooling=ag.MergeConfidence(r=0)), TIMES, power=0.5),
     }
 

@@ -159,3 +159,19 @@ def test_what_is_no_risk_is_refused() -> None:
 def test_offsets_that_no_risk_can_be_shaped_with_are_refused(offset: float) -> None:
     with pytest.raises(ag.InputError, match="nan or inf"):
         ag.ShapedRisk(ag.TopMass(), np.array([0.3, offset]))
+
+
+def test_a_fixed_time_stops_all_inputs_at_the_earliest_time_that_is_good_enough() -> None:
+    sample = make_sample(400, checkpoints=6, members=2, classes=4)
+    times = tuple(range(1, 7))
+    rule = ag.AgreeStop(0.8, times, 2, fill=True, risk=ag.FixedTime())
+    calibrated = rule.calibrate(sample.log_confidence[:200], sample.labels[:200])
+    stops = np.unique(calibrated.decide(sample.log_confidence[200:]).stop_index)
+    assert len(stops) == 1
+    pooled = ag.MergeConfidence(r=1).pool(sample.log_confidence[:200].reshape(-1, 2, 4)).reshape(200, 6, 4)
+    best = np.argsort(-pooled, axis=2, kind="stable")[:, :, :2]
+    misses = (best != sample.labels[:200, None, None]).all(axis=2)
+    allowed = int(201 * 0.2)
+    # The rule may stop at t if fewer than k = ⌊(n+1)α⌋ examples miss at t or at a later checkpoint.
+    fails = np.array([np.count_nonzero(misses[:, t:].any(axis=1)) for t in range(6)])
+    assert stops[0] == next(t for t in range(6) if fails[t] < allowed)

@@ -59,7 +59,7 @@ def test_a_figure_is_measured_and_drawn(
     folder = tmp_path / "new" / "results" / "fig3"
     content = json.loads((folder / "numbers.json").read_text())
     assert content["command"] == " ".join(["python -m paper", *map(str, words)]) and content["protocol"]["realisations"] == 50
-    assert len(content["records"]) == 2 * (1 + 2 * 3)
+    assert len(content["records"]) == 2 * (1 + 2 * 4)
     for name in ("numbers.json", "figure.png", "figure.svg"):
         assert (folder / name).stat().st_size > 3000 and f"Wrote {folder / name}" in outcome.out
     assert "mnist-dvs-sim (simulated), deep: target 0.9, K = 2, n = 50" in outcome.out

@@ -136,7 +136,7 @@ def test_a_run_that_was_stopped_continues(scores: Path, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(RuleMeasurer, "measure", noted)
     first = run_figure(figure, scores, tmp_path, "", no_progress, settings=SETTINGS)
-    assert len(asked) == 7 - 3
+    assert len(asked) == 9 - 3
     asked.clear()
     assert run_figure(figure, scores, tmp_path, "", no_progress, settings=SETTINGS).records == first.records
     assert not asked

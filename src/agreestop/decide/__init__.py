@@ -20,7 +20,7 @@ from .merging import (
     merging_factor,
     p_values,
 )
-from .risks import LearnedRisk, ShapedRisk, TopMass
+from .risks import FixedTime, LearnedRisk, ShapedRisk, TopMass
 from .score_files import Scores, load_scores, save_scores, save_spikes
 from .scores import LogLoss, Shaped, Spread, Temperature, TuningRanks
 from .simulated import simulate_scores, simulate_spikes
@@ -29,7 +29,7 @@ from .splits import Splits, repeat_splits
 from .tuning import Trial, Tuned, tune
 
 __all__ = ["DCSNN", "SEENN", "AgreeStop", "MajorityVote", "MergeConfidence", "MergePValues", "MergeRanks", "SpikeCP"]
-__all__ += ["LearnedRisk", "LogLoss", "Shaped", "ShapedRisk", "Spread", "Temperature", "TopMass", "TuningRanks"]
+__all__ += ["FixedTime", "LearnedRisk", "LogLoss", "Shaped", "ShapedRisk", "Spread", "Temperature", "TopMass", "TuningRanks"]
 __all__ += ["CalibratedRule", "CalibrationWarning", "Scores", "Session", "load_rule", "load_scores", "save_scores", "save_spikes"]
 __all__ += ["Decision", "Decisions", "Estimate", "Evaluation", "Splits", "Trial", "Tuned", "evaluate", "repeat_splits", "tune"]
 __all__ += ["InputError", "generalized_mean", "log_confidence", "majority_vote", "simulate_scores", "simulate_spikes"]

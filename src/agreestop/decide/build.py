@@ -3,6 +3,7 @@
     build_rule("spikecp", "0.9", (20, 40, 60, 80), 3, pooling="p-values:45")
     build_rule("spikecp", 0.9, range(1, 81), 1, calibration="stop-aware")
     build_rule("agreestop", "0.9", range(1, 81), 1)
+    build_rule("fixed-time", "0.9", range(1, 81), 1)
     build_rule("seenn", None, range(1, 81), 1, threshold=0.95)
 
 An option of None means that it was not given. An option that the rule does not have is refused.
@@ -17,15 +18,16 @@ from .agree_stop import AgreeStop
 from .confidence_rules import DCSNN, SEENN
 from .levels import Target
 from .merging import MODEL_AVERAGE, MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
-from .risks import TopMass
+from .risks import FixedTime, TopMass
 from .spikecp import CALIBRATIONS, SpikeCP
 
 AnyRule = SpikeCP | AgreeStop | DCSNN | SEENN
 
-KINDS = ("spikecp", "agreestop", "dcsnn", "seenn")
+KINDS = ("spikecp", "agreestop", "fixed-time", "dcsnn", "seenn")
 OPTIONS = {
     "spikecp": ("target", "pooling", "calibration", "class_conditional", "delta"),
     "agreestop": ("target", "pooling", "fill", "class_conditional", "delta"),
+    "fixed-time": ("target", "pooling", "class_conditional", "delta"),
     "dcsnn": ("target",),
     "seenn": ("threshold",),
 }
@@ -82,7 +84,7 @@ def build_rule(
     given |= {"fill": fill or None, "class_conditional": class_conditional or None}  # False asks for nothing
     for name, value in given.items():
         if value is not None and name not in OPTIONS[kind]:
-            others = " or ".join(other for other in KINDS if name in OPTIONS[other])
+            others = " or ".join(", ".join(other for other in KINDS if name in OPTIONS[other]).rsplit(", ", 1))
             raise InputError(f"{name} belongs to the rule {others}, not to {kind}: leave it out, or choose the rule {others}.")
     probability: Target = "0.9" if target is None else target
     if kind == "dcsnn":
@@ -97,5 +99,7 @@ def build_rule(
         how = CALIBRATIONS[0] if calibration is None else calibration
         return SpikeCP(probability, checkpoints, max_set_size, chosen, how, None, conditional, delta)
     if chosen is not None and not isinstance(chosen, MergeConfidence):
-        raise InputError(f"pooling is {pooling!r}, but agreestop pools confidences: give confidence:R, or choose the rule spikecp.")
-    return AgreeStop(probability, checkpoints, max_set_size, bool(fill), TopMass(chosen or MODEL_AVERAGE), conditional, delta)
+        raise InputError(f"pooling is {pooling!r}, but {kind} pools confidences: give confidence:R, or choose the rule spikecp.")
+    fixed = kind == "fixed-time"
+    risk = (FixedTime if fixed else TopMass)(chosen or MODEL_AVERAGE)
+    return AgreeStop(probability, checkpoints, max_set_size, fixed or bool(fill), risk, conditional, delta)

@@ -13,7 +13,7 @@ A risk gives the rule an `Evidence`: its values are log ρ of every class, its l
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -99,6 +99,32 @@ class TopMass(Fitted, KeptInFiles):
 
     def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return self if self.temperatures is None else super().cut(checkpoints)
+
+
+@dataclass(frozen=True, eq=False)
+class FixedTime(KeptInFiles):
+    """A risk that only falls with time, so that all inputs stop at one checkpoint: the baseline that every early stop has to beat.
+
+    `AgreeStop(..., fill=True, risk=FixedTime())` answers the I most probable classes at the earliest checkpoint that calibration allows.
+    Where it allows none, the answer comes at the last checkpoint and may be larger.
+    """
+
+    pooling: MergeConfidence = MODEL_AVERAGE
+    tuned: ClassVar[TunedRows | None] = None
+
+    def __post_init__(self) -> None:
+        pooling_of(self.pooling)
+
+    def check_size(self, max_set_size: int) -> None:
+        """Any I will do."""
+
+    def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
+        # The risk stays above log ρ ≤ 0, so that a threshold first shrinks the last answer and only then allows earlier stops.
+        risk = np.broadcast_to(1.0 / (np.asarray(index) + 1.0), len(log_confidence))
+        return Tails.of(self.pooling.pool(log_confidence)).evidence(risk)
+
+    def cut(self, checkpoints: tuple[float, ...]) -> Self:
+        return self
 
 
 class ShapedRisk(ShapedOverTime[Risk], KeptInFiles):

@@ -45,6 +45,7 @@ _STYLES = {
     "simultaneous": RuleStyle("#009E73", "^", "▲"),
     "stopaware": RuleStyle("#0072B2", "o", "●"),
     "agreestop": RuleStyle("#D55E00", "v", "▼"),
+    "fixedtime": RuleStyle("#E69F00", "H", "⬣"),
     "dcsnn": RuleStyle("#8C6D46", "<", "◀"),
     "seenn1": RuleStyle("#B58F5C", ">", "▶"),
     "seenn2": RuleStyle("#D9BE94", "p", "⬟"),
