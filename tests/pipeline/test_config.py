@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 import agreestop as ag
-from agreestop.pipeline.config import SURROGATES, DecideSettings, EnsembleSettings, NetworkSettings, RunConfig, load_config
+from agreestop.pipeline.config import (
+    LARGEST_CONSTANT,
+    SURROGATES,
+    DecideSettings,
+    EnsembleSettings,
+    NetworkSettings,
+    RunConfig,
+    load_config,
+)
 
 WHOLE = """
 name = "small"
@@ -86,8 +94,18 @@ def test_an_empty_file_is_the_default_run(tmp_path: Path) -> None:
         ),
         ("[data]\nseed = " + "9" * 5000, "thousands of digits"),
         ("[data]\nseed = 0x" + "f" * 5000, "data.seed is a number of thousands of digits: a whole number from 0"),
-        ("[network]\nthreshold = 0x" + "f" * 5000, "network.threshold is a number of thousands of digits: a number is needed"),
-        ("[network]\nthreshold = inf", "network.threshold is inf: a number is needed"),
+        ("[network]\nthreshold = 0x" + "f" * 5000, "network.threshold is a number of thousands of digits: a positive number of"),
+        ("[network]\nthreshold = inf", "network.threshold is inf: a positive number of at most 10,000 is needed"),
+        ("[network]\nmembrane_time = 1000000", "network.membrane_time is 1000000: a positive number of at most 10,000 is needed"),
+        ("[network]\nsynapse_time = 1e300", "network.synapse_time is 1e+300: a positive number of at most 10,000 is needed"),
+        ("[network]\nrefractory_time = 0", "network.refractory_time is 0: a positive number of at most 10,000 is needed"),
+        ("[network]\nthreshold = true", "network.threshold is True: a positive number of at most 10,000 is needed"),
+        ("[[ensembles]]\nkind = 'deep'\nlearning_rate = 0", "ensembles.learning_rate is 0: a positive number is needed"),
+        ("[[ensembles]]\nkind = 'deep'\nkl_weight = -0.1", "ensembles.kl_weight is -0.1: a number of at least 0 is needed"),
+        ("[[ensembles]]\nkind = 'deep'\nwarm_up = 1.5", "ensembles.warm_up is 1.5: a number from 0 to 1 is needed"),
+        ("[[ensembles]]\nkind = 'deep'\nprior_variance = nan", "ensembles.prior_variance is nan: a positive number is needed"),
+        ("[[ensembles]]\nkind = 'deep'\ninitial_deviation = -1", "ensembles.initial_deviation is -1: a positive number is needed"),
+        ("[decide]\ntarget = inf", "decide.target is inf: a finite number is needed"),
         ("name = " + "[" * 3000, "too many brackets"),
         ("[[ensembles]]\nkind = 'deep'\ndevice = 'gpu'", "ensembles.device is 'gpu': 'auto', 'cpu' or 'cuda' is needed"),
         ("[[ensembles]]\nkind = 'deep'\nmembers = 99999999999", "ensembles.members is 99999999999: a whole number"),
@@ -114,8 +132,9 @@ def test_a_missing_file_gives_a_sentence(tmp_path: Path) -> None:
         load_config(tmp_path / "none.toml")
 
 
-def test_a_configuration_knows_the_surrogates_of_the_networks() -> None:
+def test_a_configuration_knows_the_surrogates_and_limits_of_the_networks() -> None:
     pytest.importorskip("torch", reason="networks need PyTorch")
+    from agreestop.networks.neurons import LARGEST
     from agreestop.networks.surrogates import SLOPES
 
-    assert set(SURROGATES) == set(SLOPES)
+    assert set(SURROGATES) == set(SLOPES) and LARGEST_CONSTANT == LARGEST

@@ -211,10 +211,25 @@ def test_damaged_products_are_made_again(scored: tuple[RunConfig, products.Ensem
 def test_keys_of_version_01_hold_no_digest(scored: tuple[RunConfig, products.EnsembleFiles, dict[str, str]]) -> None:
     config, files, _ = scored
     key = Path(f"{files.members}.key")
-    key.write_bytes(key.read_bytes().split()[0])
+    _, settings = key.read_bytes().split()
+    key.write_bytes(settings)
     assert products.members_are_current(config, config.ensembles[0], files)
     key.write_bytes(b"0" * 64)
     assert not products.members_are_current(config, config.ensembles[0], files)
+
+
+def test_a_key_that_is_cut_counts_as_damaged(scored: tuple[RunConfig, products.EnsembleFiles, dict[str, str]]) -> None:
+    config, files, whole = scored
+    for path in (files.members, files.pool):
+        key = Path(f"{path}.key")
+        content = key.read_bytes()
+        for end in (0, 1, 63, 64, 65, 66, 100, len(content) - 2):
+            key.write_bytes(content[:end])
+            assert not (products.members_are_current if path is files.members else products.scores_are_current)(
+                config, config.ensembles[0], files
+            )
+    run.score_ensembles(config, Path("run"), no_progress)
+    assert contents(Path("run")) == whole
 
 
 def test_a_shortage_of_calibration_examples_is_said_before_training(tmp_path: Path) -> None:

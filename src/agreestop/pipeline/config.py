@@ -41,7 +41,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from agreestop.common import InputError, is_integer, read_file
+from agreestop.common import InputError, is_integer, is_number, read_file
 from agreestop.decide.checks import as_checkpoints, as_max_set_size
 from agreestop.decide.levels import as_target
 from agreestop.engines.protocol import ENGINES
@@ -54,6 +54,7 @@ WITH_VIEWS = ("digits", "mnist-dvs-sim")
 NETWORKS = ("fully-connected", "convolutional", "resnet18")
 SURROGATES = ("arctan", "sigmoid", "triangle", "fast-sigmoid", "superspike")
 LARGEST_FILE = 2**20  # bytes
+LARGEST_CONSTANT = 10_000  # time constants and thresholds, as in `networks.neurons`, whose import is slow
 
 
 class _Values(NamedTuple):
@@ -68,15 +69,21 @@ VALUES = {
     str: _Values(lambda value: isinstance(value, str), "a text", "texts"),
     bool: _Values(lambda value: isinstance(value, bool), "true or false", "true and false"),
     int: _Values(is_integer, "a whole number", "whole numbers"),
-    float: _Values(
-        lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300, "a number", "numbers"
-    ),
+    float: _Values(is_number, "a finite number", "finite numbers"),
 }
 COUNT = _Values(lambda value: is_integer(value) and 1 <= value < 2**31, "a whole number of at least 1", "whole numbers of at least 1")
 SEED = _Values(lambda value: is_integer(value) and 0 <= value < 2**63, "a whole number from 0 to 2^63 - 1", "seeds")
 DEVICE = _Values(lambda value: isinstance(value, str) and bool(re.fullmatch(r"auto|cpu|cuda(:\d)?", value)), "'auto', 'cpu' or 'cuda'", "")
+POSITIVE = _Values(lambda value: is_number(value) and value > 0, "a positive number", "positive numbers")
+WEIGHT = _Values(lambda value: is_number(value) and value >= 0, "a number of at least 0", "numbers of at least 0")
+SHARE = _Values(lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1", "numbers from 0 to 1")
+CONSTANT = _Values(
+    lambda value: is_number(value) and 0 < value <= LARGEST_CONSTANT, f"a positive number of at most {LARGEST_CONSTANT:,}", "constants"
+)
 Count: TypeAlias = Annotated[int, COUNT]
 Seed: TypeAlias = Annotated[int, SEED]
+Positive: TypeAlias = Annotated[float, POSITIVE]
+Constant: TypeAlias = Annotated[float, CONSTANT]
 
 
 @dataclass(frozen=True)
@@ -133,10 +140,10 @@ class NetworkSettings:
     channels: tuple[Count, ...] = (128, 128, 128, 128, 128)
     width: Count = 64
     learned: bool = True
-    membrane_time: float | None = None
-    synapse_time: float | None = None
-    refractory_time: float | None = None
-    threshold: float | None = None
+    membrane_time: Constant | None = None
+    synapse_time: Constant | None = None
+    refractory_time: Constant | None = None
+    threshold: Constant | None = None
     surrogate: Annotated[str, SURROGATES] | None = None
 
 
@@ -155,13 +162,13 @@ class EnsembleSettings:
     members: Count = 6
     epochs: Count = 18
     batch_size: Count = 64
-    learning_rate: float = 5e-3
+    learning_rate: Positive = 5e-3
     readouts: Count = 8
     seed: Seed = 0
-    kl_weight: float = 1.0
-    warm_up: float = 1.0
-    prior_variance: float = 0.03
-    initial_deviation: float = 0.3
+    kl_weight: Annotated[float, WEIGHT] = 1.0
+    warm_up: Annotated[float, SHARE] = 1.0
+    prior_variance: Positive = 0.03
+    initial_deviation: Positive = 0.3
     fresh: bool = False
     device: Annotated[str, DEVICE] = "cpu"
     bf16: bool = False

@@ -6,8 +6,8 @@
     calibration.npz, test.npz    the pool, divided
     energy.npz                   operations (n, T, K) on the pool, for the estimate of energy
 
-Each product is made once, and used again until the settings that it depends on change. Beside it lies `<product>.key`: a hash of these
-settings, and a digest of the product. A product that was damaged is made again.
+Each product is made once, and used again until the settings that it depends on change. Beside it lies `<product>.key`: a digest of the
+product, and a hash of these settings. A product that was damaged, or whose key was, is made again.
 """
 
 import hashlib
@@ -56,8 +56,8 @@ class EnsembleFiles:
 def _is_current(path: Path, settings: Sequence[object]) -> bool:
     """Whether the product exists, was made with these settings, and is as it was written. Keys of version 0.1 hold no digest."""
     try:
-        words = _key_file(path).read_bytes().split()
-        return words[:1] == [_hash(settings)] and path.is_file() and words[1:] in ([], [file_digest(path).encode()])
+        *digest, known = _key_file(path).read_bytes().split() or [b""]
+        return known == _hash(settings) and path.is_file() and digest in ([], [file_digest(path).encode()])
     except OSError:
         return False
 
@@ -68,7 +68,8 @@ def _recorded(path: Path, settings: Sequence[object]) -> Iterator[None]:
     _key_file(path).unlink(missing_ok=True)
     yield
     with atomic_writer(_key_file(path)) as stream:
-        stream.write(_hash(settings) + b"\n" + file_digest(path).encode() + b"\n")
+        # The hash stands last, because a key of version 0.1 is the hash alone: a key that is cut is never taken for one.
+        stream.write(file_digest(path).encode() + b"\n" + _hash(settings) + b"\n")
 
 
 def _key_file(path: Path) -> Path:
@@ -156,6 +157,13 @@ def _score_key(config: RunConfig, ensemble: EnsembleSettings) -> list[object]:
 def scores_are_current(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> bool:
     """Whether the same settings scored this ensemble before."""
     return all(_is_current(path, _score_key(config, ensemble)) for path in (files.tuning, files.pool, files.energy))
+
+
+def needs_training(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> bool:
+    """Whether the members are missing or damaged. Where there are none, their scores are enough."""
+    if members_are_current(config, ensemble, files):
+        return False
+    return files.members.exists() or not scores_are_current(config, ensemble, files)
 
 
 def score_ensemble(

@@ -21,7 +21,15 @@ from agreestop.report.records import MeasurementSettings, Record
 from .config import EnsembleSettings, RunConfig
 from .data import load_data
 from .measure import locked_folder, measure_rules, save_records, shortage_in_words
-from .products import EnsembleFiles, load_operations, members_are_current, score_ensemble, scores_are_current, train_ensemble
+from .products import (
+    EnsembleFiles,
+    load_operations,
+    members_are_current,
+    needs_training,
+    score_ensemble,
+    scores_are_current,
+    train_ensemble,
+)
 
 SIZES = (1, 2, 4, 6)
 EPOCH, SCORES, RULES, EXAMPLES = 2.5, 8.0, 400.0, 15.0
@@ -131,14 +139,9 @@ def _ensembles(config: RunConfig, folder: Path) -> list[tuple[EnsembleSettings, 
 def _train_and_score(config: RunConfig, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, stages: Stages) -> None:
     name = files.folder.name
     training, scoring = stages.begin(name), stages.begin(name)
-    if not scores_are_current(config, ensemble, files) or _damaged(config, ensemble, files):
+    if needs_training(config, ensemble, files):
         train_ensemble(config, ensemble, data, files, training)
     score_ensemble(config, ensemble, data, files, scoring)
-
-
-def _damaged(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> bool:
-    """Whether there are members that are not as they were written. Where there are none, their scores are enough."""
-    return files.members.exists() and not members_are_current(config, ensemble, files)
 
 
 def _save_test_inputs(config: RunConfig, data: EventSplits, folder: Path) -> None:
@@ -149,9 +152,8 @@ def _save_test_inputs(config: RunConfig, data: EventSplits, folder: Path) -> Non
 def _costs(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> tuple[float, float]:
     """The weights of training and of scoring, each 0 where its product can be used again."""
     members = ensemble.members if ensemble.kind == "deep" else 1
-    training = 0.0 if members_are_current(config, ensemble, files) else EPOCH * ensemble.epochs * members
-    scoring = 0.0 if scores_are_current(config, ensemble, files) else SCORES
-    return (training if scoring or _damaged(config, ensemble, files) else 0.0, scoring)
+    training = EPOCH * ensemble.epochs * members if needs_training(config, ensemble, files) else 0.0
+    return training, 0.0 if scores_are_current(config, ensemble, files) else SCORES
 
 
 def _time_saved(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles, rule: AnyRule, data: EventSplits) -> TimeSaved:
