@@ -13,7 +13,7 @@ import torch
 
 from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph
 from agreestop.networks.neurons import SRM, Neuron
-from agreestop.networks.srm_types import Chunk
+from agreestop.networks.srm_core import Chunk
 
 from .preparation import BenchmarkPlan, ours
 from .records import BYTES, BenchRecord

@@ -162,6 +162,7 @@ class Small:
     def __init__(self, most: int) -> None:
         self._dense, self._most = Dense(network("fully-connected")), most
         self.name, self.members, self.classes, self.output, self.reason = "dense", MEMBERS, CLASSES, "spikes", ""
+        self.copies_weights = False
 
     def chunk_steps(self, rows: int) -> int:
         return 4
@@ -337,6 +338,30 @@ def test_numbers_that_float32_cannot_hold_are_refused(name: str) -> None:
             engine.begin(np.where(inputs, wrong, 0))
         with pytest.raises(ag.InputError, match=message):
             engine.live().push(frame=np.where(inputs[0, 0], wrong, 0))
+
+
+@pytest.mark.parametrize("name", [*ENGINES, "dense-fresh"])
+def test_real_values_are_refused_unless_the_network_takes_them(name: str) -> None:
+    inputs = some_inputs(2)[0]
+    half, two = np.where(inputs, 0.5, 0.0), np.where(inputs, 2, 0)
+    for real in (False, True):
+        config = replace(CONFIGS["fully-connected"], real_input=real)
+        if name in ENGINES:
+            engine = ENGINES[name](SpikingNetwork(config, torch.Generator().manual_seed(0), 0.4).eval())
+        else:
+            engine = FreshMembers(Posterior(config, torch.Generator().manual_seed(0)).eval(), (0,))
+        expected = run_to_end(engine, inputs)
+        np.testing.assert_array_equal(run_to_end(engine, inputs.astype(np.float64)), expected)
+        np.testing.assert_array_equal(run_to_end(engine, inputs.astype(np.int64)), expected)
+        for values in (half, two, -1 * inputs):
+            if real:
+                assert engine.begin(values).advance(STEPS).shape == expected.shape
+                assert engine.live().push(frame=values[0, 0]).shape == expected.shape[2:]
+                continue
+            with pytest.raises(ag.InputError, match="inputs holds values other than 0 and 1: set real_input=True"):
+                engine.begin(values)
+            with pytest.raises(ag.InputError, match="frame holds values other than 0 and 1: set real_input=True"):
+                engine.live().push(frame=values[0, 0])
 
 
 def test_tensors_and_lists_are_inputs() -> None:

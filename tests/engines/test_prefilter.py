@@ -48,6 +48,7 @@ class Replay:
     """An engine that replays given spikes."""
 
     name, members, classes, output, reason = "replay", MEMBERS, SPIKES.shape[3], "spikes", ""
+    copies_weights = True
 
     def __init__(self, chunk: int) -> None:
         self._chunk = chunk

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agreestop.common import InputError
-from agreestop.networks.srm_types import SRMParameters, SRMState
+from agreestop.networks.srm_core import SRMParameters, SRMState
 from agreestop.networks.surrogates import Surrogate
 from tests.decide.strategies import assert_one_sentence
 

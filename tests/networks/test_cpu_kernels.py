@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agreestop.networks.neurons import SRM, Neuron, srm
-from agreestop.networks.srm_types import Constants, SRMParameters, SRMState
+from agreestop.networks.srm_core import Constants, SRMParameters, SRMState
 from agreestop.networks.surrogates import SLOPES, Surrogate
 from tests.networks.plain import generator, plain_loop, random_spikes
 

@@ -18,7 +18,7 @@ from torch import Tensor
 import agreestop.networks.neurons as srm_module
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import SRM, Neuron, srm
-from agreestop.networks.srm_types import Chunk, SRMParameters, SRMState
+from agreestop.networks.srm_core import Chunk, SRMParameters, SRMState
 from agreestop.networks.surrogates import SLOPES, Surrogate
 from tests.networks.plain import generator, gradients, plain_loop, refused
 

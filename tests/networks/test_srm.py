@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agreestop.networks.neurons import SRM, Neuron, srm
-from agreestop.networks.srm_types import SRMParameters, SRMState
+from agreestop.networks.srm_core import SRMParameters, SRMState
 from agreestop.networks.surrogates import SLOPES, Surrogate
 from tests.networks.plain import convolution, generator, gradients, plain_loop, random_spikes, refused
 

@@ -28,7 +28,7 @@ class Dense:
     They run in evaluation mode, which `begin` and `live` set.
     """
 
-    name, reason = "dense", ""
+    name, reason, copies_weights = "dense", "", False
 
     def __init__(self, network: SpikingNetwork | ModuleMembers, device: str = "cpu") -> None:
         check_network(network)
@@ -46,7 +46,7 @@ class Dense:
         return CHUNK_STEPS
 
     def begin(self, inputs: NDArray[Any], first: int = 0) -> "DensePass":
-        return DensePass([self._network.eval()], self._device, check_inputs(inputs, self._network.input_shape))
+        return DensePass([self._network.eval()], self._device, check_inputs(inputs, self._network.input_shape, self._network.real_input))
 
     def live(self, number: int = 0) -> "DenseLive":
         return DenseLive(self._network.eval(), self._device)
@@ -158,7 +158,7 @@ class DenseLive:
         shape = self._network.input_shape
         if shape is None and frame is None:
             raise InputError("the shape of one step is not known yet: give input_shape, or push(frame=array).")
-        step = dense_step(events, frame, np.shape(cast(Any, frame)) if shape is None else shape)
+        step = dense_step(events, frame, np.shape(cast(Any, frame)) if shape is None else shape, self._network.real_input)
         outputs, self._state = self._network(torch.as_tensor(step, device=self._device)[None, None], self._state)
         if self._network.output == "logits":
             return cast(NDArray[Any], outputs[0, :, 0].cpu().numpy())
@@ -170,7 +170,7 @@ class DenseLive:
 class FreshMembers:
     """The `Engine` of K members drawn from a posterior for each input. A draw follows from the seed and the number of the input alone."""
 
-    name, reason = "dense-fresh", ""
+    name, reason, copies_weights = "dense-fresh", "", False
 
     def __init__(self, posterior: Posterior | ModulePosterior, seed: Sequence[int], device: str = "cpu") -> None:
         if not isinstance(posterior, (Posterior, ModulePosterior)):
@@ -193,7 +193,7 @@ class FreshMembers:
         return Dense(self._posterior.members(torch.Generator().manual_seed(int(seed))), self._device)
 
     def begin(self, inputs: NDArray[Any], first: int = 0) -> "FreshPass":
-        return FreshPass(self, check_inputs(inputs, self._posterior.input_shape), first)
+        return FreshPass(self, check_inputs(inputs, self._posterior.input_shape, self._posterior.real_input), first)
 
     def live(self, number: int = 0) -> DenseLive:
         return self.draw(number).live()

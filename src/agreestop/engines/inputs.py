@@ -12,8 +12,11 @@ from agreestop.common import Booleans, InputError, Integers, as_array, check_fin
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def check_inputs(inputs: ArrayLike, shape: Sequence[int] | None) -> NDArray[Any]:
-    """Inputs (n, T, *shape) of booleans or finite numbers, with n and T at least 1; any shape where None."""
+NOT_BINARY = "holds values other than 0 and 1: set real_input=True in the settings of the network to use them."
+
+
+def check_inputs(inputs: ArrayLike, shape: Sequence[int] | None, real_input: bool = True) -> NDArray[Any]:
+    """Inputs (n, T, *shape) of booleans or finite numbers, with n and T at least 1; shape None: any. Only 0 and 1 unless real_input."""
     array = as_array(inputs, "inputs")
     inner = "..." if shape is None else ", ".join(map(str, shape))
     if array.ndim < 2 or not array.size or (shape is not None and tuple(array.shape[2:]) != tuple(shape)):
@@ -21,7 +24,16 @@ def check_inputs(inputs: ArrayLike, shape: Sequence[int] | None) -> NDArray[Any]
     if array.dtype.kind not in "bfiu":
         raise InputError(f"inputs has dtype {array.dtype}: booleans or numbers are needed.")
     _check_range(array, "inputs")
+    if not real_input and not is_binary(array):
+        raise InputError(f"inputs {NOT_BINARY}")
     return array.copy() if min(array.strides) < 0 else array  # PyTorch refuses arrays with negative strides
+
+
+def is_binary(array: NDArray[Any]) -> bool:
+    """Whether every value is 0 or 1, tested without a temporary of the size of the array."""
+    if array.dtype.kind in "bui":
+        return array.dtype == np.bool_ or bool(array.min() >= 0 and array.max() <= 1)
+    return all(bool(((row == 0) | (row == 1)).all()) for row in array)
 
 
 def _check_range(array: NDArray[Any], name: str) -> None:
@@ -68,13 +80,13 @@ def check_events(events: ArrayLike, size: int) -> Integers:
 
 
 def check_frame(frame: ArrayLike, shape: Sequence[int], real_input: bool = True) -> NDArray[Any]:
-    """One dense step of booleans or finite numbers in the given shape, or flattened, returned flat; 0 and 1 alone unless real_input."""
+    """One dense step of booleans or finite numbers in the given shape, or flattened, returned flat. Only 0 and 1 unless real_input."""
     array = as_array(frame, "frame")
     if array.shape not in (tuple(shape), (math.prod(shape),)) or array.dtype.kind not in "bfiu":
         raise InputError(f"frame has shape {array.shape} and dtype {array.dtype}: booleans or numbers of shape {tuple(shape)} are needed.")
     _check_range(array, "frame")
-    if not real_input and not ((array == 0) | (array == 1)).all():
-        raise InputError("frame holds values other than 0 and 1: set real_input=True in the settings of the network to use them.")
+    if not real_input and not is_binary(array):
+        raise InputError(f"frame {NOT_BINARY}")
     return array.reshape(-1)
 
 

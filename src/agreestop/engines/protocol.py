@@ -54,13 +54,15 @@ class Live(Protocol):
 class Engine(Protocol):
     """K members, ready to run.
 
-    output: "spikes" or "logits". reason: one sentence that says why this engine was chosen, empty if it was named.
+    output: "spikes" or "logits". reason: one sentence that says why this engine was chosen, empty if it was named. copies_weights: whether
+    it runs a copy of the weights, which later training does not change.
     """
 
     name: str
     members: int
     output: str
     reason: str
+    copies_weights: bool
 
     @property
     def classes(self) -> int:

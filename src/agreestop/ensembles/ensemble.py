@@ -127,8 +127,8 @@ class Ensemble(ABC):
     def digest(self) -> str:
         """SHA-256 over the tensors and settings of the members, in hexadecimal. Scores and rules carry it."""
         network = self.network
-        if not self._digest or self._modules is not None or (self._engine is not None and self._engine.name.startswith("dense")):
-            # Modules that were given, and members on the dense engine, which runs them as they are, can change at any time.
+        if not self._digest or self._modules is not None or (self._engine is not None and not self._engine.copies_weights):
+            # Modules that were given, and members that an engine runs as they are, can change at any time.
             self._digest = network_digest(network, **({"seed": self.seed} if self.fresh else {}))
         return self._digest
 

@@ -22,7 +22,7 @@ from agreestop.common import InputError, as_count
 from .layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, channels_first, count_nonzero, draw_weights, members_first
 from .modules import as_shape, check_held
 from .neurons import SRM, Neuron
-from .srm_types import SRMState
+from .srm_core import SRMState
 
 
 class State(NamedTuple):
@@ -265,7 +265,7 @@ class SpikingNetwork(nn.Module):
 
     Initial weights are drawn from the generator: PyTorch's default distribution, or N(0, deviation²). The first axis of every parameter
     and buffer is the member. Use `torch.func.functional_call` to run the network with other weights. Attributes: `config`; the number of
-    `members` K; the number of `classes` C; `input_shape`, the shape of one input at one time step.
+    `members` K; the number of `classes` C; `input_shape`, the shape of one input at one time step; `real_input`, as in the settings.
     """
 
     output: Literal["spikes"] = "spikes"
@@ -276,7 +276,8 @@ class SpikingNetwork(nn.Module):
             given = f"config is a {type(config).__name__} and generator a {type(generator).__name__}"
             raise InputError(f"{given}: settings such as FullyConnected, and a torch.Generator, are needed.")
         self.config = config
-        self.members, self.classes, self.input_shape = config.members, config.classes, config.input_shape
+        self.members, self.classes = config.members, config.classes
+        self.input_shape, self.real_input = config.input_shape, config.real_input
         self.layers = nn.ModuleList(config.layers())
         draw_weights(self, generator, deviation)
 
@@ -326,7 +327,7 @@ class SpikingNetwork(nn.Module):
         emitted = count_nonzero(spikes)
         operations, none = torch.zeros_like(emitted), torch.zeros_like(emitted)
         operations[: len(x)] = layer.operations(x.unsqueeze(1) if x.ndim < spikes.ndim else x, earlier)
-        if index == 0 and self.config.real_input:
+        if index == 0 and self.real_input:
             return emitted, none, operations
         if index == 0 and not bool(((x == 0) | (x == 1)).all()):
             why = "set real_input=True in the settings to count its operations as multiplications"

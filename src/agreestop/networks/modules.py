@@ -159,6 +159,8 @@ class ModuleMembers(nn.Module):
     at one time step; the first call sets it if it is None. The attribute `members` is the number of members K.
     """
 
+    real_input = True  # modules take any numbers
+
     def __init__(self, modules: Sequence[nn.Module], output: str = "logits", input_shape: Sequence[int] | int | None = None) -> None:
         super().__init__()
         given = list(modules) if isinstance(modules, (Sequence, nn.ModuleList, nn.Sequential)) else []

@@ -27,7 +27,7 @@ from agreestop.common import InputError, is_number
 
 from ._kernels.gpu_runtime import TRITON_AVAILABLE
 from ._kernels.numba_runtime import numba_available
-from .srm_types import Chunk, Constants, Kernels, SRMParameters, SRMState, empty_like, run_kernels
+from .srm_core import Chunk, Constants, Kernels, SRMParameters, SRMState, empty_like, run_kernels
 from .surrogates import Surrogate
 
 

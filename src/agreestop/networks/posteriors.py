@@ -93,7 +93,8 @@ class Posterior(nn.Module):
     ) -> None:
         super().__init__()
         self.config, self.prior_variance, self.initial_deviation = config, prior_variance, initial_deviation
-        self.member_count, self.classes, self.input_shape = config.members, config.classes, config.input_shape
+        self.member_count, self.classes = config.members, config.classes
+        self.input_shape, self.real_input = config.input_shape, config.real_input
         self.mean = SpikingNetwork(replace(config, members=1), generator, deviation)
         self.log_deviation = _initial_log_deviations(self._weights(), prior_variance, initial_deviation)
         self.frame = SpikingNetwork(config, torch.Generator().manual_seed(0))  # runs with drawn weights; its own are never used
@@ -151,6 +152,8 @@ class ModulePosterior(nn.Module):
     it is trained in place.
     member_count: the number of members K that are drawn together. output and input_shape: as in `ModuleMembers`.
     """
+
+    real_input = True  # modules take any numbers
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from agreestop.common import Booleans, InputError, Integers, as_count, cores
 from agreestop.networks._kernels.numba_runtime import parallel_for
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 
-from ..inputs import check_events, check_frame, check_inputs, check_kept_rows, check_one_of, check_steps
+from ..inputs import check_events, check_frame, check_inputs, check_kept_rows, check_one_of, check_steps, is_binary
 from ..protocol import CHUNK_STEPS, EnsembleRun, Operations, describe
 from .layout import FlatNetwork, aligned, flatten_network, load_kernels
 
@@ -42,7 +42,7 @@ class EventDriven:
     or in its own directory where those cannot be written (NUMBA_CACHE_DIR names another), or for this process alone.
     """
 
-    output, reason = "spikes", ""
+    output, reason, copies_weights = "spikes", "", True
 
     def __init__(self, network: SpikingNetwork, precision: str = "float32", threads: int | None = None) -> None:
         if precision not in PRECISIONS:
@@ -66,22 +66,13 @@ class EventDriven:
 
     def begin(self, inputs: NDArray[Any], first: int = 0) -> "EventDrivenPass":
         # the inputs are read where they are, and copied only if they are not contiguous
-        array = check_inputs(inputs, self.input_shape)
+        array = check_inputs(inputs, self.input_shape, self._network.real_input)
         flat = np.ascontiguousarray(array).reshape(*array.shape[:2], -1)
-        binary = _is_binary(flat)
-        if not binary and not self._network.real_input:
-            raise InputError("inputs holds values other than 0 and 1: set real_input=True in the settings of the network to use them.")
+        binary = not self._network.real_input or is_binary(flat)
         return EventDrivenPass(self._network, flat.view(np.uint8) if binary and flat.itemsize == 1 else flat, not binary, self.threads)
 
     def live(self, number: int = 0) -> "EventDrivenLive":
         return EventDrivenLive(self._network, self.input_shape)
-
-
-def _is_binary(flat: NDArray[Any]) -> bool:
-    """Whether every value is 0 or 1, tested without a temporary of the size of the array."""
-    if flat.dtype.kind in "bui":
-        return flat.dtype == np.bool_ or bool(flat.min() >= 0 and flat.max() <= 1)
-    return all(bool(((row == 0) | (row == 1)).all()) for row in flat)
 
 
 @dataclass(frozen=True, eq=False)

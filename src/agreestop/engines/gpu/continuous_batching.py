@@ -26,7 +26,7 @@ from agreestop.common import Booleans, Integers
 from agreestop.decide.confidence import log_softmax
 from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph, copy_rows, to_input_dtype
 from agreestop.networks.architectures import SpikingNetwork, State
-from agreestop.networks.srm_types import SRMState
+from agreestop.networks.srm_core import SRMState
 
 from ..inputs import dense_step
 from ..prefilter import Prefilter
@@ -335,7 +335,7 @@ class _LiveSlot:
         shape = (network.config.members, network.config.classes)
         self._counts = torch.zeros(shape, dtype=torch.int32, device=device)
         self._total = torch.zeros(shape, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self.shape, self.real_input = network.config.input_shape, network.config.real_input
+        self.shape, self.real_input = network.input_shape, network.real_input
         dtype = torch.float32 if self.real_input else torch.bool
         self._slot = _Slots(network, device, 1, 1, dtype, self._count)
 

@@ -31,7 +31,7 @@ class Fused:
     bf16: weights and currents of convolutions are in bfloat16, which is several times as fast. A rule sees it as another engine.
     """
 
-    output, reason = "spikes", ""
+    output, reason, copies_weights = "spikes", "", True
 
     def __init__(self, network: SpikingNetwork, device: str = "cuda", bf16: bool = False) -> None:
         check_network(network)
@@ -56,13 +56,16 @@ class Fused:
         return max(LEAST_STEPS[self._fully_connected], load // max(rows, 1))
 
     def begin(self, inputs: NDArray[Any], first: int = 0) -> DensePass:
-        array, load = check_inputs(inputs, self._network.config.input_shape), MAX_LOAD if self._fully_connected else CONVOLUTIONAL_LOAD
-        return DensePass(self._networks, self._device, array, load, self._bf16)
+        load = MAX_LOAD if self._fully_connected else CONVOLUTIONAL_LOAD
+        return DensePass(self._networks, self._device, self._check(inputs), load, self._bf16)
 
     def decide(self, inputs: NDArray[Any], prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes | None:
         if self._batching is None or inputs.shape[1] == 1 or not len(inputs):
             return None
-        return self._batching.decide(check_inputs(inputs, self._network.config.input_shape), prefilter, slots, chunk)
+        return self._batching.decide(self._check(inputs), prefilter, slots, chunk)
+
+    def _check(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        return check_inputs(inputs, self._network.input_shape, self._network.real_input)
 
     def live(self, number: int = 0) -> Live:
         return DenseLive(self._network, str(self._device)) if self._batching is None else self._batching.live()

@@ -31,7 +31,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..srm_types import Chunk, Constants, Kernels, Layout, SRMState, empty_like, run_kernels
+from ..srm_core import Chunk, Constants, Kernels, Layout, SRMState, empty_like, run_kernels
 from ..surrogates import Surrogate
 from .gpu_runtime import on_device_of
 from .triton_kernels import backward_kernel, forward_kernel
