@@ -37,10 +37,17 @@ def test_stages_without_weight_can_be_reported() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "share", "words"),
-    [(1.0, 0.5, ""), (60.0, 0.001, ""), (30.0, 0.25, "1:30 left"), (3600.0, 0.25, "3:00:00 left"), (50.0, 1.0, "0:00 left")],
+    [(9.0, 0.5, ""), (60.0, 0.09, ""), (30.0, 0.25, "1:30 left"), (3600.0, 0.25, "3:00:00 left"), (50.0, 1.0, "0:00 left")],
 )
 def test_the_time_left_is_estimated_once_it_can_be(seconds: float, share: float, words: str) -> None:
-    assert console.time_left(seconds, share) == words
+    assert console.TimeLeft(0.0).report(seconds, share) == words
+
+
+def test_a_slow_start_does_not_count_for_the_time_left() -> None:
+    estimate = console.TimeLeft(100.0)
+    reports = ((0.0, 0.0), (20.0, 0.01), (28.0, 0.08), (60.0, 0.48), (180.0, 0.48))
+    assert [estimate.report(100.0 + seconds, share) for seconds, share in reports] == ["", "", "", "0:42 left", ""]
+    # After 60 seconds, 40 % were done in the last 32. After 180 seconds, nothing was done in the last 120.
 
 
 def test_a_bar_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,4 +70,4 @@ def test_a_log_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys:
     with console.progress_bar("digits") as progress:
         for share in (0.0, 0.1, 0.25, 0.3):
             progress(f"epoch {share:g}", share)
-    assert capsys.readouterr().err.splitlines() == ["digits, 0%: epoch 0", "digits, 25%, 1:00 left: epoch 0.25"]
+    assert capsys.readouterr().err.splitlines() == ["digits, 0%: epoch 0", "digits, 25%, 1:35 left: epoch 0.25"]

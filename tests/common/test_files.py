@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agreestop.common import InputError, atomic_writer, folder_lock, open_file, read_file
+from agreestop.common import InputError, atomic_writer, folder_lock, make_folder, open_file, read_file
 
 HOLD = """
 import sys, time
@@ -159,3 +159,12 @@ def test_a_file_system_without_locks_still_works_and_is_said(tmp_path: Path, mon
     with folder_lock(tmp_path, said.append):
         pass
     assert len(said) == 1 and "cannot be locked" in said[0]
+
+
+def test_a_folder_that_cannot_be_made_is_refused_with_advice(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for path in (tmp_path / "file", tmp_path / "file" / "folder"):
+        with pytest.raises(InputError, match=r"cannot make the folder .*: a file is in its way; choose another path\."):
+            make_folder(path)
+    with pytest.raises(InputError, match="choose a path that may be written to"):
+        make_folder(tmp_path / ("long" * 100))

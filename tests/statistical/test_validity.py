@@ -648,7 +648,8 @@ def test_worst_coupling_of_the_members_spends_nearly_all_that_is_allowed(r: floa
 def test_worst_coupling_spends_nearly_all_in_the_other_forms_too(pooling: ag.MergePValues) -> None:
     """The coupled rows fall for any uniform number and any order; the others have all ranks above theirs, and stand."""
     rows, allowed, r = 600, 60, pooling.r
-    constant = math.e if r == 0 else (r + 1) ** (1 / r)  # of any number of members, so a little more than four need
+    # This constant is valid for any number of members, so it is a little larger than four members need.
+    constant = math.e if r == 0 else (r + 1) ** (1 / r)
     pool, expected = coupled(r, MEMBERS, allowed, rows, constant)
     decide = deciding(ag.SpikeCP("0.9", (1,), 2, pooling), pool, order_of(pooling))
     assert 0.85 * allowed * ag.merging_factor(r, MEMBERS) / constant <= expected <= bag_misses(decide, np.arange(rows)) <= allowed

@@ -16,7 +16,7 @@ from agreestop.decide.score_files import Scores, load_scores
 from agreestop.decide.spikecp import CALIBRATIONS, SpikeCP
 from agreestop.decide.tuning import EXPONENTS, tune
 
-from .console import in_full, printed_warnings, progress_bar, show
+from .console import guarantee_in_words, printed_warnings, progress_bar, show
 
 
 def calibrate(
@@ -55,7 +55,7 @@ def calibrate(
         calibrated = chosen.calibrate(data)
     calibrated.save(output)
     sizes = f"n = {calibrated.n}, K = {calibrated.members}, C = {calibrated.classes}"
-    show(f"Wrote {output}: {kind}, calibrated on {sizes}.", in_full(calibrated))
+    show(f"Wrote {output}: {kind}, calibrated on {sizes}.", guarantee_in_words(calibrated))
 
 
 def labelled_scores(path: Path, purpose: str, checkpoints: Sequence[float] | None = None) -> Scores:

@@ -1,6 +1,7 @@
 """What the verbs print with: tables and results on standard output, everything else on standard error."""
 
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -17,7 +18,7 @@ from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import CalibrationWarning
 
 SECONDS_BETWEEN_LINES = 10.0
-LEAST_SECONDS, LEAST_SHARE = 2.0, 0.02  # before both, an estimate of the time left would be a guess
+LEAST_SECONDS, LEAST_SHARE = 10.0, 0.1  # before both, an estimate of the time left would be a guess
 
 
 @final
@@ -52,11 +53,10 @@ def show_written(*paths: object) -> None:
     show(*(f"Wrote {path}" for path in paths), unbroken=True)
 
 
-def in_full(calibrated: CalibratedRule) -> str:
-    """The guarantee of a rule as a sentence; for a rule that can never stop, what it needs to stop."""
+def guarantee_in_words(calibrated: CalibratedRule) -> str:
+    """The guarantee of a rule as a sentence."""
     words = calibrated.guarantee
-    sentence = words[0].upper() + words[1:] if words.startswith("no guarantee") else f"Guarantee: {words}"
-    return f"{sentence} {never_stops(calibrated)}".rstrip()
+    return words[0].upper() + words[1:] if words.startswith("no guarantee") else f"Guarantee: {words}"
 
 
 def never_stops(calibrated: CalibratedRule) -> str:
@@ -89,30 +89,43 @@ def progress_bar(title: str) -> Iterator[ProgressCallback]:
         return
     words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
     with Progress(BarColumn(bar_width=6), TextColumn("{task.fields[left]}"), words, console=err, transient=True, expand=True) as bar:
-        task = bar.add_task(visible(title), total=1.0, left="")
+        task, estimate = bar.add_task(visible(title), total=1.0, left=""), TimeLeft(began)
 
         def progress(what: str, share: float) -> None:
-            bar.update(task, completed=share, description=visible(what), left=time_left(monotonic() - began, share))
+            bar.update(task, completed=share, description=visible(what), left=estimate.report(monotonic(), share))
 
         yield progress
 
 
-def time_left(seconds: float, share: float) -> str:
-    """The time left in words, after `seconds` in which this share of the work was done; empty while it cannot be estimated."""
-    if seconds < LEAST_SECONDS or share < LEAST_SHARE:
-        return ""
-    left = round(seconds * (1 - share) / share)
-    return f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left" if left >= 3600 else f"{left // 60}:{left % 60:02} left"
+@final
+class TimeLeft:
+    """The time left, estimated from the pace in the latter half of the time so far: the first steps of a job are often slower."""
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self._reports = deque([(began, 0.0)])  # times and shares that were done; the first is the last one before the latter half
+
+    def report(self, now: float, share: float) -> str:
+        """Take the share that is done by now. Returns the time left in words, or an empty string while an estimate would be a guess."""
+        self._reports.append((now, share))
+        while len(self._reports) > 1 and self._reports[1][0] <= (self._began + now) / 2:
+            self._reports.popleft()
+        since, done = self._reports[0]
+        if now - self._began < LEAST_SECONDS or share < LEAST_SHARE or share <= done:
+            return ""
+        left = round((now - since) * (1 - share) / (share - done))
+        return f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left" if left >= 3600 else f"{left // 60}:{left % 60:02} left"
 
 
 def _progress_in_lines(title: str, began: float) -> ProgressCallback:
-    last = began - SECONDS_BETWEEN_LINES
+    last, estimate = began - SECONDS_BETWEEN_LINES, TimeLeft(began)
 
     def progress(what: str, share: float) -> None:
         nonlocal last
         now = monotonic()
+        left = estimate.report(now, share)
         if now - last >= SECONDS_BETWEEN_LINES:
-            last, left = now, time_left(now - began, share)
+            last = now
             say(f"{title}, {share:.0%}{f', {left}' if left else ''}: {what}")
 
     return progress

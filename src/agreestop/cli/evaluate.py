@@ -14,7 +14,7 @@ from agreestop.decide.decisions import evaluate as evaluate_decisions
 from agreestop.decide.levels import in_words
 
 from .calibrate import labelled_scores
-from .console import in_full, say, show
+from .console import guarantee_in_words, never_stops, say, show
 from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
 
 MOST_ROWS = 8
@@ -32,7 +32,10 @@ def evaluate(
     data = labelled_scores(scores, "evaluation", calibrated.checkpoints)
     if calibrated.saw(data):
         raise InputError(f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows.")
-    result = evaluate_decisions(calibrated.decide(data, any_engine=any_engine, any_members=any_members), data)
+    decisions = calibrated.decide(data, any_engine=any_engine, any_members=any_members)
+    if decisions.reuse:
+        raise InputError(f"{scores}: {decisions.reuse}")
+    result = evaluate_decisions(decisions, data)
     say_unchecked(calibrated, data.engine, data.ensemble_digest)
     for note in result.notes:
         say(note)
@@ -40,7 +43,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(_record(result, names, calibrated.guarantee), ensure_ascii=False, indent=1))
         return
-    show(in_full(calibrated), _table("All inputs", "", [("", result)]))
+    show(f"{guarantee_in_words(calibrated)} {never_stops(calibrated)}".rstrip(), _table("All inputs", "", [("", result)]))
     if words := _draw_in_words(calibrated, result):
         show(words)
     show(_table("By stopping time", "time", _few_groups(result)))
@@ -48,17 +51,20 @@ def evaluate(
 
 
 def _draw_in_words(calibrated: CalibratedRule, result: Evaluation) -> str:
-    """For rules with one threshold: what the draw of the calibration examples explains, and how often it ends as low as here."""
+    """For rules with one threshold: how far chance in the choice of calibration examples moves coverage, and how often as low as here."""
     if result.draw_range is None:
         return ""
     low, high = result.draw_range
-    words = f"On {result.n} inputs, the draw of {calibrated.n} calibration examples explains coverages from {low:.3f} to {high:.3f}."
+    words = (
+        f"The {calibrated.n} calibration examples were chosen at random. This alone can move the coverage of {result.n} inputs between "
+        f"{low:.3f} and {high:.3f} (95 % of choices)."
+    )
     target, delta = (getattr(calibrated.rule, name) for name in ("target", "delta"))
     if result.coverage.high >= target or delta is not None:
         return words
     return (
-        f"{words} Coverage is under {in_words(target)} here: the promise is an average over calibration draws, and up to "
-        f"{result.draws_this_low:.0%} of draws of {calibrated.n} examples end this low. More examples, or --delta, narrow that."
+        f"{words} Coverage is under {in_words(target)} here: the promise is an average over such choices, and up to "
+        f"{result.draws_this_low:.0%} of them end this low. Calibrate with more examples, or with --delta, to make that rarer."
     )
 
 

@@ -76,7 +76,10 @@ def train(config: Config = None, output: Output = None) -> None:
 
 def score(
     config: Annotated[Path | None, typer.Argument(help="Configuration (TOML), or with --members a file of inputs.")] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder, or with --members the score file to write.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="With --members the score file; else a folder. [default: runs/NAME of the configuration]"),
+    ] = None,
     members: Members = None,
     engine: Engine = "auto",
 ) -> None:

@@ -54,7 +54,9 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}.") from None
+        taken = isinstance(error, FileExistsError | NotADirectoryError)
+        why = "a file is in its way; choose another path" if taken else f"{error.strerror}; choose a path that may be written to"
+        raise InputError(f"cannot make the folder {folder}: {why}.") from None
 
 
 @contextmanager
