@@ -146,7 +146,7 @@ def test_a_run_that_was_stopped_continues(scores: Path, tmp_path: Path, monkeypa
     assert len(asked) == 1
     asked.clear()
     run_figure(figure, scores, tmp_path, "", no_progress, settings=MeasureSettings(5))
-    assert len(asked) == 7
+    assert len(asked) == 9
 
 
 def test_other_scores_are_measured_again(scores: Path, tmp_path: Path) -> None:
