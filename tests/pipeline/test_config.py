@@ -10,11 +10,13 @@ import agreestop as ag
 from agreestop.pipeline.config import (
     LARGEST_CONSTANT,
     SURROGATES,
+    DataSettings,
     DecideSettings,
     EnsembleSettings,
     NetworkSettings,
     RunConfig,
     load_config,
+    unused_keys,
 )
 
 WHOLE = """
@@ -138,3 +140,14 @@ def test_a_configuration_knows_the_surrogates_and_limits_of_the_networks() -> No
     from agreestop.networks.surrogates import SLOPES
 
     assert set(SURROGATES) == set(SLOPES) and LARGEST_CONSTANT == LARGEST
+
+
+def test_keys_without_effect_are_known() -> None:
+    """A report leaves them out."""
+    files = {"folder", "training", "tuning", "pool", "file", "shares"}
+    assert unused_keys(DataSettings()) == files
+    assert unused_keys(DataSettings(name="files", file="a.npz")) == files - {"file"} | {"views"}
+    sizes = {"fully-connected": {"channels", "width"}, "convolutional": {"width"}, "resnet18": {"hidden", "channels"}}
+    assert {name: unused_keys(NetworkSettings(architecture=name)) for name in sizes} == sizes
+    assert unused_keys(EnsembleSettings("variational")) == set()
+    assert unused_keys(EnsembleSettings("deep")) == {"kl_weight", "warm_up", "prior_variance", "initial_deviation", "fresh"}

@@ -192,6 +192,10 @@ def test_the_terminal_gets_two_lines_and_a_third_where_answers_say_little(report
     lines = summary_in_words(many)
     assert len(lines) == 2 and max(len(line) for line in lines) <= 80
     assert "of at least 80 %" in lines[0]
+    paper = section.summary.paper
+    assert paper is not None and f"{abs(paper.earlier):.0%}".replace("%", " %") + " earlier than the paper's best" in lines[1]
+    later = replace(section.summary, paper=replace(paper, earlier=interval(-0.25, 0.01)))
+    assert "25 % later than the paper's best" in summary_in_words(replace(many, summary=later))[1]
     assert summary_in_words(few)[:2] == lines and "tell little apart" in summary_in_words(few)[2]
 
 
@@ -250,6 +254,29 @@ def test_a_rule_that_can_never_stop_is_not_praised(report: Report) -> None:
     assert summarise([*others, vacuous, stopping]).headline is stopping
     broken = record("broken", 0.5, 0.4)
     assert summarise([*others, vacuous, broken]).headline is broken
+
+
+def test_a_page_explains_only_what_it_shows(report: Report, page: str, tmp_path: Path) -> None:
+    """Where no rule can stop there is no coverage by group, no range under “Kept” and no comparison, so none of them is explained."""
+    vacuous = replace(record("stuck", 1.0, 1.0), examples_needed=99, set_size=4.0)
+    section = replace(report.sections[0], summary=summarise([vacuous]), records=(vacuous,), saved=None, examples=None)
+    *figures, path = write_report(replace(report, sections=[section]), tmp_path)
+    stuck, stopping = path.read_text(encoding="utf-8"), text_of(page)
+    for early in ("Who gets the promise", "“Kept”", "“Earlier”"):
+        assert early in stopping and early not in text_of(stuck), early
+    for shortage in ("hollow marker", "“Cannot stop” means"):
+        assert shortage in text_of(stuck) and shortage not in stopping, shortage
+    assert 'class="headline"' in page and 'class="headline"' not in stuck
+    assert "“Within its interval” means" not in text_of(stuck)
+    assert [figure.name for figure in figures] == ["coverage-and-latency-deep.png", "coverage-and-latency-deep.svg"]
+
+
+def test_settings_of_one_ensemble_alone_are_shown_beside_it(report: Report) -> None:
+    """Each ensemble lists the settings that it uses; a setting that another does not have is empty there."""
+    first = replace(report.sections[0], settings=(("members", "6"), ("epochs", "2")))
+    other = replace(first, name="other", settings=(("members", "3"), ("warm up", "0.5")))
+    words = text_of(render_page(replace(report, sections=[first, other])))
+    assert re.search(r"members 6 3 epochs 2 warm up 0\.5 How to", words.partition("How the ensembles were made")[2])
 
 
 def test_claims_are_judged_by_the_interval_for_the_draw_of_the_pool(report: Report) -> None:

@@ -51,7 +51,8 @@ OWN_FILES = "files"
 FILE_KEYS = ("training", "tuning", "pool", "file", "shares")
 WITHOUT_FOLDER = ("digits", "gesture-sim", OWN_FILES)
 WITH_VIEWS = ("digits", "mnist-dvs-sim")
-NETWORKS = ("fully-connected", "convolutional", "resnet18")
+NETWORKS = {"fully-connected": ("hidden",), "convolutional": ("channels", "hidden"), "resnet18": ("width",)}  # and their sizes
+POSTERIOR_KEYS = ("kl_weight", "warm_up", "prior_variance", "initial_deviation", "fresh")
 SURROGATES = ("arctan", "sigmoid", "triangle", "fast-sigmoid", "superspike")
 LARGEST_FILE = 2**20  # bytes
 LARGEST_CONSTANT = 10_000  # time constants and thresholds, as in `networks.neurons`, whose import is slow
@@ -135,7 +136,7 @@ class NetworkSettings:
     A time, threshold or surrogate that is left out has the default of the architecture.
     """
 
-    architecture: Annotated[str, NETWORKS] = "fully-connected"
+    architecture: Annotated[str, tuple(NETWORKS)] = "fully-connected"
     hidden: tuple[Count, ...] = (256,)
     channels: tuple[Count, ...] = (128, 128, 128, 128, 128)
     width: Count = 64
@@ -223,6 +224,16 @@ class RunConfig:
             raise InputError("ensembles is empty: give at least one [[ensembles]] with kind = 'deep' or 'variational'.")
         if Path(self.name).name != self.name or self.name in ("", "..") or not self.name.isprintable():
             raise InputError(f"name is {_shown(self.name)}: give a name that can be a folder.")
+
+
+def unused_keys(settings: DataSettings | NetworkSettings | EnsembleSettings) -> set[str]:
+    """The keys that have no effect beside the others, such as the channels of a fully connected network."""
+    if isinstance(settings, DataSettings):
+        missing = {name for name in ("folder", *FILE_KEYS) if getattr(settings, name) is None}
+        return missing if settings.name in WITH_VIEWS else missing | {"views"}
+    if isinstance(settings, NetworkSettings):
+        return {name for sizes in NETWORKS.values() for name in sizes} - set(NETWORKS[settings.architecture])
+    return set() if settings.kind == "variational" else set(POSTERIOR_KEYS)
 
 
 def load_config(path: str | PathLike[str]) -> RunConfig:

@@ -18,7 +18,7 @@ from agreestop.report.contents import Report, describe_ensemble, in_words, versi
 from agreestop.report.pictures import InputPictures
 from agreestop.report.records import MeasurementSettings, Record
 
-from .config import EnsembleSettings, RunConfig
+from .config import EnsembleSettings, RunConfig, unused_keys
 from .data import load_data
 from .measure import locked_folder, measure_rules, save_records, shortage_in_words
 from .products import (
@@ -102,7 +102,7 @@ def _run(config: RunConfig, data: EventSplits, folder: Path, command: str, progr
         tuning, pool, spent = load_scores(files.tuning), load_scores(files.pool), running_energy(load_operations(files))
         measurement = measure_rules(name, tuning, pool, measured, stages.begin(name), spent)
         report = stages.begin(name)
-        made_with = (*in_words(config.network), *in_words(ensemble))
+        made_with = (*in_words(config.network, unused_keys(config.network)), *in_words(ensemble, unused_keys(ensemble)))
         section = describe_ensemble(name, pool, measurement.records, measurement.rules, measured, report, pictures, made_with)
         if not ensemble.fresh and section.summary.headline.examples_needed is None:
             report("time saved", 0.9)
@@ -124,7 +124,7 @@ def _run(config: RunConfig, data: EventSplits, folder: Path, command: str, progr
         sections=sections,
         command=command,
         versions=versions("agreestop", "numpy", "torch", "scikit-learn"),
-        settings=(("inputs", _shape_in_words(data.pool)), ("parts", parts), *in_words(config.data)),
+        settings=(("inputs", _shape_in_words(data.pool)), ("parts", parts), *in_words(config.data, unused_keys(config.data))),
         notes=tuple(note for name, note in NOTES.items() if name == config.data.name),
     )
 

@@ -4,7 +4,7 @@ The headline rule is calibrated again on the same realisations as in the records
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -166,8 +166,8 @@ def versions(*packages: str) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def in_words(settings: Any) -> tuple[tuple[str, str], ...]:
-    """The names and values of a dataclass of settings, as text."""
+def in_words(settings: Any, leave_out: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
+    """The names and values of a dataclass of settings, as text, but for the fields to leave out."""
 
     def value_in_words(value: object) -> str:
         if isinstance(value, (tuple, list)):
@@ -176,7 +176,7 @@ def in_words(settings: Any) -> tuple[tuple[str, str], ...]:
             return f"{value:g}"
         return {"None": "default", "True": "yes", "False": "no"}.get(str(value), str(value))
 
-    return tuple((name.replace("_", " "), value_in_words(value)) for name, value in asdict(settings).items())
+    return tuple((name.replace("_", " "), value_in_words(value)) for name, value in asdict(settings).items() if name not in leave_out)
 
 
 def describe_ensemble(

@@ -103,7 +103,8 @@ def coverage_and_latency_panels(records: Sequence[Record]) -> list[Panel]:
     def draw_coverage(figure: Figure | SubFigure) -> None:
         axes, targets = figure.subplots(), sorted({record.target for record in records})
         _lines(axes, of_all, "target", "coverage", "judged_coverage")
-        axes.plot(targets, targets, color="black", linewidth=1, zorder=0)
+        promised = targets if len(targets) > 1 else [targets[0] - 0.02, min(targets[0] + 0.02, 1.0)]
+        axes.plot(promised, promised, color="black", linewidth=1, zorder=0)
         axes.annotate("promised", (targets[-1], targets[-1]), textcoords="offset points", xytext=(-26, -20), fontsize=9)
         axes.set(xlabel="target", ylabel="coverage")
         _in_percent(axes.xaxis)

@@ -46,8 +46,9 @@ def write_report(report: Report, folder: Path) -> list[Path]:
         headline, ending = section.summary.headline, f"-{section.name}" if section.name else ""
         title = visible(", ".join(dict.fromkeys((report.name, *([f"{section.name} ensemble"] if section.name else []), report.kind))))
         written += save_panels(coverage_and_latency_panels(section.records), folder, title, f"coverage-and-latency{ending}")
-        groups = breakdown_panels(section.breakdown, headline.target)
-        written += save_panels(groups, folder, f"{title}: {headline.label}", f"coverage-by-time-and-class{ending}")
+        if headline.examples_needed is None:
+            groups = breakdown_panels(section.breakdown, headline.target)
+            written += save_panels(groups, folder, f"{title}: {headline.label}", f"coverage-by-time-and-class{ending}")
     page = folder / "report.html"
     with atomic_writer(page) as stream:
         stream.write(render_page(report).encode())
@@ -64,7 +65,7 @@ def render_page(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (percent, give_or_take, number, times, inline_svg, on_page, style_of)
+    filters = (percent, give_or_take, number, times, inline_svg, on_page, style_of, promise_of)
     functions = (promise_of, interval, says_little, coverage_and_latency_panels, breakdown_panels, frames_of)
     environment.filters |= {helper.__name__: helper for helper in filters}
     environment.globals |= {helper.__name__: helper for helper in functions}
@@ -82,9 +83,10 @@ def summary_in_words(section: Section) -> list[str]:
     first = f"{kept}, {percent(coverage)}{give_or_take(coverage)} of at least {percent(headline.target, 0)}, with {headline.label}"
     second = f"  stops at {percent(summary.share_of_horizon(headline))} of T"
     if summary.paper is not None:
-        second += f", {percent(summary.paper.earlier, 0)} before the paper's best"
+        earlier = summary.paper.earlier
+        second += f", {percent(abs(earlier), 0)} {'earlier' if earlier >= 0 else 'later'} than the paper's best"
     if headline.energy is not None:
-        second += f"; {percent(1 - headline.energy, 0)} of energy saved"
+        second += f"; {percent(1 - headline.energy, 0)} less energy"
     lines = [f"{name}: {first}", second]
     if says_little(section):
         named = f"{number(headline.set_size, 1)} of {len(section.classes)}"
