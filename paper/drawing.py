@@ -93,10 +93,17 @@ def _title(numbers: FigureNumbers) -> str:
     small = any(source["about"].get("scale") == "small" for source in numbers.header.get("sources", ()))
     parts += [
         f"{first.realisations} realisations",
-        f"95 % intervals {first.interval_of}",
+        f"95 % intervals {first.interval_of}{_other_intervals(numbers)}",
         *(["small networks: no result"] if small else []),
     ]
     return f"{numbers.figure}, {data}: {numbers.title}\n{', '.join(parts)}"
+
+
+def _other_intervals(numbers: FigureNumbers) -> str:
+    """The rules whose intervals are about something else than those of the first record, in brackets."""
+    first = numbers.records[0].interval_of
+    others = dict.fromkeys(f"{record.label}: {record.interval_of}" for record in numbers.records if record.interval_of != first)
+    return f" ({', '.join(others)})" if others else ""
 
 
 def _styles(numbers: FigureNumbers) -> list[LineStyle]:

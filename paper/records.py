@@ -23,7 +23,7 @@ class FigureRecord:
     give other figures; None where that was not measured, or where the pool is too small to leave rows out.
 
     label        the rule in words
-    family       "paper", "ours", or "baseline" for rules without a guarantee
+    family       "paper", "ours", "fixed" for one time for all inputs, or "baseline" for rules without a guarantee
     rule         its stable name, such as "stop-aware"
     r            the exponent of its pooling, where the figure fixes it; in files, infinity is "inf" or "-inf"
     checkpoints  "few", four of them, or "every" step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,14 @@ def test_a_column_for_each_ensemble(figure: Figure) -> None:
         words = [text.get_text() for text in drawn.legends[0].get_texts()]
         assert {rule.label for rule in figure.rules} <= set(words)
         assert ("no promise" in words) == any(rule.family == "baseline" for rule in figure.rules)
+
+
+def test_the_title_names_rules_with_other_intervals() -> None:
+    numbers = made_up(FIGURES[0])
+    assert "95 % intervals over realisations" in _curves(numbers).get_suptitle() and "SEENN-II" not in _curves(numbers).get_suptitle()
+    known = tuple(one if one.rule == "seenn2" else replace(one, coverage_pool_se=0.01, latency_pool_se=0.01) for one in numbers.records)
+    title = _curves(replace(numbers, records=known)).get_suptitle()
+    assert "95 % intervals for the draw of the pool (SEENN-II: over realisations)" in title
 
 
 def test_files_are_written(tmp_path: Path) -> None:
