@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
-import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import fields
 from importlib import import_module
@@ -40,6 +41,21 @@ Every public name of `agreestop`. Shapes: n inputs, M checkpoints, K members, C 
 
 `import agreestop as ag` gives the decision layer, which needs only numpy. The packages `ag.ensembles`, `ag.networks`, `ag.events` and
 `ag.engines` are loaded when they are first used. They need `agreestop[networks]`, and `agreestop[engines]` for the fastest engine on CPUs.
+
+Names of types in the signatures:
+
+| name | is |
+|---|---|
+| `ArrayLike` | anything that numpy makes an array of |
+| `Floats`, `Integers`, `Booleans` | a numpy array of float64, int64, bool |
+| `ScoresLike` | a `Scores`, or log-confidences `(n, M, K, C)` |
+| `Target` | a probability: 0.9, "0.9", "9/10", or a Fraction or Decimal |
+| `Pooling` | `MergeConfidence`, `MergePValues`, `MergeRanks` or `MajorityVote` |
+| `NetworkSource` | the settings of an architecture, a builder `() -> module`, or a list of modules |
+| `RowIndex` | an index, a slice, or a list or array of indices or booleans |
+| `Range` | one number for all inputs, or the lowest and the highest |
+| `Sizes` | the numbers of inputs for training, tuning and pool |
+| `ProgressCallback` | a function that takes a few words and the share of the work that is done |
 """
 
 
@@ -78,7 +94,7 @@ def _constant(value: object) -> str:
 
 
 class _Words:
-    """A default value that is shown as these words."""
+    """A default value or an annotation that is shown as these words."""
 
     def __init__(self, words: str) -> None:
         self._words = words
@@ -98,6 +114,31 @@ def _default(value: Any, parameter: inspect.Parameter) -> Any:
     return default
 
 
+def _annotations(value: Any) -> dict[str, str]:
+    """The annotations of a function, or of what makes an instance of a class, as the source writes them: ScoresLike stays a name."""
+    if not inspect.isclass(value):
+        return _annotations_of(_definition(value))
+    found: dict[str, str] = {}
+    for base in reversed(value.__mro__):
+        for node in _definition(base).body if base.__module__.startswith("agreestop") else ():
+            if isinstance(node, ast.AnnAssign):
+                found[ast.unparse(node.target)] = ast.unparse(node.annotation)
+            elif isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                found |= _annotations_of(node)
+    return found
+
+
+def _annotations_of(function: Any) -> dict[str, str]:
+    named = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs, function.args.vararg, function.args.kwarg]
+    written = {one.arg: one.annotation for one in named if one is not None} | {"return": function.returns}
+    return {name: ast.unparse(annotation) for name, annotation in written.items() if annotation is not None}
+
+
+def _definition(value: Any) -> Any:
+    """The syntax tree of a function or a class."""
+    return ast.parse(textwrap.dedent(inspect.getsource(value))).body[0]
+
+
 def _signature(value: Any) -> str:
     if getattr(value, "_is_protocol", False):
         return ""  # nobody makes one
@@ -105,9 +146,11 @@ def _signature(value: Any) -> str:
         signature = inspect.signature(value)
     except (TypeError, ValueError):
         return ""
-    shown = [one.replace(default=_default(value, one)) for one in signature.parameters.values()]
-    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(signature.replace(parameters=shown)))
-    text = re.sub(r"agreestop\.(?:\w+\.)+(?=[A-Z])", "", text)
+    written = {name: _Words(text.strip("'")) for name, text in _annotations(value).items()}
+    parameters = signature.parameters.values()
+    shown = [one.replace(default=_default(value, one), annotation=written.get(one.name, one.annotation)) for one in parameters]
+    returned = signature.return_annotation if inspect.isclass(value) else written.get("return", signature.return_annotation)
+    text = str(signature.replace(parameters=shown, return_annotation=returned))
     return text.replace("self, ", "").replace("(self)", "()").removesuffix(" -> None")
 
 

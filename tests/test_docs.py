@@ -93,6 +93,13 @@ def test_the_api_page_has_every_public_name(api: str) -> None:
         for name in getattr(ag, package).__all__:
             assert f"### `ag.{package}.{name}`" in api
     assert " at 0x" not in api and "<factory>" not in api
+    assert "numpy._typing" not in api and "Union[" not in api  # types are shown by the names that the source gives them
+
+
+def test_the_configuration_page_is_up_to_date() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "make_configuration.py"))["page"]()
+    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == page, "run make docs"
+    assert all(f"## `{table}`" in page for table in ("[data]", "[network]", "[[ensembles]]", "[decide]"))
 
 
 def test_the_reproduction_page_is_up_to_date() -> None:

@@ -37,7 +37,8 @@ def run(
     """Train the ensembles of a configuration, score them, measure every rule, and write numbers, figures and a report to a folder.
 
     A configuration is a TOML file with [data], [network], [[ensembles]] and [decide]. The data are a data set of `agreestop data list`, or
-    with name = "files" your own inputs. What the same settings trained and scored before, also in a run that was stopped, is used again.
+    with name = "files" your own inputs. docs/configuration.md of the repository lists every key. What the same settings trained and scored
+    before, also in a run that was stopped, is used again.
     """
     from agreestop.report.page import summary_in_words, write_report
 

@@ -28,7 +28,7 @@
     max_set_size = 3
     checkpoints = [20, 40, 60, 80]        # steps; if they are left out, the quarters of the inputs' steps
 
-A key that is left out has the default of the classes below. Paths are relative to the working directory.
+A key that is left out has the default that is given below. Paths are relative to the working directory.
 """
 
 import re
@@ -91,11 +91,15 @@ Constant: TypeAlias = Annotated[float, CONSTANT]
 class DataSettings:
     """The data: a data set by name, or with name = "files" your own.
 
-    seed                    chooses the parts, their order, and everything that is simulated
-    views                   digits and mnist-dvs-sim: how often each training input is shown, every time with another motion
-    folder                  the folder with the files of the data set, where it has some (for mnist-dvs-sim those of MNIST)
-    training, tuning, pool  "files": a file for each part
-    file, shares            "files": one file, and the shares of it that become training, tuning and pool
+    name      a data set of `agreestop data list`, or "files"
+    seed      chooses the parts, their order, and everything that is simulated
+    views     digits and mnist-dvs-sim: how often each training input is shown, every time with another motion
+    folder    the folder with the files of the data set, where it has some (for mnist-dvs-sim those of MNIST)
+    training  "files": the file to train on
+    tuning    "files": the file to tune rules on
+    pool      "files": the file that is divided into calibration and test
+    file      "files": one file instead of these three, which is divided at random
+    shares    "files": the shares of that one file that become training, tuning and pool; left out: [0.6, 0.15, 0.25]
     """
 
     name: str = "digits"
@@ -127,11 +131,16 @@ class DataSettings:
 class NetworkSettings:
     """The architecture of every member, its sizes, and its neurons. Times are in steps.
 
-    hidden     sizes of the hidden layers (fully-connected), or of those after the convolutions (convolutional)
-    channels   channels of each stage of a convolutional network
-    width      channels of the first stage of a resnet18
-    learned    whether time constants and thresholds are trained too
-    surrogate  the slope that stands in for the derivative of a spike in training
+    architecture     the kind of network
+    hidden           sizes of the hidden layers (fully-connected), or of those after the convolutions (convolutional)
+    channels         channels of each stage of a convolutional network
+    width            channels of the first stage of a resnet18
+    learned          whether time constants and thresholds are trained too
+    membrane_time    time constant of the membrane potential
+    synapse_time     time constant of the synaptic current
+    refractory_time  time constant of the recovery after a spike
+    threshold        the potential at which a neuron spikes
+    surrogate        the slope that stands in for the derivative of a spike in training
 
     A time, threshold or surrogate that is left out has the default of the architecture.
     """
@@ -152,11 +161,22 @@ class NetworkSettings:
 class EnsembleSettings:
     """How the K members are made: trained one by one (deep), or drawn from one trained posterior (variational).
 
+    kind               how the members are made
+    members            K, the number of members
+    epochs             how often training goes through the training inputs
+    batch_size         inputs in each step of the optimiser
+    learning_rate      learning rate of the optimiser
     readouts           the loss is taken at this many steps, evenly spread up to the last
-    kl_weight          weight of the KL term; 1 is the true ELBO
-    warm_up            share of the epochs in which the weight of the KL term grows from 0
-    initial_deviation  standard deviation of the posterior at the start, as a share of that of the initial weights
-    fresh              draw K new members for every input, in calibration and in decisions, instead of K members for all inputs
+    seed               chooses the initial weights, the order of the inputs, and the draws from a posterior
+    kl_weight          variational: weight of the KL term; 1 is the true ELBO
+    warm_up            variational: share of the epochs in which the weight of the KL term grows from 0
+    prior_variance     variational: variance of the prior of every weight
+    initial_deviation  variational: standard deviation of the posterior at the start, as a share of that of the initial weights
+    fresh              variational: draw K new members for every input, in calibration and in decisions, instead of K for all inputs
+    device             where the members are trained
+    bf16               compute matrix products in bfloat16 during training
+
+    A file without [[ensembles]] has a deep one with 6 epochs and a variational one.
     """
 
     kind: Annotated[str, ("deep", "variational")]
@@ -183,9 +203,13 @@ class EnsembleSettings:
 class DecideSettings:
     """The promise, and how it is measured: on random divisions of the pool into calibration and test.
 
-    checkpoints  the few steps of rules that do not look at every step; left out: the quarters of the inputs' steps
-    targets      further targets at which the rules are measured, for the figures; [] for none
-    engine       what runs the members
+    target         the probability with which an answer must hold the true class
+    max_set_size   the largest set that may stop early
+    n_calibration  the number of calibration examples, taken from the pool; the tuning part must hold twice as many
+    realisations   how many random divisions of the pool are measured
+    checkpoints    the few steps of rules that do not look at every step; left out: the quarters of the inputs' steps
+    engine         what runs the members
+    targets        further targets at which the rules are measured, for the figures; [] for none
     """
 
     target: float = 0.9
@@ -211,7 +235,10 @@ class DecideSettings:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The settings of one run: data, network, ensembles and decisions."""
+    """The settings of one run: its name, data, network, ensembles and decisions.
+
+    name  the name of the report, and of the folder of this run in `runs`
+    """
 
     name: str = "digits"
     data: DataSettings = field(default_factory=DataSettings)
