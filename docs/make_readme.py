@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/reliability.md from the files in results/, and docs/examples.md from the scripts in examples/."""
+"""Write the tables of README.md, docs/engines.md and docs/reliability.md from results/, and docs/examples.md from examples/."""
 
 from __future__ import annotations
 
@@ -60,6 +60,23 @@ def speed_table() -> str:
     return "\n".join(lines)
 
 
+def engines_table() -> str:
+    """What else was measured: live steps on both machines, the kernel of the neurons, and the time that stopping saves."""
+    machines = {"event-driven": read("bench/cpu.json"), "fused": read("bench/h200.json")}
+    lines = ["| measured | two CPU cores | one H200 |", "|---|---|---|"]
+    for words, form in (("a live step", "alone"), ("a live step, with the rule", "and the rule, until it stops")):
+        wanted = {"work": "stream-step", "inputs": "mnist-dvs-sim", "system": "agreestop"}
+        found = (only(records, **wanted, form=f"{engine} engine {form}") for engine, records in machines.items())
+        cells = [f"{record['median']:.0f} µs" for record in found]
+        lines.append(f"| {words} | {' | '.join(cells)} |")
+    for form in ("forward", "backward"):
+        kernel = only(machines["fused"], work="srm-kernel", system="agreestop", form=form)
+        lines.append(f"| {form} pass of the neurons' kernel, in the speed of a plain copy | | {kernel['times_fastest_peer']:.2f} |")
+    (early,) = (record for record in machines["fused"] if record["work"] == "decide-resnet" and "saved" in record)
+    saved = f"{100 * early['saved']:.0f} %, at a latency of {early['latency']:.3f} of T"
+    return "\n".join([*lines, f"| time saved by stopping, one ResNet-18 on CIFAR-10, one calibration draw | | {saved} |"])
+
+
 def fuzz_table() -> str:
     """What became of damaged files in the last long run, by format."""
     path = RESULTS / "reliability.json"
@@ -102,9 +119,17 @@ def reliability(text: str) -> str:
     return fill(text, "fuzz", fuzz_table)
 
 
+def engines(text: str) -> str:
+    """docs/engines.md with its table."""
+    return fill(text, "speed", engines_table)
+
+
+PAGES: dict[str, Callable[[str], str]] = {"README.md": readme, "docs/engines.md": engines, "docs/reliability.md": reliability}
+
+
 def main() -> None:
-    for page, write in ((ROOT / "README.md", readme), (ROOT / "docs" / "reliability.md", reliability)):
-        page.write_text(write(page.read_text()))
+    for page, write in PAGES.items():
+        (ROOT / page).write_text(write((ROOT / page).read_text()))
     (ROOT / "docs" / "examples.md").write_text(examples())
 
 

@@ -3,7 +3,7 @@
 import agreestop as ag
 
 data = ag.events.load_data_set("digits")  # scikit-learn's digits, moving in front of a simulated event camera
-x_train, y_train = data.training.inputs[:600], data.training.labels[:600]  # a part of them, so that this takes half a minute
+x_train, y_train = data.training.inputs[:600], data.training.labels[:600]  # a part of them, so that this takes about half a minute
 x, y = data.pool.inputs, data.pool.labels
 
 network = ag.networks.FullyConnected(x.shape[2:], classes=10, hidden=(128,))

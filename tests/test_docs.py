@@ -67,9 +67,10 @@ def test_the_examples_run_and_are_short(path: Path, tmp_path: Path) -> None:
 
 def test_the_tables_of_the_pages_and_the_examples_page_are_up_to_date() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "make_readme.py"))
-    for path, write in ((ROOT / "README.md", "readme"), (ROOT / "docs" / "reliability.md", "reliability")):
-        text = path.read_text(encoding="utf-8")
-        assert pages[write](text) == text, "run make docs"
+    assert set(pages["PAGES"]) == {"README.md", "docs/engines.md", "docs/reliability.md"}
+    for path, write in pages["PAGES"].items():
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert write(text) == text, "run make docs"
     assert (ROOT / "docs" / "examples.md").read_text(encoding="utf-8") == pages["examples"](), "run make docs"
     assert set(pages["EXAMPLES"]) == {path.stem for path in EXAMPLES}
 
