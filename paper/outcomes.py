@@ -22,6 +22,7 @@ import agreestop
 from agreestop.common import Floats, Integers
 from agreestop.decide.build import AnyRule
 from agreestop.decide.calibrated import refuse_tuned, shortage
+from agreestop.decide.conditions import LabelledEvidence
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.confidence_rules import DCSNN, SEENN
 from agreestop.decide.policies import Evidence
@@ -119,11 +120,11 @@ class RuleMeasurer:
         if task.rule.tuned:
             rule, shape = self._tune(rule, checkpoints(task.rule.checkpoints, self.pool.steps), members, usual.n)
         evidence = self._read(rule, members)
-        classes, labels = self.pool.counts.shape[3], self.pool.labels
+        pool = LabelledEvidence(evidence, self.pool.labels, self.pool.counts.shape[3])
         found = []
         for setting in task.settings:
             aimed = replace(rule, threshold=setting.target) if isinstance(rule, SEENN) else replace(rule, target=setting.target)
-            splits = split_figures(aimed, evidence, labels, classes, setting.n, self.settings.realisations, self.settings.seed)
+            splits = split_figures(aimed, pool, setting.n, self.settings.realisations, self.settings.seed)
             coverage, latency = splits.coverage, splits.normalized_latency
             pools = splits.pool_figures(self.settings.pool_repeats)
             measured = RuleOutcome(
@@ -132,7 +133,7 @@ class RuleMeasurer:
                 latency=float(latency),
                 latency_se=latency.se,
                 set_size=float(splits.set_size),
-                vacuous=bool(shortage(aimed, labels[: setting.n], members, classes)),
+                vacuous=bool(shortage(aimed, pool.rows(np.arange(setting.n)), members)),
                 shape=shape,
                 coverage_pool_se=_known(pools.coverage.se),
                 latency_pool_se=_known(pools.normalized_latency.se),

@@ -28,6 +28,7 @@ from torch import Tensor
 from agreestop.common import Booleans, Floats, InputError, Integers, ProgressCallback, as_floats, as_seed, check_finite
 from agreestop.decide.calibrated import validate
 from agreestop.decide.checks import as_checkpoints, as_max_set_size, columns_of
+from agreestop.decide.conditions import LabelledEvidence
 from agreestop.decide.levels import Target, as_target
 from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.policies import ConfidenceThreshold, Evidence, State, Verdict
@@ -185,7 +186,12 @@ class PickedTimes:
             )
         return Evidence(np.concatenate([MODEL_AVERAGE.pool(log_confidence), self.picked[:, index]], axis=1))
 
-    def fit(self, evidence: Evidence, labels: Integers, classes: int) -> PickedPolicy:
+    def best(self, evidence: Evidence) -> Integers:
+        """The class (b,) of the largest averaged confidence, from evidence of one checkpoint."""
+        return evidence.values[:, : -self.picked.shape[2]].argmax(axis=1)
+
+    def fit(self, examples: LabelledEvidence) -> PickedPolicy:
+        evidence, labels, classes = examples.evidence, examples.labels, examples.classes
         picked = evidence.values[:, :, classes:] == 1
         right = _holds(evidence.values[:, :, :classes], labels, self.max_set_size)
         correct = np.count_nonzero(picked & right[:, :, None], axis=(0, 1)).tolist()

@@ -34,6 +34,7 @@ NAMES = {
     "Shaped",
     "TopMass",
     "FixedTime",
+    "Gate",
     "LearnedRisk",
     "ShapedRisk",
     # rules

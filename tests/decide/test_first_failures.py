@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 import agreestop as ag
-from agreestop.decide.agree_stop import first_failures
+from agreestop.common import Floats, Integers
 from agreestop.decide.calibrated import gather_evidence
+from agreestop.decide.failures import Failures
 from agreestop.decide.policies import Evidence, RiskThreshold, run_policy
 from tests.decide.strategies import RiskTable, between, breaking_points, calibrate_quietly, make_sample, risk_of, risk_tables
 
@@ -55,6 +56,10 @@ def first_failure(evidence: Evidence, label: int, max_set_size: int, fill: bool)
     return math.inf
 
 
+def first_failures(evidence: Evidence, labels: Integers, max_set_size: int, fill: bool) -> Floats:
+    return Failures.of(evidence, labels, max_set_size, -math.inf if fill else 0.0).first()
+
+
 @both_forms
 @given(table=risk_tables())
 @settings(max_examples=300)
@@ -89,8 +94,8 @@ def test_the_policy_answers_as_defined(fill: bool, table: RiskTable) -> None:
     for threshold in (-math.inf, *points, *between(points), math.inf):
         policy = RiskThreshold(threshold, table.max_set_size, fill)
         state = policy.start(len(table.evidence), classes, 0)
-        stops, sets = run_policy(policy, table.evidence, state, classes)
-        for row, stop, kept in zip(rows_of(table.evidence), stops.tolist(), sets, strict=True):
+        stops = run_policy(policy, table.evidence, state, classes)
+        for row, stop, kept in zip(rows_of(table.evidence), stops.index.tolist(), stops.sets, strict=True):
             assert (stop, set(np.flatnonzero(kept).tolist())) == answer(row, threshold, table.max_set_size, fill)
 
 

@@ -16,6 +16,7 @@ import agreestop as ag
 from agreestop.common import as_array
 from agreestop.decide.levels import coverage_draws
 from agreestop.decide.merging import MODEL_AVERAGE
+from agreestop.decide.policies import Stops
 from tests.decide.strategies import Rule, assert_one_sentence, calibrate_quietly, make_sample
 
 TIMES = (1, 2, 3)
@@ -69,7 +70,7 @@ def test_what_could_not_be_checked_is_said(tmp_path: Path) -> None:
     assert "by their scores, which repeat by chance" in note
     known = replace(counts, rows=None)
     assert "does not say which rows it was calibrated on" in known.decide(scores(60, 2)).notes[0]
-    (unknown,) = counts.decisions(np.zeros(2, int), np.ones((2, 4), bool), None).notes
+    (unknown,) = counts.decisions(Stops.empty(2, 4), None).notes
     assert "could not be compared" in unknown
     assert RULE.calibrate(scores(80, 1)).decide(scores(60, 2)).notes == ()
     test = scores(60, 2, tied=True)

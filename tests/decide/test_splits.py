@@ -9,6 +9,7 @@ import pytest
 
 import agreestop as ag
 from agreestop.decide.calibrated import gather_evidence
+from agreestop.decide.conditions import LabelledEvidence
 from agreestop.decide.splits import divisions, realisations
 from tests.decide.strategies import make_sample
 
@@ -91,7 +92,7 @@ def test_realisations_name_their_rows_and_what_was_decided() -> None:
     log_confidence, labels = make_sample(90)
     evidence = gather_evidence(RULE, log_confidence, [0, 1, 2])
     splits = ag.repeat_splits(RULE, log_confidence, labels, n_calibration=60, repeats=4, seed=5)
-    runs = list(realisations(RULE, evidence, labels, 4, 60, 4, 5))
+    runs = list(realisations(RULE, LabelledEvidence(evidence, labels, 4), 60, 4, 5))
     assert len(runs) == 4
     for index, (run, (calibration, test)) in enumerate(zip(runs, divisions(90, 60, 4, 5), strict=True)):
         np.testing.assert_array_equal(run.calibration, calibration)

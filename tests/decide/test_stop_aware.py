@@ -100,8 +100,8 @@ def test_the_policy_answers_as_defined(table: ScoreTable) -> None:
     for threshold in (-math.inf, *points, *between(points), math.inf):
         policy = StoppingThreshold(threshold, table.max_set_size)
         state = policy.start(len(table.scores), classes, 0)
-        stops, sets = run_policy(policy, Evidence(table.scores), state, classes)
-        for row, stop, kept in zip(table.scores, stops.tolist(), sets, strict=True):
+        stops = run_policy(policy, Evidence(table.scores), state, classes)
+        for row, stop, kept in zip(table.scores, stops.index.tolist(), stops.sets, strict=True):
             assert (stop, set(np.flatnonzero(kept).tolist())) == answer(row, threshold, table.max_set_size)
 
 

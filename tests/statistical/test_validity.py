@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 
 import agreestop as ag
 from agreestop.decide.calibrated import gather_evidence
+from agreestop.decide.conditions import LabelledEvidence
 from agreestop.decide.levels import quantile_rank
 from agreestop.decide.merging import Pooling
 from agreestop.decide.policies import Evidence, State, run_policy
@@ -244,9 +245,9 @@ def deciding(rule: Rule, pool: Pool, members: Callable[[int], Integers] | None =
         if members is not None:
             chosen = members(number)
             seen, fresh = Evidence(seen.values[:, :, chosen]), Evidence(fresh.values[:, :, chosen])
-        policy = rule.fit(seen, pool.labels[calibration], pool.classes)
+        policy = rule.fit(LabelledEvidence(seen, pool.labels[calibration], pool.classes))
         state = policy.start(len(test), pool.classes, number * len(test))
-        _, sets = run_policy(policy, fresh, state, pool.classes)
+        sets = run_policy(policy, fresh, state, pool.classes).sets
         return np.asarray(sets[np.arange(len(test)), pool.labels[test]])
 
     return decide
@@ -561,7 +562,7 @@ def test_training_conditional_shortfall_is_exactly_the_binomial_tail(n: int, tar
     thresholds = []
     for _ in range(3000):
         losses = rng.random((n, 1, 1)) * np.ones(2)
-        policy = rule.fit(Evidence(losses), np.zeros(n, dtype=np.int64), 2)
+        policy = rule.fit(LabelledEvidence(Evidence(losses), np.zeros(n, dtype=np.int64), 2))
         thresholds.append(float(policy.thresholds[0, 0]))  # type: ignore[attr-defined]
     p = float(target)
     rank = next(k for k in range(1, n + 2) if k == n + 1 or binomial_tail(k, n, p) <= float(delta))
@@ -693,7 +694,7 @@ def test_no_coupling_is_missed_too_often_over_the_uniform_number(r: float, share
     misses = 0.0
     for row in range(rows):
         others = np.delete(np.arange(rows), row)
-        policy = rule.fit(evidence[others], pool.labels[others], pool.classes)
+        policy = rule.fit(LabelledEvidence(evidence[others], pool.labels[others], pool.classes))
         verdict = policy.judge(0, True, evidence[np.full(len(uniforms), row), 0], State(len(uniforms), uniforms=uniforms))
         misses += 1 - verdict.sets[:, pool.labels[row]].mean()
     assert misses <= allowed + 1e-9

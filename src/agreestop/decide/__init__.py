@@ -8,6 +8,7 @@ from .checks import CalibrationWarning
 from .confidence import generalized_mean, log_confidence
 from .confidence_rules import DCSNN, SEENN
 from .decisions import Decision, Decisions, Estimate, Evaluation, evaluate
+from .gates import Gate
 from .merging import (
     MajorityVote,
     MergeConfidence,
@@ -29,7 +30,7 @@ from .splits import Splits, repeat_splits
 from .tuning import Trial, Tuned, tune
 
 __all__ = ["DCSNN", "SEENN", "AgreeStop", "MajorityVote", "MergeConfidence", "MergePValues", "MergeRanks", "SpikeCP"]
-__all__ += ["FixedTime", "LearnedRisk", "LogLoss", "Shaped", "ShapedRisk", "Spread", "Temperature", "TopMass", "TuningRanks"]
+__all__ += ["FixedTime", "Gate", "LearnedRisk", "LogLoss", "Shaped", "ShapedRisk", "Spread", "Temperature", "TopMass", "TuningRanks"]
 __all__ += ["CalibratedRule", "CalibrationWarning", "Scores", "Session", "load_rule", "load_scores", "save_scores", "save_spikes"]
 __all__ += ["Decision", "Decisions", "Estimate", "Evaluation", "Splits", "Trial", "Tuned", "evaluate", "repeat_splits", "tune"]
 __all__ += ["InputError", "generalized_mean", "log_confidence", "majority_vote", "simulate_scores", "simulate_spikes"]

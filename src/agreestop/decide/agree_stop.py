@@ -5,88 +5,195 @@ For a threshold λ the rule stops at the first checkpoint with e_t < λ. Small �
     W(x, y) = inf{ λ : the answer at λ misses y },          k = ⌊(n+1)(1-p)⌋,          λ = the k-th smallest W.
 
 The λ that miss y are a union of intervals (u, v], so no λ ≤ W misses; a miss of the new example needs W < W_(k), which by
-exchangeability has probability at most k/(n+1) ≤ 1-p.
+exchangeability has probability at most k/(n+1) ≤ 1-p. `failures` computes W, `gates` and `examples` take it apart by block, group and
+class, and `losses` puts a cost in the place of the miss.
 
-t is the stop for λ in (e_t, min of the earlier e], so only new minima of e matter. There, with `fill`, the answer misses if y is not
-among the I most probable; without it, also as soon as λ > ρ_t(y) unless y is the most probable. If nothing stopped, the answer of the
-last checkpoint misses y outside the I most probable for λ > ρ_M(y).
+`accumulated` is the published promise P(miss | stopped by t) ≤ α for every t, with probability ≥ 1-δ over i.i.d. calibration data (Ringel
+et al. 2024). Candidate j may stop from checkpoint j on, where e_t < α; where the risk is a `Gate`, where it is open without slack. j falls
+from the last checkpoint, and candidates are accepted until one fails: for every t ≥ j some examples stopped by t, and
+P(Bin(m_t, α) ≤ misses_t) ≤ δ.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
-from agreestop.common import Floats, InputError, Integers
+from agreestop.common import Floats, InputError, Integers, is_number
 
-from .calibrated import Uncalibrated, coverage_promise, groups_of, validate
-from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
-from .policies import Evidence, Policy, RiskThreshold
+from .calibrated import Uncalibrated, coverage_promise, validate
+from .conditions import LabelledEvidence, allowed_threshold
+from .failures import Failures
+from .gates import Gate
+from .levels import Target, as_delta, as_target, in_words, least_n, quantile_rank
+from .losses import CostSteps, as_loss, as_max_loss
+from .merging import MODEL_AVERAGE
+from .policies import CheckpointRisks, ConditionalThresholds, Evidence, Policy, RiskThreshold
 from .ranking import Index
 from .risks import Risk, TopMass
 from .rule_files import KeptInFiles
 from .tuned_rows import TunedRows
 
 
-def first_failures(evidence: Evidence, labels: Integers, max_set_size: int, fill: bool) -> Floats:
-    """W(x, y) of every example, from evidence of all checkpoints: log ρ (n, M, C) and log e (n, M). ∞ if no λ misses."""
-    rows = np.arange(len(labels))
-    mass, risk = evidence.values, evidence.log_risk
-    assert risk is not None
-    own = mass[rows, :, labels]
-    rank = (mass > own[:, :, None]).sum(axis=-1)
-    lowest = np.minimum.accumulate(risk, axis=1)
-    before = np.concatenate([np.full((len(labels), 1), np.inf), lowest[:, :-1]], axis=1)
-    fails_from = np.where(rank >= max_set_size, risk, np.inf)
-    if not fill:
-        fails_from = np.where((rank > 0) & (rank < max_set_size), np.maximum(risk, own), fails_from)
-    stopped = np.where(fails_from < before, fails_from, np.inf).min(axis=1)
-    unstopped = np.where((rank[:, -1] >= max_set_size) & (own[:, -1] < lowest[:, -1]), own[:, -1], np.inf)
-    return np.minimum(stopped, unstopped)
-
-
 @dataclass(frozen=True, eq=False)
 class AgreeStop(Uncalibrated, KeptInFiles):
     """Stop when the best `max_set_size` classes are sure enough: the estimated risk that they miss falls under a calibrated threshold.
 
-    fill=False answers, of those classes, only the ones that the threshold keeps (smaller sets); fill=True answers all of them and
-    stops a little earlier. Targets and the conditional variants are those of SpikeCP.
+    fill               False answers, of those classes, only the ones that the threshold keeps (smaller sets); True answers all of them
+                       and stops a little earlier
+    trim               between the two: the share of the threshold that a class must reach; 1 is fill=False and 0 is fill=True
+    class_conditional  the promise for each true class by itself
+    delta              δ: the promise given the calibration data, with probability ≥ 1 - δ over their draw
+    gate               a `Gate`: the promise for each block of times at which an input first looked ready; the rule uses the gate's risk
+    loss, max_loss     in place of a target (target=None): a cost matrix (C, C), and the mean cost that is promised
+    accumulated        the published promise for the inputs that stopped by each time, which needs delta
     """
 
-    target: Target
+    target: Target | None
     checkpoints: Sequence[float]
     max_set_size: int
     fill: bool = False
     risk: Risk = field(default_factory=TopMass)
     class_conditional: bool = False
     delta: Target | None = None
+    gate: Gate | None = None
+    loss: Floats | None = None
+    max_loss: Target | None = None
+    accumulated: bool = False
+    trim: float = 1.0
 
     def __post_init__(self) -> None:
         validate(self)
+        if self.gate is not None:
+            self._use_gate(self.gate)
         if isinstance(self.risk, type) or not hasattr(self.risk, "evidence"):
             raise InputError(f"risk is {self.risk!r}: give a risk such as TopMass(...), TopMass.fit(...) or LearnedRisk.fit(...).")
         self.risk.check_size(self.max_set_size)
         object.__setattr__(self, "risk", self.risk.cut(tuple(self.checkpoints)))
+        if not (is_number(self.trim) and 0 <= self.trim <= 1):
+            raise InputError(f"trim is {self.trim!r}: give a share of the threshold, from 0 to 1.")
+        if (self.target is None) == (self.loss is None) or (self.loss is None) != (self.max_loss is None):
+            raise InputError("give either a target, or target=None with loss, a cost matrix, and max_loss, the mean cost to promise.")
+        if self.loss is not None and self.max_loss is not None:
+            if self.delta is not None:
+                raise InputError("a promise about loss is a mean over calibration draws: leave out delta, or give a target.")
+            object.__setattr__(self, "loss", as_loss(self.loss))
+            object.__setattr__(self, "max_loss", as_max_loss(self.max_loss, self.loss))
+        if self.accumulated and (self.delta is None or self.gate is not None or self.class_conditional or self.loss is not None):
+            raise InputError("accumulated=True needs delta, for example 0.1, and goes without gate, loss and class_conditional.")
+
+    def _use_gate(self, gate: Gate) -> None:
+        if not isinstance(gate, Gate):
+            raise InputError(f"gate is {gate!r}: give what Gate.fit returned.")
+        plain = isinstance(self.risk, TopMass) and self.risk.temperatures is None and self.risk.pooling == MODEL_AVERAGE
+        if not plain and not isinstance(self.risk, Gate):
+            raise InputError("a rule with a gate uses the risk of the gate: give the risk to Gate.fit, and leave it out here.")
+        object.__setattr__(self, "gate", gate.cut(tuple(self.checkpoints)))
+        object.__setattr__(self, "risk", self.gate)
 
     @property
     def tuned(self) -> TunedRows | None:
         return self.risk.tuned
 
+    @property
+    def _target(self) -> Fraction:
+        assert self.target is not None
+        return as_target(self.target)
+
+    @property
+    def _log_trim(self) -> float:
+        return -math.inf if self.fill or self.trim == 0 else math.log(self.trim)
+
+    @property
+    def _delta(self) -> Fraction | None:
+        """δ, divided among the blocks of a gate."""
+        delta = as_delta(self.delta)
+        return delta if delta is None or self.gate is None else delta / (len(self.gate.ends) + 1)
+
     def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         return self.risk.evidence(index, log_confidence, self.max_set_size)
 
-    def fit(self, evidence: Evidence, labels: Integers, classes: int) -> Policy:
-        failures = first_failures(evidence, labels, self.max_set_size, self.fill)
-        thresholds = []
-        for rows in groups_of(labels, classes, self.class_conditional):
-            n = len(rows)
-            allowed = n + 1 - quantile_rank(n, as_target(self.target), as_delta(self.delta))
-            thresholds.append(order_statistic(failures[rows], allowed))
-        return RiskThreshold(min(thresholds), self.max_set_size, self.fill)
+    def fit(self, examples: LabelledEvidence) -> Policy:
+        size, conditions = self.max_set_size, examples.conditions
+        policy = RiskThreshold(-math.inf, size, self._log_trim == -math.inf, self._log_trim, conditions.final)
+        evidence, blocks, gate = examples.evidence, None, self.gate
+        failures = Failures.of(evidence, examples.labels, size, self._log_trim)
+        if self.accumulated:
+            return self._accumulate(failures, policy, examples)
+        if gate is not None:
+            opened, blocks = gate.opened(failures.risk)
+            failures = failures.at(opened)
+        if self.loss is not None:
+            threshold = partial(self._costs(examples, failures.risk).threshold, max_loss=Fraction(self.max_loss or 0))
+        else:
+            threshold = partial(self._coverage, failures.first(), examples)
+        count = 1 if gate is None else len(gate.ends) + 1
+        thresholds = examples.thresholds(threshold, self.class_conditional, blocks, count)
+        if gate is None and conditions.groups is None:
+            return replace(policy, threshold=float(thresholds[0, 0]))
+        if gate is None:
+            return ConditionalThresholds(policy, thresholds, conditions.group_names)
+        return ConditionalThresholds(policy, thresholds, conditions.group_names, gate.blocks, gate.slack)
+
+    def _coverage(self, failures: Floats, examples: LabelledEvidence, rows: Integers) -> float:
+        return allowed_threshold(failures, examples.conditions, rows, self._target, self._delta)
+
+    def _costs(self, examples: LabelledEvidence, risk: Floats) -> CostSteps:
+        assert self.loss is not None
+        if len(self.loss) != examples.classes:
+            raise InputError(f"loss is for {len(self.loss)} classes and there are {examples.classes}: give a row and a column for each.")
+        if examples.conditions.weights is not None:
+            raise InputError("a promise about loss under weights is not offered: leave out weights, or give a target.")
+        evidence = replace(examples.evidence, log_risk=risk)
+        return CostSteps.of(evidence, examples.labels, self.loss, self.max_set_size, self._log_trim)
+
+    def _accumulate(self, failures: Failures, policy: RiskThreshold, examples: LabelledEvidence) -> Policy:
+        """Open one checkpoint after another, from the last one backwards, until a test fails."""
+        if examples.conditions.used:
+            raise InputError(f"accumulated=True has no promise with {examples.conditions.used}: leave them out.")
+        target, delta, checkpoints = self._target, as_delta(self.delta), failures.risk.shape[1]
+        limit = 0.0 if isinstance(self.risk, Gate) else math.log(1 - target)
+        rows, thresholds = np.arange(len(failures)), np.full(checkpoints, -np.inf)
+        for first in range(checkpoints - 1, -1, -1):
+            ready = failures.risk < limit
+            ready[:, :first] = False
+            stops = np.where(ready.any(axis=1), ready.argmax(axis=1), checkpoints - 1)
+            fails_above = np.where(ready[rows, stops], failures.fails_above[rows, stops], failures.last)
+            stopped = np.cumsum(np.bincount(stops, minlength=checkpoints))[first:].tolist()
+            misses = np.cumsum(np.bincount(stops[fails_above < limit], minlength=checkpoints))[first:].tolist()
+            counts = dict.fromkeys(zip(stopped, misses, strict=True))
+            if not all(m and m - missed >= quantile_rank(m, target, delta) for m, missed in counts):
+                break
+            thresholds[first] = limit
+        return CheckpointRisks(policy, thresholds)
 
     def promise(self) -> str:
-        return coverage_promise(as_target(self.target), self.class_conditional, as_delta(self.delta))
+        if self.max_loss is not None:
+            whom = "for each true class, " if self.class_conditional else ""
+            words = (
+                f"{whom}the mean cost of an answer is at most {in_words(Fraction(self.max_loss))}, over the draw of the calibration "
+                "examples and of a new example exchangeable with them; an answer costs the least of its classes."
+            )
+        elif self.accumulated:
+            confidence = 1 - as_target(self.delta or 0)
+            return (
+                f"with probability at least {in_words(confidence)} over the draw of the calibration examples, for every "
+                f"time, the answers that came by then hold the true class with probability at least {in_words(self._target)}; "
+                "calibration and new examples must be i.i.d."
+            )
+        else:
+            words = coverage_promise(self._target, self.class_conditional, as_delta(self.delta))
+        return words if self.gate is None else f"for each block of times at which an input first looked ready, {words}"
 
     def examples_needed(self, K: int = 1) -> int:
-        """The least n with which the rule could ever stop early; with class_conditional, of each class."""
-        return least_n(as_target(self.target), as_delta(self.delta))
+        """The least n with which the rule could ever stop early; of each class, group and block where the promise is for each of them."""
+        if self.loss is not None and self.max_loss is not None:
+            return math.ceil(Fraction(str(float(self.loss.max()))) / Fraction(self.max_loss)) - 1
+        return least_n(self._target, self._delta)
+
+    def best(self, evidence: Evidence) -> Integers:
+        """The most probable class (b,), from evidence of one checkpoint."""
+        return evidence.values.argmax(axis=-1)

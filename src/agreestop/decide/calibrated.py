@@ -8,7 +8,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from os import PathLike
 from typing import Any, NoReturn, Protocol, cast
@@ -19,9 +19,22 @@ from numpy.typing import ArrayLike, NDArray
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 
 from .checks import CalibrationWarning, as_checkpoints, as_log_confidence, as_max_set_size, columns_of
+from .conditions import Conditions, LabelledEvidence, find_groups
 from .decisions import Decision, Decisions
 from .levels import as_delta, as_target, in_words, quantile_rank
-from .policies import Evidence, Policy, State, Verdict, run_checkpoints
+from .policies import (
+    CheckpointRisks,
+    ConditionalThresholds,
+    Evidence,
+    Policy,
+    RiskThreshold,
+    RunningThreshold,
+    State,
+    StoppingThreshold,
+    Stops,
+    Verdict,
+    run_checkpoints,
+)
 from .ranking import Index
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
 from .score_files import ScoresLike, as_scores, at_times, labels_of
@@ -47,8 +60,12 @@ class Rule(Protocol):
         """What the rule reads off log-confidences (b, K, C) at one checkpoint, or at one checkpoint for each input."""
         ...
 
-    def fit(self, evidence: Evidence, labels: Integers, classes: int) -> Policy:
-        """The policy learned from calibration evidence of all checkpoints, (n, M, ...), with labels (n,)."""
+    def fit(self, examples: LabelledEvidence) -> Policy:
+        """The policy learned from calibration examples."""
+        ...
+
+    def best(self, evidence: Evidence) -> Integers:
+        """The best class (b,) by evidence of one checkpoint."""
         ...
 
     def promise(self) -> str:
@@ -58,13 +75,6 @@ class Rule(Protocol):
     def examples_needed(self, K: int = 1) -> int:
         """The least n with which K members could ever exclude a label or stop early."""
         ...
-
-
-def groups_of(labels: Integers, classes: int, class_conditional: bool) -> list[Integers]:
-    """The rows that share a quantile: all, or one group for each class."""
-    if not class_conditional:
-        return [np.arange(len(labels))]
-    return [np.flatnonzero(labels == label) for label in range(classes)]
 
 
 def coverage_promise(target: Fraction, class_conditional: bool, delta: Fraction | None) -> str:
@@ -81,30 +91,45 @@ def coverage_promise(target: Fraction, class_conditional: bool, delta: Fraction 
     )
 
 
-def shortage(rule: Rule, labels: Integers, members: int, classes: int) -> str:
-    """One sentence if the rule can never exclude a label with these calibration examples, else an empty string."""
-    needed = rule.examples_needed(members)
-    if not getattr(rule, "class_conditional", False):
-        if len(labels) >= needed:
-            return ""
+def shortage(rule: Rule, examples: LabelledEvidence, members: int) -> str:
+    """One sentence if the rule can never exclude a label with these examples, or with those of some class, group or block; else empty."""
+    needed, n, conditions = rule.examples_needed(members), len(examples), examples.conditions
+    if conditions.weights is not None and conditions.max_weight is not None:
+        total, least = float(conditions.weights.sum()), needed * conditions.max_weight
+        if total < least:
+            return (
+                f"The weights sum to {total:.4g} and max_weight is {conditions.max_weight:g}, so this rule can never exclude a label and "
+                f"nothing stops early: the weights must sum to at least {least:.4g}."
+            )
+        return ""
+    parts: list[tuple[str, Sequence[object], Integers]] = []
+    if getattr(rule, "class_conditional", False):
+        parts.append(("class", range(examples.classes), np.bincount(examples.labels, minlength=examples.classes)))
+    elif n < needed:
         return (
-            f"With {len(labels)} calibration examples this rule can never exclude a label, so its sets stay full and nothing stops early: "
+            f"With {n} calibration examples this rule can never exclude a label, so its sets stay full and nothing stops early: "
             f"it needs at least {needed}."
         )
-    counts = np.bincount(labels, minlength=classes)
-    rare = np.flatnonzero(counts < needed)
-    if not len(rare):
-        return ""
-    names = ", ".join(f"class {label} has {counts[label]}" for label in rare[:5]) + (", …" if len(rare) > 5 else "")
-    return (
-        f"Class-conditional calibration needs at least {needed} examples of each class, but {names}: "
-        "the rule can never exclude a label by what it knows of such a class."
-    )
+    if conditions.groups is not None and conditions.group_names is not None:
+        parts.append(("group", conditions.group_names, conditions.groups.sum(axis=0)))
+    gate = getattr(rule, "gate", None)
+    if gate is not None and examples.evidence.log_risk is not None:
+        blocks = gate.opened(examples.evidence.log_risk)[1]
+        parts.append(("block", gate.block_names, np.bincount(blocks, minlength=len(gate.block_names))))
+    for what, names, counts in parts:
+        rare = [f"{what} {name} has {count}" for name, count in zip(names, counts.tolist(), strict=True) if count < needed]
+        if rare:
+            short = ", ".join(rare[:5]) + (", …" if len(rare) > 5 else "")
+            return (
+                f"{what.capitalize()}-conditional calibration needs at least {needed} examples of each {what}, but {short}: "
+                f"the rule can never exclude a label by what it knows of such a {what}."
+            )
+    return ""
 
 
-def warn_of(rule: Rule, labels: Integers, members: int, classes: int) -> str:
+def warn_of(rule: Rule, examples: LabelledEvidence, members: int) -> str:
     """Warn of what makes the rule useless with these calibration examples; the sentence of `shortage`."""
-    sentence, size = shortage(rule, labels, members, classes), rule.max_set_size
+    sentence, size, classes = shortage(rule, examples, members), rule.max_set_size, examples.classes
     if size >= classes:
         pointless = f"max_set_size is {size} and there are {classes} classes, so an answer may hold all of them and says nothing"
         warnings.warn(f"{pointless}: give at most {max(classes - 1, 1)}.", CalibrationWarning, stacklevel=3)
@@ -117,7 +142,7 @@ def validate(rule: Any) -> None:
     """Check the settings that all rules share, and bring them to one form."""
     object.__setattr__(rule, "checkpoints", as_checkpoints(rule.checkpoints))
     object.__setattr__(rule, "max_set_size", as_max_set_size(rule.max_set_size))
-    if hasattr(rule, "target"):
+    if hasattr(rule, "target") and getattr(rule, "loss", None) is None:
         object.__setattr__(rule, "target", as_target(rule.target))
     if hasattr(rule, "delta"):
         object.__setattr__(rule, "delta", as_delta(rule.delta))
@@ -128,6 +153,8 @@ class CalibratedRule(KeptInFiles):
     """A rule, what calibration taught it (`policy`), and what it promises (`guarantee`). Make one with `rule.calibrate`.
 
     engine, ensemble_digest, class_names: those of the scores it was calibrated on, where they are known; rows: marks of their rows.
+    first_risks: (n,) their risk, or least score, at the first checkpoint. effective_size: with weights, the number of equally weighted
+    examples that would say as much.
     """
 
     rule: Rule
@@ -142,15 +169,50 @@ class CalibratedRule(KeptInFiles):
     ensemble_digest: str = ""
     class_names: tuple[str, ...] | None = None
     rows: TunedRows | None = None
+    first_risks: Floats | None = None
+    effective_size: float | None = None
     opened: list[int] = field(default_factory=lambda: [0], init=False)  # the number of streams without a number of their own
 
     @property
     def checkpoints(self) -> tuple[float, ...]:
         return tuple(self.rule.checkpoints)
 
-    def start(self, count: int, first: int = 0) -> State:
-        """The state of `count` inputs before their first checkpoint; `first` is the number of the first of them."""
+    @property
+    def thresholds(self) -> Floats:
+        """The threshold or thresholds, where the rule has them: one for each block of a gate, or for each group, or both (G, B)."""
+        policy = self.policy
+        if isinstance(policy, ConditionalThresholds):
+            if policy.group_names is None:
+                return policy.thresholds[0]
+            return policy.thresholds[:, 0] if self._gate is None else policy.thresholds
+        return np.atleast_1d(getattr(policy, "thresholds", getattr(policy, "threshold", np.empty(0))))
+
+    @property
+    def group_names(self) -> tuple[str, ...] | None:
+        """The groups that the rule was calibrated for; None without groups."""
+        return self.policy.group_names if isinstance(self.policy, ConditionalThresholds) else None
+
+    @property
+    def _gate(self) -> Any:
+        return getattr(self.rule, "gate", None)
+
+    def start(self, count: int, first: int = 0, groups: Booleans | None = None) -> State:
+        """The state of `count` inputs before their first checkpoint.
+
+        first: the number of the first of them. groups: (count, G), which of the rule's groups each belongs to; see `find_groups`.
+        """
+        if groups is not None and isinstance(self.policy, ConditionalThresholds):
+            return self.policy.start_in(groups, count)
         return self.policy.start(count, self.classes, first)
+
+    def find_groups(self, groups: ArrayLike | None, n: int) -> Booleans | None:
+        """(n, G): which of the rule's groups n inputs belong to, none if they are not given; None for a rule without groups."""
+        names = self.group_names
+        if names is None:
+            if groups is not None:
+                raise InputError("groups are given, but the rule was calibrated without: leave them out, or calibrate with groups=.")
+            return None
+        return np.zeros((n, len(names)), dtype=bool) if groups is None else find_groups(groups, names, n)
 
     def step(self, index: Index, log_confidence: Floats, state: State) -> Verdict:
         """The verdict on log-confidences (b, K, C), float64, at one checkpoint, or at one checkpoint for each input, (b,).
@@ -158,7 +220,13 @@ class CalibratedRule(KeptInFiles):
         Every decision of a batch, a stream or an engine is made here.
         """
         evidence = read_evidence(self.rule, index, log_confidence)
-        return self.policy.judge(index, index == len(self.rule.checkpoints) - 1, evidence, state)
+        verdict = self.policy.judge(index, index == len(self.rule.checkpoints) - 1, evidence, state)
+        best = self.rule.best(evidence) if verdict.stop.any() else None
+        first = np.asarray(index) == 0
+        if not first.any():
+            return verdict._replace(best=best)
+        risk = evidence.level if first.all() else np.where(first, evidence.level, np.nan if state.first_risk is None else state.first_risk)
+        return verdict._replace(best=best, state=replace(verdict.state, first_risk=risk))
 
     def check_sizes(self, members: int, classes: int) -> None:
         """Refuse another number of members or classes than calibrated with."""
@@ -191,13 +259,15 @@ class CalibratedRule(KeptInFiles):
         scores_or_log_confidence: ScoresLike,
         times: Sequence[float] | None = None,
         *,
+        groups: ArrayLike | None = None,
         any_engine: bool = False,
         any_members: bool = False,
     ) -> Decisions:
         """Stop and answer for the inputs of a `Scores`, or for log-confidences (n, M, K, C).
 
         A `Scores`, or an array with `times`, may have more checkpoints than the rule; it is cut to the rule's. A `Scores` of another
-        engine or of other members than calibrated with is refused, unless any_engine or any_members allows it.
+        engine or of other members than calibrated with is refused, unless any_engine or any_members allows it. groups, as in `calibrate`:
+        an input of a group that calibration never saw answers all classes at the last checkpoint.
         """
         data = as_scores(scores_or_log_confidence, None, times, self.checkpoints)
         self.check_source(data.engine, data.ensemble_digest, any_engine, any_members)
@@ -206,34 +276,63 @@ class CalibratedRule(KeptInFiles):
         self.check_sizes(members, classes)
         self.check_classes(data.classes)
         columns = columns_of(self.checkpoints, data.times)
-        stops, sets = np.empty(n, dtype=np.int64), np.empty((n, classes), dtype=bool)
+        inside = self.find_groups(groups, n)
         rows = max(1, BLOCK_NUMBERS // (members * classes))
+        parts = []
         for begin in range(0, n, rows):
-            block = slice(begin, min(begin + rows, n))
-            stops[block], sets[block] = self._decide_block(array[block], columns, begin)
-        return self.decisions(stops, sets, data.ids, lambda: mark_rows(array, columns))
+            block = slice(begin, begin + rows)
+            state = self.start(len(array[block]), begin, None if inside is None else inside[block])
+            parts.append(self._decide_block(array[block], columns, state))
+        return self.decisions(Stops.joined(parts), data.ids, lambda: mark_rows(array, columns), inside)
 
-    def _decide_block(self, block: NDArray[Any], columns: list[int], first: int) -> tuple[Integers, Booleans]:
+    def _decide_block(self, block: NDArray[Any], columns: list[int], state: State) -> Stops:
         def judge(index: int, active: Integers, state: State) -> Verdict:
             values = block[:, columns[index]] if len(active) == len(block) else block[active, columns[index]]
             return self.step(index, np.ascontiguousarray(values, dtype=np.float64), state)
 
-        return run_checkpoints(judge, self.start(len(block), first), len(columns), self.classes)
+        return run_checkpoints(judge, state, len(columns), self.classes)
 
-    def decisions(self, stops: Integers, sets: Booleans, ids: ArrayLike | None, marks: Callable[[], Marks] | None = None) -> Decisions:
-        """Stop indices (n,) and sets (n, C) as decisions; the inputs are compared with those that the rule was tuned or calibrated on."""
+    def decision(self, index: int, verdict: Verdict) -> Decision:
+        """The decision of one input that stops at checkpoint `index`."""
+        state, gated = verdict.state, self._gate is not None
+        risk = None if state.first_risk is None else float(state.first_risk[0])
+        block = int(state.block[0]) if gated and state.block is not None else None
+        return Decision.of(index, verdict.sets[0], self.checkpoints, self.class_names, risk, block)
+
+    def decisions(
+        self, stops: Stops, ids: ArrayLike | None, marks: Callable[[], Marks] | None = None, groups: Booleans | None = None
+    ) -> Decisions:
+        """How inputs ended, as decisions; the inputs are compared with those that the rule was tuned or calibrated on."""
         overlaps = self.overlaps(ids, marks)
         reuse = next((overlap.reuse for overlap in overlaps if overlap.reuse), "")
         notes = [overlap.note for overlap in overlaps if overlap.note]
         if self.rows is None:
             notes.append("The rule does not say which rows it was calibrated on, so these could not be compared with them.")
-        return Decisions(stops, sets, self.checkpoints, reuse, self.class_names, tuple(notes), self._draw)
+        if groups is not None and (unknown := int((~groups.any(axis=1)).sum())):
+            notes.append(f"{unknown} of the {len(groups)} inputs are of no group that calibration saw: they answer all classes at the end.")
+        gate = self._gate
+        return Decisions(
+            stops.index,
+            stops.sets,
+            self.checkpoints,
+            reuse,
+            self.class_names,
+            tuple(notes),
+            self._draw,
+            best=None if (stops.best < 0).any() else stops.best,
+            block=None if gate is None else stops.block,
+            block_names=None if gate is None else gate.block_names,
+            groups=groups,
+            group_names=self.group_names,
+            first_risk=stops.first_risk,
+        )
 
     @property
     def _draw(self) -> tuple[int, int] | None:
         """The number of calibration examples and the rank of the threshold among them; None unless one order statistic is the threshold."""
         rule = self.rule
-        if getattr(rule, "class_conditional", True) or getattr(rule, "calibration", "") == "bonferroni":
+        single = isinstance(self.policy, (RiskThreshold, StoppingThreshold, RunningThreshold)) and self.effective_size is None
+        if not single or getattr(rule, "class_conditional", True) or getattr(rule, "target", None) is None:
             return None
         rank = quantile_rank(self.n, as_target(rule.target), as_delta(rule.delta))  # type: ignore[attr-defined]
         return (self.n, rank) if rank <= self.n else None
@@ -246,6 +345,9 @@ class CalibratedRule(KeptInFiles):
     @property
     def never_stops(self) -> bool:
         """Whether no input can stop early, because the rule was calibrated on fewer examples than it needs (`examples_needed`)."""
+        if isinstance(self.policy, (ConditionalThresholds, CheckpointRisks)):
+            early = self.policy.thresholds if self._gate is None else self.policy.thresholds[:, :-1]  # the last block never stops early
+            return bool((early == self.policy.base.safest).all())
         if not self.shortage:
             return False
         thresholds = np.asarray(getattr(self.policy, "thresholds", getattr(self.policy, "threshold", np.inf)))
@@ -274,13 +376,14 @@ class CalibratedRule(KeptInFiles):
         marks = mark_rows(data.log_confidence, columns_of(self.checkpoints, data.times))
         return _fingerprint(marks, labels_of(data)) == self.fingerprint
 
-    def stream(self, number: int | None = None) -> "Session":
+    def stream(self, number: int | None = None, *, group: ArrayLike | None = None) -> "Session":
         """Watch one input, checkpoint by checkpoint.
 
+        `group` is the input's group, or (G,) booleans where groups overlap; an input of no known group answers all classes at the end.
         `number` matters only to randomised merging: it picks the uniform number that input `number` of a batch would get. Without it,
         the streams of this rule are numbered 0, 1, 2 and so on.
         """
-        return Session(self, number)
+        return Session(self, number, group)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the rule to one file: a readable header and plain arrays. The file appears whole or not at all."""
@@ -309,12 +412,12 @@ class Session:
 
     __slots__ = ("_calibrated", "_state", "decision", "index", "number")
 
-    def __init__(self, calibrated: CalibratedRule, number: int | None = None) -> None:
+    def __init__(self, calibrated: CalibratedRule, number: int | None = None, group: ArrayLike | None = None) -> None:
         if number is None:
             number, calibrated.opened[0] = calibrated.opened[0], calibrated.opened[0] + 1
         self._calibrated = calibrated
         self.index, self.number = 0, as_count(number, "number", least=0)
-        self._state = calibrated.start(1, self.number)
+        self._state = calibrated.start(1, self.number, calibrated.find_groups(None if group is None else np.asarray(group)[None], 1))
         self.decision: Decision | None = None
 
     def push(self, log_confidence: ArrayLike) -> Decision | None:
@@ -327,7 +430,7 @@ class Session:
             calibrated.check_sizes(*array.shape)
         verdict = calibrated.step(self.index, np.ascontiguousarray(array, dtype=np.float64)[None], self._state)
         if verdict.stop[0]:
-            self.decision = Decision.of(self.index, verdict.sets[0], calibrated.checkpoints, calibrated.class_names)
+            self.decision = calibrated.decision(self.index, verdict)
         self._state = verdict.state
         self.index += 1
         return self.decision
@@ -363,25 +466,55 @@ class Uncalibrated:
     decide, save, stream = _refused("decide on"), _refused("save"), _refused("stream from")
 
     def calibrate(
-        self, scores_or_log_confidence: ScoresLike, labels: ArrayLike | None = None, times: Sequence[float] | None = None
+        self,
+        scores_or_log_confidence: ScoresLike,
+        labels: ArrayLike | str | None = None,
+        times: Sequence[float] | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        max_weight: float | None = None,
     ) -> CalibratedRule:
         """Calibrate on a `Scores` with labels, or on log-confidences (n, M, K, C) with labels (n,): data that were used for nothing else.
 
         A `Scores`, or an array with `times`, may have more checkpoints than the rule; it is cut to the rule's. Warns if n is too small
         for the rule ever to exclude a label. The rule keeps the names of the engine, the ensemble and the classes, where a `Scores`
         has them.
+
+        labels="final"  no labels are needed: the promise is about the ensemble's own best class at the last checkpoint
+        groups          (n,) whole numbers or strings, or (n, G) booleans where groups overlap: the promise for each group by itself
+        weights         (n,) dQ/dP of each input, none above max_weight: the promise under the shifted distribution Q
         """
         rule = cast(Rule, self)
-        data = at_times(as_scores(scores_or_log_confidence, labels, times, rule.checkpoints), rule.checkpoints)
+        final = _asks_for_final(labels)
+        data = at_times(as_scores(scores_or_log_confidence, None if final else labels, times, rule.checkpoints), rule.checkpoints)
         n, checkpoints, members, classes = data.log_confidence.shape
-        truth = labels_of(data)
+        conditions = Conditions.of(n, groups, weights, max_weight, final)
+        if (final or conditions.used) and not hasattr(rule, "delta"):
+            what = conditions.used or "final labels"
+            raise InputError(f"{type(rule).__name__} promises nothing, so {what} have no use: give SpikeCP or AgreeStop.")
+        if weights is not None and getattr(rule, "delta", None) is not None:
+            raise InputError("there is no promise with both weights and delta: leave one of them out.")
         rows = TunedRows.of(data.log_confidence, data.ids).cut(range(checkpoints), checkpoints)
         refuse_tuned(rule, data.ids, lambda: rows.rows, "calibration")
         evidence = gather_evidence(rule, data.log_confidence, range(checkpoints))
-        sentence = warn_of(rule, truth, members, classes)
-        policy, fingerprint = rule.fit(evidence, truth, classes), _fingerprint(rows.rows, truth)
+        truth = rule.best(evidence[:, -1]) if final else labels_of(data)
+        examples = LabelledEvidence(evidence, truth, classes, conditions)
+        policy = rule.fit(examples)
+        sentence = warn_of(rule, examples, members)
+        fingerprint = _fingerprint(rows.rows, truth)
         source = data.engine, data.ensemble_digest, data.classes, rows
-        return CalibratedRule(rule, policy, n, members, classes, rule.promise(), sentence, fingerprint, *source)
+        guarantee = conditions.words(rule.promise())
+        return CalibratedRule(
+            rule, policy, n, members, classes, guarantee, sentence, fingerprint, *source, evidence[:, 0].level, conditions.effective_size
+        )
+
+
+def _asks_for_final(labels: ArrayLike | str | None) -> bool:
+    if isinstance(labels, str) and labels != "final":
+        advice = "give one class index for each input, or 'final' for the ensemble's own best class at the last checkpoint"
+        raise InputError(f"labels is {labels!r}: {advice}.")
+    return isinstance(labels, str)
 
 
 def refuse_tuned(rule: Rule, ids: ArrayLike | None, marks: Callable[[], Marks], what: str) -> None:

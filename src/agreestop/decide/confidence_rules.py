@@ -13,6 +13,7 @@ import numpy as np
 from agreestop.common import Floats, InputError, Integers, as_floats
 
 from .calibrated import Uncalibrated, validate
+from .conditions import LabelledEvidence
 from .levels import Target, as_target
 from .merging import MODEL_AVERAGE
 from .policies import ConfidenceThreshold, Evidence, Policy
@@ -29,6 +30,10 @@ class ConfidenceRule(Uncalibrated):
 
     def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         return Evidence(MODEL_AVERAGE.pool(log_confidence))
+
+    def best(self, evidence: Evidence) -> Integers:
+        """The class (b,) of the largest averaged confidence, from evidence of one checkpoint."""
+        return evidence.values.argmax(axis=-1)
 
     def examples_needed(self, K: int = 1) -> int:
         """One example is enough to have a threshold; no number of them makes it a guarantee."""
@@ -55,8 +60,8 @@ class DCSNN(ConfidenceRule, KeptInFiles):
             raise InputError("grid must hold increasing confidences between 0 and 1, for example (0.5, 0.6, 0.7, 0.8, 0.9).")
         object.__setattr__(self, "grid", grid)
 
-    def fit(self, evidence: Evidence, labels: Integers, classes: int) -> Policy:
-        confidence = evidence.values
+    def fit(self, examples: LabelledEvidence) -> Policy:
+        confidence, labels = examples.evidence.values, examples.labels
         top, right = confidence.max(axis=2), confidence.argmax(axis=2) == labels[:, None]
         rows = np.arange(len(labels))
         best, chosen = -1, self.grid[0]
@@ -91,7 +96,7 @@ class SEENN(ConfidenceRule, KeptInFiles):
         if isinstance(self.threshold, bool) or not isinstance(self.threshold, (int, float)) or not 0 < self.threshold <= 1:
             raise InputError(f"threshold is {self.threshold!r}: give the confidence at which to stop, between 0 and 1.")
 
-    def fit(self, evidence: Evidence, labels: Integers, classes: int) -> Policy:
+    def fit(self, examples: LabelledEvidence) -> Policy:
         return ConfidenceThreshold(math.log(self.threshold), self.max_set_size)
 
     def promise(self) -> str:

@@ -9,7 +9,7 @@ Each is an `Estimate`: a number with `low` and `high`, at 95 % if no other level
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Self
 
@@ -25,18 +25,36 @@ from .score_files import Scores
 
 @dataclass(frozen=True)
 class Decision:
-    """Where one input stopped, and the classes it answers with; `names` are the names of those classes, where they are known."""
+    """Where one input stopped, and the classes it answers with.
+
+    names       the names of those classes, where they are known
+    first_risk  the risk, or the least score, at the first checkpoint, where it is known; drift shows in it
+    members     the number of members that had joined, for a rule with a `Schedule`
+    block       the block of the gate, for a rule with a gate
+    """
 
     time: float
     index: int
     classes: tuple[int, ...]
     names: tuple[str, ...] | None = None
+    first_risk: float | None = field(default=None, compare=False)
+    members: int | None = field(default=None, compare=False)
+    block: int | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, index: int, answer: Booleans, checkpoints: Sequence[float], class_names: Sequence[str] | None) -> Self:
+    def of(
+        cls,
+        index: int,
+        answer: Booleans,
+        checkpoints: Sequence[float],
+        class_names: Sequence[str] | None,
+        first_risk: float | None = None,
+        block: int | None = None,
+    ) -> Self:
         """The decision for a stop at checkpoint `index` with the set `answer`, (C,)."""
         classes = tuple(np.flatnonzero(answer).tolist())
-        return cls(checkpoints[index], index, classes, None if class_names is None else tuple(class_names[label] for label in classes))
+        names = None if class_names is None else tuple(class_names[label] for label in classes)
+        return cls(checkpoints[index], index, classes, names, first_risk, None, block)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,6 +65,10 @@ class Decisions:
     class_names  (C,) where they are known
     notes        a sentence for each thing that could not be checked
     draw         for rules with one threshold: the number n of calibration examples and the rank of the threshold among them
+    best         (n,) the best class at the stop
+    block        (n,) for rules with a gate: the block of times in which an input first looked ready; block_names (B,) says which
+    groups       (n, G) for rules with groups: those that an input belongs to; group_names (G,)
+    first_risk   (n,) the risk, or the least score, at the first checkpoint; nan where it is not known
     """
 
     stop_index: Integers
@@ -56,6 +78,12 @@ class Decisions:
     class_names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
     draw: tuple[int, int] | None = None
+    best: Integers | None = None
+    block: Integers | None = None
+    block_names: tuple[str, ...] | None = None
+    groups: Booleans | None = None
+    group_names: tuple[str, ...] | None = None
+    first_risk: Floats | None = None
 
     @property
     def stop_time(self) -> Integers | Floats:
@@ -73,7 +101,10 @@ class Decisions:
         return f"Decisions(n={len(self)}, mean stop time {self.stop_time.mean():.4g}, mean set size {self.set_size.mean():.4g})"
 
     def __getitem__(self, i: int) -> Decision:
-        return Decision.of(int(self.stop_index[i]), self.sets[i], self.checkpoints, self.class_names)
+        risk = math.nan if self.first_risk is None else float(self.first_risk[i])
+        block = None if self.block is None else int(self.block[i])
+        index = int(self.stop_index[i])
+        return Decision.of(index, self.sets[i], self.checkpoints, self.class_names, None if math.isnan(risk) else risk, block)
 
 
 class Estimate(float):
@@ -126,13 +157,14 @@ def _z(confidence: float) -> float:
 
 @dataclass(frozen=True)
 class Group:
-    """Coverage among the inputs that stopped at one time, or that belong to one class."""
+    """Coverage among the inputs that stopped at one time, or that belong to one class, block or group, which may have a name."""
 
     key: float
     n: int
     coverage: Estimate
     normalized_latency: Estimate
     set_size: Estimate
+    name: str = ""
 
     @classmethod
     def of(cls, groups: Sequence[Self], confidence: float = 0.95) -> Self:
@@ -154,6 +186,9 @@ class Evaluation:
 
     draw_range      for rules with one threshold: coverages from `low` to `high` are what the draw of the calibration examples explains,
                     at the level of the intervals
+    accuracy        share of inputs whose best class at the stop is the label; None where the best class is not known
+    singles         share of answers with one class
+    by_block        for rules with a gate: one group for each block; by_group, for rules with groups, one for each of them
     draws_this_low  for those rules: the share of draws that would end at this coverage or below, if the promise holds with equality
     notes           a sentence for each thing that could not be checked
     """
@@ -165,6 +200,10 @@ class Evaluation:
     set_size: Estimate
     by_stop_time: tuple[Group, ...]
     by_class: tuple[Group, ...]
+    accuracy: Estimate | None = None
+    singles: Estimate | None = None
+    by_block: tuple[Group, ...] | None = None
+    by_group: tuple[Group, ...] | None = None
     draw_range: tuple[float, float] | None = None
     draws_this_low: float | None = None
     notes: tuple[str, ...] = ()
@@ -195,14 +234,24 @@ def evaluate(decisions: Any, labels_or_scores: ArrayLike | Scores, confidence: f
     times = decisions.stop_time
     horizon = float(decisions.checkpoints[-1])
 
-    def group(key: float, rows: Booleans) -> Group:
+    def group(key: float, rows: Booleans, name: str = "") -> Group:
         count = int(rows.sum())
         coverage = Estimate.of_share(int(hits[rows].sum()), count, confidence)
         latency = Estimate.of_mean(times[rows], confidence).over(horizon)
-        return Group(key, count, coverage, latency, Estimate.of_mean(decisions.set_size[rows], confidence))
+        return Group(key, count, coverage, latency, Estimate.of_mean(decisions.set_size[rows], confidence), name)
 
-    def groups(values: Integers, keys: Sequence[float]) -> tuple[Group, ...]:
-        return tuple(group(keys[value], values == value) for value in np.unique(values).tolist())
+    def groups(values: Integers, keys: Sequence[float], names: Sequence[str] | None = None) -> tuple[Group, ...]:
+        known = np.unique(values).tolist()
+        return tuple(group(keys[value], values == value, "" if names is None else names[value]) for value in known)
+
+    by_block = by_group = accuracy = None
+    if decisions.block is not None and decisions.block_names is not None:
+        by_block = groups(decisions.block, range(len(decisions.block_names)), decisions.block_names)
+    if decisions.groups is not None and decisions.group_names is not None:
+        inside = zip(decisions.groups.T, decisions.group_names, strict=True)
+        by_group = tuple(group(key, rows, name) for key, (rows, name) in enumerate(inside) if rows.any())
+    if decisions.best is not None:
+        accuracy = Estimate.of_share(int((decisions.best == truth).sum()), n, confidence)
 
     together = group(0, np.ones(n, dtype=bool))
     draw_range = draws_this_low = None
@@ -217,7 +266,11 @@ def evaluate(decisions: Any, labels_or_scores: ArrayLike | Scores, confidence: f
         normalized_latency=together.normalized_latency,
         set_size=together.set_size,
         by_stop_time=groups(decisions.stop_index, decisions.checkpoints),
-        by_class=groups(truth, range(classes)),
+        by_class=groups(truth, range(classes), decisions.class_names),
+        accuracy=accuracy,
+        singles=Estimate.of_share(int((decisions.set_size == 1).sum()), n, confidence),
+        by_block=by_block,
+        by_group=by_group,
         draw_range=draw_range,
         draws_this_low=draws_this_low,
         notes=decisions.notes,

@@ -3,13 +3,15 @@
 Batch, stream and engines share `judge`, so they cannot disagree. A policy holds what calibration learned and nothing else.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agreestop.common import Booleans, Floats, Integers
 
@@ -34,6 +36,11 @@ class Evidence:
     def __getitem__(self, key: Any) -> Self:
         """Some of the inputs, or with two indices some inputs at some checkpoints; every part is indexed alike."""
         return type(self)(self.values[key], None if self.log_risk is None else self.log_risk[key])
+
+    @property
+    def level(self) -> Floats:
+        """One number for each input (b,): the log-risk, or without one the least score."""
+        return self.values.min(axis=tuple(range(1, self.values.ndim))) if self.log_risk is None else self.log_risk
 
     def minus(self, offsets: float | Floats) -> Self:
         """All parts less an offset: one number, one for each input (b,), or one for each checkpoint (M,).
@@ -61,13 +68,19 @@ class Evidence:
 class State:
     """What a policy remembers of `count` inputs from one checkpoint to the next. Most policies remember nothing.
 
-    largest   (count, C) the largest score of each class so far, for simultaneous calibration
-    uniforms  (count, 1) the uniform number of each input, for randomised merging
+    largest     (count, C) the largest score of each class so far, for simultaneous calibration
+    uniforms    (count, 1) the uniform number of each input, for randomised merging
+    limits      (count, B) the threshold of each input for each block, where there are groups or a gate
+    block       (count,) the block of each input; -1 before its gate opens
+    first_risk  (count,) the risk, or the least score, at the first checkpoint: drift shows in it
     """
 
     count: int
     largest: Floats | None = None
     uniforms: Floats | None = None
+    limits: Floats | None = None
+    block: Integers | None = None
+    first_risk: Floats | None = None
 
     def __len__(self) -> int:
         return self.count
@@ -75,16 +88,72 @@ class State:
     def rows(self, rows: Booleans | Integers) -> Self:
         """The state of some of the inputs, by a mask or by their positions."""
         count = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
-        kept = (None if part is None else part[rows] for part in (self.largest, self.uniforms))
-        return type(self)(count, *kept)
+        return type(self)(count, *(None if part is None else part[rows] for part in self._parts))
+
+    def put(self, rows: Integers, other: Self) -> Self:
+        """The state with that of some of the inputs, given by their positions, replaced."""
+        parts = []
+        for part, new in zip(self._parts, other._parts, strict=True):
+            if new is not None:
+                part = np.full((self.count, *new.shape[1:]), np.nan, dtype=new.dtype) if part is None else part.copy()
+                part[rows] = new
+            parts.append(part)
+        return type(self)(self.count, *parts)
+
+    @property
+    def _parts(self) -> tuple[NDArray[Any] | None, ...]:
+        return self.largest, self.uniforms, self.limits, self.block, self.first_risk
 
 
 class Verdict(NamedTuple):
-    """For each input of a batch: whether it stops here, (b,); its answer (b, C), which has a meaning only if it stops; the next state."""
+    """For each input of a batch: whether it stops here, (b,); its answer (b, C) and its best class (b,); the next state.
+
+    Answer and best class have a meaning only where the input stops. A policy by itself leaves the best class to the rule.
+    """
 
     stop: Booleans
     sets: Booleans
     state: State
+    best: Integers | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Stops:
+    """How n inputs ended.
+
+    index       (n,) the checkpoint at which each stopped
+    sets        (n, C) the answers
+    best        (n,) the best class at the stop; -1 where it is not known
+    block       (n,) the block of the gate; -1 without a gate
+    first_risk  (n,) the risk at the first checkpoint; nan where it is not known
+    """
+
+    index: Integers
+    sets: Booleans
+    best: Integers
+    block: Integers
+    first_risk: Floats
+
+    @classmethod
+    def empty(cls, n: int, classes: int) -> Self:
+        """Room for n inputs."""
+        nothing = np.full(n, -1)
+        return cls(np.empty(n, dtype=np.int64), np.empty((n, classes), dtype=bool), nothing, nothing.copy(), np.full(n, np.nan))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Several batches one after the other."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
+    def put(self, rows: Integers, index: Index, verdict: Verdict) -> None:
+        """Note the inputs that stop, out of inputs `rows` that were judged at checkpoint `index`, one for all or one for each."""
+        stop, state = verdict.stop, verdict.state
+        done = rows[stop]
+        self.index[done] = index if isinstance(index, int) else index[stop]
+        self.sets[done] = verdict.sets[stop]
+        for name, values in (("best", verdict.best), ("block", state.block), ("first_risk", state.first_risk)):
+            if values is not None:
+                getattr(self, name)[done] = values[stop]
 
 
 class Policy(Protocol):
@@ -99,28 +168,24 @@ class Policy(Protocol):
         ...
 
 
-def run_checkpoints(
-    judge: Callable[[int, Integers, State], Verdict], state: State, checkpoints: int, classes: int
-) -> tuple[Integers, Booleans]:
-    """Judge a batch checkpoint by checkpoint and drop the inputs that stop: stop indices (b,) and sets (b, C).
+def run_checkpoints(judge: Callable[[int, Integers, State], Verdict], state: State, checkpoints: int, classes: int) -> Stops:
+    """Judge a batch checkpoint by checkpoint and drop the inputs that stop.
 
     `judge(index, active, state)` is called only with the inputs that are still running.
     """
-    stops, answers = np.empty(len(state), dtype=np.int64), np.empty((len(state), classes), dtype=bool)
-    active = np.arange(len(state))
+    stops, active = Stops.empty(len(state), classes), np.arange(len(state))
     for index in range(checkpoints):
         verdict = judge(index, active, state)
-        done = active[verdict.stop]
-        stops[done], answers[done] = index, verdict.sets[verdict.stop]
+        stops.put(active, index, verdict)
         running = ~verdict.stop
         active, state = active[running], verdict.state.rows(running)
         if not len(active):
             break
-    return stops, answers
+    return stops
 
 
-def run_policy(policy: Policy, evidence: Evidence, state: State, classes: int) -> tuple[Integers, Booleans]:
-    """Stop indices (n,) and sets (n, C) of inputs whose evidence (n, M, ...) at every checkpoint is known."""
+def run_policy(policy: Policy, evidence: Evidence, state: State, classes: int) -> Stops:
+    """How inputs end whose evidence (n, M, ...) at every checkpoint is known."""
     checkpoints = evidence.values.shape[1]
 
     def judge(index: int, active: Integers, state: State) -> Verdict:
@@ -227,41 +292,72 @@ class RunningThreshold(KeptInFiles):
 
 @dataclass(frozen=True, eq=False)
 class StoppingThreshold(Stateless, KeptInFiles):
-    """Stop-aware: Γ_t = {c : S_t ≤ threshold}; an empty set does not stop before the last checkpoint."""
+    """Stop-aware: Γ_t = {c : S_t ≤ threshold}; an empty set does not stop before the last checkpoint.
+
+    With `final`, an input that nothing stopped answers the class of smallest score.
+    """
 
     threshold: float
     max_set_size: int
+    final: bool = False
+
+    safest = math.inf
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
-        sets = evidence.values <= self.threshold
+        return self.judge_at(self.threshold, last, evidence, state)
+
+    def judge_at(self, limits: float | Floats, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        """The verdict with these thresholds, one for all inputs or one for each, (b,)."""
+        sets = evidence.values <= np.asarray(limits)[..., None]
         size = np.count_nonzero(sets, axis=1)
-        stop = ((size >= 1) & (size <= self.max_set_size)) | last
-        return Verdict(stop, sets if last is False else _fill_empty(sets, evidence.values), state)
+        small = (size >= 1) & (size <= self.max_set_size)
+        if last is not False:
+            if self.final:
+                sets[~small & last] = False
+            sets = _fill_empty(sets, evidence.values)
+        return Verdict(small | last, sets, state)
+
+    def closed(self, evidence: Evidence, closed: Booleans, last: bool | Booleans) -> Evidence:
+        """Evidence on which these inputs (b,) stop only at the last checkpoint."""
+        return replace(evidence, values=np.where((closed & ~np.asarray(last))[:, None], np.inf, evidence.values))
 
 
 @dataclass(frozen=True, eq=False)
 class RiskThreshold(Stateless, KeptInFiles):
     """AgreeStop: stop when log e_t < threshold.
 
-    A stopped answer is the I most probable classes (`fill`), or of those the most probable and all with log ρ_t ≥ threshold. If
-    nothing stopped, the last answer is the I most probable classes and all with log ρ ≥ threshold.
+    A stopped answer is the I most probable classes (`fill`), or of those the most probable and all with log ρ_t - log_trim ≥ threshold.
+    If nothing stopped, the last answer is the I most probable classes and all with log ρ ≥ threshold; with `final`, the most probable.
     """
 
     threshold: float
     max_set_size: int
     fill: bool
+    log_trim: float = 0.0
+    final: bool = False
+
+    safest = -math.inf
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        return self.judge_at(self.threshold, last, evidence, state)
+
+    def judge_at(self, limits: float | Floats, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        """The verdict with these thresholds, one for all inputs or one for each, (b,)."""
         assert evidence.log_risk is not None
-        stop = evidence.log_risk < self.threshold
+        stop = evidence.log_risk < limits
         sets = np.zeros(evidence.values.shape, dtype=bool)
         if stop.any():
-            sets[stop] = self._answers(evidence.values[stop])
+            sets[stop] = self._answers(evidence.values[stop], _rows_of(limits, stop))
         ends = last & ~stop
         if ends.any():
             mass = evidence.values[ends]
-            sets[ends] = self._best(mass) | (mass >= self.threshold)
+            sets[ends] = mass == mass.max(axis=1, keepdims=True) if self.final else self._best(mass) | (mass >= _rows_of(limits, ends))
         return Verdict(stop | last, sets, state)
+
+    def closed(self, evidence: Evidence, closed: Booleans, last: bool | Booleans) -> Evidence:
+        """Evidence on which these inputs (b,) stop only at the last checkpoint."""
+        assert evidence.log_risk is not None
+        return replace(evidence, log_risk=np.where(closed, np.inf, evidence.log_risk))
 
     def _best(self, mass: Floats) -> Booleans:
         """The I most probable classes: ρ falls strictly along the order of the classes."""
@@ -270,10 +366,71 @@ class RiskThreshold(Stateless, KeptInFiles):
             return np.ones(mass.shape, dtype=bool)
         return mass >= np.partition(mass, others, axis=1)[:, others, None]
 
-    def _answers(self, mass: Floats) -> Booleans:
+    def _answers(self, mass: Floats, limits: float | Floats) -> Booleans:
         if self.fill:
             return self._best(mass)
-        return self._best(mass) & ((mass >= self.threshold) | (mass == mass.max(axis=1, keepdims=True)))
+        return self._best(mass) & ((mass - self.log_trim >= limits) | (mass == mass.max(axis=1, keepdims=True)))
+
+
+def _rows_of(limits: float | Floats, rows: Booleans) -> float | Floats:
+    """The thresholds of some inputs, as a column."""
+    return limits[rows][:, None] if isinstance(limits, np.ndarray) else limits
+
+
+@dataclass(frozen=True, eq=False)
+class CheckpointRisks(Stateless, KeptInFiles):
+    """AgreeStop with a threshold for each checkpoint, (M,), in the place of the one of `base`."""
+
+    base: RiskThreshold
+    thresholds: Floats
+
+    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        return self.base.judge_at(np.broadcast_to(self.thresholds[index], len(evidence)), last, evidence, state)
+
+
+@dataclass(frozen=True, eq=False)
+class ConditionalThresholds(KeptInFiles):
+    """A threshold for each group and block, (G, B), in the place of the one of `base`.
+
+    An input has the safest threshold of its groups. An input without a known group never stops early and answers all classes. With a gate,
+    checkpoints do not count before it opens, where log e_t < slack. `blocks` (M,) says which block an input is in whose gate opens at a
+    checkpoint; inputs whose gate never opens are in the last block, B - 1.
+    """
+
+    base: RiskThreshold | StoppingThreshold
+    thresholds: Floats
+    group_names: tuple[str, ...] | None = None
+    blocks: Integers | None = None
+    slack: float = 0.0
+
+    def start(self, count: int, classes: int, first: int) -> State:
+        unknown = None if self.group_names is None else np.zeros((count, len(self.group_names)), dtype=bool)
+        return self.start_in(unknown, count)
+
+    def start_in(self, groups: Booleans | None, count: int) -> State:
+        """The state of inputs that belong to these groups, (count, G); None without groups."""
+        safest = self.base.safest
+        if groups is None:
+            limits = np.broadcast_to(self.thresholds[0], (count, self.thresholds.shape[1]))
+        else:
+            chosen = np.where(groups[:, :, None], self.thresholds, -safest)
+            limits = (chosen.min if safest < 0 else chosen.max)(axis=1)
+            limits[~groups.any(axis=1)] = safest
+        return State(count, limits=limits, block=np.full(count, 0 if self.blocks is None else -1))
+
+    def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
+        assert state.limits is not None and state.block is not None
+        if self.blocks is None:
+            return self.base.judge_at(state.limits[:, 0], last, evidence, state)
+        assert evidence.log_risk is not None
+        opens = (state.block < 0) & (evidence.log_risk < self.slack)
+        block = np.where(opens, self.blocks[index], state.block)
+        closed = block < 0
+        if closed.any():
+            evidence = self.base.closed(evidence, closed, last)
+            block = np.where(closed & last, self.thresholds.shape[1] - 1, block)
+        limits = state.limits[np.arange(len(state)), block]
+        return self.base.judge_at(limits, last, evidence, replace(state, block=block))
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ of earlier checkpoints. All is constant between neighbouring breakpoints, so V i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Self
 
@@ -26,10 +26,22 @@ import numpy as np
 
 from agreestop.common import Floats, InputError, Integers
 
-from .calibrated import Uncalibrated, coverage_promise, groups_of, validate
+from .calibrated import Uncalibrated, coverage_promise, validate
+from .conditions import LabelledEvidence, allowed_threshold
+from .gates import Gate
 from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
 from .merging import MODEL_AVERAGE, MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
-from .policies import CheckpointThresholds, Evidence, MemberVotes, MergedPValues, Policy, RankPooling, RunningThreshold, StoppingThreshold
+from .policies import (
+    CheckpointThresholds,
+    ConditionalThresholds,
+    Evidence,
+    MemberVotes,
+    MergedPValues,
+    Policy,
+    RankPooling,
+    RunningThreshold,
+    StoppingThreshold,
+)
 from .ranking import Index, MergedRanks, PooledRanks, at_checkpoints, least_n_merged
 from .rule_files import KeptInFiles
 from .scores import Score
@@ -59,6 +71,10 @@ class StopProfile:
             inside = (opens[:, index, None] <= breaks) & (breaks < closes[:, index, None])
             stops[inside] = index
         return cls(breaks, stops)
+
+    def rows(self, rows: Integers) -> Self:
+        """That of some of the inputs."""
+        return type(self)(self.breaks[rows], self.stops[rows])
 
 
 def last_failures(scores: Floats, labels: Integers, profile: StopProfile) -> Floats:
@@ -102,6 +118,7 @@ class SpikeCP(Uncalibrated, KeptInFiles):
     score              a score fixed before calibration, such as Temperature.fit(...); None is the pooled log-loss
     class_conditional  the promise for each true class by itself
     delta              δ: the promise given the calibration data, with probability ≥ 1 - δ over their draw
+    gate               stop-aware: a `Gate`, for the promise for each block of times at which an input first looked ready
     """
 
     target: Target
@@ -112,6 +129,7 @@ class SpikeCP(Uncalibrated, KeptInFiles):
     score: Score | None = None
     class_conditional: bool = False
     delta: Target | None = None
+    gate: Gate | None = None
 
     def __post_init__(self) -> None:
         validate(self)
@@ -126,6 +144,12 @@ class SpikeCP(Uncalibrated, KeptInFiles):
             if pooling is not None:
                 raise InputError(f"the score pools its members itself, but pooling is {pooling!r}: give pooling=None.")
             object.__setattr__(self, "score", self.score.cut(tuple(self.checkpoints)))
+        if self.gate is not None:
+            if not isinstance(self.gate, Gate):
+                raise InputError(f"gate is {self.gate!r}: give what Gate.fit returned.")
+            if self.calibration != "stop-aware":
+                raise InputError(f"a gate needs one threshold, but calibration is {self.calibration!r}: give calibration='stop-aware'.")
+            object.__setattr__(self, "gate", self.gate.cut(tuple(self.checkpoints)))
         if self._by_rank:
             name = type(pooling).__name__
             if self.calibration != "bonferroni":
@@ -147,14 +171,27 @@ class SpikeCP(Uncalibrated, KeptInFiles):
 
     @property
     def _delta(self) -> Fraction | None:
-        delta = as_delta(self.delta)
-        return delta / len(self.checkpoints) if delta is not None and self.calibration == "bonferroni" else delta
+        delta, parts = as_delta(self.delta), 1
+        if self.calibration == "bonferroni":
+            parts = len(self.checkpoints)
+        elif self.gate is not None:
+            parts = len(self.gate.ends) + 1
+        return None if delta is None else delta / parts
 
     @property
     def tuned(self) -> TunedRows | None:
-        return None if self.score is None else self.score.tuned
+        rows = None if self.score is None else self.score.tuned
+        if self.gate is None or self.gate.tuned is None:
+            return rows
+        return self.gate.tuned.also(rows)
 
     def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
+        evidence = self._scores(index, log_confidence)
+        if self.gate is None:
+            return evidence
+        return replace(evidence, log_risk=self.gate.evidence(index, log_confidence, self.max_set_size).log_risk)
+
+    def _scores(self, index: Index, log_confidence: Floats) -> Evidence:
         if self._by_rank:
             return Evidence(np.negative(log_confidence))
         if self.score is not None:
@@ -169,18 +206,18 @@ class SpikeCP(Uncalibrated, KeptInFiles):
     def _threshold(self, values: Floats) -> float:
         return order_statistic(values, quantile_rank(len(values), 1 - self._alpha, self._delta))
 
-    def fit(self, evidence: Evidence, labels: Integers, classes: int) -> Policy:
-        groups = groups_of(labels, classes, self.class_conditional)
+    def fit(self, examples: LabelledEvidence) -> Policy:
+        evidence, labels = examples.evidence, examples.labels
+        if self.calibration == "stop-aware":
+            return self._fit_stop_aware(examples)
+        if examples.conditions.used:
+            advice = "give AgreeStop, or calibration='stop-aware'"
+            raise InputError(f"{examples.conditions.used} need a rule with one threshold, which {self.calibration} is not: {advice}.")
+        groups = examples.cells(self.class_conditional)
         own = evidence.values[np.arange(len(labels)), ..., labels]  # the true label's entry along the class axis, which is the last
         if self.calibration == "simultaneous":
             worst = own.max(axis=1)
             return RunningThreshold(np.array([self._threshold(worst[rows]) for rows in groups]), self.max_set_size)
-        if self.calibration == "stop-aware":
-            profile = StopProfile.of(evidence.values, self.max_set_size)
-            failures = last_failures(evidence.values, labels, profile)
-            floor = max(self._threshold(failures[rows]) for rows in groups)
-            threshold = earliest_threshold(profile, np.array(self.checkpoints, dtype=np.float64), floor)
-            return StoppingThreshold(threshold, self.max_set_size)
         level = self._alpha * (len(labels) + 1)
         match self.pooling:
             case MergePValues():
@@ -196,8 +233,42 @@ class SpikeCP(Uncalibrated, KeptInFiles):
                 thresholds = [[self._threshold(own[rows, m]) for rows in groups] for m in range(own.shape[1])]
                 return CheckpointThresholds(np.array(thresholds), self.max_set_size)
 
+    def _fit_stop_aware(self, examples: LabelledEvidence) -> Policy:
+        conditions, gate, values, blocks = examples.conditions, self.gate, examples.evidence.values, None
+        policy = StoppingThreshold(np.inf, self.max_set_size, conditions.final)
+        if gate is not None:
+            assert examples.evidence.log_risk is not None
+            opened, blocks = gate.opened(examples.evidence.log_risk)
+            opened[:, -1] = True  # the last checkpoint answers whatever happened before
+            values = np.where(opened[:, :, None], values, np.inf)
+        profile = StopProfile.of(values, self.max_set_size)
+        failures = last_failures(values, examples.labels, profile)
+        times = np.array(self.checkpoints, dtype=np.float64)
+
+        def threshold(rows: Integers) -> float:
+            return allowed_threshold(-failures, conditions, rows, as_target(self.target), self._delta)
+
+        def earliest(value: float, rows: Integers) -> float:
+            return -earliest_threshold(profile.rows(rows), times, -value)
+
+        count = 1 if gate is None else len(gate.ends) + 1
+        thresholds = -examples.thresholds(threshold, self.class_conditional, blocks, count, earliest)
+        if gate is None and conditions.groups is None:
+            return replace(policy, threshold=float(thresholds[0, 0]))
+        if gate is None:
+            return ConditionalThresholds(policy, thresholds, conditions.group_names)
+        return ConditionalThresholds(policy, thresholds, conditions.group_names, gate.blocks, gate.slack)
+
+    def best(self, evidence: Evidence) -> Integers:
+        """The class (b,) of the smallest score, from evidence of one checkpoint; where members are apart, of the averaged confidence."""
+        if evidence.values.ndim == 3:
+            return MODEL_AVERAGE.pool(-evidence.values).argmax(axis=-1)
+        return evidence.values.argmin(axis=-1)
+
     def promise(self) -> str:
         words = coverage_promise(as_target(self.target), self.class_conditional, as_delta(self.delta))
+        if self.gate is not None:
+            words = f"for each block of times at which an input first looked ready, {words}"
         if isinstance(self.pooling, MergePValues) and self.pooling.form == "exchangeable":
             words += " The members must be exchangeable, in an order fixed before any data; the probability is over their draw too."
         if isinstance(self.pooling, MergePValues) and self.pooling.form == "randomized":

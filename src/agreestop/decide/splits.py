@@ -13,8 +13,9 @@ from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 
 from .calibrated import Rule, gather_evidence, refuse_tuned, warn_of
 from .checks import columns_of
+from .conditions import LabelledEvidence
 from .decisions import Estimate
-from .policies import Evidence, run_policy
+from .policies import run_policy
 from .score_files import ScoresLike, as_scores, labels_of
 from .tuned_rows import mark_rows
 
@@ -111,20 +112,21 @@ def repeat_splits(
     if as_count(n_calibration, "n_calibration") >= n:
         raise InputError(f"n_calibration is {n_calibration} and the pool has {n} rows: choose from 1 to {n - 1}, so that test rows remain.")
     refuse_tuned(rule, data.ids, lambda: mark_rows(data.log_confidence, columns), "repeat_splits")
-    evidence = gather_evidence(rule, data.log_confidence, columns)
+    examples = LabelledEvidence(gather_evidence(rule, data.log_confidence, columns), truth, classes)
     rows = np.random.default_rng(seed).permutation(n)[:n_calibration]
-    warn_of(rule, truth[rows], members, classes)
-    return split_figures(rule, evidence, truth, classes, n_calibration, repeats, seed)
+    warn_of(rule, examples.rows(rows), members)
+    return split_figures(rule, examples, n_calibration, repeats, seed)
 
 
 @dataclass(frozen=True, eq=False)
 class Realisation:
-    """One random division of a pool: its calibration rows and test rows, and for each test row the stop index (b,) and the set (b, C)."""
+    """One random division of a pool: its calibration rows and test rows, and for each test row the stop index, the set and the block."""
 
     calibration: Integers
     test: Integers
     stops: Integers
     sets: Booleans
+    blocks: Integers
 
 
 def divisions(n: int, n_calibration: int, repeats: int, seed: int, out: Booleans | None = None) -> Iterator[tuple[Integers, Integers]]:
@@ -140,44 +142,28 @@ def divisions(n: int, n_calibration: int, repeats: int, seed: int, out: Booleans
 
 
 def realisations(
-    rule: Rule,
-    evidence: Evidence,
-    labels: Integers,
-    classes: int,
-    n_calibration: int,
-    repeats: int,
-    seed: int,
-    out: Booleans | None = None,
+    rule: Rule, pool: LabelledEvidence, n_calibration: int, repeats: int, seed: int, out: Booleans | None = None
 ) -> Iterator[Realisation]:
-    """Fit the rule on the calibration rows of each division and decide on its test rows, from evidence (n, M, ...) of the whole pool.
+    """Fit the rule on the calibration rows of each division of a pool, and decide on its test rows.
 
     This is the one loop over realisations: `repeat_splits`, `tune`, the report and the paper's figures all use it.
     """
-    for calibration, test in divisions(len(labels), n_calibration, repeats, seed, out):
-        policy = rule.fit(evidence[calibration], labels[calibration], classes)
-        stops, sets = run_policy(policy, evidence[test], policy.start(len(test), classes, 0), classes)
-        yield Realisation(calibration, test, stops, sets)
+    for calibration, test in divisions(len(pool), n_calibration, repeats, seed, out):
+        policy = rule.fit(pool.rows(calibration))
+        stops = run_policy(policy, pool.evidence[test], policy.start(len(test), pool.classes, 0), pool.classes)
+        yield Realisation(calibration, test, stops.index, stops.sets, stops.block)
 
 
-def split_figures(
-    rule: Rule,
-    evidence: Evidence,
-    labels: Integers,
-    classes: int,
-    n_calibration: int,
-    repeats: int,
-    seed: int,
-    out: Booleans | None = None,
-) -> Splits:
-    """The figures of every realisation, from evidence (n, M, ...) of the whole pool, or of the pool without some rows."""
+def split_figures(rule: Rule, pool: LabelledEvidence, n_calibration: int, repeats: int, seed: int, out: Booleans | None = None) -> Splits:
+    """The figures of every realisation of a pool, or of the pool without some rows."""
     clock = np.array(rule.checkpoints, dtype=np.float64) / float(rule.checkpoints[-1])
     figures = np.empty((3, repeats))
-    for repeat, run in enumerate(realisations(rule, evidence, labels, classes, n_calibration, repeats, seed, out)):
-        coverage = run.sets[np.arange(len(run.test)), labels[run.test]].mean()
+    for repeat, run in enumerate(realisations(rule, pool, n_calibration, repeats, seed, out)):
+        coverage = run.sets[np.arange(len(run.test)), pool.labels[run.test]].mean()
         figures[:, repeat] = coverage, clock[run.stops].mean(), np.count_nonzero(run.sets, axis=1).mean()
 
     def without(rows: Booleans, repeats: int) -> Splits:
-        return split_figures(rule, evidence, labels, classes, n_calibration, repeats, seed, rows)
+        return split_figures(rule, pool, n_calibration, repeats, seed, rows)
 
-    enough = n_calibration < len(labels) - math.ceil(len(labels) / GROUPS)  # rows remain for the test without any group
-    return Splits(figures[0], figures[1], figures[2], n=len(labels), without=without if enough else None)
+    enough = n_calibration < len(pool) - math.ceil(len(pool) / GROUPS)  # rows remain for the test without any group
+    return Splits(figures[0], figures[1], figures[2], n=len(pool), without=without if enough else None)

@@ -22,6 +22,7 @@ from agreestop.common import Floats, InputError
 
 from .agree_stop import AgreeStop
 from .calibrated import gather_evidence
+from .conditions import LabelledEvidence
 from .merging import MergeConfidence
 from .policies import Evidence
 from .risks import LearnedRisk, NothingToLearn, Risk, ShapedRisk, TopMass
@@ -198,8 +199,8 @@ class _Bench:
 
     def figures(self, evidence: Evidence) -> tuple[float, float]:
         """Mean normalised latency and set size over random calibration rows."""
-        labels, classes = labels_of(self.data), self.data.log_confidence.shape[3]
-        splits = split_figures(self.rule, evidence, labels, classes, self.n_calibration, self.repeats, self.seed)
+        pool = LabelledEvidence(evidence, labels_of(self.data), self.data.log_confidence.shape[3])
+        splits = split_figures(self.rule, pool, self.n_calibration, self.repeats, self.seed)
         return float(splits.latencies.mean()), float(splits.set_sizes.mean())
 
     @property

@@ -19,6 +19,7 @@ from agreestop.common import Booleans, Floats, InputError, Integers, as_count, c
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decision, Decisions
+from agreestop.decide.policies import State, Stops
 from agreestop.decide.score_files import Scores
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
 
@@ -48,13 +49,14 @@ def decide_early(
     any_members: bool = False,
     ensemble_digest: str = "",
     steps: int | None = None,
+    groups: ArrayLike | None = None,
 ) -> EarlyRun:
     """Decide on inputs (n, T, ...) or `Events`, or on images (n, 1, ...) held for `steps`, and stop computing where the rule stops.
 
     The decisions are those of `calibrated.decide` on the scores that the same engine computes to the end. An input is computed up to the
     end of the chunk in which it stops. chunk: steps computed together, the engine's choice where None. any_engine and any_members allow
     another engine or ensemble (`ensemble_digest`) than the rule was calibrated with. Inputs of one step are held up to the rule's last
-    checkpoint where `steps` is None, with a warning.
+    checkpoint where `steps` is None, with a warning. groups are those of the inputs, for a rule with groups.
     """
     _check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
     given, batch_size = as_inputs(inputs), as_count(batch_size, "batch_size")
@@ -63,6 +65,7 @@ def decide_early(
     if steps is None and given.shape[1] == 1 < times[-1]:
         warnings.warn(f"the inputs have one step and are held for {times[-1]}: give steps={times[-1]} if they are images.", stacklevel=2)
     prefilter = prefilter_for(calibrated) if engine.output == "spikes" else None
+    inside = calibrated.find_groups(groups, len(given))
     began = perf_counter()
 
     outcomes = _decide_on_engine(engine, prefilter, given, batch_size, chunk)
@@ -70,12 +73,13 @@ def decide_early(
         on_cpu = prefilter if prefilter is not None and can_prefilter_on_cpu() else None
 
         def decide(batch: NDArray[Any], first: int) -> Outcomes:
-            return _RunningBatch(engine, calibrated, on_cpu, len(batch), first).decide(engine.begin(batch, first), times, chunk)
+            state = calibrated.start(len(batch), first, None if inside is None else inside[first : first + len(batch)])
+            return _RunningBatch(engine, calibrated, on_cpu, state).decide(engine.begin(batch, first), times, chunk)
 
         outcomes = _in_batches(engine, given, batch_size, decide)
     seconds = perf_counter() - began
     ids = input_ids(given) if calibrated.knows_ids else None  # hashing takes a while
-    return EarlyRun(calibrated.decisions(outcomes.stop_index, outcomes.sets, ids), outcomes.computed, seconds)
+    return EarlyRun(calibrated.decisions(outcomes.stops, ids, groups=inside), outcomes.computed, seconds)
 
 
 def _decide_on_engine(engine: Engine, prefilter: Prefilter | None, inputs: Inputs, slots: int, chunk: int | None) -> Outcomes | None:
@@ -103,15 +107,14 @@ def _decide_on_engine(engine: Engine, prefilter: Prefilter | None, inputs: Input
 class _RunningBatch:
     """A batch under the rule: evidence and state of the inputs that still run, and the results of those that have stopped."""
 
-    def __init__(self, engine: Engine, calibrated: CalibratedRule, prefilter: Prefilter | None, count: int, first: int) -> None:
-        self._engine, self._calibrated, self._prefilter = engine, calibrated, prefilter
-        self._state = calibrated.start(count, first)
+    def __init__(self, engine: Engine, calibrated: CalibratedRule, prefilter: Prefilter | None, state: State) -> None:
+        self._engine, self._calibrated, self._prefilter, self._state = engine, calibrated, prefilter, state
+        count = len(state)
         self._counts: NDArray[Any] | None = None
         if engine.output == "spikes":
             self._counts = np.zeros((count, engine.members, engine.classes), np.int64)
         self._inputs: Integers = np.arange(count)
-        sets = np.empty((count, calibrated.classes), bool)
-        self._outcomes = Outcomes(np.empty(count, np.int64), sets, np.zeros(count, np.int64))
+        self._outcomes = Outcomes(Stops.empty(count, calibrated.classes), np.zeros(count, np.int64))
 
     def decide(self, run: Pass, times: Integers, chunk: int | None) -> Outcomes:
         """Run the batch chunk by chunk until all inputs have stopped; `times` are the checkpoints of the rule."""
@@ -130,31 +133,30 @@ class _RunningBatch:
 
         checkpoints: their indices in the rule. offsets: the step of the chunk, from 0, after which each is judged; the last ends the chunk.
 
-        Each round judges every row at its first checkpoint that is left. Without a prefilter that is the same one for all rows, in order,
-        as policies with a state need. With a prefilter (whose policy has no state) it is the first where the row may stop.
+        Each round judges every row at its first checkpoint that is left. Without a prefilter that is the same one for all rows, in order.
+        With a prefilter it is the first where the row may stop or change its state.
         """
         evidence = self._evidence(outputs, offsets)
         left = np.ones(evidence.shape[:2], bool)
         if self._prefilter is not None:
             left = self._prefilter.may_stop(evidence, checkpoints)
         running = np.ones(len(evidence), dtype=bool)
-        rows, state = np.arange(len(evidence)), self._state
+        rows = np.arange(len(evidence))
         while left[rows].any():
-            more = np.asarray(left[rows].any(axis=1))
-            rows, state = rows[more], state.rows(more)
+            rows = rows[left[rows].any(axis=1)]
             position = left[rows].argmax(axis=1)
             index = checkpoints[position]
             verdict = self._calibrated.step(
                 int(index[0]) if self._prefilter is None else index,
                 log_softmax(evidence[rows, position].astype(np.float64)),
-                state,
+                self._state.rows(rows),
             )
-            stopped = self._inputs[rows[verdict.stop]]
-            self._outcomes.stop_index[stopped], self._outcomes.sets[stopped] = index[verdict.stop], verdict.sets[verdict.stop]
+            self._outcomes.stops.put(self._inputs[rows], index, verdict)
+            self._state = self._state.put(rows, verdict.state)
             running[rows[verdict.stop]] = False
             left[rows, position] = False
-            rows, state = rows[~verdict.stop], verdict.state.rows(~verdict.stop)
-        self._state = state if self._prefilter is None else self._state.rows(running)
+            rows = rows[~verdict.stop]
+        self._state = self._state.rows(running)
         self._inputs = self._inputs[running]
         if self._counts is not None:
             self._counts = evidence[running, -1]
@@ -312,10 +314,11 @@ class LiveSession:
         any_engine: bool = False,
         any_members: bool = False,
         ensemble_digest: str = "",
+        group: ArrayLike | None = None,
     ) -> None:
         _check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
         self._times = _checkpoint_steps(calibrated, engine, None)
-        self._session = calibrated.stream(number)
+        self._session = calibrated.stream(number, group=group)
         self._live = engine.live(self._session.number)
         self._prefilter = prefilter_for(calibrated) if engine.output == "spikes" and can_prefilter_on_cpu() else None
         self._logits, self.time = engine.output == "logits", 0

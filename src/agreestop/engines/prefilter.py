@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from agreestop.common import Booleans, Floats, Integers
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.policies import RiskThreshold
+from agreestop.decide.policies import CheckpointRisks, ConditionalThresholds, RiskThreshold
 from agreestop.decide.risks import FEATURES, FLOOR, LearnedRisk, ShapedRisk, TopMass
 
 SLACK = 1e-9
@@ -52,7 +52,8 @@ class Prefilter:
         """Whether the GPU kernel knows this risk and float32 is precise enough for its numbers."""
         exponent_fits = self.exponent == 0 or math.isinf(self.exponent) or EXPONENTS[0] <= abs(self.exponent) <= EXPONENTS[1]
         bounds = self.bounds[np.isfinite(self.bounds)]
-        return not self.learned.shape[1] and exponent_fits and all((np.abs(part) <= LARGEST).all() for part in (bounds, self.temperatures))
+        known = isinstance(self.calibrated.policy, RiskThreshold) and not self.learned.shape[1]
+        return known and exponent_fits and all((np.abs(part) <= LARGEST).all() for part in (bounds, self.temperatures))
 
     def rounding_bound(self, classes: int, epsilon: float) -> Floats:
         """A bound (M,) on how far rounding of relative size `epsilon` moves two tempered log-confidences apart.
@@ -76,15 +77,26 @@ class Prefilter:
         counts = np.ascontiguousarray(counts, dtype=np.int64)
         bounds = self.bounds_with_margin(SLACK, counts.shape[3], EPSILON)
         may_stop(counts, checkpoints, self.exponent, self.temperatures, bounds, self.learned, self.max_set_size, SLACK, FLOOR, flags)
-        flags[:, checkpoints == len(self.bounds) - 1] = True  # every input stops at the last checkpoint
+        # Every input stops at the last checkpoint, and its risk at the first one is noted.
+        flags[:, (checkpoints == len(self.bounds) - 1) | (checkpoints == 0)] = True
         return flags
 
 
 def prefilter_for(calibrated: CalibratedRule) -> Prefilter | None:
     """The prefilter of a rule; None for a rule that has none."""
     rule, policy = calibrated.rule, calibrated.policy
-    if not isinstance(rule, AgreeStop) or not isinstance(policy, RiskThreshold):
+    if not isinstance(rule, AgreeStop):
         return None
+    match policy:
+        case RiskThreshold(threshold=threshold):
+            limits: float | Floats = threshold
+        case CheckpointRisks(thresholds=thresholds):
+            limits = thresholds
+        case ConditionalThresholds(thresholds=thresholds, blocks=blocks, slack=slack):
+            # A checkpoint that neither opens the gate nor stops the input changes nothing.
+            limits = float(thresholds.max()) if blocks is None else max(float(thresholds.max()), slack)
+        case _:
+            return None
     risk, count = rule.risk, len(rule.checkpoints)
     offsets = np.zeros(count)
     while isinstance(risk, ShapedRisk):
@@ -97,7 +109,7 @@ def prefilter_for(calibrated: CalibratedRule) -> Prefilter | None:
     if not isinstance(risk, TopMass):
         return None
     temperatures = np.ones(count) if risk.temperatures is None else np.asarray(risk.temperatures, np.float64)
-    bounds = policy.threshold + offsets
+    bounds = limits + offsets
     return Prefilter(calibrated, rule.max_set_size, risk.pooling.r, temperatures, bounds, np.ascontiguousarray(learned))
 
 

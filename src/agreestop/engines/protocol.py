@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, Integers
+from agreestop.decide.policies import Stops
 
 from .prefilter import Prefilter
 
@@ -116,10 +117,9 @@ class CountingPass(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """How n inputs ended: the checkpoint (n,) each stopped at, the sets (n, C) they answer with, the steps (n,) that were computed."""
+    """How n inputs ended, and the steps (n,) that were computed."""
 
-    stop_index: Integers
-    sets: Booleans
+    stops: Stops
     computed: Integers
 
 

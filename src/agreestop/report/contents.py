@@ -17,6 +17,7 @@ from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule
 from agreestop.decide.calibrated import CalibratedRule, gather_evidence
 from agreestop.decide.checks import columns_of
+from agreestop.decide.conditions import LabelledEvidence
 from agreestop.decide.decisions import Estimate
 from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.policies import RiskThreshold, StoppingThreshold
@@ -209,9 +210,8 @@ def _break_down(rule: SpikeCP | AgreeStop, pool: Scores, measured: MeasurementSe
     assert pool.labels is not None
     labels, checkpoints = pool.labels, rule.checkpoints
     columns = columns_of(checkpoints, pool.times)
-    evidence = gather_evidence(rule, pool.log_confidence, columns)
-    division = len(classes), measured.n_calibration, measured.realisations, measured.seed
-    runs = list(realisations(rule, evidence, labels, *division))
+    examples = LabelledEvidence(gather_evidence(rule, pool.log_confidence, columns), labels, len(classes))
+    runs = list(realisations(rule, examples, measured.n_calibration, measured.realisations, measured.seed))
     shape = len(runs), len(pool)  # what became of every input in every realisation
     tested, hits, stops = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool), np.zeros(shape, dtype=np.int64)
     for repeat, one in enumerate(runs):

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from agreestop.common import Booleans, Integers
 from agreestop.decide.confidence import log_softmax
+from agreestop.decide.policies import Stops
 from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph, copy_rows, to_input_dtype
 from agreestop.networks.architectures import SpikingNetwork, State
 from agreestop.networks.srm_core import SRMState
@@ -156,7 +157,7 @@ class _Queue:
         self.waiting: Integers = np.arange(count)
         self.no_stop_before: Integers = np.zeros(count, np.int64)
         """For each input, the number of first steps in which it is known not to stop."""
-        self.outcomes = Outcomes(np.zeros(count, np.int64), np.zeros((count, classes), bool), np.zeros(count, np.int64))
+        self.outcomes = Outcomes(Stops.empty(count, classes), np.zeros(count, np.int64))
         self.released: list[tuple[Integers, Integers, Integers]] = []
         """Inputs that have left their slots, with the results of the prefilter (see `find_first_stops`) and the steps that they ran."""
 
@@ -174,10 +175,9 @@ class _Queue:
         outcomes, calibrated = self.outcomes, self._calibrated
         outcomes.computed[inputs] += np.minimum(computed, self.last)
         index = np.searchsorted(self._times, found[:, 0])
-        counts = found[:, 1:].reshape(len(inputs), -1, outcomes.sets.shape[1])
+        counts = found[:, 1:].reshape(len(inputs), -1, outcomes.stops.sets.shape[1])
         verdict = calibrated.step(index, log_softmax(counts.astype(np.float64)), calibrated.start(len(inputs)))
-        stopped = inputs[verdict.stop]
-        outcomes.stop_index[stopped], outcomes.sets[stopped] = index[verdict.stop], verdict.sets[verdict.stop]
+        outcomes.stops.put(inputs, index, verdict)
         again = inputs[~verdict.stop]
         self.no_stop_before[again] = found[~verdict.stop, 0]
         self.waiting = np.concatenate([again, self.waiting])

@@ -1,0 +1,191 @@
+"""Calibration examples, and the thresholds that they allow.
+
+A rule with one threshold reduces an example to one number: W(x, y) = inf{ λ : the answer at λ misses y }, where small λ is safe. A promise
+for each group, each class or each block of a gate takes its threshold from the examples of that group, class or block:
+
+    plain       λ = the k-th smallest W, k = ⌊(n+1)α⌋, or the k of a promise with δ
+    weighted    λ = sup{ λ : Σ_{W_i < λ} w_i + w_max ≤ α·(Σ_i w_i + w_max) }
+
+The second holds under a covariate shift with known weights w = dQ/dP ≤ w_max: the same with the new input's weight in place of w_max is
+the threshold of weighted exchangeability on all n + 1, and the left side less the right one grows with that weight.
+
+Stop-aware SpikeCP has V(x, y) = sup{ λ : the answer at λ misses y }, where large λ is safe: its thresholds are those of -V, negated.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agreestop.common import Booleans, Floats, InputError, Integers, as_array, as_floats, is_number
+
+from .levels import order_statistic, quantile_rank
+from .policies import Evidence
+
+
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """What is known of n calibration examples beside their labels.
+
+    groups       (n, G) which groups an example belongs to; None for one group that holds all
+    group_names  (G,)
+    weights      (n,) dQ/dP of each example; None for a weight of 1
+    max_weight   the largest weight that any input can have
+    final        whether the labels are the ensemble's own best classes at the last checkpoint
+    """
+
+    groups: Booleans | None = None
+    group_names: tuple[str, ...] | None = None
+    weights: Floats | None = None
+    max_weight: float | None = None
+    final: bool = False
+
+    @classmethod
+    def of(cls, n: int, groups: ArrayLike | None, weights: ArrayLike | None, max_weight: float | None, final: bool) -> Self:
+        """Check what `calibrate` was given for n examples."""
+        names = None if groups is None else name_groups(groups, n)
+        members = None if groups is None or names is None else find_groups(groups, names, n)
+        if weights is None:
+            if max_weight is not None:
+                raise InputError("max_weight is given without weights: give one weight for each calibration example.")
+            return cls(members, names, final=final)
+        array = as_floats(weights, "weights")
+        if array.shape != (n,):
+            raise InputError(f"weights has shape {array.shape} for {n} examples: give one weight for each.")
+        if max_weight is None:
+            raise InputError("weights needs max_weight, the largest weight that any input can have: it must be known beforehand.")
+        if not is_number(max_weight) or not max_weight > 0:
+            raise InputError(f"max_weight is {max_weight!r}: give a finite number above 0.")
+        if not ((array >= 0) & (array <= max_weight)).all():
+            wrong = array[~((array >= 0) & (array <= max_weight))][0]
+            raise InputError(f"weights holds {wrong:g}: every weight must lie between 0 and max_weight, {max_weight:g}.")
+        return cls(members, names, array, float(max_weight), final)
+
+    def rows(self, rows: Integers | Booleans) -> Self:
+        """Those of some of the examples."""
+        chosen = {name: part[rows] for name in ("groups", "weights") if (part := getattr(self, name)) is not None}
+        return replace(self, **chosen) if chosen else self
+
+    @property
+    def effective_size(self) -> float | None:
+        """(Σw)²/Σw², the number of equally weighted examples that would say as much; None without weights."""
+        if self.weights is None:
+            return None
+        largest = float(self.weights.max())
+        shares = self.weights / largest if largest else self.weights  # so that squares of small weights do not vanish
+        return float(shares.sum()) ** 2 / float((shares**2).sum()) if largest else 0.0
+
+    def words(self, promise: str) -> str:
+        """A promise with what the conditions change of it."""
+        if self.final:
+            promise = promise.replace("the true class", "the class that the ensemble itself answers best at the last checkpoint")
+            promise = promise.replace("for each true class", "for each such class")
+        if self.weights is not None:
+            promise += " New inputs may be shifted against the calibration inputs by the weights given; estimated weights carry no promise."
+        return promise if self.groups is None else f"for each group, {promise}"
+
+    @property
+    def used(self) -> str:
+        """The names of the conditions that are more than plain labels, in words; empty for none."""
+        parts = [name for name in ("groups", "weights") if getattr(self, name) is not None]
+        return " and ".join(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledEvidence:
+    """Evidence of n examples at all M checkpoints, (n, M, ...), their labels (n,), and what else is known of them."""
+
+    evidence: Evidence
+    labels: Integers
+    classes: int
+    conditions: Conditions = field(default_factory=Conditions)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def rows(self, rows: Integers | Booleans) -> Self:
+        """Some of the examples."""
+        return replace(self, evidence=self.evidence[rows], labels=self.labels[rows], conditions=self.conditions.rows(rows))
+
+    def cells(self, class_conditional: bool) -> list[Integers]:
+        """The rows that share a quantile: all, or those of each class."""
+        if not class_conditional:
+            return [np.arange(len(self))]
+        return [np.flatnonzero(self.labels == label) for label in range(self.classes)]
+
+    def thresholds(
+        self,
+        threshold: Callable[[Integers], float],
+        class_conditional: bool,
+        blocks: Integers | None,
+        count: int,
+        refine: Callable[[float, Integers], float] | None = None,
+    ) -> Floats:
+        """(G, count) thresholds, one for each group and block; `threshold` gives the one that some rows allow, and small is safe.
+
+        With class_conditional a threshold is the least over the classes. blocks (n,) are the blocks of the examples; None for one block.
+        `refine` may replace a threshold by a safer one, given the rows of the group and block.
+        """
+        everybody = np.ones((len(self), 1), dtype=bool)
+        groups = everybody if self.conditions.groups is None else self.conditions.groups
+        inside = everybody if blocks is None else blocks[:, None] == np.arange(count)
+        cells = self.cells(class_conditional)
+
+        def least(rows: Booleans) -> float:
+            value = min(threshold(cell[rows[cell]]) for cell in cells)
+            return value if refine is None or not rows.any() else refine(value, np.flatnonzero(rows))
+
+        return np.array([[least(group & block) for block in inside.T] for group in groups.T])
+
+
+def allowed_threshold(failures: Floats, conditions: Conditions, rows: Integers, target: Fraction, delta: Fraction | None) -> float:
+    """The largest safe threshold from the W (n,) of some rows."""
+    if conditions.weights is not None and conditions.max_weight is not None:
+        return weighted_threshold(failures[rows], conditions.weights[rows], conditions.max_weight, 1 - target)
+    return order_statistic(failures[rows], len(rows) + 1 - quantile_rank(len(rows), target, delta))
+
+
+def weighted_threshold(failures: Floats, weights: Floats, max_weight: float, alpha: Fraction) -> float:
+    """sup{ λ : Σ_{W_i < λ} w_i + w_max ≤ α·(Σ w_i + w_max) }, or -∞. Sums are exact, so equal weights give the plain threshold."""
+    order = np.argsort(failures, kind="stable")
+    exact = [Fraction(weight) for weight in weights[order].tolist()]
+    allowed = alpha * (sum(exact) + Fraction(max_weight)) - Fraction(max_weight)
+    if allowed < 0:
+        return -math.inf
+    for failure, below in zip(failures[order].tolist(), itertools.accumulate(exact), strict=True):
+        if below > allowed:
+            return float(failure)
+    return math.inf
+
+
+def name_groups(groups: ArrayLike, n: int) -> tuple[str, ...]:
+    """The names of the groups of n inputs: each value of (n,), or numbers for the columns of (n, G) booleans."""
+    array = _as_groups(groups, n)
+    return tuple(map(str, range(array.shape[1]))) if array.ndim == 2 else tuple(np.unique(array.astype(np.str_)).tolist())
+
+
+def find_groups(groups: ArrayLike, names: tuple[str, ...], n: int) -> Booleans:
+    """(n, G): which of the named groups each input belongs to. An input of an unknown group belongs to none."""
+    array = _as_groups(groups, n)
+    if array.ndim == 1:
+        return np.asarray(array.astype(np.str_)[:, None] == np.array(names, dtype=np.str_))
+    if array.shape[1] != len(names):
+        raise InputError(f"groups has {array.shape[1]} columns and the rule knows {len(names)} groups: give one column for each.")
+    return array.astype(np.bool_)
+
+
+def _as_groups(groups: ArrayLike, n: int) -> NDArray[Any]:
+    array = as_array(groups, "groups")
+    if array.dtype == object and all(isinstance(one, str) for one in array.ravel()):
+        array = array.astype(np.str_)
+    fits = (array.ndim == 1 and array.dtype.kind in "iuU") or (array.ndim == 2 and array.dtype == np.bool_ and array.shape[1] > 0)
+    if not fits:
+        raise InputError(f"groups has shape {array.shape} and dtype {array.dtype}: give (n,) whole numbers or strings, or (n, G) booleans.")
+    if len(array) != n:
+        raise InputError(f"groups has {len(array)} entries for {n} inputs: give one for each.")
+    return array

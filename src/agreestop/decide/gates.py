@@ -1,0 +1,134 @@
+"""A gate: the promise for each block of times at which an input first looked ready.
+
+A marginal promise is kept on average, and early answers may pay for late ones. A gate is fixed on tuning data:
+
+    κ_t      a threshold for log e_t, one for each block of times: the largest with a share of misses of at most SHARE·α among the tuning
+             inputs that stop in the block
+    G(x)     the first checkpoint with log e_t - κ_t < SLACK. Its block is the input's block, and "never" is a block of its own.
+
+Checkpoints before G(x) do not count. From there on AgreeStop, or stop-aware SpikeCP, has the threshold of the input's block, calibrated on
+the examples of that block alone. Block and failure are fixed functions of an example, so the examples of one block are exchangeable, and
+P(miss | block) ≤ α for every block.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from agreestop.common import Booleans, Floats, InputError, Integers, as_count, is_integer
+
+from .checks import as_checkpoints, as_max_set_size
+from .failures import Failures
+from .levels import Target, as_target, order_statistic
+from .policies import Evidence
+from .risks import Risk, ShapedRisk, TopMass
+from .rule_files import KeptInFiles
+from .score_files import ScoresLike, as_scores, at_checkpoint, labels_of
+from .tuned_rows import TunedRows
+
+SHARE, SLACK = 0.95, 0.5
+CANDIDATES = 200  # thresholds that are tried for each block
+LEAST_ROWS = 20  # tuning rows
+
+
+@dataclass(frozen=True, eq=False)
+class Gate(ShapedRisk, KeptInFiles):
+    """When an input first looks ready: make one with `Gate.fit`, on tuning data.
+
+    base     the risk
+    offsets  (M,) κ at each checkpoint
+    slack    the gate opens where log e_t - κ_t is below this
+    ends     the last time of each block
+    """
+
+    slack: float = SLACK
+    ends: tuple[float, ...] = ()
+
+    @property
+    def blocks(self) -> Integers:
+        """(M,) the block of each checkpoint; an input whose gate never opens is in block len(ends)."""
+        return np.searchsorted(np.array(self.ends), np.array(self.times))
+
+    def opened(self, log_risk: Floats) -> tuple[Booleans, Integers]:
+        """At which checkpoints the gate is open, (n, M), and the block of each input (n,), from shaped log-risks (n, M)."""
+        opened = np.maximum.accumulate(log_risk < self.slack, axis=1)
+        return opened, np.where(opened[:, -1], self.blocks[opened.argmax(axis=1)], len(self.ends))
+
+    @property
+    def block_names(self) -> tuple[str, ...]:
+        """The blocks in words: "ready in (0, 10]", "ready in (10, 20]", ..., "never ready"."""
+        starts = (0, *self.ends[:-1])
+        return (*(f"ready in ({start:g}, {end:g}]" for start, end in zip(starts, self.ends, strict=True)), "never ready")
+
+    @classmethod
+    def fit(
+        cls,
+        scores_or_log_confidence: ScoresLike,
+        labels: ArrayLike | None = None,
+        times: Sequence[float] | None = None,
+        *,
+        target: Target,
+        max_set_size: int,
+        blocks: int | Sequence[float] = 4,
+        risk: Risk | None = None,
+    ) -> Self:
+        """A gate from tuning scores, or log-confidences (n, M, K, C) with labels (n,). Calibration and test must not use these rows.
+
+        blocks is a number of blocks, which then hold about as many tuning inputs each, or the ends of the blocks: (10, 20, 40) divides the
+        times into (0, 10], (10, 20], (20, 40] and (40, T]. risk is TopMass() where it is None.
+        """
+        alpha, size = float(1 - as_target(target)), as_max_set_size(max_set_size)
+        data = as_scores(scores_or_log_confidence, labels, times)
+        truth, known = labels_of(data), data.times
+        if len(truth) < LEAST_ROWS:
+            raise InputError(f"there are {len(truth)} tuning rows: a gate needs at least {LEAST_ROWS}.")
+        base = (TopMass() if risk is None else risk).cut(known)
+        evidence = Evidence.stack([base.evidence(index, at_checkpoint(data, index), size) for index in range(len(known))])
+        examples = Failures.of(evidence, truth, size, 0.0)
+        ends = _block_ends(blocks, known, examples, alpha)
+        offsets = _offsets(examples, np.searchsorted(np.array(ends), np.array(known)), SHARE * alpha)
+        rows = None if base.tuned is not None else TunedRows.of(data.log_confidence, data.ids)
+        return cls(base, offsets, known, rows, SLACK, ends)
+
+
+def _block_ends(blocks: int | Sequence[float], times: tuple[float, ...], examples: Failures, alpha: float) -> tuple[float, ...]:
+    """The last time of each block. T is the last of them."""
+    if not is_integer(blocks):
+        ends = as_checkpoints(cast(Sequence[float], blocks))
+        if ends[-1] > times[-1] or ends[0] < times[0]:
+            raise InputError(f"blocks ends at {ends[0]} to {ends[-1]}, but times run from {times[0]} to {times[-1]}: give ends among them.")
+        return ends if ends[-1] == times[-1] else (*ends, times[-1])
+    if as_count(blocks, "blocks") > len(times):
+        raise InputError(f"blocks is {blocks}: give a number up to {len(times)}, the number of checkpoints, or the ends of the blocks.")
+    threshold = order_statistic(examples.first(), int(alpha * (len(examples) + 1)))
+    stops = examples.stops(np.full(len(examples), threshold))
+    inner = np.quantile(stops, np.arange(1, blocks) / blocks, method="inverted_cdf").astype(int)
+    return tuple(times[index] for index in sorted({*inner.tolist(), len(times) - 1}))
+
+
+def _offsets(examples: Failures, blocks: Integers, share: float) -> Floats:
+    """κ (M,): in each block the largest threshold with at most this share of misses among the inputs that stop in it."""
+    offsets, running = np.empty(len(blocks)), np.arange(len(examples))
+    for block in range(blocks[-1] + 1):
+        columns = np.flatnonzero(blocks == block)
+        risk, fails = examples.risk[np.ix_(running, columns)], examples.fails_above[np.ix_(running, columns)]
+        offsets[columns] = chosen = _largest_threshold(risk, fails, share)
+        running = running[~(risk < chosen).any(axis=1)]
+    return offsets
+
+
+def _largest_threshold(risk: Floats, fails_above: Floats, share: float) -> float:
+    """The largest of CANDIDATES thresholds with at most this share of misses; one at which nothing stops if there is none."""
+    if not len(risk):
+        return 0.0
+    lowest = risk.min(axis=1)
+    candidates = np.unique(np.quantile(lowest, np.linspace(0, 1, CANDIDATES), method="inverted_cdf"))
+    for threshold in (lowest.max() + 1.0, *candidates[::-1]):
+        stopped = risk < threshold
+        rows = np.flatnonzero(stopped.any(axis=1))
+        if len(rows) and (fails_above[rows, stopped[rows].argmax(axis=1)] < threshold).mean() <= share:
+            return float(threshold)
+    return float(lowest.min()) - 1.0
