@@ -18,7 +18,7 @@ SECTIONS = {
     "Rules": (*RULES, "CalibratedRule", "Session", "load_rule"),
     "Pooling": ("MergeConfidence", "MergePValues", "MergeRanks", "MajorityVote"),
     "Scores": ("LogLoss", "Temperature", "TuningRanks", "Spread", "Shaped"),
-    "Risks": ("TopMass", "FixedTime", "LearnedRisk", "ShapedRisk"),
+    "Risks": ("TopMass", "FixedTime", "LearnedRisk", "ShapedRisk", "Gate"),
     "Tuning": ("tune", "Tuned", "Trial"),
     "Decisions": ("Decision", "Decisions", "evaluate", "Evaluation", "Estimate", "repeat_splits", "Splits"),
     "Confidence and p-variables": ("log_confidence", "generalized_mean", "p_values"),
