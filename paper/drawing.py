@@ -230,7 +230,7 @@ def _x_axis(axes: Axes, numbers: FigureNumbers) -> None:
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlim(first / 1.15, last * 1.15)
     else:
-        axes.set_xlim(first - 0.05 * (last - first), last + (0.27 if numbers.swept == "r" else 0.05) * (last - first))
+        axes.set_xlim(first - 0.05 * (last - first), last + (0.31 if numbers.swept == "r" else 0.05) * (last - first))
     axes.xaxis.set_major_locator(FixedLocator(list(positions.values())))
     axes.set_xticklabels([_short(100 * value if numbers.swept == "target" else value) for value in positions], fontsize=9)
 
