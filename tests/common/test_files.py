@@ -115,8 +115,10 @@ def test_a_held_lock_is_refused_or_waited_for(tmp_path: Path) -> None:
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     end(start("lock", tmp_path))
     assert names(tmp_path) == [".agreestop-lock"]
+    with (tmp_path / ".agreestop-lock").open("ab") as stream:
+        stream.write(b"0123456789")  # its number was longer than that of this process
     with folder_lock(tmp_path):
-        pass
+        assert (tmp_path / ".agreestop-lock").read_text() == str(os.getpid())
     assert names(tmp_path) == []
 
 
@@ -140,6 +142,8 @@ def test_a_lock_where_nothing_can_be_written_is_said(tmp_path: Path, monkeypatch
     refusal = r"cannot lock .*: No such file or directory; choose a folder that exists and may be written to\.$"
     with pytest.raises(InputError, match=refusal), folder_lock(tmp_path / "none"):
         pass
+    with pytest.raises(InputError, match=refusal), folder_lock(tmp_path / "none", lambda sentence: pytest.fail(sentence)):
+        pass
     monkeypatch.setattr(os, "open", lambda *arguments: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
     with pytest.raises(InputError, match=r"cannot lock .*: Read-only file system"), folder_lock(tmp_path):
         pass
@@ -159,6 +163,8 @@ def test_a_file_system_without_locks_still_works_and_is_said(tmp_path: Path, mon
     with folder_lock(tmp_path, said.append):
         pass
     assert len(said) == 1 and "cannot be locked" in said[0]
+    with pytest.raises(InputError, match=r"cannot lock .*: Function not implemented"), folder_lock(tmp_path):
+        pass
 
 
 def test_a_folder_that_cannot_be_made_is_refused_with_advice(tmp_path: Path) -> None:

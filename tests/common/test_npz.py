@@ -108,6 +108,8 @@ NO_ARRAYS = {
     "another version": [("x.npy", b"\x93NUMPY\x09\x00" + TINY[8:])],
     "numbers without bytes": [("x.npy", TINY[:-24].replace(b"'<i8'", b"'|V0'"))],
     "many brackets": [("x.npy", TINY[:10] + b"(" * 118)],
+    "objects": [("x.npy", TINY.replace(b"'<i8'", b"'|O' "))],
+    "a long header": [("x.npy", TINY[:8] + struct.pack("<H", 1118) + b" " * 1000 + TINY[10:])],
 }
 
 

@@ -157,6 +157,15 @@ def test_the_law_of_a_draw_is_given_for_rules_with_one_threshold_alone() -> None
         assert (result.draw_range, result.draws_this_low) == (None, None)
 
 
+@pytest.mark.parametrize(("n", "given"), [(3, False), (4, True)])
+def test_a_threshold_that_no_calibration_example_reaches_has_no_law(n: int, given: bool) -> None:
+    """At target 0.8 the threshold is the fourth smallest of n losses; with three examples it is infinite and covers everything."""
+    test = scores(60, 2)
+    result = ag.evaluate(calibrate_quietly(RULE, make_sample(n, tied=False)).decide(test), test)
+    assert (result.draw_range is not None, result.draws_this_low is not None) == (given, given)
+    assert given or result.coverage == 1
+
+
 def test_splits_have_an_interval_for_the_draw_of_the_pool() -> None:
     pool = ag.simulate_scores(120, steps=12, K=2, C=4)
     splits = ag.repeat_splits(ag.AgreeStop(0.8, range(1, 13), 1), pool, n_calibration=30, repeats=12)

@@ -288,6 +288,12 @@ def test_draws_for_an_input_follow_from_its_number_alone() -> None:
     assert (whole[0] != whole[1]).any(), "all inputs were given the same members"
     np.testing.assert_array_equal(run_to_end(engine, inputs, batch_size=4), whole)  # also: a second call draws the same
     np.testing.assert_array_equal(engine.begin(inputs[:1], first=4).advance(STEPS)[0], whole[4])
+    some = engine.begin(inputs)
+    some.keep(np.arange(6) % 2 == 1)
+    np.testing.assert_array_equal(some.advance(STEPS), whole[1::2])
+    for number in (-1, 1.5):
+        with pytest.raises(ag.InputError, match=f"number is {number}: give an integer of at least 0"):
+            engine.live(number)  # type: ignore[arg-type]
     run = run_counted(engine, inputs, batch_size=2)
     np.testing.assert_array_equal(run.spikes, whole)
     np.testing.assert_array_equal(run.operations.emitted[4], run_counted(engine.draw(4), inputs[:1]).operations.emitted[0])

@@ -87,8 +87,13 @@ def test_sessions_are_numbered_and_fresh_members_follow_the_number() -> None:
     posterior = Posterior(CONFIGS["fully-connected"], torch.Generator().manual_seed(0), 0.5).eval()
     inputs, labels = np.repeat(some_inputs(1)[0], 20, axis=0), np.arange(20) % 4
     engine = FreshMembers(posterior, (3,))
-    calibrated = ag.DCSNN(0.5, EVERY, 2).calibrate(score(engine, inputs, labels))
+    scores = score(engine, inputs, labels)
+    np.testing.assert_array_equal(score(engine, inputs, batch_size=3).log_confidence, scores.log_confidence)
+    calibrated = ag.AgreeStop(0.5, EVERY, 2).calibrate(scores)
     expected = decide_early(engine, calibrated, inputs).decisions
+    assert len(np.unique(expected.stop_index)) > 2
+    in_batches = decide_early(engine, calibrated, inputs, batch_size=3).decisions
+    np.testing.assert_array_equal(in_batches.stop_index, expected.stop_index)
     for row in range(4):
         session = LiveSession(engine, calibrated)
         while session.decision is None:

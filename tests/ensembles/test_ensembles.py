@@ -142,6 +142,11 @@ def test_fresh_members_are_drawn_for_every_input(tmp_path: Path) -> None:
     loaded = ag.ensembles.load(tmp_path / "fresh.safetensors")
     assert isinstance(loaded, ag.ensembles.VariationalEnsemble) and loaded.fresh and loaded.digest == ensemble.digest
     np.testing.assert_array_equal(loaded.score(new).log_confidence, ensemble.score(new).log_confidence)
+    with pytest.raises(ag.InputError, match="number is -1: give an integer of at least 0"):
+        ensemble.live(rule, number=-1)
+    loaded.seed += 1  # other members are drawn from the same posterior
+    with pytest.raises(ag.InputError, match="calibrated on scores of the ensemble"):
+        loaded.decide(rule, new)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -312,6 +317,20 @@ def test_members_that_change_after_calibration_are_refused() -> None:
     weights.data.mul_(-1)
     with pytest.raises(ag.InputError, match="any_members"):
         ensemble.decide(rule, inputs)
+
+
+@pytest.mark.parametrize("engine", ["dense", "event-driven"])
+def test_the_digest_is_that_of_the_weights_that_run(engine: str) -> None:
+    if engine != "dense":
+        pytest.importorskip("numba", reason="the event-driven engine needs numba")
+    ensemble, inputs = make("deep", engine=engine).fit(*toy(), epochs=1, progress=False), toy(5, seed=3)[0]
+    weights, digests = next(cast(Any, ensemble.network).parameters()), [ensemble.digest]
+    weights.data.mul_(2)
+    digests.append(ensemble.digest)
+    assert ensemble.engine.copies_weights == (engine != "dense")
+    weights.data.mul_(2)
+    digests.append(ensemble.score(inputs).ensemble_digest)
+    assert digests[0] != digests[1] and (digests[1] == digests[2]) == ensemble.engine.copies_weights
 
 
 def test_a_second_fit_starts_again(trained: dict[str, Any]) -> None:

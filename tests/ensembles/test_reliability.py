@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import agreestop as ag
-from agreestop.ensembles.files import UnusableFile, describe, write_file
+from agreestop.ensembles.files import UnusableFile, describe, digest_of, write_file
 from agreestop.networks.neurons import Neuron
 from tests.ensembles.test_ensembles import NETWORK, Recurrent, make
 from tests.ensembles.test_training import toy
@@ -125,6 +125,12 @@ def test_the_digest_covers_what_modules_compute_and_does_not_change_with_use() -
         ensemble.score(inputs)
         assert ensemble.digest == made[name]
     assert made["plain"] == made["same"] and len(set(made.values())) == 3
+
+
+def test_the_digest_of_tensors_covers_their_names_dtypes_and_shapes() -> None:
+    zeros = torch.zeros(6)
+    tensors = ({"a": zeros}, {"b": zeros}, {"a": zeros.int()}, {"a": zeros.view(2, 3)}, {"a": zeros.view(3, 2)}, {"a": zeros + 1})
+    assert len({digest_of(each, settings) for each in tensors for settings in ({}, {"seed": 1})}) == 12
 
 
 def test_as_many_members_as_modules() -> None:

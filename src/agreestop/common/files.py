@@ -160,8 +160,8 @@ def _remove_leftovers(folder: Path) -> None:
                 path = folder / name
                 handle = os.open(path, os.O_RDWR)
                 try:
-                    if _try_lock(handle) and _is_same_file(path, handle):
-                        path.unlink()
+                    if _try_lock(handle):
+                        path.unlink()  # its name is random, so it cannot be another file by now
                 finally:
                     os.close(handle)
 

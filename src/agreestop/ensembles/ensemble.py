@@ -114,7 +114,7 @@ class Ensemble(ABC):
             model = model.to("cpu").with_members(self.members)
         self._model = model.to("cpu").eval()
         self._members = self._model.members(torch.Generator().manual_seed(self.seed + 1)).eval()
-        self._engine, self._digest = None, ""
+        self._engine = None
 
     @property
     def network(self) -> Runnable:
@@ -126,10 +126,8 @@ class Ensemble(ABC):
     @property
     def digest(self) -> str:
         """SHA-256 over the tensors and settings of the members, in hexadecimal. Scores and rules carry it."""
-        network = self.network
-        if not self._digest or self._modules is not None or (self._engine is not None and not self._engine.copies_weights):
-            # Modules that were given, and members that an engine runs as they are, can change at any time.
-            self._digest = network_digest(network, **({"seed": self.seed} if self.fresh else {}))
+        if self._engine is None or not self._engine.copies_weights:  # the members may have changed since the last call
+            self._digest = network_digest(self.network, **({"seed": self.seed} if self.fresh else {}))
         return self._digest
 
     @property
@@ -141,7 +139,8 @@ class Ensemble(ABC):
     def engine(self) -> Engine:
         """The engine that runs the members. It is chosen once, and its `reason` says why."""
         if self._engine is None:
-            self._engine = choose_engine(self.network, self._engine_name, self._density or 0.0, self.seed, self.device)
+            made = choose_engine(self.network, self._engine_name, self._density or 0.0, self.seed, self.device)
+            self._digest, self._engine = self.digest, made  # the digest of the weights that the engine may have copied
         return self._engine
 
     def fit(
