@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 import agreestop as ag
 from agreestop.engines.choice import DENSE_FROM, choose_engine, lightest_engine
 from agreestop.engines.dense import Dense, FreshMembers
-from agreestop.engines.early_stopping import score
+from agreestop.engines.early_stopping import run_to_end, score
 from agreestop.networks.architectures import FullyConnected, ResNet18, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.neurons import Neuron
@@ -58,6 +58,9 @@ def test_a_posterior_runs_on_fresh_members() -> None:
     posterior = Posterior(SMALL.config, torch.Generator().manual_seed(0))
     engine = choose_engine(posterior)
     assert engine.name == "dense-fresh" and "drawn for each input" in engine.reason
+    inputs = np.ones((1, 20, *SMALL.input_shape), bool)
+    first, again, other = (run_to_end(choose_engine(posterior, seed=seed), inputs) for seed in (0, 0, 1))
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
     with pytest.raises(ag.InputError, match="a posterior runs on dense-fresh"):
         choose_engine(posterior, "dense")
     with pytest.raises(ag.InputError, match="give the posterior"):

@@ -291,9 +291,6 @@ def test_draws_for_an_input_follow_from_its_number_alone() -> None:
     some = engine.begin(inputs)
     some.keep(np.arange(6) % 2 == 1)
     np.testing.assert_array_equal(some.advance(STEPS), whole[1::2])
-    for number in (-1, 1.5):
-        with pytest.raises(ag.InputError, match=f"number is {number}: give an integer of at least 0"):
-            engine.live(number)  # type: ignore[arg-type]
     run = run_counted(engine, inputs, batch_size=2)
     np.testing.assert_array_equal(run.spikes, whole)
     np.testing.assert_array_equal(run.operations.emitted[4], run_counted(engine.draw(4), inputs[:1]).operations.emitted[0])
