@@ -57,7 +57,7 @@ def _is_current(path: Path, settings: Sequence[object]) -> bool:
     """Whether the product exists, was made with these settings, and is as it was written. Keys of version 0.1 hold no digest."""
     try:
         *digest, known = _key_file(path).read_bytes().split() or [b""]
-        return known == _hash(settings) and path.is_file() and digest in ([], [file_digest(path).encode()])
+        return known == _hash(settings) and digest in ([], [file_digest(path).encode()])
     except OSError:
         return False
 
