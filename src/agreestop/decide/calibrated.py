@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cache
 from os import PathLike
 from typing import Any, NoReturn, Protocol, cast
 
@@ -221,12 +222,15 @@ class CalibratedRule(KeptInFiles):
         """
         evidence = read_evidence(self.rule, index, log_confidence)
         verdict = self.policy.judge(index, index == len(self.rule.checkpoints) - 1, evidence, state)
-        best = self.rule.best(evidence) if verdict.stop.any() else None
-        first = np.asarray(index) == 0
-        if not first.any():
-            return verdict._replace(best=best)
-        risk = evidence.level if first.all() else np.where(first, evidence.level, np.nan if state.first_risk is None else state.first_risk)
-        return verdict._replace(best=best, state=replace(verdict.state, first_risk=risk))
+        if verdict.stop.any():
+            verdict = verdict._replace(best=self.rule.best(evidence))
+        if isinstance(index, int):
+            if index > 0:
+                return verdict
+            risk = evidence.level
+        else:
+            risk = np.where(index == 0, evidence.level, np.nan if state.first_risk is None else state.first_risk)
+        return verdict._replace(state=replace(verdict.state, first_risk=risk))
 
     def check_sizes(self, members: int, classes: int) -> None:
         """Refuse another number of members or classes than calibrated with."""
@@ -368,6 +372,7 @@ class CalibratedRule(KeptInFiles):
     def overlaps(self, ids: ArrayLike | None, marks: Callable[[], Marks] | None = None) -> list[Overlap]:
         """How many inputs, by their ids or else by marks of their scores, are among those that the rule was tuned or calibrated on."""
         used = (("tuning", self.rule.tuned), ("calibration", self.rows))
+        marks = None if marks is None else cache(marks)  # hashing all scores takes as long as deciding on them
         return [rows.overlap(use, ids, marks) for use, rows in used if rows is not None]
 
     def saw(self, scores_or_log_confidence: ScoresLike, labels: ArrayLike | None = None, times: Sequence[float] | None = None) -> bool:

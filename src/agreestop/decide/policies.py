@@ -47,6 +47,8 @@ class Evidence:
 
         An offset of -∞ makes all parts ∞, so that nothing stops there.
         """
+        if np.ndim(offsets) == 0 and offsets > -np.inf:  # by far the most frequent case
+            return type(self)(self.values - offsets, None if self.log_risk is None else self.log_risk - offsets)
         finite = np.where(np.isneginf(offsets), 0.0, offsets)
         lift = np.where(np.isneginf(offsets), np.inf, 0.0)
         values = self.values - finite[..., None] + lift[..., None]
@@ -419,18 +421,18 @@ class ConditionalThresholds(KeptInFiles):
         return State(count, limits=limits, block=np.full(count, 0 if self.blocks is None else -1))
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
-        assert state.limits is not None and state.block is not None
+        limits = state.limits
+        assert limits is not None and state.block is not None
         if self.blocks is None:
-            return self.base.judge_at(state.limits[:, 0], last, evidence, state)
+            return self.base.judge_at(limits[:, 0], last, evidence, state)
         assert evidence.log_risk is not None
-        opens = (state.block < 0) & (evidence.log_risk < self.slack)
-        block = np.where(opens, self.blocks[index], state.block)
-        closed = block < 0
+        block, closed = state.block, state.block < 0
         if closed.any():
-            evidence = self.base.closed(evidence, closed, last)
-            block = np.where(closed & last, self.thresholds.shape[1] - 1, block)
-        limits = state.limits[np.arange(len(state)), block]
-        return self.base.judge_at(limits, last, evidence, replace(state, block=block))
+            opens = closed & (evidence.log_risk < self.slack)
+            closed = closed & ~opens
+            block = np.where(opens, self.blocks[index], np.where(closed & last, self.thresholds.shape[1] - 1, block))
+            evidence, state = self.base.closed(evidence, closed, last), replace(state, block=block)
+        return self.base.judge_at(np.take_along_axis(limits, block[:, None], 1)[:, 0], last, evidence, state)
 
 
 @dataclass(frozen=True, eq=False)
