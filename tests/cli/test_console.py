@@ -71,3 +71,15 @@ def test_a_log_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys:
         for share in (0.0, 0.1, 0.25, 0.3):
             progress(f"epoch {share:g}", share)
     assert capsys.readouterr().err.splitlines() == ["digits, 0%: epoch 0", "digits, 25%, 1:35 left: epoch 0.25"]
+
+
+def test_a_bar_writes_control_characters_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(console, "err", Console(file=screen, force_terminal=True, width=80, highlight=False))
+    with console.progress_bar("title\x1b[35m"):
+        pass
+    with console.progress_bar("digits") as progress:
+        progress("what\x1b[36m\x9b1m", 0.5)
+    shown = screen.getvalue()
+    assert r"title\x1b[35m" in shown and r"what\x1b[36m\x9b1m" in shown
+    assert not any(code in shown for code in ("\x1b[35m", "\x1b[36m", "\x9b"))
