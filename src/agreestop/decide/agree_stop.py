@@ -175,7 +175,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             whom = "for each true class, " if self.class_conditional else ""
             words = (
                 f"{whom}the mean cost of an answer is at most {in_words(Fraction(self.max_loss))}, over the draw of the calibration "
-                "examples and of a new example exchangeable with them; an answer costs the least of its classes."
+                "examples and of a new example exchangeable with them; an answer costs what the best of its "
+                "classes costs in place of the true class."
             )
         elif self.accumulated:
             confidence = 1 - as_target(self.delta or 0)
@@ -195,5 +196,6 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         return least_n(self._target, self._delta)
 
     def best(self, evidence: Evidence) -> Integers:
-        """The most probable class (b,), from evidence of one checkpoint."""
-        return evidence.values.argmax(axis=-1)
+        """The most probable class (b,), from evidence of one checkpoint; -1 where an offset of -∞ leaves no order."""
+        best = evidence.values.argmax(axis=-1)
+        return np.where(evidence.values[np.arange(len(best)), best] < np.inf, best, -1)

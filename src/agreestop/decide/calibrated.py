@@ -94,35 +94,39 @@ def coverage_promise(target: Fraction, class_conditional: bool, delta: Fraction 
 
 def shortage(rule: Rule, examples: LabelledEvidence, members: int) -> str:
     """One sentence if the rule can never exclude a label with these examples, or with those of some class, group or block; else empty."""
-    needed, n, conditions = rule.examples_needed(members), len(examples), examples.conditions
+    needed: float = rule.examples_needed(members)
+    n, conditions, unit = len(examples), examples.conditions, "examples"
+    counts = np.ones(n)
     if conditions.weights is not None and conditions.max_weight is not None:
-        total, least = float(conditions.weights.sum()), needed * conditions.max_weight
-        if total < least:
-            return (
-                f"The weights sum to {total:.4g} and max_weight is {conditions.max_weight:g}, so this rule can never exclude a label and "
-                f"nothing stops early: the weights must sum to at least {least:.4g}."
-            )
-        return ""
-    parts: list[tuple[str, Sequence[object], Integers]] = []
+        target = as_target(rule.target)  # type: ignore[attr-defined]
+        needed, unit = float(target / (1 - target)), "times max_weight, as the sum of the weights,"
+        counts = conditions.weights / conditions.max_weight
+    parts: list[tuple[str, Sequence[object], Integers | Booleans]] = []
     if getattr(rule, "class_conditional", False):
-        parts.append(("class", range(examples.classes), np.bincount(examples.labels, minlength=examples.classes)))
-    elif n < needed:
+        parts.append(("class", range(examples.classes), examples.labels))
+    elif math.fsum(counts) < needed:
+        if conditions.weights is None:
+            return (
+                f"With {n} calibration examples this rule can never exclude a label, so its sets stay full and nothing stops early: "
+                f"it needs at least {needed}."
+            )
         return (
-            f"With {n} calibration examples this rule can never exclude a label, so its sets stay full and nothing stops early: "
-            f"it needs at least {needed}."
+            f"The weights sum to {math.fsum(counts):.4g} times max_weight, so this rule can never exclude a label and nothing stops "
+            f"early: they must sum to at least {needed:.4g} times max_weight."
         )
     if conditions.groups is not None and conditions.group_names is not None:
-        parts.append(("group", conditions.group_names, conditions.groups.sum(axis=0)))
+        parts.append(("group", conditions.group_names, conditions.groups))
     gate = getattr(rule, "gate", None)
     if gate is not None and examples.evidence.log_risk is not None:
-        blocks = gate.opened(examples.evidence.log_risk)[1]
-        parts.append(("block", gate.block_names, np.bincount(blocks, minlength=len(gate.block_names))))
-    for what, names, counts in parts:
-        rare = [f"{what} {name} has {count}" for name, count in zip(names, counts.tolist(), strict=True) if count < needed]
+        parts.append(("block", gate.block_names, gate.opened(examples.evidence.log_risk)[1]))
+    for what, names, cells in parts:
+        inside = cells if cells.ndim == 2 else cells[:, None] == np.arange(len(names))
+        totals = [math.fsum(counts[rows]) for rows in inside.T]
+        rare = [f"{what} {name} has {total:g}" for name, total in zip(names, totals, strict=True) if total < needed]
         if rare:
             short = ", ".join(rare[:5]) + (", …" if len(rare) > 5 else "")
             return (
-                f"{what.capitalize()}-conditional calibration needs at least {needed} examples of each {what}, but {short}: "
+                f"{what.capitalize()}-conditional calibration needs at least {needed:g} {unit} of each {what}, but {short}: "
                 f"the rule can never exclude a label by what it knows of such a {what}."
             )
     return ""
@@ -313,7 +317,8 @@ class CalibratedRule(KeptInFiles):
         if self.rows is None:
             notes.append("The rule does not say which rows it was calibrated on, so these could not be compared with them.")
         if groups is not None and (unknown := int((~groups.any(axis=1)).sum())):
-            notes.append(f"{unknown} of the {len(groups)} inputs are of no group that calibration saw: they answer all classes at the end.")
+            answer = "their best class" if getattr(self.policy.base, "final", False) else "all classes"  # type: ignore[attr-defined]
+            notes.append(f"{unknown} of the {len(groups)} inputs are of no group that calibration saw: they answer {answer} at the end.")
         gate = self._gate
         return Decisions(
             stops.index,
@@ -336,6 +341,7 @@ class CalibratedRule(KeptInFiles):
         """The number of calibration examples and the rank of the threshold among them; None unless one order statistic is the threshold."""
         rule = self.rule
         single = isinstance(self.policy, (RiskThreshold, StoppingThreshold, RunningThreshold)) and self.effective_size is None
+        single = single and not getattr(self.policy, "final", False)  # then the promise is not about labels
         if not single or getattr(rule, "class_conditional", True) or getattr(rule, "target", None) is None:
             return None
         rank = quantile_rank(self.n, as_target(rule.target), as_delta(rule.delta))  # type: ignore[attr-defined]
@@ -504,6 +510,8 @@ class Uncalibrated:
         refuse_tuned(rule, data.ids, lambda: rows.rows, "calibration")
         evidence = gather_evidence(rule, data.log_confidence, range(checkpoints))
         truth = rule.best(evidence[:, -1]) if final else labels_of(data)
+        if (truth < 0).any():
+            raise InputError("the risk has no best class at the last checkpoint, where its offset is -inf: give a number there.")
         examples = LabelledEvidence(evidence, truth, classes, conditions)
         policy = rule.fit(examples)
         sentence = warn_of(rule, examples, members)

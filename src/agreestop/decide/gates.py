@@ -18,7 +18,7 @@ from typing import Self, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_count, is_integer
+from agreestop.common import Booleans, Floats, InputError, Integers, as_count, is_integer, is_number
 
 from .checks import as_checkpoints, as_max_set_size
 from .failures import Failures
@@ -46,6 +46,13 @@ class Gate(ShapedRisk, KeptInFiles):
 
     slack: float = SLACK
     ends: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.times is None or not self.ends or list(self.ends) != sorted(set(self.ends)) or self.ends[-1] < self.times[-1]:
+            raise InputError(f"ends is {self.ends}: give times in increasing order, the last one not before the last checkpoint.")
+        if not (is_number(self.slack) or self.slack == np.inf):
+            raise InputError(f"slack is {self.slack!r}: give a number.")
 
     @property
     def blocks(self) -> Integers:

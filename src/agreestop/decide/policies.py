@@ -289,7 +289,7 @@ class RunningThreshold(KeptInFiles):
         largest = np.maximum(state.largest, evidence.values)
         sets = largest <= self.threshold
         small = np.count_nonzero(sets, axis=1) <= self.max_set_size
-        return Verdict(small | last, _fill_empty(sets, largest), State(len(sets), largest))
+        return Verdict(small | last, _fill_empty(sets, largest), replace(state, largest=largest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -404,6 +404,13 @@ class ConditionalThresholds(KeptInFiles):
     group_names: tuple[str, ...] | None = None
     blocks: Integers | None = None
     slack: float = 0.0
+
+    def __post_init__(self) -> None:
+        groups = 1 if self.group_names is None else len(self.group_names)
+        if self.thresholds.ndim != 2 or len(self.thresholds) != groups:
+            raise ValueError(f"thresholds of shape {self.thresholds.shape} for {groups} groups")
+        if not (self.blocks is None or ((self.blocks >= 0) & (self.blocks < self.thresholds.shape[1])).all()):
+            raise ValueError(f"a block outside the {self.thresholds.shape[1]} that have thresholds")
 
     def start(self, count: int, classes: int, first: int) -> State:
         unknown = None if self.group_names is None else np.zeros((count, len(self.group_names)), dtype=bool)
