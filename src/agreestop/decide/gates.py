@@ -2,9 +2,12 @@
 
 A marginal promise is kept on average, and early answers may pay for late ones. A gate is fixed on tuning data:
 
-    κ_t      a threshold for log e_t, one for each block of times: the largest with a share of misses of at most SHARE·α among the tuning
+    κ_t      a threshold for log e_t, one for each block of times: the largest with a share of misses of at most share·α among the tuning
              inputs that stop in the block
-    G(x)     the first checkpoint with log e_t - κ_t < SLACK. Its block is the input's block, and "never" is a block of its own.
+    G(x)     the first checkpoint with log e_t - κ_t < slack. Its block is the input's block, and "never" is a block of its own.
+
+A larger slack opens the gate earlier and leaves more to calibration, a smaller one tells the blocks better apart. Of a few shares and
+slacks, those of least latency on the other half of the tuning rows are taken.
 
 Checkpoints before G(x) do not count. From there on AgreeStop, or stop-aware SpikeCP, has the threshold of the input's block, calibrated on
 the examples of that block alone. Block and failure are fixed functions of an example, so the examples of one block are exchangeable, and
@@ -29,9 +32,10 @@ from .rule_files import KeptInFiles
 from .score_files import ScoresLike, as_scores, at_checkpoint, labels_of
 from .tuned_rows import TunedRows
 
-SHARE, SLACK = 0.95, 0.5
+SHARES, SLACKS = (0.95, 0.85, 1.05), (0.5, 0.1, 0.25, 0.75, 1.0)  # the first of each where there are too few rows to choose
 CANDIDATES = 200  # thresholds that are tried for each block
-LEAST_ROWS = 20  # tuning rows
+LEAST_ROWS, ROWS_TO_CHOOSE = 20, 200  # tuning rows
+REPEATS = 10  # divisions into calibration and test rows, for each latency
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +48,7 @@ class Gate(ShapedRisk, KeptInFiles):
     ends     the last time of each block
     """
 
-    slack: float = SLACK
+    slack: float = SLACKS[0]
     ends: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -61,8 +65,7 @@ class Gate(ShapedRisk, KeptInFiles):
 
     def opened(self, log_risk: Floats) -> tuple[Booleans, Integers]:
         """At which checkpoints the gate is open, (n, M), and the block of each input (n,), from shaped log-risks (n, M)."""
-        opened = np.maximum.accumulate(log_risk < self.slack, axis=1)
-        return opened, np.where(opened[:, -1], self.blocks[opened.argmax(axis=1)], len(self.ends))
+        return _opened(log_risk, self.slack, self.blocks, len(self.ends))
 
     @property
     def block_names(self) -> tuple[str, ...]:
@@ -96,9 +99,42 @@ class Gate(ShapedRisk, KeptInFiles):
         evidence = Evidence.stack([base.evidence(index, at_checkpoint(data, index), size) for index in range(len(known))])
         examples = Failures.of(evidence, truth, size, 0.0)
         ends = _block_ends(blocks, known, examples, alpha)
-        offsets = _offsets(examples, np.searchsorted(np.array(ends), np.array(known)), SHARE * alpha)
+        inside = np.searchsorted(np.array(ends), np.array(known))
+        share, slack = _choose(examples, inside, alpha)
         rows = None if base.tuned is not None else TunedRows.of(data.log_confidence, data.ids)
-        return cls(base, offsets, known, rows, SLACK, ends)
+        return cls(base, _offsets(examples, inside, share * alpha), known, rows, slack, ends)
+
+
+def _opened(log_risk: Floats, slack: float, blocks: Integers, never: int) -> tuple[Booleans, Integers]:
+    opened = np.maximum.accumulate(log_risk < slack, axis=1)
+    return opened, np.where(opened[:, -1], blocks[opened.argmax(axis=1)], never)
+
+
+def _choose(examples: Failures, blocks: Integers, alpha: float) -> tuple[float, float]:
+    """The share and the slack of least latency, for thresholds κ from one half of the rows and decisions on the other half."""
+    if len(examples) < ROWS_TO_CHOOSE:
+        return SHARES[0], SLACKS[0]
+    half = np.random.default_rng(0).permutation(len(examples)) % 2 == 0
+    found = []
+    for share in SHARES:
+        shaped = [examples.rows(rows).minus(_offsets(examples.rows(~rows), blocks, share * alpha)) for rows in (half, ~half)]
+        found += [(sum(_latency(part, slack, blocks, alpha) for part in shaped), share, slack) for slack in SLACKS]
+    return min(found)[1:]
+
+
+def _latency(shaped: Failures, slack: float, blocks: Integers, alpha: float) -> float:
+    """The mean stop index of a rule with this gate that is calibrated on half of the rows and decides on the others."""
+    never = int(blocks[-1]) + 1
+    opened, block = _opened(shaped.risk, slack, blocks, never)
+    shaped = shaped.at(opened)
+    failures, rng, total = shaped.first(), np.random.default_rng(1), 0.0
+    for _ in range(REPEATS):
+        order = rng.permutation(len(shaped))
+        calibration, test = order[: len(order) // 2], order[len(order) // 2 :]
+        own = [failures[calibration[block[calibration] == one]] for one in range(never + 1)]
+        thresholds = np.array([order_statistic(values, int((len(values) + 1) * alpha + 1e-9)) for values in own])
+        total += float(shaped.rows(test).stops(thresholds[block[test]]).mean())
+    return total / REPEATS
 
 
 def _block_ends(blocks: int | Sequence[float], times: tuple[float, ...], examples: Failures, alpha: float) -> tuple[float, ...]:
