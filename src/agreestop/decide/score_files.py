@@ -21,7 +21,7 @@ from agreestop.common import Arrays, Booleans, Floats, InputError, Integers, as_
 from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_times, columns_of
 from .confidence import log_confidence
 
-MOST_SPIKES, SPIKES_PER_BYTE = 2**28, 2000  # spikes that any file may unpack to, and for each byte of a larger one
+MOST_SPIKES, SPIKES_PER_BYTE = 2**25, 300  # spikes that any file may unpack to, and for each byte of a larger one (real ones: up to 110)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
