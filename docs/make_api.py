@@ -15,7 +15,7 @@ import agreestop as ag
 
 RULES = ("SpikeCP", "AgreeStop", "DCSNN", "SEENN")
 SECTIONS = {
-    "Rules": (*RULES, "CalibratedRule", "Session", "load_rule"),
+    "Rules": (*RULES, "Schedule", "CalibratedRule", "Session", "load_rule"),
     "Pooling": ("MergeConfidence", "MergePValues", "MergeRanks", "MajorityVote"),
     "Scores": ("LogLoss", "Temperature", "TuningRanks", "Spread", "Shaped"),
     "Risks": ("TopMass", "FixedTime", "LearnedRisk", "ShapedRisk", "Gate"),

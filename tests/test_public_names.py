@@ -38,6 +38,7 @@ NAMES = {
     "LearnedRisk",
     "ShapedRisk",
     # rules
+    "Schedule",
     "SpikeCP",
     "AgreeStop",
     "DCSNN",

@@ -22,6 +22,7 @@ from .merging import (
     p_values,
 )
 from .risks import FixedTime, LearnedRisk, ShapedRisk, TopMass
+from .schedules import Schedule
 from .score_files import Scores, load_scores, save_scores, save_spikes
 from .scores import LogLoss, Shaped, Spread, Temperature, TuningRanks
 from .simulated import simulate_scores, simulate_spikes
@@ -35,3 +36,4 @@ __all__ += ["CalibratedRule", "CalibrationWarning", "Scores", "Session", "load_r
 __all__ += ["Decision", "Decisions", "Estimate", "Evaluation", "Splits", "Trial", "Tuned", "evaluate", "repeat_splits", "tune"]
 __all__ += ["InputError", "generalized_mean", "log_confidence", "majority_vote", "simulate_scores", "simulate_spikes"]
 __all__ += ["merge_exchangeable", "merge_p_values", "merge_randomized", "merging_factor", "p_values"]
+__all__ += ["Schedule"]

@@ -25,6 +25,7 @@ import numpy as np
 from agreestop.common import Floats, InputError, Integers, is_number
 
 from .calibrated import Uncalibrated, coverage_promise, validate
+from .checks import as_checkpoints
 from .conditions import LabelledEvidence, allowed_threshold
 from .failures import Failures
 from .gates import Gate
@@ -72,7 +73,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         if isinstance(self.risk, type) or not hasattr(self.risk, "evidence"):
             raise InputError(f"risk is {self.risk!r}: give a risk such as TopMass(...), TopMass.fit(...) or LearnedRisk.fit(...).")
         self.risk.check_size(self.max_set_size)
-        object.__setattr__(self, "risk", self.risk.cut(tuple(self.checkpoints)))
+        object.__setattr__(self, "risk", self.risk.cut(as_checkpoints(self.checkpoints)))
         if not (is_number(self.trim) and 0 <= self.trim <= 1):
             raise InputError(f"trim is {self.trim!r}: give a share of the threshold, from 0 to 1.")
         if (self.target is None) == (self.loss is None) or (self.loss is None) != (self.max_loss is None):
@@ -91,7 +92,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         plain = isinstance(self.risk, TopMass) and self.risk.temperatures is None and self.risk.pooling == MODEL_AVERAGE
         if not plain and not isinstance(self.risk, Gate):
             raise InputError("a rule with a gate uses the risk of the gate: give the risk to Gate.fit, and leave it out here.")
-        object.__setattr__(self, "gate", gate.cut(tuple(self.checkpoints)))
+        object.__setattr__(self, "gate", gate.cut(as_checkpoints(self.checkpoints)))
         object.__setattr__(self, "risk", self.gate)
 
     @property

@@ -38,6 +38,7 @@ from .policies import (
 )
 from .ranking import Index
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
+from .schedules import Schedule, members_at
 from .score_files import ScoresLike, as_scores, at_times, labels_of
 from .tuned_rows import Marks, Overlap, TunedRows, join_marks, mark_rows
 
@@ -180,7 +181,9 @@ class CalibratedRule(KeptInFiles):
 
     @property
     def checkpoints(self) -> tuple[float, ...]:
-        return tuple(self.rule.checkpoints)
+        """The times of the checkpoints, which may be a `Schedule`."""
+        given = self.rule.checkpoints
+        return given if isinstance(given, Schedule) else tuple(given)
 
     @property
     def thresholds(self) -> Floats:
@@ -305,7 +308,7 @@ class CalibratedRule(KeptInFiles):
         state, gated = verdict.state, self._gate is not None
         risk = None if state.first_risk is None else float(state.first_risk[0])
         block = int(state.block[0]) if gated and state.block is not None else None
-        return Decision.of(index, verdict.sets[0], self.checkpoints, self.class_names, risk, block)
+        return Decision.of(index, verdict.sets[0], self.checkpoints, self.class_names, risk, block, self.members)
 
     def decisions(
         self, stops: Stops, ids: ArrayLike | None, marks: Callable[[], Marks] | None = None, groups: Booleans | None = None
@@ -334,6 +337,7 @@ class CalibratedRule(KeptInFiles):
             groups=groups,
             group_names=self.group_names,
             first_risk=stops.first_risk,
+            members=self.members,
         )
 
     @property
@@ -432,13 +436,17 @@ class Session:
         self.decision: Decision | None = None
 
     def push(self, log_confidence: ArrayLike) -> Decision | None:
-        """Log-confidences (K, C) of the next checkpoint; the decision if the rule stops here, else None."""
+        """Log-confidences (K, C) of the next checkpoint; the decision if the rule stops here, else None.
+
+        With a `Schedule`, look after look: those of the members that have joined, (k, C), are enough.
+        """
         if self.decision is not None:
             raise InputError(f"this input stopped at time {self.decision.time}: open a new session for the next input.")
         array = as_log_confidence(log_confidence, "(K, C)")
         calibrated = self._calibrated
         if array.shape != (calibrated.members, calibrated.classes):
-            calibrated.check_sizes(*array.shape)
+            joined = members_at(calibrated.checkpoints, self.index)
+            calibrated.check_sizes(calibrated.members if array.shape[0] == joined else array.shape[0], array.shape[1])
         verdict = calibrated.step(self.index, np.ascontiguousarray(array, dtype=np.float64)[None], self._state)
         if verdict.stop[0]:
             self.decision = calibrated.decision(self.index, verdict)
@@ -454,11 +462,36 @@ def gather_evidence(rule: Rule, array: NDArray[Any], columns: Sequence[int]) -> 
 
 
 def read_evidence(rule: Rule, index: Index, log_confidence: Floats) -> Evidence:
-    """What the rule reads off its inputs; nan is refused, because comparisons with it would silently drop classes."""
-    evidence = rule.evidence(index, log_confidence)
+    """What the rule reads off its inputs; with a `Schedule`, off the members that have joined.
+
+    nan is refused, because comparisons with it would silently drop classes.
+    """
+    evidence = _joined_evidence(rule, index, log_confidence)
     if np.isnan(evidence.values).any() or (evidence.log_risk is not None and np.isnan(evidence.log_risk).any()):
         raise InputError(f"the score or risk of this {type(rule).__name__} is nan for some inputs: check its constants.")
     return evidence
+
+
+def _joined_evidence(rule: Rule, index: Index, log_confidence: Floats) -> Evidence:
+    """Evidence of the first k members at the look (t, k), and of all members without a schedule."""
+    schedule = rule.checkpoints
+    if not isinstance(schedule, Schedule):
+        return rule.evidence(index, log_confidence)
+    if not isinstance(index, np.ndarray):
+        return rule.evidence(index, _first_members(log_confidence, schedule.members[index]))
+    members = np.array(schedule.members)[index]
+    parts = [np.flatnonzero(members == count) for count in np.unique(members)]
+    if len(parts) <= 1:
+        return rule.evidence(index, _first_members(log_confidence, int(members.max(initial=1))))
+    evidence = [rule.evidence(index[rows], _first_members(log_confidence[rows], int(members[rows[0]]))) for rows in parts]
+    return Evidence.joined(evidence, np.concatenate)[np.argsort(np.concatenate(parts))]
+
+
+def _first_members(log_confidence: Floats, count: int) -> Floats:
+    if log_confidence.shape[1] < count:
+        given = log_confidence.shape[1]
+        raise InputError(f"log_confidence has {given} members and the schedule looks at {count}: give all that have joined.")
+    return np.ascontiguousarray(log_confidence[:, :count])
 
 
 def _refused(verb: str) -> Callable[..., NoReturn]:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError, Integers, as_array, check_finite, is_integer, is_number
+from agreestop.common import InputError, Integers, as_array, check_finite, is_integer
+
+from .schedules import Schedule, as_time
 
 
 class CalibrationWarning(UserWarning):
@@ -15,18 +17,16 @@ class CalibrationWarning(UserWarning):
 
 
 def as_checkpoints(checkpoints: Sequence[float]) -> tuple[float, ...]:
-    """Checkpoint times as a tuple: positive, finite, strictly increasing; whole numbers stay integers."""
+    """Checkpoint times as a tuple: positive, finite, strictly increasing; whole numbers stay integers. A `Schedule` stays one."""
+    if isinstance(checkpoints, Schedule):
+        return checkpoints
     try:
         values = tuple(checkpoints)
     except TypeError:
         raise InputError(f"checkpoints is {checkpoints!r}: give a list of times, for example (20, 40, 60, 80).") from None
     if not values:
         raise InputError("checkpoints is empty: give at least one time at which the rule may stop.")
-    times = []
-    for value in values:
-        if not is_number(value) or value <= 0:
-            raise InputError(f"checkpoints holds {value!r}: times must be positive and finite, so give times as numbers above 0.")
-        times.append(int(value) if float(value).is_integer() else float(value))
+    times = [as_time(value) for value in values]
     for earlier, later in pairwise(times):
         if later <= earlier:
             raise InputError(f"checkpoints must increase, but {later} follows {earlier}: sort them and drop repeats.")
@@ -110,9 +110,14 @@ def as_ids(ids: ArrayLike | None, n: int) -> NDArray[Any] | None:
 
 
 def columns_of(checkpoints: Sequence[float], times: Sequence[float], what: str = "log_confidence") -> list[int]:
-    """Which of the times the checkpoints are."""
-    column_of = {time: column for column, time in enumerate(times)}
-    missing = [time for time in checkpoints if time not in column_of]
+    """Which of the times the checkpoints are; the looks of a schedule are found in times, or in the looks of another schedule."""
+    wanted: Sequence[object] = checkpoints
+    if isinstance(times, Schedule):
+        if not isinstance(checkpoints, Schedule):
+            raise InputError(f"{what} is cut to the looks of a schedule, but the rule has plain checkpoints: give the rule the schedule.")
+        wanted, times = checkpoints.looks, times.looks  # type: ignore[assignment]
+    column_of: dict[object, int] = {time: column for column, time in enumerate(times)}
+    missing = [time for time in wanted if time not in column_of]
     if missing:
         raise InputError(f"times lacks the rule's checkpoint {missing[0]}: {what} must hold every checkpoint of the rule.")
-    return [column_of[time] for time in checkpoints]
+    return [column_of[time] for time in wanted]

@@ -20,6 +20,7 @@ from agreestop.common import Booleans, Floats, InputError, Integers
 
 from .checks import as_labels
 from .levels import coverage_draws
+from .schedules import Schedule, members_at
 from .score_files import Scores
 
 
@@ -29,7 +30,7 @@ class Decision:
 
     names       the names of those classes, where they are known
     first_risk  the risk, or the least score, at the first checkpoint, where it is known; drift shows in it
-    members     the number of members that had joined, for a rule with a `Schedule`
+    members     the number of members that the answer rests on, where it is known: all, or with a `Schedule` those that had joined
     block       the block of the gate, for a rule with a gate
     """
 
@@ -50,11 +51,13 @@ class Decision:
         class_names: Sequence[str] | None,
         first_risk: float | None = None,
         block: int | None = None,
+        members: int | None = None,
     ) -> Self:
-        """The decision for a stop at checkpoint `index` with the set `answer`, (C,)."""
+        """The decision for a stop at checkpoint `index` with the set `answer`, (C,), of an ensemble with this many members."""
         classes = tuple(np.flatnonzero(answer).tolist())
         names = None if class_names is None else tuple(class_names[label] for label in classes)
-        return cls(checkpoints[index], index, classes, names, first_risk, None, block)
+        joined = members_at(checkpoints, index)
+        return cls(checkpoints[index], index, classes, names, first_risk, members if joined is None else joined, block)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,6 +72,7 @@ class Decisions:
     block        (n,) for rules with a gate: the block of times in which an input first looked ready; block_names (B,) says which
     groups       (n, G) for rules with groups: those that an input belongs to; group_names (G,)
     first_risk   (n,) the risk, or the least score, at the first checkpoint; nan where it is not known
+    members      the number of members of the ensemble
     """
 
     stop_index: Integers
@@ -84,11 +88,26 @@ class Decisions:
     groups: Booleans | None = None
     group_names: tuple[str, ...] | None = None
     first_risk: Floats | None = None
+    members: int | None = None
 
     @property
     def stop_time(self) -> Integers | Floats:
         """The checkpoint time at which each input stopped, (n,)."""
         return np.array(self.checkpoints)[self.stop_index]
+
+    @property
+    def stop_members(self) -> Integers:
+        """The number of members that had joined when each input stopped, (n,); all of them without a `Schedule`."""
+        if isinstance(self.checkpoints, Schedule):
+            return np.array(self.checkpoints.members)[self.stop_index]
+        if self.members is None:
+            raise InputError("these decisions do not say how many members there are: take them from `decide`.")
+        return np.full(len(self), self.members)
+
+    @property
+    def work(self) -> Integers | Floats:
+        """The member-steps behind each answer, (n,): the stopping time times the number of members that had joined."""
+        return self.stop_time * self.stop_members
 
     @property
     def set_size(self) -> Integers:
@@ -104,7 +123,7 @@ class Decisions:
         risk = math.nan if self.first_risk is None else float(self.first_risk[i])
         block = None if self.block is None else int(self.block[i])
         index = int(self.stop_index[i])
-        return Decision.of(index, self.sets[i], self.checkpoints, self.class_names, None if math.isnan(risk) else risk, block)
+        return Decision.of(index, self.sets[i], self.checkpoints, self.class_names, None if math.isnan(risk) else risk, block, self.members)
 
 
 class Estimate(float):
@@ -188,6 +207,7 @@ class Evaluation:
                     at the level of the intervals
     accuracy        share of inputs whose best class at the stop is the label; None where the best class is not known
     singles         share of answers with one class
+    work            mean member-steps behind an answer; None where the number of members is not known
     by_block        for rules with a gate: one group for each block; by_group, for rules with groups, one for each of them
     draws_this_low  for those rules: the share of draws that would end at this coverage or below, if the promise holds with equality
     notes           a sentence for each thing that could not be checked
@@ -202,6 +222,7 @@ class Evaluation:
     by_class: tuple[Group, ...]
     accuracy: Estimate | None = None
     singles: Estimate | None = None
+    work: Estimate | None = None
     by_block: tuple[Group, ...] | None = None
     by_group: tuple[Group, ...] | None = None
     draw_range: tuple[float, float] | None = None
@@ -233,6 +254,7 @@ def evaluate(decisions: Any, labels_or_scores: ArrayLike | Scores, confidence: f
     hits = decisions.sets[np.arange(n), truth]
     times = decisions.stop_time
     horizon = float(decisions.checkpoints[-1])
+    distinct = tuple(dict.fromkeys(decisions.checkpoints))  # a schedule may look at one time more than once
 
     def group(key: float, rows: Booleans, name: str = "") -> Group:
         count = int(rows.sum())
@@ -265,10 +287,11 @@ def evaluate(decisions: Any, labels_or_scores: ArrayLike | Scores, confidence: f
         latency=Estimate.of_mean(times, confidence),
         normalized_latency=together.normalized_latency,
         set_size=together.set_size,
-        by_stop_time=groups(decisions.stop_index, decisions.checkpoints),
+        by_stop_time=groups(np.searchsorted(distinct, times), distinct),
         by_class=groups(truth, range(classes), decisions.class_names),
         accuracy=accuracy,
         singles=Estimate.of_share(int((decisions.set_size == 1).sum()), n, confidence),
+        work=None if decisions.members is None else Estimate.of_mean(decisions.work, confidence),
         by_block=by_block,
         by_group=by_group,
         draw_range=draw_range,

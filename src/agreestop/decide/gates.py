@@ -149,7 +149,7 @@ def _block_ends(blocks: int | Sequence[float], times: tuple[float, ...], example
     threshold = order_statistic(examples.first(), int(alpha * (len(examples) + 1)))
     stops = examples.stops(np.full(len(examples), threshold))
     inner = np.quantile(stops, np.arange(1, blocks) / blocks, method="inverted_cdf").astype(int)
-    return tuple(times[index] for index in sorted({*inner.tolist(), len(times) - 1}))
+    return tuple(dict.fromkeys(times[index] for index in sorted({*inner.tolist(), len(times) - 1})))
 
 
 def _offsets(examples: Failures, blocks: Integers, share: float) -> Floats:

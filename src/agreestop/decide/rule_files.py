@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from agreestop.common import InputError, atomic_writer, read_file
 
 from .levels import as_fraction
+from .schedules import Schedule
 
 LONGEST_LINE = 200  # characters of the first line, so that its numbers have few digits
 MAGIC = "agreestop-rule"
@@ -103,6 +104,8 @@ def _encode(value: Any, arrays: list[NDArray[Any]]) -> Any:
         return float(value) if math.isfinite(value) else {"number": str(value)}
     if isinstance(value, Fraction):
         return {"fraction": str(value)}
+    if isinstance(value, Schedule):
+        return {"schedule": [list(look) for look in value.looks]}
     if isinstance(value, tuple):
         return [_encode(item, arrays) for item in value]
     if isinstance(value, np.ndarray):
@@ -153,6 +156,8 @@ def _decode(value: Any, arrays: list[NDArray[Any]]) -> Any:
         return as_fraction(content)
     if kind == "number":
         return float(content)
+    if kind == "schedule":
+        return Schedule(content)
     raise ValueError(f"unknown entry {kind}")
 
 

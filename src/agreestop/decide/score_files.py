@@ -20,6 +20,7 @@ from agreestop.common import Arrays, Booleans, Floats, InputError, Integers, as_
 
 from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_times, columns_of
 from .confidence import log_confidence
+from .schedules import Schedule, check_members, members_at
 
 MOST_SPIKES, SPIKES_PER_BYTE = 2**25, 300  # spikes that any file may unpack to, and for each byte of a larger one (real ones: up to 110)
 
@@ -29,7 +30,7 @@ class Scores:
     """Log-confidences (n, M, K, C) of n inputs at M times, from K members, for C classes, with what else is known of them.
 
     labels           (n,) class indices, or None
-    times            (M,) increasing
+    times            (M,) increasing, or a `Schedule` of M looks
     classes          (C,) names of the classes
     engine           what computed the scores
     ensemble_digest  the members that computed them, as a hash
@@ -48,6 +49,7 @@ class Scores:
         array = as_log_confidence(self.log_confidence)
         object.__setattr__(self, "log_confidence", array)
         object.__setattr__(self, "times", as_times(self.times, array.shape[1]))
+        check_members(self.times, array.shape[2])
         _check(self, len(array), array.shape[3], "log_confidence")
 
     def __len__(self) -> int:
@@ -61,6 +63,10 @@ class Scores:
     def rows(self, rows: slice | Integers | Booleans) -> Self:
         """Some of the inputs."""
         return replace(self, log_confidence=self.log_confidence[rows], **_rows(self, rows))
+
+    def at(self, times: Sequence[float]) -> "Scores":
+        """The scores at some of their times, or at the looks of a `Schedule`, at which scores and risks are then fitted."""
+        return at_times(self, times)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +120,7 @@ def as_scores(
 ) -> Scores:
     """A `Scores` itself, which brings its own labels and times, or an array (n, M, K, C) with the labels and times beside it.
 
-    An array without times has those of the rule's `checkpoints`, or 1, 2, ..., M.
+    An array without times has those of the rule's `checkpoints`, each of them once, or 1, 2, ..., M.
     """
     if isinstance(given, Scores):
         for name, value in (("labels", labels), ("times", times)):
@@ -124,7 +130,8 @@ def as_scores(
     array = as_array(given, "log_confidence")
     if times is None and array.ndim == 4:
         steps = array.shape[1]
-        times = as_times(None, steps, checkpoints=range(1, steps + 1) if checkpoints is None else checkpoints)
+        known = range(1, steps + 1) if checkpoints is None else tuple(dict.fromkeys(checkpoints))
+        times = as_times(None, steps, checkpoints=known)
     return Scores(array, labels, times)  # type: ignore[arg-type]
 
 
@@ -136,12 +143,14 @@ def labels_of(scores: Scores) -> Integers:
 
 
 def at_checkpoint(scores: Scores, index: int) -> Floats:
-    """(n, K, C) log-confidences of one checkpoint."""
-    return np.ascontiguousarray(scores.log_confidence[:, index], dtype=np.float64)
+    """(n, K, C) log-confidences of one checkpoint; of the first members, where the times are a schedule."""
+    return np.ascontiguousarray(scores.log_confidence[:, index, : members_at(scores.times, index)], dtype=np.float64)
 
 
 def save_scores(path: str | PathLike[str], scores: Scores) -> None:
     """Write scores to a `.npz`, whole or not at all."""
+    if isinstance(scores.times, Schedule):
+        raise InputError("these scores are cut to the looks of a schedule: save the scores that they were cut from.")
     _save(path, scores, {"log_confidence": scores.log_confidence, "times": np.array(scores.times)})
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from agreestop.common import Floats, InputError, Integers
 
 from .calibrated import Uncalibrated, coverage_promise, validate
+from .checks import as_checkpoints
 from .conditions import LabelledEvidence, allowed_threshold
 from .gates import Gate
 from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
@@ -44,6 +45,7 @@ from .policies import (
 )
 from .ranking import Index, MergedRanks, PooledRanks, at_checkpoints, least_n_merged
 from .rule_files import KeptInFiles
+from .schedules import Schedule
 from .scores import Score
 from .tuned_rows import TunedRows
 
@@ -143,15 +145,17 @@ class SpikeCP(Uncalibrated, KeptInFiles):
                 raise InputError(f"score is {self.score!r}: give a fitted score such as Temperature.fit(...), or None for the log-loss.")
             if pooling is not None:
                 raise InputError(f"the score pools its members itself, but pooling is {pooling!r}: give pooling=None.")
-            object.__setattr__(self, "score", self.score.cut(tuple(self.checkpoints)))
+            object.__setattr__(self, "score", self.score.cut(as_checkpoints(self.checkpoints)))
         if self.gate is not None:
             if not isinstance(self.gate, Gate):
                 raise InputError(f"gate is {self.gate!r}: give what Gate.fit returned.")
             if self.calibration != "stop-aware":
                 raise InputError(f"a gate needs one threshold, but calibration is {self.calibration!r}: give calibration='stop-aware'.")
-            object.__setattr__(self, "gate", self.gate.cut(tuple(self.checkpoints)))
+            object.__setattr__(self, "gate", self.gate.cut(as_checkpoints(self.checkpoints)))
         if self._by_rank:
             name = type(pooling).__name__
+            if isinstance(self.checkpoints, Schedule):
+                raise InputError(f"{name} compares every member at every checkpoint: give pooling=MergeConfidence(r=...) with a schedule.")
             if self.calibration != "bonferroni":
                 advice = "use calibration='bonferroni', or pooling=MergeConfidence(r=...)"
                 raise InputError(f"{name} has no guarantee with {self.calibration} calibration: {advice}.")

@@ -16,6 +16,7 @@ from .checks import columns_of
 from .conditions import LabelledEvidence
 from .decisions import Estimate
 from .policies import run_policy
+from .schedules import Schedule
 from .score_files import ScoresLike, as_scores, labels_of
 from .tuned_rows import mark_rows
 
@@ -34,7 +35,7 @@ class PoolFigures:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """One entry for each realisation: coverage, normalised latency and mean set size on its test data.
+    """One entry for each realisation: coverage, normalised latency and mean set size on its test data, and the mean member-steps.
 
     The intervals of `coverage`, `normalized_latency` and `set_size` are over realisations of this one pool. They leave out that another
     pool would give other figures; the intervals of `over_pools` take that in.
@@ -46,6 +47,7 @@ class Splits:
     confidence: float = 0.95
     n: int = 0
     without: Callable[[Booleans, int], "Splits"] | None = field(default=None, repr=False)
+    works: Floats | None = None
 
     @property
     def coverage(self) -> Estimate:
@@ -58,6 +60,11 @@ class Splits:
     @property
     def set_size(self) -> Estimate:
         return Estimate.of_mean(self.set_sizes, self.confidence)
+
+    @property
+    def work(self) -> Estimate | None:
+        """Mean member-steps behind an answer; None where the number of members is not known."""
+        return None if self.works is None else Estimate.of_mean(self.works, self.confidence)
 
     @property
     def figures(self) -> Floats:
@@ -115,7 +122,7 @@ def repeat_splits(
     examples = LabelledEvidence(gather_evidence(rule, data.log_confidence, columns), truth, classes)
     rows = np.random.default_rng(seed).permutation(n)[:n_calibration]
     warn_of(rule, examples.rows(rows), members)
-    return split_figures(rule, examples, n_calibration, repeats, seed)
+    return split_figures(rule, examples, n_calibration, repeats, seed, members=members)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,16 +161,29 @@ def realisations(
         yield Realisation(calibration, test, stops.index, stops.sets, stops.block)
 
 
-def split_figures(rule: Rule, pool: LabelledEvidence, n_calibration: int, repeats: int, seed: int, out: Booleans | None = None) -> Splits:
-    """The figures of every realisation of a pool, or of the pool without some rows."""
-    clock = np.array(rule.checkpoints, dtype=np.float64) / float(rule.checkpoints[-1])
-    figures = np.empty((3, repeats))
+def split_figures(
+    rule: Rule,
+    pool: LabelledEvidence,
+    n_calibration: int,
+    repeats: int,
+    seed: int,
+    out: Booleans | None = None,
+    members: int | None = None,
+) -> Splits:
+    """The figures of every realisation of a pool, or of the pool without some rows. Without a schedule, work needs the `members`."""
+    times = np.array(rule.checkpoints, dtype=np.float64)
+    clock, figures, works = times / times[-1], np.empty((3, repeats)), np.empty(repeats)
+    joined = rule.checkpoints.members if isinstance(rule.checkpoints, Schedule) else members
+    costs = None if joined is None else times * joined
     for repeat, run in enumerate(realisations(rule, pool, n_calibration, repeats, seed, out)):
         coverage = run.sets[np.arange(len(run.test)), pool.labels[run.test]].mean()
         figures[:, repeat] = coverage, clock[run.stops].mean(), np.count_nonzero(run.sets, axis=1).mean()
+        works[repeat] = np.nan if costs is None else costs[run.stops].mean()
 
     def without(rows: Booleans, repeats: int) -> Splits:
-        return split_figures(rule, pool, n_calibration, repeats, seed, rows)
+        return split_figures(rule, pool, n_calibration, repeats, seed, rows, members)
 
     enough = n_calibration < len(pool) - math.ceil(len(pool) / GROUPS)  # rows remain for the test without any group
-    return Splits(figures[0], figures[1], figures[2], n=len(pool), without=without if enough else None)
+    return Splits(
+        figures[0], figures[1], figures[2], n=len(pool), without=without if enough else None, works=None if costs is None else works
+    )

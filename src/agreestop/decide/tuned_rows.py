@@ -22,6 +22,7 @@ from agreestop.common import Booleans, InputError, mix
 
 from .checks import as_times, columns_of
 from .rule_files import KeptInFiles
+from .schedules import Schedule
 
 Marks = NDArray[np.uint64]
 
@@ -185,6 +186,10 @@ def cut_fitted(fitted: Fitted, checkpoints: tuple[float, ...]) -> Fitted:
     per_checkpoint = [field.name for field in fields(fitted) if field.metadata.get("per_checkpoint")]
     available = len(getattr(fitted, per_checkpoint[0]))
     kind = type(fitted).__name__
+    if isinstance(checkpoints, Schedule) and fitted.times is not None and not isinstance(fitted.times, Schedule):
+        raise InputError(
+            f"the {kind} was fitted with all members at every time, but the rule has a schedule: fit it on scores.at(schedule)."
+        )
     columns = columns_of(checkpoints, as_times(fitted.times, available, kind, checkpoints), kind)
     changes: dict[str, Any] = {"times": checkpoints, **{name: getattr(fitted, name)[columns] for name in per_checkpoint}}
     for field in fields(fitted):
