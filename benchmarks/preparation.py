@@ -168,7 +168,7 @@ def _tuned(plan: BenchmarkPlan, rule: AgreeStop, scores: Any, labels: Integers) 
     """The rule with the best risk; on a GPU with temperatures only, since its prefilter does not know a learned risk."""
     if plan.device == "cuda":
         return replace(rule, risk=TopMass.fit(scores, labels))
-    return cast(AgreeStop, tune(rule, scores, labels, n_calibration=N_CALIBRATION, seed=plan.seed).rule)
+    return cast(AgreeStop, tune(rule, scores, labels, n_calibration=N_CALIBRATION, seed=plan.seed, only_if_better=False).rule)
 
 
 def _scores(engine: Engine, inputs: Booleans) -> Any:

@@ -118,7 +118,7 @@ def candidates(stream: TunedStream, checkpoints: tuple[int, ...]) -> Iterator[tu
 
 def _tuned(rule: ag.SpikeCP | ag.AgreeStop, stream: TunedStream) -> ag.SpikeCP | ag.AgreeStop:
     assert stream.tuning.labels is not None
-    return ag.tune(rule, stream.tuning.log_confidence, stream.tuning.labels, stream.tuning.times, N_CALIBRATION).rule
+    return ag.tune(rule, stream.tuning.log_confidence, stream.tuning.labels, stream.tuning.times, N_CALIBRATION, only_if_better=False).rule
 
 
 def measure(stream: TunedStream, repeats: int) -> Iterator[ShapeRecord]:

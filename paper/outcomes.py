@@ -144,7 +144,7 @@ class RuleMeasurer:
     def _tune(self, rule: AnyRule, times: Sequence[int], members: int, n: int) -> tuple[AnyRule, str]:
         assert not isinstance(rule, (DCSNN, SEENN))
         scores = np.stack([self.tuning.at(step, members) for step in times], axis=1)
-        tuned = tune(rule, scores, self.tuning.labels, times, min(n, len(scores) // 2), seed=self.settings.seed)
+        tuned = tune(rule, scores, self.tuning.labels, times, min(n, len(scores) // 2), seed=self.settings.seed, only_if_better=False)
         return tuned.rule, tuned.trials[0].name
 
     def _read(self, rule: AnyRule, members: int) -> Evidence:

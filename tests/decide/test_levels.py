@@ -133,6 +133,9 @@ def test_probabilities_in_words() -> None:
         (ag.MergePValues(r=-math.inf), 6, 239),
         (ag.MergePValues(r=math.inf), 6, 39),
         (ag.MajorityVote(), 6, 79),
+        (ag.MajorityVote(), 1, 39),
+        (ag.MajorityVote(), 3, 59),
+        (ag.MajorityVote(), 5, 66),
     ],
 )
 def test_examples_needed_at_the_paper_setting(pooling: ag.MergeConfidence | None, K: int, needed: int) -> None:
@@ -212,6 +215,7 @@ def test_a_rational_constant_excludes_from_the_stated_number_on(pooling: ag.Merg
         (ag.SpikeCP(0.8, (1, 2), 1, class_conditional=False, calibration="simultaneous"), 1),
         (ag.SpikeCP(0.8, (1, 2), 1, calibration="stop-aware", delta=0.3), 1),
         (ag.SpikeCP(0.8, (1, 2), 1, pooling=ag.MajorityVote()), 3),
+        (ag.SpikeCP(0.8, (1, 2), 1, pooling=ag.MajorityVote()), 4),
         (ag.SpikeCP(0.8, (1, 2), 1, pooling=ag.MergeRanks()), 3),
         (ag.SpikeCP(0.8, (1, 2), 1, pooling=ag.MergePValues(r=0, form="exchangeable")), 3),
         (ag.SpikeCP(0.8, (1, 2), 1, pooling=ag.MergePValues(r=-0.3, form="exchangeable")), 3),

@@ -148,6 +148,9 @@ def spike_cases(members: int) -> Iterator[Case]:
     for name, pooling in RANKED.items():
         in_order = isinstance(pooling, ag.MergePValues) and pooling.form == "exchangeable"
         yield Case(f"SpikeCP {name}, K={members}", ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, pooling), members, in_order)
+        if name in ("PM(1)", "PM(inf, exchangeable)", "PM(1, randomized)", "ranks(1)", "votes"):
+            rule = ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, pooling, class_conditional=True)
+            yield Case(f"SpikeCP {name}, class-conditional, K={members}", rule, members, in_order)
 
 
 def other_cases(members: int) -> Iterator[Case]:

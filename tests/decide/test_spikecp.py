@@ -103,20 +103,29 @@ def test_simultaneous_sets_hold_the_label_at_every_checkpoint_or_at_none_after_i
         before, state = verdict.sets | single[:, None], verdict.state
 
 
-@given(seeds, targets, sizes, st.integers(1, 5))
-@settings(max_examples=40)
-def test_majority_vote_keeps_classes_of_more_than_half_of_the_members_sets(seed: int, target: str, size: int, members: int) -> None:
+def bags_of(calibration: Sample, members: int, class_conditional: bool) -> list[list[list[list[float]]]]:
+    """For each class and member the losses at each checkpoint that a candidate of that class is compared with: of all, or of its class."""
+    own = [own_losses(-calibration.log_confidence[:, :, k], calibration.labels) for k in range(members)]
+    rows = [calibration.labels == c if class_conditional else np.ones(len(calibration.labels), dtype=bool) for c in range(CLASSES)]
+    return [[losses[chosen].T.tolist() for losses in own] for chosen in rows]
+
+
+@given(seeds, targets, sizes, st.integers(1, 5), st.booleans())
+@settings(max_examples=60)
+def test_majority_vote_keeps_classes_of_more_than_half_of_the_members_sets(
+    seed: int, target: str, size: int, members: int, class_conditional: bool
+) -> None:
     calibration, test = halves(seed, members)
-    level = (1 - Fraction(target)) / 6
-    own = [own_losses(-calibration.log_confidence[:, :, k], calibration.labels).T.tolist() for k in range(members)]
+    level = (1 - Fraction(target)) / 3 * math.ceil(Fraction(members, 2)) / members  # so many members must miss for the vote to miss
+    bags = bags_of(calibration, members, class_conditional)
     expected = []
     for losses in -test.log_confidence:
         sets = [
-            {c for c in range(CLASSES) if 2 * sum(p_variable(own[k][t], losses[t, k, c]) > level for k in range(members)) > members}
+            {c for c in range(CLASSES) if 2 * sum(p_variable(bags[c][k][t], losses[t, k, c]) > level for k in range(members)) > members}
             for t in range(3)
         ]
         expected.append(first_small(sets, size))
-    rule = ag.SpikeCP(target, CHECKPOINTS, size, pooling=ag.MajorityVote())
+    rule = ag.SpikeCP(target, CHECKPOINTS, size, pooling=ag.MajorityVote(), class_conditional=class_conditional)
     assert_decides(calibrate_quietly(rule, calibration).decide(test.log_confidence), expected)
 
 
@@ -129,21 +138,68 @@ def merged_p_variable(ranks: list[Fraction], r: float) -> Fraction:
 
 
 @pytest.mark.parametrize("r", [1.0, math.inf, -math.inf])
-@given(seed=seeds, target=targets, size=sizes, members=st.integers(2, 4))
-@settings(max_examples=25)
-def test_merged_p_variables_are_compared_with_alpha_over_m(r: float, seed: int, target: str, size: int, members: int) -> None:
+@given(seed=seeds, target=targets, size=sizes, members=st.integers(2, 4), class_conditional=st.booleans())
+@settings(max_examples=40)
+def test_merged_p_variables_are_compared_with_alpha_over_m(
+    r: float, seed: int, target: str, size: int, members: int, class_conditional: bool
+) -> None:
     calibration, test = halves(seed, members)
     level = (1 - Fraction(target)) / 3
-    own = [own_losses(-calibration.log_confidence[:, :, k], calibration.labels).T.tolist() for k in range(members)]
+    bags = bags_of(calibration, members, class_conditional)
     expected = []
     for losses in -test.log_confidence:
         sets = [
-            {c for c in range(CLASSES) if merged_p_variable([p_variable(own[k][t], losses[t, k, c]) for k in range(members)], r) > level}
+            {
+                c
+                for c in range(CLASSES)
+                if merged_p_variable([p_variable(bags[c][k][t], losses[t, k, c]) for k in range(members)], r) > level
+            }
             for t in range(3)
         ]
         expected.append(first_small(sets, size))
-    rule = ag.SpikeCP(target, CHECKPOINTS, size, pooling=ag.MergePValues(r=r))
+    rule = ag.SpikeCP(target, CHECKPOINTS, size, pooling=ag.MergePValues(r=r), class_conditional=class_conditional)
     assert_decides(calibrate_quietly(rule, calibration).decide(test.log_confidence), expected)
+
+
+@given(seed=seeds, target=targets, size=sizes, members=st.integers(1, 3), class_conditional=st.booleans())
+@settings(max_examples=30)
+def test_pooled_ranks_are_ranked_in_the_bag_of_the_candidate(
+    seed: int, target: str, size: int, members: int, class_conditional: bool
+) -> None:
+    """Every example of the bag is ranked again with the candidate in it, and pooled by the sum of its ranks."""
+    calibration, test = halves(seed, members)
+    level = (1 - Fraction(target)) / 3
+    bags = bags_of(calibration, members, class_conditional)
+
+    def p_pooled(bag: list[list[float]]) -> Fraction:
+        pooled = [sum(sum(other >= losses[z] for other in losses) for losses in bag) for z in range(len(bag[0]))]
+        return Fraction(sum(one <= pooled[-1] for one in pooled), len(pooled))
+
+    expected = []
+    for losses in -test.log_confidence:
+        sets = [
+            {c for c in range(CLASSES) if p_pooled([[*bags[c][k][t], losses[t, k, c]] for k in range(members)]) > level} for t in range(3)
+        ]
+        expected.append(first_small(sets, size))
+    rule = ag.SpikeCP(target, CHECKPOINTS, size, pooling=ag.MergeRanks(), class_conditional=class_conditional)
+    assert_decides(calibrate_quietly(rule, calibration).decide(test.log_confidence), expected)
+
+
+RANKED = (ag.MergePValues(r=1), ag.MergePValues(r=0, form="randomized"), ag.MergeRanks(), ag.MajorityVote())
+
+
+@pytest.mark.parametrize("pooling", RANKED, ids=repr)
+def test_a_class_without_examples_is_in_every_set(pooling: ag.MergePValues) -> None:
+    calibration, test = make_sample(400, 3, 3, CLASSES, seed=1), make_sample(30, 3, 3, CLASSES, seed=2)
+    known = calibration.rows(calibration.labels != 2)
+    decisions, stuck = (
+        calibrate_quietly(ag.SpikeCP(0.6, CHECKPOINTS, size, pooling=pooling, class_conditional=True), known) for size in (3, 1)
+    )
+    assert decisions.decide(test.log_confidence).sets[:, 2].all()
+    assert "class 2 has 0" in decisions.shortage
+    assert not decisions.never_stops and not stuck.never_stops  # one class is always kept, which leaves room for none but itself
+    none = known.rows(known.labels == 0)
+    assert calibrate_quietly(ag.SpikeCP(0.6, CHECKPOINTS, 2, pooling=pooling, class_conditional=True), none).never_stops
 
 
 def test_a_promise_says_what_it_is_conditional_on() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 
 import agreestop as ag
+from agreestop.decide.tuning import _Bench, _Choice
 
 SCORES = ag.simulate_scores(340, steps=12, K=2, C=4, seed=3, pace=3.0)
 TUNING, POOL = SCORES.rows(slice(0, 160)), SCORES.rows(slice(160, None))
@@ -24,7 +26,8 @@ RULES: dict[str, ag.SpikeCP | ag.AgreeStop] = {
 
 def tuned(rule: ag.SpikeCP | ag.AgreeStop, seed: int = 0) -> ag.Tuned:
     assert TUNING.labels is not None
-    return ag.tune(rule, TUNING.log_confidence, TUNING.labels, TUNING.times, n_calibration=40, exponents=(0.0, 1.0), repeats=4, seed=seed)
+    arrays = TUNING.log_confidence, TUNING.labels, TUNING.times
+    return ag.tune(rule, *arrays, n_calibration=40, exponents=(0.0, 1.0), repeats=4, seed=seed, only_if_better=False)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -102,6 +105,7 @@ def test_one_checkpoint_has_no_shape() -> None:
         (ag.DCSNN(0.8, FEW, 1), 40, "DCSNN has nothing to tune"),
         (RULES["agreestop"], 81, "at least twice as many rows"),
         (RULES["agreestop"], 0, "at least twice as many rows"),
+        (ag.AgreeStop(0.8, TIMES, 1, gate=ag.Gate.fit(TUNING, target=0.8, max_set_size=1)), 40, "tune the rule without it"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(rule: ag.SpikeCP, n: int, match: str) -> None:
@@ -119,3 +123,92 @@ def test_an_ensemble_that_never_misses_is_tuned_without_a_learned_risk(monkeypat
     tuned = ag.tune(ag.AgreeStop(0.9, (20, 80), 2), sure[:, [19, 79]], scores.labels, exponents=(1.0,))
     assert "learned" not in " ".join(trial.name for trial in tuned.trials)
     assert tuned.trials
+
+
+QUICK: dict[str, Any] = {"n_calibration": 40, "exponents": (1.0,), "repeats": 4}
+
+
+@pytest.mark.parametrize("name", ["bonferroni", "stop-aware", "agreestop"])
+def test_a_rule_that_tuning_does_not_help_decides_as_it_was_given(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here nothing can help: no candidate but the rule's own score, and no shape over time."""
+    monkeypatch.setattr("agreestop.decide.tuning.FINALISTS", 0)
+    own = ag.TopMass() if name == "agreestop" else ag.LogLoss()
+    monkeypatch.setattr("agreestop.decide.tuning._candidates", lambda rule, exponents, members: [("own", lambda data: own)])
+    result = ag.tune(RULES[name], TUNING, **QUICK)
+    assert "did not help" in result.note and "+0.000" in result.note.replace("-0.000", "+0.000")
+    calibration, test = POOL.rows(slice(0, 100)), POOL.rows(slice(100, None))
+    given, kept = RULES[name].calibrate(calibration).decide(test), result.rule.calibrate(calibration).decide(test)
+    assert (given.stop_index == kept.stop_index).all() and (given.sets == kept.sets).all()
+    with pytest.raises(ag.InputError, match="used for tuning"):
+        result.rule.calibrate(TUNING)
+
+
+def test_a_rule_that_tuning_helps_is_tuned_and_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 5)
+    scores = ag.simulate_scores(400, steps=20, K=2, C=4, seed=2, pace=4.0)
+    sharpened = ag.Scores(
+        ag.log_confidence(scores.log_confidence * np.linspace(8.0, 0.2, 20)[None, :, None, None]), scores.labels, scores.times
+    )
+    rule = ag.AgreeStop(0.9, range(1, 21), 1)
+    result, always = (ag.tune(rule, sharpened, **QUICK, only_if_better=only) for only in (True, False))
+    assert result.note == "" and result.trials == always.trials
+    pool = ag.simulate_scores(100, steps=20, K=2, C=4, seed=5, pace=4.0)
+    first, second = (one.rule.calibrate(pool.rows(slice(0, 60))).decide(pool.rows(slice(60, 100))) for one in (result, always))
+    assert (first.stop_index == second.stop_index).all()
+
+
+def test_the_comparison_is_on_rows_that_the_tuned_rule_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[set[bytes], set[bytes]]] = []
+    fitted: list[set[bytes]] = []
+
+    def marks(data: ag.Scores) -> set[bytes]:
+        return {row.tobytes() for row in data.log_confidence}
+
+    class Watched(_Bench):
+        def choose(self, exponents: object, progress: object) -> _Choice:
+            fitted.append(marks(self.data))
+            return super().choose(exponents, progress)  # type: ignore[arg-type]
+
+        def costs(self, rule: ag.AgreeStop) -> np.ndarray:  # type: ignore[override]
+            compared.append((marks(self.data), fitted[-1]))
+            return super().costs(rule)
+
+    monkeypatch.setattr("agreestop.decide.tuning._Bench", Watched)
+    ag.tune(RULES["agreestop, filled"], TUNING, **QUICK)
+    assert len(fitted) == 3 and len(fitted[0]) == 160 and len(fitted[1] | fitted[2]) == 160
+    tuned = [pair for pair, given in zip(compared, itertools.cycle((True, False)), strict=False) if not given]
+    assert len(tuned) == 2 and not any(tested & chosen for tested, chosen in tuned)
+
+
+def test_a_price_on_size_buys_smaller_answers() -> None:
+    scores = ag.simulate_scores(600, steps=10, K=2, C=8, seed=1, pace=15.0)
+    rule = ag.AgreeStop(0.95, range(1, 11), 1)
+    free, priced = (ag.tune(rule, scores, **QUICK, only_if_better=False, price_of_size=price) for price in (0.0, 0.5))
+    assert priced.trials[0].excess < free.trials[0].excess
+    assert priced.trials[0].latency > free.trials[0].latency
+    costs = [trial.cost(0.5) for trial in priced.trials]
+    assert costs == sorted(costs) and costs[0] == priced.trials[0].latency + 0.5 * priced.trials[0].excess
+
+
+def test_with_a_price_the_trim_factor_is_chosen_too() -> None:
+    rule = ag.AgreeStop(0.8, TIMES, 2)
+    result = ag.tune(rule, TUNING, **QUICK, price_of_size=0.1, only_if_better=False)
+    assert isinstance(result.rule, ag.AgreeStop)
+    trims = [trial for trial in result.trials if "trim" in trial.name]
+    assert len(trims) == 4 and all(trial.cost(0.1) >= result.trials[0].cost(0.1) for trial in trims)
+    assert (result.rule.trim < 1) == ("trim" in result.trials[0].name)
+    for fixed in (ag.AgreeStop(0.8, TIMES, 2, trim=0.5), ag.AgreeStop(0.8, TIMES, 2, fill=True)):
+        kept = ag.tune(fixed, TUNING, **QUICK, price_of_size=0.1, only_if_better=False)
+        assert not any("trim" in trial.name for trial in kept.trials)
+        assert isinstance(kept.rule, ag.AgreeStop) and kept.rule.trim == fixed.trim
+
+
+@pytest.mark.parametrize("price", [-0.1, float("nan"), "0.1", None])
+def test_a_price_must_be_a_number_of_at_least_0(price: object) -> None:
+    with pytest.raises(ag.InputError, match="price_of_size"):
+        ag.tune(RULES["agreestop"], TUNING, n_calibration=40, price_of_size=price)  # type: ignore[arg-type]
+
+
+def test_blocks_of_a_gate_follow_the_number_of_examples() -> None:
+    assert [ag.Gate.count_blocks(n, 0.9) for n in (20, 100, 120, 179, 180, 240, 10000)] == [2, 2, 2, 2, 3, 4, 4]
+    assert [ag.Gate.count_blocks(n, "0.95") for n in (200, 360, 1000)] == [2, 3, 4]

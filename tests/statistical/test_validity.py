@@ -539,6 +539,29 @@ def test_majority_vote_can_spend_all_it_is_allowed(members: int, setting: Settin
     assert equals(values, exact), describe(f"{exact} expected", values)
 
 
+def test_an_odd_majority_vote_keeps_its_promise_and_spends_nearly_all_of_it() -> None:
+    """On every input two of three members share a loss and the third has none, so each loss above the thresholds is a miss."""
+    setting = Setting(299, "0.8", 1, 2)
+    rng = np.random.default_rng(0)
+    labels, losses = rng.integers(2, size=4000), rng.random(4000)
+    scores = np.zeros((4000, 1, 3, 2))
+    scores[np.arange(4000), 0, :, labels] = np.where(np.arange(3) == rng.integers(3, size=4000)[:, None], 0.0, losses[:, None])
+    pool = Pool(-scores, labels)
+    values = coverages(deciding(ag.SpikeCP(setting.target, setting.times, setting.size, ag.MajorityVote()), pool), pool, setting)
+    assert keeps(values, setting.p), describe("odd vote", values)
+    assert not keeps(values, setting.p + 0.03), describe("odd vote, room", values)
+
+
+@pytest.mark.parametrize("pooling", [ag.MergePValues(1), ag.MergePValues(0, "randomized"), ag.MergeRanks(1), ag.MajorityVote()], ids=repr)
+def test_class_conditional_ranks_and_votes_cover_each_class(pooling: Pooling) -> None:
+    for what, world, setting in CLASS_CASES:
+        pool = pool_of(world, setting, classes=3)
+        decide = deciding(ag.SpikeCP(setting.target, setting.times, setting.size, pooling, class_conditional=True), pool)
+        for label in range(3):
+            values = class_coverages(decide, pool, setting, label)
+            assert keeps(values, setting.p), describe(f"{what} {setting} class {label}", values)
+
+
 @pytest.mark.parametrize("calibration", ["bonferroni", "simultaneous"])
 def test_class_conditional_coverage_is_exactly_what_the_ranks_say(calibration: str) -> None:
     setting = Setting(60, "0.8", 1, 1)

@@ -364,6 +364,9 @@ class CalibratedRule(KeptInFiles):
             return bool((early == self.policy.base.safest).all())
         if not self.shortage:
             return False
+        ranks = getattr(self.policy, "ranks", None)
+        if isinstance(ranks, tuple):  # classes with too few examples are in every set
+            return sum(one.calibration.shape[-1] < self.examples_needed for one in ranks) > self.rule.max_set_size
         thresholds = np.asarray(getattr(self.policy, "thresholds", getattr(self.policy, "threshold", np.inf)))
         if not getattr(self.rule, "class_conditional", False) or thresholds.ndim == 0:
             return True

@@ -33,6 +33,7 @@ from .score_files import ScoresLike, as_scores, at_checkpoint, labels_of
 from .tuned_rows import TunedRows
 
 SHARES, SLACKS = (0.95, 0.85, 1.05), (0.5, 0.1, 0.25, 0.75, 1.0)  # the first of each where there are too few rows to choose
+MISSES, FEWEST, MOST = 6, 2, 4  # calibration examples that may miss for each block; numbers of blocks
 CANDIDATES = 200  # thresholds that are tried for each block
 LEAST_ROWS, ROWS_TO_CHOOSE = 20, 200  # tuning rows
 REPEATS = 10  # divisions into calibration and test rows, for each latency
@@ -73,6 +74,15 @@ class Gate(ShapedRisk, KeptInFiles):
         starts = (0, *self.ends[:-1])
         return (*(f"ready in ({start:g}, {end:g}]" for start, end in zip(starts, self.ends, strict=True)), "never ready")
 
+    @staticmethod
+    def count_blocks(n_calibration: int, target: Target) -> int:
+        """A number of blocks for n calibration examples: from 2 to 4, with n·α/blocks at least 6 where it can be.
+
+        Fewer examples in a block make its threshold, which is the ⌊(n_b + 1)α⌋-th smallest of n_b, needlessly safe.
+        """
+        allowed = as_count(n_calibration, "n_calibration") * (1 - as_target(target))
+        return min(max(int(allowed / MISSES), FEWEST), MOST)
+
     @classmethod
     def fit(
         cls,
@@ -88,7 +98,8 @@ class Gate(ShapedRisk, KeptInFiles):
         """A gate from tuning scores, or log-confidences (n, M, K, C) with labels (n,). Calibration and test must not use these rows.
 
         blocks is a number of blocks, which then hold about as many tuning inputs each, or the ends of the blocks: (10, 20, 40) divides the
-        times into (0, 10], (10, 20], (20, 40] and (40, T]. risk is TopMass() where it is None.
+        times into (0, 10], (10, 20], (20, 40] and (40, T]. `Gate.count_blocks` says how many blocks suit how many calibration examples.
+        risk is TopMass() where it is None.
         """
         alpha, size = float(1 - as_target(target)), as_max_set_size(max_set_size)
         data = as_scores(scores_or_log_confidence, labels, times)

@@ -20,7 +20,7 @@ With d/c = e^y it becomes one equation in y that holds for every r (`_balance`),
 Other dependence, other prices (Gasparin, Wang and Ramdas 2024):
 - exchangeable members in an order fixed before any data: min_m (r+1)^(1/r) · M_r(p_1..p_m), r > -1;
 - any dependence and one uniform number u per input: 2/(2-u) · mean, e^u · geometric mean;
-- majority vote: classes in more than half of the members' level-α' sets miss with probability at most 2α'.
+- majority vote: classes in more than half of the members' level-α' sets miss with probability at most 2α', or 2α'·K/(K+1) for odd K.
 """
 
 import math
@@ -170,8 +170,8 @@ def merge_randomized(p: ArrayLike, r: float, uniform: ArrayLike, axis: int = -1)
 def majority_vote(sets: NDArray[np.bool_], axis: int = -1) -> Booleans:
     """True where more than half of the members' sets along `axis` hold the class.
 
-    Members' sets that each miss with probability at most α' give a set that misses with probability at most 2α',
-    whatever the dependence between members.
+    Members' sets that each miss with probability at most α' give a set that misses with probability at most 2α', or 2α'·K/(K+1)
+    where the number K of members is odd, whatever the dependence between members.
     """
     votes = np.asarray(sets)
     if votes.dtype != np.bool_:
@@ -267,7 +267,10 @@ class MergeRanks(KeptInFiles):
 
 @dataclass(frozen=True)
 class MajorityVote(KeptInFiles):
-    """Classes in more than half of the members' sets. Any dependence; each member works at half the miscoverage (α/2M)."""
+    """Classes in more than half of the members' sets, under any dependence.
+
+    A miss needs K/2 members to miss, or (K+1)/2 where K is odd, so each member works at the miscoverage α/2M, or α(K+1)/2KM.
+    """
 
 
 Pooling = MergeConfidence | MergePValues | MergeRanks | MajorityVote

@@ -239,39 +239,48 @@ class CheckpointThresholds(SetPolicy, KeptInFiles):
 
 @dataclass(frozen=True, eq=False)
 class MemberVotes(SetPolicy, KeptInFiles):
-    """Bonferroni: classes in more than half of the members' sets {c : S_t^k ≤ threshold_t^k}; `thresholds` is (M, K)."""
+    """Bonferroni: classes in more than half of the members' sets {c : S_t^k ≤ threshold_t^k}; `thresholds` is (M, K), or (M, K, C)."""
 
     thresholds: Floats
     max_set_size: int
 
     def sets(self, index: Index, values: Floats, state: State) -> Booleans:
-        votes = np.count_nonzero(values <= self.thresholds[index][..., None], axis=1)
+        limits = self.thresholds[index]
+        votes = np.count_nonzero(values <= (limits[..., None] if self.thresholds.ndim == 2 else limits), axis=1)
         return 2 * votes > values.shape[1]
 
 
 @dataclass(frozen=True, eq=False)
 class MergedPValues(SetPolicy, KeptInFiles):
-    """Bonferroni: Γ_t = {c : merged p-variable > α/M}. An input keeps its uniform number, if the form asks for one."""
+    """Bonferroni: Γ_t = {c : merged p-variable > α/M}. An input keeps its uniform number, if the form asks for one.
 
-    ranks: MergedRanks
+    `ranks` are those of all calibration examples, or for each class those of its own examples.
+    """
+
+    ranks: MergedRanks | tuple[MergedRanks, ...]
     max_set_size: int
 
     def start(self, count: int, classes: int, first: int) -> State:
-        return State(count, uniforms=self.ranks.uniforms(count, first) if self.ranks.merging.form == "randomized" else None)
+        ranks = self.ranks[0] if isinstance(self.ranks, tuple) else self.ranks
+        return State(count, uniforms=ranks.uniforms(count, first) if ranks.merging.form == "randomized" else None)
 
     def sets(self, index: Index, values: Floats, state: State) -> Booleans:
-        return self.ranks.keeps(index, values, state.uniforms)
+        if not isinstance(self.ranks, tuple):
+            return self.ranks.keeps(index, values, state.uniforms)
+        return np.hstack([ranks.keeps(index, values[:, :, [label]], state.uniforms) for label, ranks in enumerate(self.ranks)])
 
 
 @dataclass(frozen=True, eq=False)
 class RankPooling(SetPolicy, KeptInFiles):
-    """Bonferroni: Γ_t = {c : p-variable of the pooled ranks > α/M}."""
+    """Bonferroni: Γ_t = {c : p-variable of the pooled ranks > α/M}; `ranks` as in `MergedPValues`."""
 
-    ranks: PooledRanks
+    ranks: PooledRanks | tuple[PooledRanks, ...]
     max_set_size: int
 
     def sets(self, index: Index, values: Floats, state: State) -> Booleans:
-        return self.ranks.keeps(index, values)
+        if not isinstance(self.ranks, tuple):
+            return self.ranks.keeps(index, values)
+        return np.hstack([ranks.keeps(index, values[:, :, [label]]) for label, ranks in enumerate(self.ranks)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -179,7 +179,7 @@ class PooledRanks(KeptInFiles):
     def _keeps_at(self, index: int, losses: Floats) -> Booleans:
         batch, _, classes = losses.shape
         n = self.calibration.shape[2]
-        rows = max(1, BLOCK_NUMBERS // (n * classes))
+        rows = max(1, BLOCK_NUMBERS // max(n * classes, 1))  # a class may have no examples
         parts = [self._keeps_block(index, losses[start : start + rows]) for start in range(0, max(batch, 1), rows)]
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 

@@ -109,6 +109,11 @@ def earliest_threshold(profile: StopProfile, times: Floats, floor: float) -> flo
     return float(candidates[np.argmax(values <= best + tolerance)])
 
 
+def _order_statistics(bag: Floats, rank: int) -> Floats:
+    """The rank-th smallest of each row, (M, K), of losses (M, K, n)."""
+    return np.array([[order_statistic(losses, rank) for losses in members] for members in bag])
+
+
 @dataclass(frozen=True, eq=False)
 class SpikeCP(Uncalibrated, KeptInFiles):
     """Conformal sets at checkpoints; stop at the first set of at most `max_set_size` classes (I_th).
@@ -159,9 +164,8 @@ class SpikeCP(Uncalibrated, KeptInFiles):
             if self.calibration != "bonferroni":
                 advice = "use calibration='bonferroni', or pooling=MergeConfidence(r=...)"
                 raise InputError(f"{name} has no guarantee with {self.calibration} calibration: {advice}.")
-            if self.class_conditional or self.delta is not None:
-                advice = "use pooling=MergeConfidence(r=...), or drop class_conditional and delta"
-                raise InputError(f"{name} has no class-conditional or training-conditional guarantee: {advice}.")
+            if self.delta is not None:
+                raise InputError(f"{name} has no training-conditional guarantee: use pooling=MergeConfidence(r=...), or drop delta.")
 
     @property
     def _by_rank(self) -> bool:
@@ -222,20 +226,25 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         if self.calibration == "simultaneous":
             worst = own.max(axis=1)
             return RunningThreshold(np.array([self._threshold(worst[rows]) for rows in groups]), self.max_set_size)
-        level = self._alpha * (len(labels) + 1)
+        bags = [(np.ascontiguousarray(np.moveaxis(own[rows], 0, -1)), self._alpha * (len(rows) + 1)) for rows in groups]
         match self.pooling:
-            case MergePValues():
-                calibration = np.sort(np.moveaxis(own, 0, -1), axis=-1)
-                return MergedPValues(MergedRanks(calibration, level, self.pooling), self.max_set_size)
+            case MergePValues() as merging:
+                merged = tuple(MergedRanks(np.sort(bag, axis=-1), level, merging) for bag, level in bags)
+                return MergedPValues(merged if self.class_conditional else merged[0], self.max_set_size)
             case MergeRanks(r=r):
-                return RankPooling(PooledRanks(np.ascontiguousarray(np.moveaxis(own, 0, -1)), level, r), self.max_set_size)
+                pooled = tuple(PooledRanks(bag, level, r) for bag, level in bags)
+                return RankPooling(pooled if self.class_conditional else pooled[0], self.max_set_size)
             case MajorityVote():
-                rank = quantile_rank(len(labels), 1 - self._alpha / 2)
-                votes = [[order_statistic(own[:, m, k], rank) for k in range(own.shape[2])] for m in range(own.shape[1])]
-                return MemberVotes(np.array(votes), self.max_set_size)
+                level = 1 - self._vote_alpha(own.shape[2])
+                votes = np.stack([_order_statistics(bag, quantile_rank(bag.shape[-1], level)) for bag, _ in bags], axis=-1)
+                return MemberVotes(votes if self.class_conditional else votes[..., 0], self.max_set_size)
             case _:
                 thresholds = [[self._threshold(own[rows, m]) for rows in groups] for m in range(own.shape[1])]
                 return CheckpointThresholds(np.array(thresholds), self.max_set_size)
+
+    def _vote_alpha(self, members: int) -> Fraction:
+        """The miscoverage of each member of a majority vote: a miss needs half of an even number of members, or (K+1)/2 of an odd one."""
+        return self._alpha * Fraction(members + members % 2, 2 * members)
 
     def _fit_stop_aware(self, examples: LabelledEvidence) -> Policy:
         conditions, gate, values, blocks = examples.conditions, self.gate, examples.evidence.values, None
@@ -283,7 +292,7 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         """The least n with which K members could ever exclude a label; with class_conditional, of each class."""
         match self.pooling:
             case MajorityVote():
-                return least_n(1 - self._alpha / 2)
+                return least_n(1 - self._vote_alpha(K))
             case MergePValues() as merging:
                 return least_n_merged(merging, K, self._alpha)
             case _:

@@ -1,10 +1,13 @@
-"""Choose and fit a score or a risk on the tuning split, for the lowest latency.
+"""Choose and fit a score or a risk on the tuning split, for the lowest cost: latency + price of size · classes beyond I in an answer.
 
 Every candidate is fitted on one half of the tuning rows and read off the other, and the other way round. On that evidence the rule is
 calibrated with `n_calibration` random rows and decides on the rest, `repeats` times, always with the same random rows. The
-candidates that stop earliest are then given offsets over time: the best power of t/T for each, and for the best of them a
+candidates of lowest cost are then given offsets over time: the best power of t/T for each, and for the best of them a
 seeded random search over a few knots, all for the same figure. The winner is fitted again on all tuning rows.
 Calibration and test data take no part, so the guarantee of the rule is untouched.
+
+The winner's figure is the best of many on the same rows, so it flatters. With few rows all of this is done on one half and compared
+with the rule as it was given on the other half, and the other way round. A rule that does not gain there is left as it is.
 """
 
 import itertools
@@ -13,23 +16,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Floats, InputError
+from agreestop.common import Booleans, Floats, InputError, is_number
 
 from .agree_stop import AgreeStop
 from .calibrated import gather_evidence
 from .conditions import LabelledEvidence
-from .merging import MergeConfidence
+from .merging import MODEL_AVERAGE, MergeConfidence
 from .policies import Evidence
 from .risks import LearnedRisk, NothingToLearn, Risk, ShapedRisk, TopMass
 from .score_files import Scores, ScoresLike, as_scores, at_times, labels_of
 from .scores import LogLoss, Score, Shaped, Spread, Temperature, TuningRanks
 from .spikecp import SpikeCP
-from .splits import split_figures
+from .splits import realisations
 from .tuned_rows import TunedRows
 
 EXPONENTS = (-1.0, 0.0, 1.0, 2.0)
@@ -37,23 +40,34 @@ POWERS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
 KNOTS = 6
 SEARCH_STEPS = 60
 FINALISTS = 4
+TRIMS = (1.0, 0.5, 0.25, 0.1, 0.0)
+ENOUGH_ROWS = 1000  # from here on, tuning is trusted without a comparison
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate and what it reached on the tuning split: normalised latency and mean set size."""
+    """A candidate and what it reached on the tuning split: normalised latency, mean set size, and mean number of classes beyond I."""
 
     name: str
     latency: float
     set_size: float
+    excess: float = 0.0
+
+    def cost(self, price_of_size: float) -> float:
+        """What tuning minimises."""
+        return self.latency + price_of_size * self.excess
 
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """The tuned rule, ready to be calibrated, and every candidate that was tried, the earliest first."""
+    """The tuned rule, ready to be calibrated, and every candidate that was tried, the one of lowest cost first.
+
+    note  a sentence if tuning did not help and the rule decides as it was given; else empty
+    """
 
     rule: SpikeCP | AgreeStop
     trials: tuple[Trial, ...]
+    note: str = ""
 
 
 Fit = Callable[[Scores], Score | Risk]
@@ -87,11 +101,24 @@ def _candidates(rule: SpikeCP | AgreeStop, exponents: Sequence[float], members: 
             yield f"temperatures, r=1, spread {beta:g}", _spread(beta)
 
 
-def _with(rule: SpikeCP | AgreeStop, chosen: Score | Risk) -> SpikeCP | AgreeStop:
-    """The rule with another score or risk."""
+def _with(
+    rule: SpikeCP | AgreeStop,
+    chosen: Score | Risk,
+    rows: TunedRows | None = None,
+    times: tuple[float, ...] | None = None,
+    offsets: Floats | None = None,
+) -> SpikeCP | AgreeStop:
+    """The rule with another score or risk. With times (M,), it has offsets (M,) of 0 or as given, and remembers the tuning rows."""
+    if times is not None:
+        heights = np.zeros(len(times)) if offsets is None else offsets
+        known = rows if chosen.tuned is None else None
+        if isinstance(rule, AgreeStop):
+            chosen = ShapedRisk(cast(Risk, chosen), heights, times, known)
+        else:
+            chosen = Shaped(cast(Score, chosen), heights, times, known)
     if isinstance(rule, AgreeStop):
         return replace(rule, risk=cast(Risk, chosen))
-    return replace(rule, score=cast(Score, chosen))
+    return replace(rule, pooling=None, score=cast(Score, chosen))
 
 
 def tune(
@@ -104,57 +131,73 @@ def tune(
     repeats: int = 20,
     seed: int = 0,
     progress: Callable[[str, float], None] | None = None,
+    *,
+    price_of_size: float = 0.0,
+    only_if_better: bool = True,
 ) -> Tuned:
     """The rule with the score or risk that stops earliest on tuning scores, or on log-confidences (n, M, K, C) with labels (n,).
 
-    n_calibration is the number of calibration examples that the rule will have later. exponents are the r to try. `progress` is called
-    with what is being tried and the share that is done. Calibrate the result on other rows: it refuses these.
+    n_calibration   the number of calibration examples that the rule will have later
+    exponents       the r to try
+    progress        is called with what is being tried and the share that is done
+    price_of_size   the latency, as a share of T, that one class beyond max_set_size in an answer is worth: without a price, tuning buys
+                    early stops with answers of many classes at T; with one, AgreeStop's trim factor is chosen too
+    only_if_better  with fewer than 1,000 rows, leave the rule as it is where it gains no more than the error of the comparison
+
+    Calibrate the result on other rows: it refuses these.
     """
     base = _untuned(rule)
+    if not is_number(price_of_size) or price_of_size < 0:
+        raise InputError(f"price_of_size is {price_of_size!r}: give the latency that one class is worth, such as 0.05, or 0.")
     data = at_times(as_scores(scores_or_log_confidence, labels, times, base.checkpoints), base.checkpoints)
     n = len(labels_of(data))
     if not 1 <= n_calibration <= n // 2:
         raise InputError(f"n_calibration is {n_calibration} and there are {n} tuning rows: give at least twice as many rows.")
     report = progress or (lambda what, share: None)
-    bench = _Bench(base, data, n_calibration, repeats, seed)
-    candidates = list(_candidates(base, exponents, data.log_confidence.shape[2]))
-    finalists = FINALISTS if bench.has_one_threshold else 0
-    total = len(candidates) + (finalists * len(POWERS) + SEARCH_STEPS if finalists else 0)
-    steps = itertools.count()
+    compared = only_if_better and n < ENOUGH_ROWS and _reads(rule, data)
+    rounds = 3 if compared else 1
 
-    def count(what: str) -> None:
-        report(what, next(steps) / total)
+    def choose(rows: Scores, number: int) -> _Choice:
+        bench = _Bench(base, rows, min(n_calibration, len(rows) // 2), repeats, seed, price_of_size)
+        return bench.choose(exponents, lambda what, share: report(what, (number + share) / rounds))
 
-    fits: list[Fit] = []
-    evidences: list[Evidence] = []
-    trials: list[Trial] = []
-    for name, fit in candidates:
-        count(name)
-        with suppress(NothingToLearn):
-            evidences.append(bench.crossfit(fit))
-            fits.append(fit)
-            trials.append(Trial(name, *bench.figures(evidences[-1])))
-    ranking = np.argsort([trial.latency for trial in trials], kind="stable").tolist()
-    best, shape = ranking[0], None
-    if finalists:
-        shapes = {one: bench.best_power(evidences[one], trials[one], partial(count, trials[one].name)) for one in ranking[:finalists]}
-        best = min(shapes, key=lambda one: shapes[one].trial.latency)
-        shape = bench.search(evidences[best], shapes.pop(best), lambda: count("shape over time"))
-        trials += [other.trial for other in shapes.values()] + [shape.trial]
-    chosen = fits[best](data)
-    rows = None if chosen.tuned is not None else TunedRows.of(data.log_confidence, data.ids)
-    if shape is not None or rows is not None:  # offsets of 0 change nothing, and remember the rows that chose among the candidates
-        offsets, known = np.zeros(len(data.times)) if shape is None else bench.offsets(shape.heights), data.times
-        if isinstance(base, AgreeStop):
-            chosen = ShapedRisk(cast(Risk, chosen), offsets, known, rows)
-        else:
-            chosen = Shaped(cast(Score, chosen), offsets, known, rows)
+    choice = choose(data, 0)
+    tuned, note = choice.rule, ""
+    if compared:
+        half = np.random.default_rng([seed, 1]).permutation(n) % 2 == 0
+        gains = []
+        for number, rows in enumerate((half, ~half)):
+            bench = _Bench(base, data.rows(~rows), min(n_calibration, int((~rows).sum()) // 2), repeats, seed, price_of_size)
+            gains.append(bench.costs(rule) - bench.costs(choose(data.rows(rows), number + 1).rule))
+        gain = np.concatenate(gains)
+        error = float(gain.std(ddof=1)) / np.sqrt(n)
+        if not gain.mean() > error:
+            tuned = _with(rule, _score_of(rule), TunedRows.of(data.log_confidence, data.ids), data.times)
+            what = "latency" if price_of_size == 0 else "cost"
+            note = (
+                f"Tuning on {n} rows did not help: on rows that it had not seen, {what} changed by {-gain.mean():+.3f} ± {error:.3f} of T. "
+                "The rule decides as it was given; more tuning rows may change that."
+            )
     report("done", 1.0)
-    return Tuned(_with(base, chosen), tuple(sorted(trials, key=lambda trial: trial.latency)))
+    return Tuned(tuned, tuple(sorted(choice.trials, key=lambda trial: trial.cost(price_of_size))), note)
+
+
+def _reads(rule: SpikeCP | AgreeStop, data: Scores) -> bool:
+    """Whether the rule can read the scores as it was given: SpikeCP without pooling cannot read several members."""
+    return isinstance(rule, AgreeStop) or rule.pooling is not None or rule.score is not None or data.log_confidence.shape[2] == 1
+
+
+def _score_of(rule: SpikeCP | AgreeStop) -> Score | Risk:
+    """The score or risk of a rule that was not tuned."""
+    if isinstance(rule, AgreeStop):
+        return rule.risk
+    return LogLoss(cast(MergeConfidence | None, rule.pooling) or MODEL_AVERAGE) if rule.score is None else rule.score
 
 
 def _untuned(rule: SpikeCP | AgreeStop) -> SpikeCP | AgreeStop:
     """The rule without the score, risk or confidence merging that tuning will choose."""
+    if getattr(rule, "gate", None) is not None:
+        raise InputError("the rule has a gate, which holds its risk: tune the rule without it, then give the tuned risk to Gate.fit.")
     if isinstance(rule, AgreeStop):
         return replace(rule, risk=TopMass())
     if not isinstance(rule, SpikeCP):
@@ -172,6 +215,13 @@ class _Shape:
     trial: Trial
 
 
+class _Choice(NamedTuple):
+    """The rule that was chosen, and all that was tried."""
+
+    rule: SpikeCP | AgreeStop
+    trials: list[Trial]
+
+
 @dataclass(frozen=True, eq=False)
 class _Bench:
     """Measures candidates on the tuning split, all with the same random rows."""
@@ -181,6 +231,75 @@ class _Bench:
     n_calibration: int
     repeats: int
     seed: int
+    price_of_size: float
+
+    def choose(self, exponents: Sequence[float], progress: Callable[[str, float], None]) -> _Choice:
+        """Try all candidates, shapes over time for the best of them, and trim factors where size has a price."""
+        candidates = list(_candidates(self.rule, exponents, self.data.log_confidence.shape[2]))
+        finalists = FINALISTS if self.has_one_threshold else 0
+        total = len(candidates) + (finalists * len(POWERS) + SEARCH_STEPS if finalists else 0)
+        steps = itertools.count()
+
+        def count(what: str) -> None:
+            progress(what, next(steps) / total)
+
+        fits: list[Fit] = []
+        evidences: list[Evidence] = []
+        trials: list[Trial] = []
+        for name, fit in candidates:
+            count(name)
+            with suppress(NothingToLearn):
+                evidences.append(self.crossfit(fit))
+                fits.append(fit)
+                trials.append(self.figures(name, evidences[-1]))
+        ranking = np.argsort([self.cost(trial) for trial in trials], kind="stable").tolist()
+        best, shape = ranking[0], None
+        if finalists:
+            shapes = {one: self.best_power(evidences[one], trials[one], partial(count, trials[one].name)) for one in ranking[:finalists]}
+            best = min(shapes, key=lambda one: self.cost(shapes[one].trial))
+            shape = self.search(evidences[best], shapes.pop(best), lambda: count("shape over time"))
+            trials += [other.trial for other in shapes.values()] + [shape.trial]
+        chosen = fits[best](self.data)
+        rows = None if chosen.tuned is not None else TunedRows.of(self.data.log_confidence, self.data.ids)
+        offsets = None if shape is None else self.offsets(shape.heights)
+        trimmed = self._best_trim(evidences[best].minus(0.0 if offsets is None else offsets), trials, trials[best if shape is None else -1])
+        # Offsets of 0 change nothing, and remember the rows that chose among the candidates.
+        return _Choice(_with(trimmed, chosen, rows, self.data.times if offsets is not None or rows is not None else None, offsets), trials)
+
+    def _best_trim(self, evidence: Evidence, trials: list[Trial], plain: Trial) -> SpikeCP | AgreeStop:
+        """The rule with the best trim factor, where size has a price and nothing else was asked for."""
+        rule = self.rule
+        if self.price_of_size == 0 or not isinstance(rule, AgreeStop) or rule.fill or rule.trim != 1 or rule.max_set_size == 1:
+            return rule
+        tried = {trim: replace(self, rule=replace(rule, trim=trim)).figures(f"{plain.name}, trim {trim:g}", evidence) for trim in TRIMS[1:]}
+        trials += tried.values()
+        best = min(tried, key=lambda trim: self.cost(tried[trim]))
+        return replace(rule, trim=best) if self.cost(tried[best]) < self.cost(plain) else rule
+
+    def cost(self, trial: Trial) -> float:
+        return trial.cost(self.price_of_size)
+
+    def costs(self, rule: SpikeCP | AgreeStop) -> Floats:
+        """The cost of each row (n,) under a rule that was not tuned on it: the mean over the realisations that tested it."""
+        columns = list(range(len(self.data.times)))
+        pool = self._pool(gather_evidence(rule, self.data.log_confidence, columns))
+        total, tested = np.zeros((2, len(pool)))
+        for run in realisations(rule, pool, self.n_calibration, self.repeats, self.seed):
+            total[run.test] += self._clock[run.stops] + self.price_of_size * self._excess(run.sets)
+            tested[run.test] += 1
+        return total / np.maximum(tested, 1)
+
+    def _pool(self, evidence: Evidence) -> LabelledEvidence:
+        return LabelledEvidence(evidence, labels_of(self.data), self.data.log_confidence.shape[3])
+
+    def _excess(self, sets: Booleans) -> Floats:
+        """The number of classes beyond I in each answer."""
+        return np.maximum(np.count_nonzero(sets, axis=1) - float(self.rule.max_set_size), 0.0)
+
+    @property
+    def _clock(self) -> Floats:
+        """t/T at the checkpoints."""
+        return np.array(self.rule.checkpoints, dtype=np.float64) / float(self.rule.checkpoints[-1])
 
     @property
     def has_one_threshold(self) -> bool:
@@ -197,17 +316,18 @@ class _Bench:
             parts.append(gather_evidence(_with(self.rule, chosen), self.data.log_confidence[rows], columns))
         return Evidence.joined(parts, np.concatenate)[np.argsort(~half, kind="stable").argsort()]
 
-    def figures(self, evidence: Evidence) -> tuple[float, float]:
-        """Mean normalised latency and set size over random calibration rows."""
-        pool = LabelledEvidence(evidence, labels_of(self.data), self.data.log_confidence.shape[3])
-        splits = split_figures(self.rule, pool, self.n_calibration, self.repeats, self.seed)
-        return float(splits.latencies.mean()), float(splits.set_sizes.mean())
+    def figures(self, name: str, evidence: Evidence) -> Trial:
+        """What the rule reaches with this evidence, on average over random calibration rows."""
+        figures = np.empty((self.repeats, 3))
+        for repeat, run in enumerate(realisations(self.rule, self._pool(evidence), self.n_calibration, self.repeats, self.seed)):
+            sizes = np.count_nonzero(run.sets, axis=1)
+            figures[repeat] = self._clock[run.stops].mean(), sizes.mean(), self._excess(run.sets).mean()
+        return Trial(name, *(float(one.mean()) for one in figures.T.copy()))
 
     @property
     def clock(self) -> Floats:
         """log(t/T) at the checkpoints."""
-        times = np.array(self.rule.checkpoints, dtype=np.float64)
-        return np.log(times / times[-1])
+        return np.log(self._clock)
 
     @property
     def knots(self) -> Floats:
@@ -219,8 +339,8 @@ class _Bench:
 
     def _try(self, evidence: Evidence, heights: Floats, shape: _Shape) -> _Shape:
         """The better of a shape and one with other heights."""
-        latency, size = self.figures(evidence.minus(self.offsets(heights)))
-        return shape if latency >= shape.trial.latency else _Shape(heights, replace(shape.trial, latency=latency, set_size=size))
+        trial = self.figures(shape.trial.name, evidence.minus(self.offsets(heights)))
+        return _Shape(heights, trial) if self.cost(trial) < self.cost(shape.trial) else shape
 
     def best_power(self, evidence: Evidence, plain: Trial, progress: Callable[[], None]) -> _Shape:
         """Offsets in proportion to log time: the best power of t/T."""

@@ -211,4 +211,4 @@ def run_simulated(folder: Path, measured: MeasurementSettings, command: str, pro
 
 def _tune(rule: AnyRule, tuning: Scores, settings: MeasurementSettings, progress: ProgressCallback) -> SpikeCP | AgreeStop:
     assert isinstance(rule, (SpikeCP, AgreeStop))
-    return tune(rule, tuning, n_calibration=settings.n_calibration, seed=settings.seed, progress=progress).rule
+    return tune(rule, tuning, n_calibration=settings.n_calibration, seed=settings.seed, progress=progress, only_if_better=False).rule
