@@ -50,10 +50,8 @@ def same(one: ag.Decisions, other: ag.Decisions) -> None:
 def test_a_schedule_is_the_tuple_of_its_times() -> None:
     assert tuple(SCHEDULE) == (1, 1, 3, 4, 4, 8, 12) and len(SCHEDULE) == 7 and SCHEDULE[-1] == 12
     assert SCHEDULE.members == (1, 2, 2, 3, 4, 4, 4) and SCHEDULE.looks == tuple(LOOKS) and SCHEDULE.times == (1, 3, 4, 8, 12)
-    assert (
-        ag.Schedule(np.array(LOOKS)) == SCHEDULE and hash(SCHEDULE) == hash(ag.Schedule(LOOKS))
+    assert ag.Schedule(np.array(LOOKS)) == SCHEDULE and hash(SCHEDULE) == hash(ag.Schedule(LOOKS))
     assert repr(SCHEDULE) == f"Schedule({LOOKS})"
-    )
     assert tuple(SCHEDULE) != SCHEDULE and ag.Schedule([*LOOKS[:-1], (12, 5)]) != SCHEDULE
     assert copy.deepcopy(SCHEDULE) == SCHEDULE and pickle.loads(pickle.dumps(SCHEDULE)).members == SCHEDULE.members
     assert ag.AgreeStop("0.8", SCHEDULE, 2).checkpoints is SCHEDULE
