@@ -21,6 +21,7 @@ SECTIONS = {
     "Risks": ("TopMass", "FixedTime", "LearnedRisk", "ShapedRisk", "Gate"),
     "Tuning": ("tune", "Tuned", "Trial"),
     "Decisions": ("Decision", "Decisions", "evaluate", "Evaluation", "Estimate", "repeat_splits", "Splits"),
+    "Drift": ("DriftMonitor", "Alarm", "AdaptiveRule"),
     "Confidence and p-variables": ("log_confidence", "generalized_mean", "p_values"),
     "Merging p-variables": ("merging_factor", "merge_p_values", "merge_exchangeable", "merge_randomized", "majority_vote"),
     "Score files and simulated scores": ("Scores", "load_scores", "save_scores", "save_spikes", "simulate_scores", "simulate_spikes"),

@@ -57,6 +57,10 @@ NAMES = {
     "Estimate",
     "repeat_splits",
     "Splits",
+    # drift
+    "DriftMonitor",
+    "Alarm",
+    "AdaptiveRule",
     # files
     "load_rule",
     "Scores",

@@ -35,7 +35,7 @@ def test_decisions_say_where_each_input_stopped() -> None:
     assert decisions.set_size.tolist() == [1, 2, 0, 3, 1]
     assert decisions[1] == ag.Decision(time=2, index=0, classes=(1, 2))
     assert decisions[-3] == ag.Decision(time=5, index=1, classes=())
-    assert [decision.time for decision in decisions] == [2, 2, 5, 10, 10]  # type: ignore[attr-defined]
+    assert [decision.time for decision in decisions] == [2, 2, 5, 10, 10]
     with pytest.raises(IndexError):
         decisions[5]
 

@@ -2,12 +2,14 @@
 
 from agreestop.common.errors import InputError
 
+from .adaptive import AdaptiveRule
 from .agree_stop import AgreeStop
 from .calibrated import CalibratedRule, Session, load_rule
 from .checks import CalibrationWarning
 from .confidence import generalized_mean, log_confidence
 from .confidence_rules import DCSNN, SEENN
 from .decisions import Decision, Decisions, Estimate, Evaluation, evaluate
+from .drift import Alarm, DriftMonitor
 from .gates import Gate
 from .merging import (
     MajorityVote,
@@ -34,6 +36,7 @@ __all__ = ["DCSNN", "SEENN", "AgreeStop", "MajorityVote", "MergeConfidence", "Me
 __all__ += ["FixedTime", "Gate", "LearnedRisk", "LogLoss", "Shaped", "ShapedRisk", "Spread", "Temperature", "TopMass", "TuningRanks"]
 __all__ += ["CalibratedRule", "CalibrationWarning", "Scores", "Session", "load_rule", "load_scores", "save_scores", "save_spikes"]
 __all__ += ["Decision", "Decisions", "Estimate", "Evaluation", "Splits", "Trial", "Tuned", "evaluate", "repeat_splits", "tune"]
+__all__ += ["AdaptiveRule", "Alarm", "DriftMonitor"]
 __all__ += ["InputError", "generalized_mean", "log_confidence", "majority_vote", "simulate_scores", "simulate_spikes"]
 __all__ += ["merge_exchangeable", "merge_p_values", "merge_randomized", "merging_factor", "p_values"]
 __all__ += ["Schedule"]

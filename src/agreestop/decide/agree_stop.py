@@ -130,7 +130,9 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         if self.loss is not None:
             threshold = partial(self._costs(examples, failures.risk).threshold, max_loss=Fraction(self.max_loss or 0))
         else:
-            threshold = partial(self._coverage, failures.first(), examples)
+            first = failures.first()
+            threshold = partial(self._coverage, first, examples)
+            policy = replace(policy, reach=_reach(first, failures.risk))
         count = 1 if gate is None else len(gate.ends) + 1
         thresholds = examples.thresholds(threshold, self.class_conditional, blocks, count)
         if gate is None and conditions.groups is None:
@@ -200,3 +202,11 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         """The most probable class (b,), from evidence of one checkpoint; -1 where an offset of -∞ leaves no order."""
         best = evidence.values.argmax(axis=-1)
         return np.where(evidence.values[np.arange(len(best)), best] < np.inf, best, -1)
+
+
+def _reach(first: Floats, risk: Floats) -> tuple[float, float] | None:
+    """The smallest W (n,), or the smallest risk if nothing fails, and the largest risk (n, M): thresholds beyond them change nothing."""
+    failing, known = first[np.isfinite(first)], risk[np.isfinite(risk)]
+    if not len(known):
+        return None
+    return float((failing if len(failing) else known).min()), float(known.max())

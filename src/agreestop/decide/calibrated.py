@@ -160,7 +160,7 @@ class CalibratedRule(KeptInFiles):
 
     engine, ensemble_digest, class_names: those of the scores it was calibrated on, where they are known; rows: marks of their rows.
     first_risks: (n,) their risk, or least score, at the first checkpoint. effective_size: with weights, the number of equally weighted
-    examples that would say as much.
+    examples that would say as much. adapted: whether an `AdaptiveRule` has moved the threshold.
     """
 
     rule: Rule
@@ -177,6 +177,7 @@ class CalibratedRule(KeptInFiles):
     rows: TunedRows | None = None
     first_risks: Floats | None = None
     effective_size: float | None = None
+    adapted: bool = False
     opened: list[int] = field(default_factory=lambda: [0], init=False)  # the number of streams without a number of their own
 
     @property
@@ -330,7 +331,7 @@ class CalibratedRule(KeptInFiles):
             reuse,
             self.class_names,
             tuple(notes),
-            self._draw,
+            self.draw,
             best=None if (stops.best < 0).any() else stops.best,
             block=None if gate is None else stops.block,
             block_names=None if gate is None else gate.block_names,
@@ -341,12 +342,16 @@ class CalibratedRule(KeptInFiles):
         )
 
     @property
-    def _draw(self) -> tuple[int, int] | None:
+    def draw(self) -> tuple[int, int] | None:
+        """`threshold_rank` of a rule whose promise is about labels."""
+        return None if getattr(self.policy, "final", False) else self.threshold_rank
+
+    @property
+    def threshold_rank(self) -> tuple[int, int] | None:
         """The number of calibration examples and the rank of the threshold among them; None unless one order statistic is the threshold."""
         rule = self.rule
         single = isinstance(self.policy, (RiskThreshold, StoppingThreshold, RunningThreshold)) and self.effective_size is None
-        single = single and not getattr(self.policy, "final", False)  # then the promise is not about labels
-        if not single or getattr(rule, "class_conditional", True) or getattr(rule, "target", None) is None:
+        if self.adapted or not single or getattr(rule, "class_conditional", True) or getattr(rule, "target", None) is None:
             return None
         rank = quantile_rank(self.n, as_target(rule.target), as_delta(rule.delta))  # type: ignore[attr-defined]
         return (self.n, rank) if rank <= self.n else None
@@ -411,10 +416,10 @@ class CalibratedRule(KeptInFiles):
 
 def load_rule(path: str | PathLike[str]) -> CalibratedRule:
     """Read a calibrated rule. What is not a whole and unaltered rule file of a known format is refused with a sentence."""
-    return read_rule_file(path, CalibratedRule, _try_out)
+    return read_rule_file(path, CalibratedRule, try_out)
 
 
-def _try_out(calibrated: CalibratedRule) -> None:
+def try_out(calibrated: CalibratedRule) -> CalibratedRule:
     """Run one input through the first and the last checkpoint, so that a forged rule fails here and not in the middle of later work."""
     shape = (1, calibrated.members, calibrated.classes)
     if min(shape) < 1 or calibrated.members * calibrated.classes > MOST_NUMBERS:
@@ -423,17 +428,24 @@ def _try_out(calibrated: CalibratedRule) -> None:
         verdict = calibrated.step(index, np.full(shape, -math.log(calibrated.classes)), calibrated.start(1))
         if verdict.sets.shape != (1, calibrated.classes) or verdict.stop.shape != (1,):
             raise ValueError("arrays of other sizes than the rule")
+    return calibrated
 
 
 class Session:
     """One input under watch: a few numbers of state, pushed one checkpoint at a time."""
 
-    __slots__ = ("_calibrated", "_state", "decision", "index", "number")
+    __slots__ = ("_calibrated", "_notify", "_state", "decision", "index", "number")
 
-    def __init__(self, calibrated: CalibratedRule, number: int | None = None, group: ArrayLike | None = None) -> None:
+    def __init__(
+        self,
+        calibrated: CalibratedRule,
+        number: int | None = None,
+        group: ArrayLike | None = None,
+        notify: Callable[[Decision], object] | None = None,
+    ) -> None:
         if number is None:
             number, calibrated.opened[0] = calibrated.opened[0], calibrated.opened[0] + 1
-        self._calibrated = calibrated
+        self._calibrated, self._notify = calibrated, notify
         self.index, self.number = 0, as_count(number, "number", least=0)
         self._state = calibrated.start(1, self.number, calibrated.find_groups(None if group is None else np.asarray(group)[None], 1))
         self.decision: Decision | None = None
@@ -453,6 +465,8 @@ class Session:
         verdict = calibrated.step(self.index, np.ascontiguousarray(array, dtype=np.float64)[None], self._state)
         if verdict.stop[0]:
             self.decision = calibrated.decision(self.index, verdict)
+            if self._notify is not None:
+                self._notify(self.decision)
         self._state = verdict.state
         self.index += 1
         return self.decision

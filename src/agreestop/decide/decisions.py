@@ -8,7 +8,7 @@ Each is an `Estimate`: a number with `low` and `high`, at 95 % if no other level
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Self
@@ -118,6 +118,9 @@ class Decisions:
 
     def __repr__(self) -> str:
         return f"Decisions(n={len(self)}, mean stop time {self.stop_time.mean():.4g}, mean set size {self.set_size.mean():.4g})"
+
+    def __iter__(self) -> Iterator[Decision]:
+        return (self[i] for i in range(len(self)))
 
     def __getitem__(self, i: int) -> Decision:
         risk = math.nan if self.first_risk is None else float(self.first_risk[i])

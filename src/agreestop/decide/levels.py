@@ -103,6 +103,22 @@ def least_n(level: Fraction, delta: Fraction | None = None) -> int:
     return n
 
 
+def largest_miss_rate(n: int, rank: int, delta: Fraction) -> float:
+    """The 1 - delta quantile of Beta(n+1-rank, rank), the miss rate given the examples if the threshold is the rank-th smallest of n.
+
+    It is the least a with P(Binomial(n, a) ≤ n - rank) ≤ delta, rounded up.
+    """
+    steps = np.arange(n - rank)
+    choices = np.concatenate([[0.0], np.cumsum(np.log((n - steps) / (steps + 1.0)))])  # log of n over m, m = 0..n-rank
+    misses = np.arange(n - rank + 1)
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        tail = np.logaddexp.reduce(choices + misses * math.log(middle) + (n - misses) * math.log1p(-middle))
+        low, high = (low, middle) if tail <= _log(delta) else (middle, high)
+    return min(high + TIE, 1 - TIE)
+
+
 def coverage_draws(n: int, rank: int, tests: int) -> Floats:
     """P(at most h of `tests` answers hold the label), h = 0..tests, over draws of n calibration examples and of the test inputs.
 

@@ -305,12 +305,14 @@ class RunningThreshold(KeptInFiles):
 class StoppingThreshold(Stateless, KeptInFiles):
     """Stop-aware: Γ_t = {c : S_t ≤ threshold}; an empty set does not stop before the last checkpoint.
 
-    With `final`, an input that nothing stopped answers the class of smallest score.
+    With `final`, an input that nothing stopped answers the class of smallest score. `reach` are the safest and the boldest threshold that
+    were of any use for the calibration examples.
     """
 
     threshold: float
     max_set_size: int
     final: bool = False
+    reach: tuple[float, ...] | None = None
 
     safest = math.inf
 
@@ -339,6 +341,7 @@ class RiskThreshold(Stateless, KeptInFiles):
 
     A stopped answer is the I most probable classes (`fill`), or of those the most probable and all with log ρ_t - log_trim ≥ threshold.
     If nothing stopped, the last answer is the I most probable classes and all with log ρ ≥ threshold; with `final`, the most probable.
+    `reach` are the safest and the boldest threshold that were of any use for the calibration examples.
     """
 
     threshold: float
@@ -346,6 +349,7 @@ class RiskThreshold(Stateless, KeptInFiles):
     fill: bool
     log_trim: float = 0.0
     final: bool = False
+    reach: tuple[float, ...] | None = None
 
     safest = -math.inf
 

@@ -35,6 +35,7 @@ DTYPES = ("<f8", "<i8", "<u8", "|b1")
 _KNOWN: dict[str, type[Any]] = {}
 
 Kind = TypeVar("Kind")
+Built = TypeVar("Built")
 
 
 class KeptInFiles:
@@ -70,10 +71,10 @@ def _readable(header: dict[str, Any]) -> str:
     return re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found[0].split()), text)
 
 
-def read_rule_file(path: str | PathLike[str], kind: type[Kind], check: Callable[[Kind], None]) -> Kind:
+def read_rule_file(path: str | PathLike[str], kind: type[Kind], build: Callable[[Kind], Built]) -> Built:
     """Read an object of that class. What is not a whole and unaltered rule file of a known format is refused with a sentence.
 
-    `check` raises an error for an object that cannot work.
+    `build` makes what is returned of the object, and raises an error for one that cannot work.
     """
     raw = read_file(path, "check the path, or calibrate a rule first")
     line, _, content = raw.partition(b"\n")
@@ -87,9 +88,7 @@ def read_rule_file(path: str | PathLike[str], kind: type[Kind], check: Callable[
     if hashlib.sha256(content).hexdigest() != words[3]:
         raise InputError(f"{path} was truncated or altered (its checksum does not match): copy it again, or calibrate the rule again.")
     try:
-        rule = _read_content(content, int(words[2]), kind)
-        check(rule)
-        return rule
+        return build(_read_content(content, int(words[2]), kind))
     except InputError:
         raise
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -131,7 +130,7 @@ def _read_content(content: bytes, header_size: int, kind: type[Kind]) -> Kind:
         raise ValueError(f"{len(content) - position} bytes too many")
     value = _decode(header["rule"], arrays)
     if not isinstance(value, kind):
-        raise ValueError(f"no {kind.__name__} in it")
+        raise ValueError(f"a {type(value).__name__}, where a {kind.__name__} is needed")
     return value
 
 

@@ -114,6 +114,13 @@ def _order_statistics(bag: Floats, rank: int) -> Floats:
     return np.array([[order_statistic(losses, rank) for losses in members] for members in bag])
 
 
+def _reach(failures: Floats, scores: Floats, earliest: float) -> tuple[float, float]:
+    """The largest V (n,), and the threshold of least mean stopping time, or without early stops the smallest score."""
+    boldest = earliest if np.isfinite(earliest) else float(scores.min())
+    failing = failures[np.isfinite(failures)]
+    return float(failing.max()) if len(failing) else boldest, boldest
+
+
 @dataclass(frozen=True, eq=False)
 class SpikeCP(Uncalibrated, KeptInFiles):
     """Conformal sets at checkpoints; stop at the first set of at most `max_set_size` classes (I_th).
@@ -264,6 +271,8 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         def earliest(value: float, rows: Integers) -> float:
             return -earliest_threshold(profile.rows(rows), times, -value)
 
+        if gate is None:
+            policy = replace(policy, reach=_reach(failures, values, earliest_threshold(profile, times, -np.inf)))
         count = 1 if gate is None else len(gate.ends) + 1
         thresholds = -examples.thresholds(threshold, self.class_conditional, blocks, count, earliest)
         if gate is None and conditions.groups is None:

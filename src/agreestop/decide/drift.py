@@ -1,0 +1,362 @@
+"""An alarm when the promise of a calibrated rule ends: from labels that come late, and without labels.
+
+Both alarms bet against "nothing has changed". A bet b multiplies its capital C_b by a factor f_b whose mean is at most 1 as long as that is
+true. New bets begin at every step with a little of the cash that was held back, so a change is found long after the beginning too:
+
+    C_b ← ((1-J)·C_b + (J·ΣC + w_s)/B)·f_b,    cash_s = 1/(1 + log(1+s)),    w_s = cash_(s-1) - cash_s,    E = ΣC + cash
+
+    misses      f_ν = 1 + ν·(miss - α'),   ν in [0, 1/α'),                                      J = 0
+    inputs      f_ε = 1 + ε·(p - ½),       ε in {-1, 0, 1} (the Simple Jumper, Vovk et al.),    J = 0.001
+
+An alarm is raised when E ≥ 1/δ. E begins at 1 and has no upward drift, so this ever happens by chance with probability at most δ (Ville).
+For misses, by chance means that every decision misses with probability at most α', given all before it. For inputs it means that they are
+exchangeable with the calibration examples: p is the smoothed rank of the input's first risk among all before it, the calibration examples
+included, and such ranks are independent and uniform.
+
+One calibration draw may sit above α without any drift. A rule that was calibrated with delta has α' = α, except with probability delta. For
+a rule with one threshold, its miss rate given the calibration examples is at most Beta(k, n+1-k); α' is the 1-δ quantile.
+"""
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from os import PathLike
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from agreestop.common import GAMMA, Floats, InputError, as_seed, is_number, mix
+
+from .calibrated import CalibratedRule, try_out
+from .decisions import Decision, Decisions
+from .label_queue import LabelQueue, SavedQueue
+from .levels import Target, as_delta, as_target, in_words, largest_miss_rate
+from .rule_files import KeptInFiles, read_rule_file, write_rule_file
+from .score_files import ScoresLike, as_scores
+
+SHARES = 2.0 ** -np.arange(1.0, 9.0, 0.5)
+"""The bets ν on misses as shares of 1/α', with which one hit would lose everything."""
+TILTS = np.array([-1.0, 0.0, 1.0])
+JUMP = 0.001
+MOST_CAPITAL = 1e200  # far beyond any alarm
+POINTS = 1000  # of a log
+MOST_LABELS = 10**9
+KINDS = {"misses": "the answers miss more often than promised", "inputs": "the inputs differ from the calibration examples"}
+
+
+@dataclass(frozen=True)
+class Alarm(KeptInFiles):
+    """An alarm: its kind, "misses" or "inputs", the number of decisions that it rests on, and the evidence E when it was raised."""
+
+    kind: str
+    number: int
+    evidence: float
+
+    def __str__(self) -> str:
+        return f"after {self.number} decisions, {KINDS[self.kind]} (evidence {self.evidence:.3g})"
+
+
+@dataclass(eq=False)
+class Log(KeptInFiles):
+    """How numbers went, for the report: at most POINTS rows (count, values...), thinned as they grow."""
+
+    rows: Floats
+    size: int = 0
+    stride: int = 1
+
+    @classmethod
+    def of(cls, values: int) -> Self:
+        """An empty log of some values for each count."""
+        return cls(np.zeros((POINTS, 1 + values)))
+
+    def __post_init__(self) -> None:
+        if self.rows.ndim != 2 or len(self.rows) != POINTS or not 0 <= self.size < POINTS or self.stride < 1:
+            raise ValueError("a log of another size")
+
+    def add(self, count: int, *values: float) -> None:
+        """Note values after `count` decisions; most of them are left out once the log is long."""
+        if count % self.stride:
+            return
+        self.rows[self.size] = (count, *values)
+        self.size += 1
+        if self.size == POINTS:
+            self.size, self.stride = POINTS // 2, 2 * self.stride
+            self.rows[: self.size] = self.rows[1::2]
+
+    @property
+    def counts(self) -> Floats:
+        return self.rows[: self.size, 0]
+
+    @property
+    def values(self) -> Floats:
+        """(points, values)."""
+        return self.rows[: self.size, 1:]
+
+
+def cash(count: int) -> float:
+    """What is left to begin new bets with after `count` steps."""
+    return 1 / (1 + math.log1p(count))
+
+
+def fresh(count: int) -> float:
+    """w: what new bets begin with in step `count` + 1, cash(count) - cash(count + 1)."""
+    return math.log1p(1 / (1 + count)) * cash(count) * cash(count + 1)
+
+
+@dataclass(eq=False)
+class Wealth(KeptInFiles):
+    """What B bets have made of 1: their capital (B,) after `count` steps; the log holds log10 E."""
+
+    capital: Floats
+    jump: float
+    count: int = 0
+    log: Log = field(default_factory=lambda: Log.of(1))
+
+    @classmethod
+    def of(cls, bets: int, jump: float) -> Self:
+        """Before the first step: all is cash."""
+        return cls(np.zeros(bets), jump)
+
+    def bet(self, factors: Floats) -> float:
+        """Let each bet have its factor (B,). Returns E."""
+        shared = (self.jump * float(self.capital.sum()) + fresh(self.count)) / len(self.capital)
+        self.capital = np.minimum(((1 - self.jump) * self.capital + shared) * factors, MOST_CAPITAL)
+        self.count += 1
+        evidence = self.evidence
+        self.log.add(self.count, math.log10(evidence))
+        return evidence
+
+    @property
+    def evidence(self) -> float:
+        """E: all capital, and the cash."""
+        return float(self.capital.sum()) + cash(self.count)
+
+    def foresee(self, log_growth: Floats, steps: int) -> float:
+        """log E after more steps at which each bet grows by e^g, g = log_growth (B,); new bets count a little less than they bring."""
+        grow, bets = log_growth > 0, len(log_growth)
+        growth = log_growth[grow]
+        first = np.log(self.capital[grow] + fresh(self.count) / bets) + steps * growth
+        terms = [*first, math.log(cash(self.count + steps))]
+        if steps > 1:  # the sum of e^(g·j), j = 1..steps-1, for bets that begin later
+            sums = (steps - 1) * growth + np.log(-np.expm1((1 - steps) * growth)) - np.log(-np.expm1(-growth))
+            terms += [*(sums + math.log(fresh(self.count + steps - 1) / bets))]
+        return float(np.logaddexp.reduce(terms))
+
+
+def smoothed_rank(bag: Sequence[float], value: float, uniform: float) -> float:
+    """(values below + uniform·(equal values and this one))/(size + 1), in a sorted bag: uniform if all are exchangeable."""
+    below, above = bisect_left(bag, value), bisect_right(bag, value)
+    return (below + uniform * (above - below + 1)) / (len(bag) + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class SavedMonitor(KeptInFiles):
+    """All that a monitor knows, as it goes into a file."""
+
+    calibrated: CalibratedRule
+    delta: Fraction
+    seed: int
+    queue: SavedQueue
+    alarms: tuple[Alarm, ...]
+    misses: Wealth
+    inputs: Wealth
+    bag: Floats
+
+
+class DriftMonitor:
+    """Watches the decisions of a calibrated rule and raises an alarm when its promise ends.
+
+    Give every decision to `observe`, in order, and its label to `update` once it is known, in any order. Where each label is known before
+    the next decision, `update` alone will do. There is one alarm of each kind: "misses" from labels, "inputs" without them. `guarantee`
+    says in words how probable a false alarm is. For a rule calibrated with labels="final", the label is the ensemble's own best class at
+    the last checkpoint.
+
+    delta  δ: the probability of a false alarm, of each kind
+    seed   for the uniform numbers that break ties among risks
+    level  α': the share of misses that the rule may have without drift; None where the rule allows no alarm from labels
+    misses, inputs  the evidence: `log` holds log10 E over time
+
+    The monitor keeps the first risk of each decision: 8 bytes, and about 0.1 ms to put it in its place after a million decisions.
+    """
+
+    def __init__(self, calibrated: CalibratedRule, delta: Target = 0.05, *, seed: int = 0) -> None:
+        if not isinstance(calibrated, CalibratedRule):
+            raise InputError(f"calibrated is {calibrated!r}: give what rule.calibrate(...) returned.")
+        self.calibrated, self.delta, self.seed = calibrated, as_target(delta, "delta"), as_seed(seed)
+        self._limit, self._random = float(1 / self.delta), mix(np.array([self.seed], np.uint64))
+        self.alarms: tuple[Alarm, ...] = ()
+        self.misses, self.inputs = Wealth.of(len(SHARES), 0.0), Wealth.of(len(TILTS), JUMP)
+        self.level, self._calibration_risk, self._unwatched = self._find_level()
+        self._queue = LabelQueue(calibrated.classes)
+        self._bag = array("d", () if calibrated.first_risks is None else np.sort(calibrated.first_risks).tolist())
+
+    def _find_level(self) -> tuple[float | None, Fraction, str]:
+        """α', the probability over calibration draws that it is too small, and else a sentence why there is none."""
+        calibrated, rule = self.calibrated, self.calibrated.rule
+        target = getattr(rule, "target", None)
+        if target is None or not hasattr(rule, "delta"):
+            return None, Fraction(0), f"this {type(rule).__name__} promises no share of hits, so labels cannot break it: observe alone."
+        alpha, delta = 1 - as_target(target), as_delta(rule.delta)
+        if calibrated.group_names is not None:
+            return None, Fraction(0), "the rule has a promise for each group: calibrate one for each group, and watch each by itself."
+        if calibrated.effective_size is not None:
+            return None, Fraction(0), "the rule allows for a shift by weights, which no alarm from labels knows of: observe alone."
+        if delta is not None:
+            return float(alpha), delta, ""
+        if calibrated.threshold_rank is None and not calibrated.never_stops:
+            return (
+                None,
+                Fraction(0),
+                "the rule's promise is a mean over calibration draws: calibrate it with delta=0.05, for example.",
+            )
+        if calibrated.threshold_rank is None:
+            return float(alpha), Fraction(0), ""
+        return largest_miss_rate(*calibrated.threshold_rank, self.delta), self.delta, ""
+
+    @property
+    def observed(self) -> int:
+        """The number of decisions so far."""
+        return self._queue.observed
+
+    @property
+    def processed(self) -> int:
+        """The number of decisions, from the first one on, that wait for no label."""
+        return self._queue.processed
+
+    @property
+    def guarantee(self) -> str:
+        """How probable a false alarm is, in words."""
+        delta = in_words(self.delta)
+        known = "one another" if self.calibrated.first_risks is None else "the calibration inputs"
+        words = f"an alarm about inputs is false with probability at most {delta}, if the inputs are exchangeable with {known}"
+        if self.calibrated.first_risks is None:
+            words += " (the rule is of version 0.1 and does not hold the risks of its calibration inputs)"
+        if self.level is None:
+            return f"{words}. No alarm about misses: {self._unwatched}"
+        total = in_words(self.delta + self._calibration_risk)
+        words += f"; an alarm about misses is false with probability at most {total}"
+        if self._calibration_risk:
+            words += f": {delta}, and {in_words(self._calibration_risk)} for a calibration draw that misses more than {self.level:.4g}"
+        return f"{words}. It watches for a share of misses above {self.level:.4g}."
+
+    def observe(self, decision: Decision | Decisions, key: str = "") -> Alarm | None:
+        """The next decision, or the decisions of a batch in their order, whose labels are not known. Returns an alarm if it is raised now.
+
+        `key` is a name of yours under which `update` finds the decision, also after the monitor was saved and loaded. A loaded monitor
+        cannot find a decision without a key, and counts it as a hit.
+        """
+        alarm = self._observe(decision, key)
+        self._queue.explicit = True
+        return alarm
+
+    def _observe(self, decision: Decision | Decisions, key: str = "") -> Alarm | None:
+        number = self.observed
+        self._queue.add(decision, key)
+        risks: Sequence[float | None] = [decision.first_risk] if isinstance(decision, Decision) else [one.first_risk for one in decision]
+        alarms = [self._watch(risk, count) for count, risk in enumerate(risks, number) if risk is not None and not math.isnan(risk)]
+        return next((alarm for alarm in alarms if alarm is not None), None)
+
+    def _watch(self, risk: float, number: int) -> Alarm | None:
+        word = mix(self._random + np.array([number], np.uint64) * GAMMA)
+        p = smoothed_rank(self._bag, risk, int(word[0]) / 2**64)
+        insort(self._bag, risk)
+        return self._raise("inputs", number + 1, self.inputs.bet(1 + TILTS * (p - 0.5)))
+
+    def update(self, decision: Decision | Decisions | str, label: ArrayLike | None) -> Alarm | None:
+        """The label of a decision, of the decision with that key, or the labels (n,) of a batch. Returns an alarm if it is raised now.
+
+        None is for a label that will never be known, for reasons that have nothing to do with the label. A label is processed once
+        those of all earlier decisions are known.
+        """
+        if self.level is None:
+            raise InputError(self._unwatched[0].upper() + self._unwatched[1:])
+        labels = self._queue.check(decision, label)
+        alarm = None
+        if not self._queue.explicit and not isinstance(decision, str):
+            alarm = self._observe(decision)
+        for number, miss in self._queue.settle(decision, labels):
+            evidence = self.misses.bet(1 + SHARES * (bool(miss) / self.level - 1))
+            alarm = self._raise("misses", number + 1, evidence) or alarm
+        return alarm
+
+    def _raise(self, kind: str, number: int, evidence: float) -> Alarm | None:
+        if evidence < self._limit or any(alarm.kind == kind for alarm in self.alarms):
+            return None
+        alarm = Alarm(kind, number, evidence)
+        self.alarms = (*self.alarms, alarm)
+        return alarm
+
+    def labels_to_alarm(self, miss_rate: float) -> float:
+        """About how many more labels an alarm takes if this share of the decisions misses from now on; ∞ if it will not be found."""
+        if not is_number(miss_rate) or not 0 <= miss_rate <= 1:
+            raise InputError(f"miss_rate is {miss_rate!r}: give a share of the decisions, from 0 to 1.")
+        if self.level is None:
+            raise InputError(self._unwatched[0].upper() + self._unwatched[1:])
+        if any(alarm.kind == "misses" for alarm in self.alarms):
+            return 0
+        growth = miss_rate * np.log1p(SHARES * (1 / self.level - 1)) + (1 - miss_rate) * np.log1p(-SHARES)
+        low, high = 0, 1
+        while self.misses.foresee(growth, high) < math.log(self._limit):
+            low, high = high, 2 * high
+            if high > MOST_LABELS:
+                return math.inf
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.misses.foresee(growth, middle) >= math.log(self._limit) else (middle, high)
+        return high
+
+    @property
+    def since_alarm(self) -> int:
+        """The number of decisions that came after those on which the alarms rest; 0 without an alarm."""
+        return self.observed - max((alarm.number for alarm in self.alarms), default=self.observed)
+
+    def recalibrate(self, scores_or_log_confidence: ScoresLike, labels: ArrayLike | str | None = None) -> CalibratedRule:
+        """The rule, calibrated on inputs that came since the alarm: at most the last `since_alarm` of them.
+
+        Earlier ones raised the alarm, so they miss more often than others, and a rule calibrated on them would promise too much or
+        too little. Watch the new rule with a new monitor.
+        """
+        if not self.alarms:
+            raise InputError("there was no alarm: the calibrated rule stands.")
+        rule = self.calibrated.rule
+        rows = len(as_scores(scores_or_log_confidence, None, None, rule.checkpoints).log_confidence)
+        if rows > self.since_alarm:
+            raise InputError(f"there are {rows} rows, but {self.since_alarm} decisions came since the alarm: give the rows of those alone.")
+        return rule.calibrate(scores_or_log_confidence, labels)  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        alarms = "; ".join(map(str, self.alarms)) or "no alarm"
+        return f"DriftMonitor: {self.observed} decisions, {self.misses.count} labels processed; {alarms}"
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write all that the monitor knows to one file, which appears whole or not at all."""
+        bag = np.frombuffer(self._bag, dtype=np.float64)
+        saved = SavedMonitor(self.calibrated, self.delta, self.seed, self._queue.saved(), self.alarms, self.misses, self.inputs, bag)
+        write_rule_file(path, saved, {"monitor": repr(self), "guarantee": self.guarantee})
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read a monitor, which goes on where it was."""
+        return read_rule_file(path, SavedMonitor, cls._restored)
+
+    @classmethod
+    def _restored(cls, saved: SavedMonitor) -> Self:
+        try_out(saved.calibrated)
+        monitor = cls(saved.calibrated, saved.delta, seed=saved.seed)
+        for wealth, bets, jump in ((saved.misses, len(SHARES), 0.0), (saved.inputs, len(TILTS), JUMP)):
+            counted = 0 <= wealth.count <= saved.queue.observed
+            right = wealth.capital.shape == (bets,) and wealth.jump == jump and counted and wealth.log.rows.shape[1] == 2
+            if not right or not ((wealth.capital >= 0) & (wealth.capital <= MOST_CAPITAL)).all():
+                raise ValueError("evidence that no monitor has")
+        if any(alarm.kind not in KINDS or not 0 < alarm.number <= saved.queue.observed for alarm in saved.alarms):
+            raise ValueError("alarms that no monitor raises")
+        if saved.bag.ndim != 1 or not (saved.bag[1:] >= saved.bag[:-1]).all() or np.isnan(saved.bag).any():
+            raise ValueError("risks out of order")
+        monitor.alarms, monitor.misses, monitor.inputs = saved.alarms, saved.misses, saved.inputs
+        monitor._bag = array("d", saved.bag.tolist())
+        monitor._queue = LabelQueue.restored(saved.queue, saved.calibrated.classes)
+        return monitor
