@@ -106,6 +106,22 @@ def risks(members: int) -> dict[str, Risk]:
     }
 
 
+def promising_rules(members: int, risk: Risk) -> dict[str, Rule]:
+    """Rules with a gate, a loss, a trim factor, and the published promise by stopping time."""
+    gate = ag.Gate(risk, np.array([-0.5, -0.6, -0.7, -0.8, -1.0]), TIMES, None, -0.2 if members < 6 else -1.0, (3, 10))
+    every_loss = np.abs(np.arange(CLASSES)[:, None] - np.arange(CLASSES)) / 2
+    pooling, sparing = POOLINGS["CM(1)"], Conditions(class_conditional=False, delta=0.3)
+    return {
+        "AgreeStop with a gate": ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, gate=gate),
+        "AgreeStop with a gate, fill, given the data": ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, True, gate=gate, **sparing),
+        "AgreeStop, trim": ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, risk=risk, trim=0.4),
+        "AgreeStop, loss": ag.AgreeStop(None, CHECKPOINTS, LARGEST, risk=risk, loss=every_loss, max_loss=0.2),
+        "AgreeStop, accumulated": ag.AgreeStop(0.6, CHECKPOINTS, LARGEST, risk=risk, accumulated=True, delta=0.3),
+        "AgreeStop, accumulated, shaped": ag.AgreeStop(0.6, CHECKPOINTS, LARGEST, risk=gate, accumulated=True, delta=0.3),
+        "SpikeCP, stop-aware with a gate": ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, pooling, "stop-aware", gate=gate),
+    }
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """A rule, the number of members it is used with, and what it has learned."""
@@ -162,6 +178,8 @@ def other_cases(members: int) -> Iterator[Case]:
         for name, conditions in CONDITIONS.items():
             rule = ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, fill, every_risk["fitted top mass"], **conditions)
             yield Case(f"AgreeStop {name}{words}", rule, members)
+    for name, promising in promising_rules(members, every_risk["fitted top mass"]).items():
+        yield Case(f"{name}, K={members}", promising, members)
     yield Case(f"DCSNN, K={members}", ag.DCSNN(TARGET, CHECKPOINTS, LARGEST), members)
     yield Case(f"SEENN, K={members}", ag.SEENN(0.7, CHECKPOINTS, LARGEST), members)
 
@@ -186,6 +204,10 @@ def test_calibrate_and_decide(case: Case) -> None:
     assert decisions.stop_index.shape == decisions.stop_time.shape == decisions.set_size.shape == (50,)
     assert set(decisions.stop_time.tolist()) <= set(CHECKPOINTS)
     assert (~decisions.sets).any(), "no label is ever excluded"
+    assert decisions.first_risk is not None and np.isfinite(decisions.first_risk).all()
+    assert decisions.best is not None
+    if isinstance(case.rule, ag.AgreeStop):
+        assert decisions.sets[np.arange(50), decisions.best].all()
 
 
 def test_stopped_sets_are_small(case: Case) -> None:
@@ -202,6 +224,7 @@ def test_stream_equals_batch(case: Case) -> None:
             assert (decision is None) == (index < expected.index)
             if decision is not None:
                 assert decision == expected
+                assert (decision.first_risk, decision.block) == (expected.first_risk, expected.block)
                 break
 
 
@@ -218,10 +241,9 @@ def test_inputs_may_stand_at_different_checkpoints(case: Case) -> None:
             np.testing.assert_array_equal(together.stop[chosen], apart.stop)
             np.testing.assert_array_equal(together.sets[chosen & together.stop], apart.sets[apart.stop])
             assert len(apart.state) == chosen.sum()
-            for kept, expected in (
-                (together.state.rows(chosen).largest, apart.state.largest),
-                (together.state.rows(np.flatnonzero(chosen)).uniforms, apart.state.uniforms),
-            ):
+            for part in ("largest", "uniforms", "limits", "block"):
+                kept, expected = getattr(together.state.rows(chosen), part), getattr(apart.state, part)
+                np.testing.assert_equal(getattr(together.state.rows(np.flatnonzero(chosen)), part), kept)
                 assert (kept is None) == (expected is None)
                 if kept is not None and expected is not None:
                     np.testing.assert_array_equal(kept, expected)

@@ -97,6 +97,23 @@ def write_rule(path: Path) -> None:
     ag.AgreeStop(0.8, (1, 2, 3, 4), 1).calibrate(scores()).save(path)
 
 
+def write_gated_rule(path: Path) -> None:
+    gate = ag.Gate(ag.TopMass(), np.full(4, -0.5), (1, 2, 3, 4), None, 0.3, (2, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ag.CalibrationWarning)  # blocks of few examples
+        ag.AgreeStop(0.6, (1, 2, 3, 4), 1, gate=gate, trim=0.5).calibrate(scores(), groups=np.arange(40) % 2).save(path)
+
+
+def write_accumulated_rule(path: Path) -> None:
+    ag.AgreeStop(0.2, (1, 2, 3, 4), 1, accumulated=True, delta=0.4).calibrate(scores()).save(path)
+
+
+def write_rule_of_loss(path: Path) -> None:
+    loss = 1 - np.eye(3)
+    rule = ag.AgreeStop(None, (1, 2, 3, 4), 1, loss=loss, max_loss=0.3)
+    rule.calibrate(scores(), "final").save(path)
+
+
 def write_archive(path: Path, compress: bool, **arrays: Any) -> None:
     with atomic_writer(path) as stream:
         (np.savez_compressed if compress else np.savez)(stream, **arrays)
@@ -239,7 +256,7 @@ def forge_tensors(content: bytes, change: Callable[[bytes], bytes], seed: int) -
 FORGES = {
     **dict.fromkeys(("scores", "spikes", "events", "part", "dense", "packed", "cache", "braille", "energy"), forge_archive),
     **dict.fromkeys(("members", "posterior", "ensemble", "checkpoint"), forge_tensors),
-    "rule": forge_rule,
+    **dict.fromkeys(("rule", "gated rule", "accumulated rule", "rule of loss"), forge_rule),
     "idx": forge_gzip,
 }
 
@@ -249,6 +266,9 @@ FORMATS = {
         Format("scores", lambda path: ag.save_scores(path, scores()), ag.load_scores),
         Format("spikes", lambda path: ag.save_spikes(path, SPIKES, LABELS), load_spikes),
         Format("rule", write_rule, ag.load_rule, digest=True),
+        Format("gated rule", write_gated_rule, ag.load_rule, digest=True),
+        Format("accumulated rule", write_accumulated_rule, ag.load_rule, digest=True),
+        Format("rule of loss", write_rule_of_loss, ag.load_rule, digest=True),
         Format("events", lambda path: ag.events.Events.from_dense(X, LABELS, CLASSES).save(path), read_mapped, digest=True),
         Format("part", lambda path: ag.events.save_events(path, DATA), ag.events.load_events, digest=True),
         Format("dense", lambda path: write_archive(path, False, inputs=X, labels=LABELS, classes=np.array(CLASSES)), read_mapped),

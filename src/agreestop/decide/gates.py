@@ -106,13 +106,14 @@ class Gate(ShapedRisk, KeptInFiles):
         truth, known = labels_of(data), data.times
         if len(truth) < LEAST_ROWS:
             raise InputError(f"there are {len(truth)} tuning rows: a gate needs at least {LEAST_ROWS}.")
-        base = (TopMass() if risk is None else risk).cut(known)
-        evidence = Evidence.stack([base.evidence(index, at_checkpoint(data, index), size) for index in range(len(known))])
+        base = TopMass() if risk is None else risk
+        fitted = base.cut(known)  # the gate keeps the base as it was fitted, so that rules may cut it to their own checkpoints
+        evidence = Evidence.stack([fitted.evidence(index, at_checkpoint(data, index), size) for index in range(len(known))])
         examples = Failures.of(evidence, truth, size, 0.0)
         ends = _block_ends(blocks, known, examples, alpha)
         inside = np.searchsorted(np.array(ends), np.array(known))
         share, slack = _choose(examples, inside, alpha)
-        rows = None if base.tuned is not None else TunedRows.of(data.log_confidence, data.ids)
+        rows = TunedRows.of(data.log_confidence, data.ids)
         return cls(base, _offsets(examples, inside, share * alpha), known, rows, slack, ends)
 
 

@@ -331,8 +331,8 @@ class StoppingThreshold(Stateless, KeptInFiles):
         return Verdict(small | last, sets, state)
 
     def closed(self, evidence: Evidence, closed: Booleans, last: bool | Booleans) -> Evidence:
-        """Evidence on which these inputs (b,) stop only at the last checkpoint."""
-        return replace(evidence, values=np.where((closed & ~np.asarray(last))[:, None], np.inf, evidence.values))
+        """Evidence on which these inputs (b,) stop only at the last checkpoint: nan is in no set, whatever the threshold."""
+        return replace(evidence, values=np.where((closed & ~np.asarray(last))[:, None], np.nan, evidence.values))
 
 
 @dataclass(frozen=True, eq=False)
