@@ -5,6 +5,7 @@ It also runs networks of the user (`networks.ModuleMembers`). `FreshMembers` run
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from copy import copy
 from typing import Any, cast, final
 
 import numpy as np
@@ -50,6 +51,9 @@ class Dense:
 
     def live(self, number: int = 0) -> "DenseLive":
         return DenseLive(self._network.eval(), self._device)
+
+    def members_slice(self, first: int, last: int) -> "Dense":
+        return Dense(self._network.select_members(slice(first, last)), self._device)
 
 
 @final
@@ -172,6 +176,8 @@ class FreshMembers:
 
     name, reason, copies_weights = "dense-fresh", "", False
 
+    _part: tuple[int, int] | None = None  # the members that are run, for an engine of some of them
+
     def __init__(self, posterior: Posterior | ModulePosterior, seed: Sequence[int], device: str = "cpu") -> None:
         if not isinstance(posterior, (Posterior, ModulePosterior)):
             raise InputError(f"the posterior is a {type(posterior).__name__}: give a Posterior or a ModulePosterior.")
@@ -190,13 +196,19 @@ class FreshMembers:
     def draw(self, number: int) -> Dense:
         """The members of the input with this number."""
         seed = np.random.SeedSequence((*self._seed, as_count(number, "number", 0))).generate_state(1, np.uint64)[0] >> np.uint64(1)
-        return Dense(self._posterior.members(torch.Generator().manual_seed(int(seed))), self._device)
+        drawn = Dense(self._posterior.members(torch.Generator().manual_seed(int(seed))), self._device)
+        return drawn if self._part is None else drawn.members_slice(*self._part)
 
     def begin(self, inputs: NDArray[Any], first: int = 0) -> "FreshPass":
         return FreshPass(self, check_inputs(inputs, self._posterior.input_shape, self._posterior.real_input), first)
 
     def live(self, number: int = 0) -> DenseLive:
         return self.draw(number).live()
+
+    def members_slice(self, first: int, last: int) -> "FreshMembers":
+        part = copy(self)
+        part._part, part.members = (first, last), last - first
+        return part
 
 
 @final

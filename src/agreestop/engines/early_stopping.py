@@ -3,7 +3,7 @@
     compute a chunk of steps  →  judge its checkpoints  →  drop the inputs that have stopped  →  next chunk
 
 Decisions are exact: they are those that the rule makes on scores computed to the end. The chunk in which an input stops is computed to its
-end, so work is saved by whole chunks.
+end, so work is saved by whole chunks. With a `Schedule` a chunk ends where members join, and those replay what they missed.
 """
 
 import warnings
@@ -23,8 +23,9 @@ from agreestop.decide.policies import State, Stops
 from agreestop.decide.score_files import Scores
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
 
+from .joining import JoiningLive, JoiningPass, MemberGroups
 from .prefilter import Prefilter, can_prefilter_on_cpu, prefilter_for
-from .protocol import CountingPass, DecidingEngine, Engine, EnsembleRun, Outcomes, Pass, Result, joined
+from .protocol import CountingPass, DecidingEngine, Engine, EnsembleRun, Outcomes, Result, joined
 
 BATCH_SIZE = 256
 DENSE_BYTES = 1 << 30  # sparse inputs are made dense in blocks of at most this size, for engines that schedule their inputs themselves
@@ -32,11 +33,12 @@ DENSE_BYTES = 1 << 30  # sparse inputs are made dense in blocks of at most this 
 
 @dataclass(frozen=True, eq=False)
 class EarlyRun:
-    """Decisions on n inputs, the steps (n,) that were computed for each, and the seconds that all of it took."""
+    """Decisions on n inputs, the steps (n,) and member-steps (n,) that were computed for each, and the seconds that all of it took."""
 
     decisions: Decisions
     computed: Integers
     seconds: float
+    work: Integers
 
 
 def decide_early(
@@ -71,15 +73,17 @@ def decide_early(
     outcomes = _decide_on_engine(engine, prefilter, given, batch_size, chunk)
     if outcomes is None:
         on_cpu = prefilter if prefilter is not None and can_prefilter_on_cpu() else None
+        members = MemberGroups(engine, calibrated.checkpoints)
 
         def decide(batch: NDArray[Any], first: int) -> Outcomes:
             state = calibrated.start(len(batch), first, None if inside is None else inside[first : first + len(batch)])
-            return _RunningBatch(engine, calibrated, on_cpu, state).decide(engine.begin(batch, first), times, chunk)
+            run = JoiningPass(members, batch, first, engine.output)
+            return _RunningBatch(engine, calibrated, on_cpu, members, run, state).decide(times, chunk)
 
         outcomes = _in_batches(engine, given, batch_size, decide)
     seconds = perf_counter() - began
     ids = input_ids(given) if calibrated.knows_ids else None  # hashing takes a while
-    return EarlyRun(calibrated.decisions(outcomes.stops, ids, groups=inside), outcomes.computed, seconds)
+    return EarlyRun(calibrated.decisions(outcomes.stops, ids, groups=inside), outcomes.computed, seconds, outcomes.work)
 
 
 def _decide_on_engine(engine: Engine, prefilter: Prefilter | None, inputs: Inputs, slots: int, chunk: int | None) -> Outcomes | None:
@@ -105,38 +109,43 @@ def _decide_on_engine(engine: Engine, prefilter: Prefilter | None, inputs: Input
 
 
 class _RunningBatch:
-    """A batch under the rule: evidence and state of the inputs that still run, and the results of those that have stopped."""
+    """A batch under the rule: the state of the inputs that still run, and the results of those that have stopped."""
 
-    def __init__(self, engine: Engine, calibrated: CalibratedRule, prefilter: Prefilter | None, state: State) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        calibrated: CalibratedRule,
+        prefilter: Prefilter | None,
+        members: MemberGroups,
+        run: JoiningPass,
+        state: State,
+    ) -> None:
         self._engine, self._calibrated, self._prefilter, self._state = engine, calibrated, prefilter, state
-        count = len(state)
-        self._counts: NDArray[Any] | None = None
-        if engine.output == "spikes":
-            self._counts = np.zeros((count, engine.members, engine.classes), np.int64)
-        self._inputs: Integers = np.arange(count)
-        self._outcomes = Outcomes(Stops.empty(count, calibrated.classes), np.zeros(count, np.int64))
+        self._members, self._run = members, run
+        self._outcomes = Outcomes(Stops.empty(len(state), calibrated.classes), np.zeros(len(state), np.int64), run.work)
 
-    def decide(self, run: Pass, times: Integers, chunk: int | None) -> Outcomes:
+    def decide(self, times: Integers, chunk: int | None) -> Outcomes:
         """Run the batch chunk by chunk until all inputs have stopped; `times` are the checkpoints of the rule."""
-        first = time = 0
-        while run.rows:
-            length = chunk or self._engine.chunk_steps(run.rows)
-            last = max(first + 1, int(np.searchsorted(times, time + length, side="right")))  # up to the next checkpoint at least
-            steps = int(times[last - 1]) - time
-            self._outcomes.computed[self._inputs] += steps
-            run.keep(self._judge(run.advance(steps), np.arange(first, last), times[first:last] - time - 1))
-            first, time = last, time + steps
+        first, run = 0, self._run
+        while len(run.active):
+            run.join(self._members.needed(first))
+            length = chunk or self._engine.chunk_steps(len(run.active))
+            last = max(first + 1, int(np.searchsorted(times, run.time + length, side="right")))  # up to the next checkpoint at least
+            last = min(last, first + self._members.run_length(first))
+            offsets, steps = times[first:last] - run.time - 1, int(times[last - 1]) - run.time
+            self._outcomes.computed[run.active] += steps
+            evidence = self._evidence(run.advance(steps) if steps else None, offsets)
+            judged = evidence[:, :, : self._members.members[first]]
+            run.keep(self._judge(judged, np.arange(first, last)), evidence[:, -1])
+            first = last
         return self._outcomes
 
-    def _judge(self, outputs: NDArray[Any], checkpoints: Integers, offsets: Integers) -> Booleans:
-        """Judge outputs (rows, steps, K, C) of a chunk at its checkpoints and return which rows continue.
-
-        checkpoints: their indices in the rule. offsets: the step of the chunk, from 0, after which each is judged; the last ends the chunk.
+    def _judge(self, evidence: NDArray[Any], checkpoints: Integers) -> Booleans:
+        """Judge the evidence (rows, checkpoints, K, C) of a chunk and return which rows continue. checkpoints: their indices in the rule.
 
         Each round judges every row at its first checkpoint that is left. Without a prefilter that is the same one for all rows, in order.
         With a prefilter it is the first where the row may stop or change its state.
         """
-        evidence = self._evidence(outputs, offsets)
         left = np.ones(evidence.shape[:2], bool)
         if self._prefilter is not None:
             left = self._prefilter.may_stop(evidence, checkpoints)
@@ -151,25 +160,32 @@ class _RunningBatch:
                 log_softmax(evidence[rows, position].astype(np.float64)),
                 self._state.rows(rows),
             )
-            self._outcomes.stops.put(self._inputs[rows], index, verdict)
+            self._outcomes.stops.put(self._run.active[rows], index, verdict)
             self._state = self._state.put(rows, verdict.state)
             running[rows[verdict.stop]] = False
             left[rows, position] = False
             rows = rows[~verdict.stop]
         self._state = self._state.rows(running)
-        self._inputs = self._inputs[running]
-        if self._counts is not None:
-            self._counts = evidence[running, -1]
         return running
 
-    def _evidence(self, outputs: NDArray[Any], offsets: Integers) -> NDArray[Any]:
-        """Spike counts so far, or logits, (rows, checkpoints, K, C)."""
-        if self._counts is None:
+    def _evidence(self, outputs: NDArray[Any] | None, offsets: Integers) -> NDArray[Any]:
+        """Spike counts so far, or logits, (rows, checkpoints, K, C), from the outputs of a chunk; None for a chunk without steps.
+
+        offsets: the step of the chunk, from 0, after which each checkpoint is judged; -1 before the first step, where members have joined.
+        The last ends the chunk.
+        """
+        before = self._run.evidence
+        assert before is not None
+        if outputs is None:
+            return before[:, None]
+        if self._engine.output == "logits":
             check_finite(outputs, "the output of the members")
-            return outputs[:, offsets]
-        counts = np.add.reduceat(outputs, [0, *(offsets[:-1] + 1)], axis=1, dtype=np.int64)
-        counts[:, 0] += self._counts
-        return np.cumsum(counts, axis=1, out=counts)
+            return outputs[:, offsets] if offsets[0] >= 0 else np.concatenate([before[:, None], outputs[:, offsets[1:]]], axis=1)
+        later = offsets[offsets >= 0]
+        counts = np.add.reduceat(outputs, [0, *(later[:-1] + 1)], axis=1, dtype=np.int64)
+        counts[:, 0] += before
+        np.cumsum(counts, axis=1, out=counts)
+        return counts if len(later) == len(offsets) else np.concatenate([before[:, None], counts], axis=1)
 
 
 def _length(inputs: Inputs, steps: int | None) -> int:
@@ -319,9 +335,10 @@ class LiveSession:
         _check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
         self._times = _checkpoint_steps(calibrated, engine, None)
         self._session = calibrated.stream(number, group=group)
-        self._live = engine.live(self._session.number)
+        self._members = MemberGroups(engine, calibrated.checkpoints)
+        self._live = JoiningLive(self._members, self._session.number)
         self._prefilter = prefilter_for(calibrated) if engine.output == "spikes" and can_prefilter_on_cpu() else None
-        self._logits, self.time = engine.output == "logits", 0
+        self.time = 0
 
     @property
     def decision(self) -> Decision | None:
@@ -336,13 +353,20 @@ class LiveSession:
         session = self._session
         if session.decision is not None:
             raise InputError(f"this input stopped at time {session.decision.time}: open a new session for the next input.")
-        evidence = self._live.push(events) if frame is None and events is not None else self._live.push(events, frame=frame)
+        self._live.push(events, frame)
         self.time += 1
-        if self._logits:
-            check_finite(evidence, "the output of the members")
-        if self.time < self._times[session.index]:
-            return None
+        self._live.check()
+        while self.decision is None and self._times[session.index] == self.time:
+            self._look()
+        return self.decision
+
+    def _look(self) -> None:
+        """Judge the next look of the rule, with the members that it asks for."""
+        session = self._session
+        evidence = self._live.join(self._members.needed(session.index))
+        assert evidence is not None
+        evidence = evidence[: self._members.members[session.index]]
         if self._prefilter is not None and not self._prefilter.may_stop(evidence[None, None], np.array([session.index]))[0, 0]:
             session.index += 1
-            return None
-        return session.push(log_softmax(evidence.astype(np.float64)))
+        else:
+            session.push(log_softmax(evidence.astype(np.float64)))

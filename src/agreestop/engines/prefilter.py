@@ -22,6 +22,7 @@ from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.policies import CheckpointRisks, ConditionalThresholds, RiskThreshold
 from agreestop.decide.risks import FEATURES, FLOOR, LearnedRisk, ShapedRisk, TopMass
+from agreestop.decide.schedules import Schedule
 
 SLACK = 1e-9
 EPSILON = float(np.finfo(np.float64).eps)
@@ -49,10 +50,11 @@ class Prefilter:
 
     @property
     def fits_gpu(self) -> bool:
-        """Whether the GPU kernel knows this risk and float32 is precise enough for its numbers."""
+        """Whether the GPU kernel knows this risk, all members take part, and float32 is precise enough for its numbers."""
         exponent_fits = self.exponent == 0 or math.isinf(self.exponent) or EXPONENTS[0] <= abs(self.exponent) <= EXPONENTS[1]
         bounds = self.bounds[np.isfinite(self.bounds)]
-        known = isinstance(self.calibrated.policy, RiskThreshold) and not self.learned.shape[1]
+        joining = isinstance(self.calibrated.checkpoints, Schedule)
+        known = isinstance(self.calibrated.policy, RiskThreshold) and not self.learned.shape[1] and not joining
         return known and exponent_fits and all((np.abs(part) <= LARGEST).all() for part in (bounds, self.temperatures))
 
     def rounding_bound(self, classes: int, epsilon: float) -> Floats:

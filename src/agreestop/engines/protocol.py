@@ -117,10 +117,11 @@ class CountingPass(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """How n inputs ended, and the steps (n,) that were computed."""
+    """How n inputs ended, and the steps (n,) and member-steps (n,) that were computed."""
 
     stops: Stops
     computed: Integers
+    work: Integers
 
 
 Result = TypeVar("Result")
@@ -132,6 +133,14 @@ def joined(parts: Sequence[Result], axis: int = 0) -> Result:
     if isinstance(first, np.ndarray):
         return cast(Result, np.concatenate(cast(Any, parts), axis))
     return cast(Result, type(first)(*(joined([getattr(part, field.name) for part in parts], axis) for field in fields(first))))
+
+
+@runtime_checkable
+class DividingEngine(Protocol):
+    """An engine that can run some of its members alone, so that members may join (see `decide.Schedule`)."""
+
+    def members_slice(self, first: int, last: int) -> Engine | None:
+        """An engine of the members first … last - 1, whose outputs are those that they have among all; None if it cannot be divided."""
 
 
 @runtime_checkable

@@ -173,6 +173,12 @@ class ModuleMembers(nn.Module):
         self.input_shape = None if input_shape is None else as_shape(input_shape, "input_shape")
         self._classes: int | None = None
 
+    def select_members(self, members: slice) -> "ModuleMembers":
+        """Some of the members: the same modules."""
+        fewer = ModuleMembers(list(self.each)[members], self.output, self.input_shape)
+        fewer._classes = self._classes
+        return fewer
+
     @property
     def classes(self) -> int:
         """The number of classes C, from a run on one input of zeros if no input has been seen yet."""

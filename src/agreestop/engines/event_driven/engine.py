@@ -9,6 +9,7 @@ except for the order in which the synapses of a neuron are summed.
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, cast, final
 
@@ -73,6 +74,12 @@ class EventDriven:
 
     def live(self, number: int = 0) -> "EventDrivenLive":
         return EventDrivenLive(self._network, self.input_shape)
+
+    def members_slice(self, first: int, last: int) -> "EventDriven":
+        part = copy(self)
+        part._network = self._network.select_members(first, last)
+        part.members = last - first
+        return part
 
 
 @dataclass(frozen=True, eq=False)

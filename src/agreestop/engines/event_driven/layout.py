@@ -1,7 +1,7 @@
 """The memory layout of the event-driven engine: a network in flat arrays, with one weight row for each input that serves all members."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, cast
 
@@ -150,6 +150,23 @@ class FlatNetwork:
     spikes: tuple[int, ...]
     pooled: tuple[int, ...]
     listed: int
+
+    def select_members(self, first: int, last: int) -> "FlatNetwork":
+        """The network of the members first … last - 1. It shares the weights; in each row it reads those of its members."""
+        layers, count = self.layers.copy(), last - first
+        layers["weights_at"] += first * layers["member_stride"]
+        layers["lanes_at"] += first * layers["lanes"]
+        layers["state_at"] = layers["state_at"] // self.members * count  # every part of the state has as many numbers for each member
+        spikes, pooled = (tuple(size // self.members * count for size in sizes) for sizes in (self.spikes, self.pooled))
+        return replace(
+            self,
+            layers=layers,
+            constants=np.ascontiguousarray(self.constants[:, first:last]),
+            members=count,
+            state=self.state // self.members * count,
+            spikes=spikes,
+            pooled=pooled,
+        )
 
 
 def flatten_network(network: SpikingNetwork, precision: str) -> FlatNetwork:

@@ -157,7 +157,7 @@ class _Queue:
         self.waiting: Integers = np.arange(count)
         self.no_stop_before: Integers = np.zeros(count, np.int64)
         """For each input, the number of first steps in which it is known not to stop."""
-        self.outcomes = Outcomes(Stops.empty(count, classes), np.zeros(count, np.int64))
+        self.outcomes = Outcomes(Stops.empty(count, classes), np.zeros(count, np.int64), np.zeros(count, np.int64))
         self.released: list[tuple[Integers, Integers, Integers]] = []
         """Inputs that have left their slots, with the results of the prefilter (see `find_first_stops`) and the steps that they ran."""
 
@@ -173,7 +173,9 @@ class _Queue:
         inputs, found, computed = (np.concatenate(part) for part in zip(*self.released, strict=True))
         self.released.clear()
         outcomes, calibrated = self.outcomes, self._calibrated
-        outcomes.computed[inputs] += np.minimum(computed, self.last)
+        steps = np.minimum(computed, self.last)
+        outcomes.computed[inputs] += steps
+        outcomes.work[inputs] += calibrated.members * steps
         index = np.searchsorted(self._times, found[:, 0])
         counts = found[:, 1:].reshape(len(inputs), -1, outcomes.stops.sets.shape[1])
         verdict = calibrated.step(index, log_softmax(counts.astype(np.float64)), calibrated.start(len(inputs)))

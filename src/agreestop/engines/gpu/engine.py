@@ -4,7 +4,7 @@ Members of a convolutional network run one after the other: each fills the GPU, 
 Fully connected networks decide with continuous batching where the rule has a prefilter for GPUs, and have a slot for each live input.
 """
 
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any, final
 
 import torch
@@ -29,6 +29,9 @@ class Fused:
     """The `Engine` of K members on a GPU, copied: later training does not change the engine.
 
     bf16: weights and currents of convolutions are in bfloat16, which is several times as fast. A rule sees it as another engine.
+
+    Under a `Schedule`, members of networks with convolutions join as they are asked for. Fully connected members run in one kernel, so all
+    of them run from the first step; decisions are the same.
     """
 
     output, reason, copies_weights = "spikes", "", True
@@ -63,6 +66,14 @@ class Fused:
         if self._batching is None or inputs.shape[1] == 1 or not len(inputs):
             return None
         return self._batching.decide(self._check(inputs), prefilter, slots, chunk)
+
+    def members_slice(self, first: int, last: int) -> "Fused | None":
+        if self._fully_connected:
+            return None
+        part = copy(self)
+        part._network, part._networks = self._network.select_members(slice(first, last)).eval(), self._networks[first:last]
+        part.members = last - first
+        return part
 
     def _check(self, inputs: NDArray[Any]) -> NDArray[Any]:
         return check_inputs(inputs, self._network.input_shape, self._network.real_input)

@@ -1,0 +1,146 @@
+"""Members that join: the members of an engine in groups, each of which starts when a schedule first asks for it.
+
+A group that joins at step t replays the steps 1 … t of the inputs that are still running. Members that no input asks for are never run.
+Without a schedule there is one group, which is the engine itself. An engine that cannot run some of its members alone runs all of them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agreestop.common import Booleans, Integers, as_array, check_finite
+from agreestop.decide.schedules import Schedule
+
+from .protocol import DividingEngine, Engine, Live, Pass
+
+
+class MemberGroups:
+    """The groups of an engine under a rule. `members` (M,) is the number of members that each look judges."""
+
+    def __init__(self, engine: Engine, checkpoints: Sequence[float]) -> None:
+        self._engines: list[Engine | None] = [engine]
+        self._engine, self._ends = engine, [engine.members]
+        self.members: Integers = np.full(len(checkpoints), engine.members)
+        if isinstance(checkpoints, Schedule):
+            self.members = np.array(checkpoints.members)
+            ends = np.unique(self.members).tolist()
+            first = engine.members_slice(0, ends[0]) if isinstance(engine, DividingEngine) and ends != self._ends else None
+            if first is not None:
+                self._ends, self._engines = ends, [first, *[None] * (len(ends) - 1)]
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def engine(self, group: int) -> Engine:
+        """The engine of one group; it is made when the group first joins."""
+        found = self._engines[group]
+        if found is None:
+            assert isinstance(self._engine, DividingEngine)
+            found = self._engine.members_slice(self._ends[group - 1], self._ends[group])
+            assert found is not None, "an engine that gives some of its members gives the others"
+            self._engines[group] = found
+        return found
+
+    def needed(self, look: int) -> int:
+        """The number of groups that a look needs."""
+        return 1 if len(self) == 1 else self._ends.index(self.members[look]) + 1
+
+    def run_length(self, look: int) -> int:
+        """The number of looks from this one on that judge as many members."""
+        return int((self.members == self.members[look])[look:].sum())
+
+
+class JoiningPass:
+    """A batch on its way through time; groups of members join it."""
+
+    def __init__(self, groups: MemberGroups, batch: NDArray[Any], first: int, output: str) -> None:
+        self._groups, self._batch, self._first, self._spikes = groups, batch, first, output == "spikes"
+        self._passes: list[Pass] = []
+        self._active: Integers = np.arange(len(batch))
+        self.time, self.work = 0, np.zeros(len(batch), np.int64)
+        self.evidence: NDArray[Any] | None = None  # (rows, K, C) of the members that have joined: spike counts so far, or logits
+
+    @property
+    def active(self) -> Integers:
+        """The inputs (rows,) that are still running."""
+        return self._active
+
+    def join(self, count: int) -> None:
+        """Let the first `count` groups take part, and bring the new ones to the time of the others."""
+        for group in range(len(self._passes), count):
+            engine = self._groups.engine(group)
+            self._passes.append(engine.begin(self._batch, self._first))
+            if len(self._active) < len(self._batch):
+                self._passes[-1].keep(np.isin(np.arange(len(self._batch)), self._active))
+            shape = (len(self._active), engine.members, engine.classes)
+            caught_up: NDArray[Any] = np.zeros(shape, np.int64 if self._spikes else np.float64)
+            if self.time:
+                outputs = self._passes[-1].advance(self.time)
+                if not self._spikes:
+                    check_finite(outputs, "the output of the members")
+                caught_up = outputs.sum(axis=1, dtype=np.int64) if self._spikes else outputs[:, -1]
+                self.work[self._active] += self.time * engine.members
+            self.evidence = caught_up if self.evidence is None else np.concatenate([self.evidence, caught_up], axis=1)
+
+    def advance(self, steps: int) -> NDArray[Any]:
+        """Outputs (rows, steps, K, C) of the next steps, of the members that have joined."""
+        parts = [run.advance(steps) for run in self._passes]
+        outputs = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
+        self.time += steps
+        self.work[self._active] += steps * outputs.shape[2]
+        return outputs
+
+    def keep(self, rows: Booleans, evidence: NDArray[Any]) -> None:
+        """Continue with some rows; `evidence` (rows, K, C) is that of all rows at this time."""
+        self._active, self.evidence = self._active[rows], evidence[rows]
+        for run in self._passes:
+            run.keep(rows)
+
+
+class JoiningLive:
+    """One live input; groups of members join it and replay what was pushed."""
+
+    def __init__(self, groups: MemberGroups, number: int) -> None:
+        self._groups, self._number = groups, number
+        self._live: list[Live] = []
+        self._steps: list[tuple[ArrayLike | None, ArrayLike | None]] = []  # what was pushed, while groups are left that may join
+        self._evidence: list[NDArray[Any]] = []
+        self.join(groups.needed(0))
+
+    def push(self, events: ArrayLike | None, frame: ArrayLike | None) -> None:
+        """Run one step."""
+        self._evidence = [_push(live, events, frame) for live in self._live]
+        if len(self._live) < len(self._groups):
+            self._steps.append((_copied(events), _copied(frame)))
+
+    def check(self) -> None:
+        """Refuse logits that are not finite."""
+        for evidence in self._evidence:
+            if evidence.dtype.kind == "f":
+                check_finite(evidence, "the output of the members")
+
+    def join(self, count: int) -> NDArray[Any] | None:
+        """The evidence (K, C) of the first `count` groups, of which the new ones replay the input; None before the first step."""
+        while len(self._live) < count:
+            live = self._groups.engine(len(self._live)).live(self._number)
+            for events, frame in self._steps:
+                evidence = _push(live, events, frame)
+            if self._steps:
+                self._evidence.append(evidence)
+                self.check()
+            self._live.append(live)
+        if len(self._live) == len(self._groups):
+            self._steps.clear()
+        if len(self._evidence) > 1:
+            return np.concatenate(self._evidence[:count])
+        return self._evidence[0] if self._evidence else None
+
+
+def _copied(step: ArrayLike | None) -> NDArray[Any] | None:
+    return None if step is None else as_array(step, "the step").copy()
+
+
+def _push(live: Live, events: ArrayLike | None, frame: ArrayLike | None) -> NDArray[Any]:
+    return live.push(events) if frame is None and events is not None else live.push(events, frame=frame)
