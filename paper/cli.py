@@ -21,10 +21,11 @@ from .records import FigureNumbers, FigureRecord
 from .reproduce import run_figure
 
 FULL, SMALL = Path("results"), Path("runs/small")
+PROMISES = "promises"
 
 
 def reproduce(
-    figure: Annotated[str, typer.Argument(metavar="FIGURE", help=f"{', '.join(NAMES)} or all.", show_default=False)],
+    figure: Annotated[str, typer.Argument(metavar="FIGURE", help=f"{', '.join(NAMES)} or all; or promises.", show_default=False)],
     from_scores: Annotated[bool, typer.Option("--from-scores", help="Train nothing: use the score files as they are.")] = False,
     scale: Annotated[
         str | None, typer.Option(help="Train first, where score files are missing: small (minutes, into runs/small) or full (a GPU).")
@@ -37,8 +38,12 @@ def reproduce(
     """Measure every rule of a figure, and draw it.
 
     Writes numbers.json, figure.png and figure.svg into a folder of the figure's name. What was measured before is used again, so a run
-    that was stopped continues. The recipes of the score files are in paper/recipes.
+    that was stopped continues. The recipes of the score files are in paper/recipes. `promises` measures what the promises by block, without
+    labels and for accumulated errors keep and cost; it needs the score files.
     """
+    if figure == PROMISES:
+        _promises(scores or FULL / "scores", output or FULL)
+        return
     wanted = find_figures(figure)
     if from_scores and scale is not None:
         raise InputError("--from-scores trains nothing, but --scale trains: leave one of the two out.")
@@ -59,6 +64,26 @@ def reproduce(
         _show(numbers, output / one.name, draw_numbers)
     if failures:
         raise InputError(" ".join(failures))
+
+
+def _promises(scores: Path, output: Path) -> None:
+    """Measure the promises on all score files, draw them, and print the gate beside the rule without one."""
+    from .promise_drawing import draw_promises
+    from .promises import GATE, MARGINAL, run_promises
+
+    with progress_bar("measuring") as progress:
+        records = run_promises(scores, output, f"python -m paper {PROMISES}", progress, workers=cores())
+    table = Table("data", "ensemble", "I", "target", "n", "latency", "with a gate", "ratio", "lowest block", title_justify="left")
+    marginal = {(r.data, r.ensemble, r.max_set_size, r.target, r.n): r for r in records if r.rule == MARGINAL}
+    for key, plain in marginal.items():
+        (gate,) = (r for r in records if r.rule == GATE and (r.data, r.ensemble, r.max_set_size, r.target, r.n) == key)
+        lowest = min(gate.blocks, key=lambda part: part.high)
+        words = f"{lowest.coverage:.3f} [{lowest.low:.3f}, {lowest.high:.3f}]"
+        table.add_row(*map(str, key), f"{plain.latency:.3f}", f"{gate.latency:.3f}", f"{gate.ratio:.2f}", words)
+    out.print(table)
+    folder = output / PROMISES
+    for path in (folder / "numbers.json", *draw_promises(records, folder)):
+        out.print(f"Wrote {path}", markup=False, soft_wrap=True)
 
 
 app = new_app("")

@@ -32,6 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ag.save_scores(folder / f"{name}.npz", ag.Scores(ag.log_confidence(counts), labels[rows], tuple(range(1, 13)), NAMES))
     ag.save_spikes(folder / "spikes.npz", spikes[220:], labels[220:], NAMES)
     ag.save_spikes(folder / "unlabelled.npz", spikes[220:])
+    ag.save_spikes(folder / "words.npz", spikes[:2], labels[:2])
+    (folder / "words.txt").write_text("north\nsouth\n")
+    (folder / "row.txt").write_text("0 1 2\n")
     return folder
 
 
@@ -103,8 +106,8 @@ def test_evaluate_prints_tables_and_json(
 ) -> None:
     tables = call(monkeypatch, capsys, "evaluate", rule, folder / "test.npz")
     assert tables.code == 0
-    for word in ("Guarantee", "coverage", "By stopping time", "By true class", "left"):
-        assert word in tables.out
+    for word in ("Guarantee", "coverage", "By stopping time, without a promise", "By true class", "left", "member-steps"):
+        assert word in " ".join(tables.out.split())
     machine = json.loads(call(monkeypatch, capsys, "evaluate", rule, folder / "test.npz", "--json").out)
     test = ag.load_scores(folder / "test.npz", (3, 6, 9, 12))
     assert test.labels is not None
@@ -114,6 +117,10 @@ def test_evaluate_prints_tables_and_json(
     low, high = result.draw_range
     assert f"can move the coverage of 200 inputs between {low:.3f} and {high:.3f}" in " ".join(tables.out.split())
     assert machine["latency"] == float(result.normalized_latency)
+    assert result.accuracy is not None and result.singles is not None and result.work is not None
+    for name, value in (("accuracy", result.accuracy), ("singles", result.singles), ("work", result.work)):
+        assert machine[name] == float(value) and machine[f"{name}_interval"] == [value.low, value.high]
+    assert f"The best class is right for {result.accuracy:.3f}" in " ".join(tables.out.split())
     assert 0 <= machine["latency"] <= 1
     assert [group["class"] for group in machine["by_class"]] == list(NAMES)
 
@@ -132,15 +139,96 @@ def test_evaluate_prints_tables_and_json(
         (),
         ("--calibration", "simultaneous", "--class-conditional"),
         ("--calibration", "stop-aware", "--delta", "0.1", "--target", "4/5"),
+        ("--target", "0.7", "--gate", "--tuning", "{}/tuning.npz"),
+        ("--target", "0.7", "--gate", "--blocks", "3", "--tuning", "{}/tuning.npz", "--calibration", "stop-aware"),
+        ("--target", "0.7", "--accumulated", "--delta", "0.2"),
+        ("--trim", "0.5", "--max-set-size", "2"),
+        ("--schedule", "1:1,3:1, 3:2,12:2"),
+        ("--rule", "spikecp", "--pooling", "vote", "--checkpoints", "12", "--class-conditional", "--target", "0.8"),
+        ("--price-of-size", "0.1", "--tuning", "{}/tuning.npz", "--checkpoints", "6,12"),
     ],
 )
 def test_every_rule_can_be_calibrated_and_evaluated(
     words: tuple[object, ...], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "rule"
-    outcome = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", "-o", path, *words)
+    outcome = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", "-o", path, *(str(word).format(folder) for word in words))
     assert outcome.code == 0, outcome.err
     assert call(monkeypatch, capsys, "evaluate", path, folder / "spikes.npz").code == 0
+
+
+def test_a_gate_of_the_command_line_is_that_of_python(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--target", "0.7", "--gate", "--blocks", "3,7", "--tuning", folder / "tuning.npz", "--pooling", "confidence:0")
+    outcome = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", *words, "-o", tmp_path / "rule")
+    assert outcome.code == 0 and "ready in (3, 7], ready in (7, 12], never ready" in " ".join(outcome.out.split()), outcome.err
+    tuning, calibration, test = (ag.load_scores(folder / f"{name}.npz") for name in ("tuning", "calibration", "test"))
+    gate = ag.Gate.fit(tuning, target="0.7", max_set_size=1, blocks=(3, 7), risk=ag.TopMass(ag.MergeConfidence(0)))
+    with pytest.warns(ag.CalibrationWarning, match="block"):
+        expected = ag.AgreeStop("0.7", range(1, 13), 1, gate=gate).calibrate(calibration)
+    np.testing.assert_array_equal(ag.load_rule(tmp_path / "rule").thresholds, expected.thresholds)
+    result = ag.evaluate(expected.decide(test), test)
+    machine = json.loads(call(monkeypatch, capsys, "evaluate", tmp_path / "rule", folder / "test.npz", "--json").out)
+    assert result.by_block is not None
+    assert [(one["block"], one["coverage"]) for one in machine["by_block"]] == [(one.name, one.coverage) for one in result.by_block]
+    tables = " ".join(call(monkeypatch, capsys, "evaluate", tmp_path / "rule", folder / "test.npz").out.split())
+    assert "first looked ready, 0.7 is promised for each" in tables and "ready in (3, 7]" in tables
+
+
+def test_groups_weights_losses_and_final_labels_come_from_the_command_line(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calibration, test = ag.load_scores(folder / "calibration.npz"), ag.load_scores(folder / "test.npz")
+    names = ["north", "south"]
+    inside, later = ([names[row % 2] for row in range(len(part))] for part in (calibration, test))
+    later[0] = "west"
+    weights, costs = np.linspace(0.5, 1.5, len(calibration)), np.array([[0, 1, 2], [1, 0, 1], [4, 1, 0]], dtype=float)
+    (tmp_path / "groups.txt").write_text("\n".join(inside) + "\n")
+    (tmp_path / "later.txt").write_text("\n".join(later))
+    (tmp_path / "weights.txt").write_text("\n".join(map(str, weights)))
+    (tmp_path / "costs.csv").write_text("0,1,2\n1,0,1\n4,1,0\n")
+    rule = ag.AgreeStop("0.8", calibration.times, 1)
+    cases: dict[str, tuple[tuple[object, ...], ag.CalibratedRule]] = {
+        "groups": (("--target", "0.8", "--groups", tmp_path / "groups.txt"), rule.calibrate(calibration, groups=inside)),
+        "weights": (
+            ("--target", "0.8", "--weights", tmp_path / "weights.txt", "--max-weight", "2"),
+            rule.calibrate(calibration, weights=weights, max_weight=2.0),
+        ),
+        "loss": (
+            ("--loss", tmp_path / "costs.csv", "--max-loss", "0.5"),
+            ag.AgreeStop(None, calibration.times, 1, loss=costs, max_loss="0.5").calibrate(calibration),
+        ),
+        "final": (("--target", "0.8", "--labels", "final"), rule.calibrate(calibration, "final")),
+    }
+    for name, (words, expected) in cases.items():
+        outcome = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", *words, "-o", tmp_path / name)
+        assert outcome.code == 0, outcome.err
+        found = ag.load_rule(tmp_path / name)
+        np.testing.assert_array_equal(found.thresholds, expected.thresholds)
+        assert found.guarantee == expected.guarantee and found.guarantee in " ".join(outcome.out.split())
+    assert call(monkeypatch, capsys, "calibrate", folder / "unlabelled.npz", "--labels", "final", "-o", tmp_path / "new").code == 0
+
+    decided = call(monkeypatch, capsys, "decide", tmp_path / "groups", folder / "test.npz", "--groups", tmp_path / "later.txt")
+    assert decided.code == 0 and "1 of the 200 inputs are of no group that calibration saw" in decided.err
+    assert decided.out.splitlines()[1] == "0,12,3,left;right;up"
+    words = ("evaluate", tmp_path / "groups", folder / "test.npz", "--groups", tmp_path / "later.txt")
+    machine = json.loads(call(monkeypatch, capsys, *words, "--json").out)
+    result = ag.evaluate(cases["groups"][1].decide(test, groups=later), test)
+    assert result.by_group is not None
+    assert [(one["group"], one["n"]) for one in machine["by_group"]] == [(one.name, one.n) for one in result.by_group]
+    assert "By group, 0.8 is promised for each" in " ".join(call(monkeypatch, capsys, *words).out.split())
+
+
+def test_tuning_that_does_not_help_is_said(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "agreestop.cli.calibrate.tune", lambda rule, *_, **__: ag.Tuned(rule, (ag.Trial("x", 1.0, 1.0),), "It did not help.")
+    )
+    words = ("--tuning", folder / "tuning.npz", "-o", tmp_path / "rule")
+    outcome = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", *words)
+    assert outcome.code == 0 and "It did not help." in outcome.out and "Tuned on" not in outcome.out
 
 
 def test_tuning_from_a_file(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,6 +301,37 @@ def test_too_few_examples_are_told_in_a_sentence(
         (("evaluate", "{}/rule", "{}/unlabelled.npz"), "has no labels"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "dcsnn", "--tuning", "{}/tuning.npz"), "--tuning belongs to the rule"),
         (("nonsense",), "nonsense"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--gate"), "give them with --tuning"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--blocks", "3"), "give --gate too"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--gate", "--tuning", "{}/tuning.npz", "--blocks", "x"), "--blocks is 'x'"),
+        (
+            ("calibrate", "{}/calibration.npz", "-o", "x", "--gate", "--tuning", "{}/tuning.npz", "--pooling", "vote"),
+            "a gate pools confidences",
+        ),
+        (
+            ("calibrate", "{}/calibration.npz", "-o", "x", "--gate", "--tuning", "{}/tuning.npz", "--rule", "dcsnn"),
+            "gate belongs to the rule",
+        ),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--gate", "--tuning", "{}/calibration.npz"), "rows were used for tuning"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--labels", "first"), "--labels is 'first'"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--groups", "{}/calibration.npz"), "is not a text file"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--groups", "none.txt"), "there is no file none.txt"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--groups", "{}/words.txt"), "has 2 lines for 100 inputs"),
+        (("calibrate", "{}/words.npz", "-o", "x", "--weights", "{}/words.txt", "--max-weight", "1"), "something else than numbers"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--max-weight", "2"), "max_weight is given without weights"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--loss", "{}/words.txt"), "something else than numbers"),
+        (
+            ("calibrate", "{}/calibration.npz", "-o", "x", "--loss", "{}/row.txt", "--max-loss", "1"),
+            "give a row and a column for each class",
+        ),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--max-loss", "1"), "give either a target, or target=None with loss"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--accumulated"), "accumulated=True needs delta"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--trim", "2"), "trim is 2.0"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "spikecp", "--trim", "1"), "trim belongs to the rule agreestop"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--price-of-size", "1"), "--price-of-size is for tuning"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--schedule", "1,2"), "--schedule is '1,2'"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--schedule", "1:1", "--checkpoints", "all"), "leave --checkpoints out"),
+        (("decide", "{}/rule", "{}/test.npz", "--groups", "{}/words.txt"), "has 2 lines for 200 inputs"),
         (("reproduce", "fig3", "--from-scores"), "`agreestop reproduce` is now `python -m paper`"),
         (("bench", "--device", "cpu"), "`agreestop bench` is now `python -m benchmarks`"),
     ],

@@ -5,18 +5,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
-from agreestop.common import InputError
+from agreestop.common import Floats, InputError, read_file
+from agreestop.common.errors import visible
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.build import KINDS, POOLINGS, build_rule
+from agreestop.decide.build import KINDS, POOLINGS, build_rule, parse_pooling
+from agreestop.decide.gates import Gate
+from agreestop.decide.levels import Target
 from agreestop.decide.merging import MergeConfidence
 from agreestop.decide.risks import TopMass
+from agreestop.decide.schedules import Schedule
 from agreestop.decide.score_files import Scores, load_scores
 from agreestop.decide.spikecp import CALIBRATIONS, SpikeCP
 from agreestop.decide.tuning import EXPONENTS, tune
 
 from .console import guarantee_in_words, printed_warnings, progress_bar, show
+
+LARGEST_TEXT = 2**28  # bytes
+Groups = Annotated[Path | None, typer.Option(help="Text file with the group of each input, one on a line: the promise for each group.")]
 
 
 def calibrate(
@@ -24,7 +32,10 @@ def calibrate(
     output: Annotated[Path, typer.Option("-o", "--output", help="Rule file to write.")],
     rule: Annotated[str | None, typer.Option(help=f"{', '.join(KINDS)}. [default: agreestop, or spikecp with --calibration]")] = None,
     target: Annotated[str | None, typer.Option(help="Probability that the answer holds the true class. [default: 0.9]")] = None,
-    checkpoints: Annotated[str, typer.Option(help="Times at which the rule may stop: 20,40,60,80, or 1-80, or all.")] = "all",
+    checkpoints: Annotated[str | None, typer.Option(help="Times at which the rule may stop: 20,40,60,80, or 1-80. [default: all]")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="In place of --checkpoints: times and how many members are asked then: 1:1,1:2,4:6.")
+    ] = None,
     max_set_size: Annotated[int, typer.Option(help="Largest set that may stop early; an answer at the last checkpoint may be larger.")] = 1,
     pooling: Annotated[str | None, typer.Option(help=f"How the members are pooled: {POOLINGS}. [default: confidence:1]")] = None,
     calibration: Annotated[str | None, typer.Option(help=f"spikecp: {', '.join(CALIBRATIONS)}. [default: bonferroni]")] = None,
@@ -33,11 +44,38 @@ def calibrate(
     class_conditional: Annotated[bool, typer.Option("--class-conditional", help="Keep the promise for each true class.")] = False,
     delta: Annotated[str | None, typer.Option(help="Keep the promise for all but this share of calibration draws, such as 0.1.")] = None,
     threshold: Annotated[float | None, typer.Option(help="seenn: the confidence at which to stop.")] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(help="final: use no labels; the promise is about the ensemble's own best class at the last checkpoint."),
+    ] = None,
+    groups: Groups = None,
+    weights: Annotated[Path | None, typer.Option(help="Text file with the weight dQ/dP of each input, one on a line.")] = None,
+    max_weight: Annotated[float | None, typer.Option(help="The largest weight that any input can have.")] = None,
+    gate: Annotated[
+        bool, typer.Option("--gate", help="Keep the promise for each block of times at which an input first looked ready; needs --tuning.")
+    ] = False,
+    blocks: Annotated[str | None, typer.Option(help="With --gate: the number of blocks, or the times at which they end: 10,20,40.")] = None,
+    loss: Annotated[Path | None, typer.Option(help="agreestop: text file with a row of costs for each true class; see --max-loss.")] = None,
+    max_loss: Annotated[str | None, typer.Option(help="agreestop: in place of --target, the mean cost that is promised.")] = None,
+    accumulated: Annotated[
+        bool, typer.Option("--accumulated", help="agreestop: the promise for the inputs answered by each time; needs --delta.")
+    ] = False,
+    trim: Annotated[float | None, typer.Option(help="agreestop: from 0 (as --fill) to 1 (smaller sets, the default).")] = None,
+    price_of_size: Annotated[float, typer.Option(help="With --tuning: the latency that one class beyond max-set-size is worth.")] = 0.0,
 ) -> None:
     """Calibrate a rule on a score file with labels and write it to a rule file."""
-    data = labelled_scores(scores, "calibration")
-    times = parse_checkpoints(checkpoints, data.times)
+    if labels not in (None, "final"):
+        raise InputError(f"--labels is {labels!r}: leave it out to use the labels of the score file, or give final.")
+    data = load_scores(scores) if labels == "final" else labelled_scores(scores, "calibration")
+    if schedule is not None and checkpoints is not None:
+        raise InputError("--schedule names the times itself: leave --checkpoints out.")
+    times = parse_checkpoints(checkpoints or "all", data.times) if schedule is None else parse_schedule(schedule)
     kind = rule or ("agreestop" if calibration is None else "spikecp")
+    opened = _gate(tuning, blocks, target, max_set_size, pooling, times, len(data)) if gate else None
+    if blocks is not None and not gate:
+        raise InputError("--blocks belongs to a gate: give --gate too, or leave it out.")
+    if price_of_size and (tuning is None or gate):
+        raise InputError("--price-of-size is for tuning: give --tuning without --gate, or leave it out.")
     chosen = build_rule(
         *(kind, target, times, max_set_size),
         pooling=pooling,
@@ -46,16 +84,76 @@ def calibrate(
         class_conditional=class_conditional,
         delta=delta,
         threshold=threshold,
+        gate=opened,
+        loss=None if loss is None else _read_matrix(loss),
+        max_loss=max_loss,
+        accumulated=accumulated,
+        trim=trim,
     )
-    if tuning is not None:
+    if tuning is not None and not gate:
         if not isinstance(chosen, (SpikeCP, AgreeStop)):
             raise InputError(f"--tuning belongs to the rule spikecp or agreestop, not to {kind}: leave it out, or choose one of these.")
-        chosen = _tuned(chosen, tuning, len(data), fixed_pooling=pooling is not None)
+        chosen = _tuned(chosen, tuning, len(data), pooling is not None, price_of_size)
+    weight = None if weights is None else _as_numbers(weights, read_lines(weights, len(data)))
+    inside = None if groups is None else read_lines(groups, len(data))
     with printed_warnings():
-        calibrated = chosen.calibrate(data)
+        calibrated = chosen.calibrate(data, labels, groups=inside, weights=weight, max_weight=max_weight)
     calibrated.save(output)
     sizes = f"n = {calibrated.n}, K = {calibrated.members}, C = {calibrated.classes}"
     show(f"Wrote {output}: {kind}, calibrated on {sizes}.", guarantee_in_words(calibrated))
+    if calibrated.effective_size is not None:
+        show(f"The weighted examples say as much as {calibrated.effective_size:.0f} with equal weights.")
+
+
+def read_lines(path: Path, n: int) -> list[str]:
+    """The lines of a text file that has one for each of n inputs."""
+    try:
+        lines = read_file(path, most=LARGEST_TEXT).decode().split("\n")
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not a text file: give one with a line for each input.") from None
+    lines = [line.strip() for line in (lines[:-1] if lines[-1] == "" else lines)]
+    if len(lines) != n:
+        raise InputError(f"{path} has {len(lines)} lines for {n} inputs: give one line for each.")
+    return lines
+
+
+def _as_numbers(path: Path, words: Sequence[str]) -> Floats:
+    try:
+        return np.array([float(word) for word in words])
+    except ValueError as error:
+        raise InputError(f"{path} holds something else than numbers ({visible(str(error))}): give one number on each line.") from None
+
+
+def _read_matrix(path: Path) -> Floats:
+    """A square matrix from a text file: the numbers of each row on a line, with commas or spaces between them."""
+    text = read_file(path, most=LARGEST_TEXT).decode(errors="replace")
+    rows = [_as_numbers(path, line.replace(",", " ").split()) for line in text.splitlines() if line.strip()]
+    if not rows or any(len(row) != len(rows) for row in rows):
+        raise InputError(f"{path} has {len(rows)} rows that are not of {len(rows)} numbers each: give a row and a column for each class.")
+    return np.stack(rows)
+
+
+def _gate(
+    tuning: Path | None, blocks: str | None, target: Target | None, max_set_size: int, pooling: str | None, times: Sequence[float], n: int
+) -> Gate:
+    """The gate from the rows of the tuning file."""
+    if tuning is None:
+        raise InputError("--gate is fixed on other rows than those for calibration: give them with --tuning.")
+    promised: Target = "0.9" if target is None else target
+    pool = None if pooling is None else parse_pooling(pooling)
+    if pool is not None and not isinstance(pool, MergeConfidence):
+        raise InputError(f"pooling is {pooling!r}, but a gate pools confidences: give confidence:R, or leave --gate out.")
+    count: int | tuple[float, ...] = Gate.count_blocks(n, promised)
+    if blocks is not None:
+        try:
+            ends = tuple(float(part) for part in blocks.split(","))
+        except ValueError:
+            raise InputError(f"--blocks is {blocks!r}: give a number such as 4, or times such as 10,20,40.") from None
+        count = int(ends[0]) if len(ends) == 1 and ends[0].is_integer() else ends
+    data = labelled_scores(tuning, "a gate", times)
+    gate = Gate.fit(data, target=promised, max_set_size=max_set_size, blocks=count, risk=None if pool is None else TopMass(pool))
+    show(f"Gate fixed on {tuning}: blocks {', '.join(gate.block_names)}.")
+    return gate
 
 
 def labelled_scores(path: Path, purpose: str, checkpoints: Sequence[float] | None = None) -> Scores:
@@ -66,17 +164,28 @@ def labelled_scores(path: Path, purpose: str, checkpoints: Sequence[float] | Non
     return data
 
 
-def _tuned(rule: SpikeCP | AgreeStop, path: Path, n_calibration: int, fixed_pooling: bool) -> SpikeCP | AgreeStop:
+def _tuned(rule: SpikeCP | AgreeStop, path: Path, n_calibration: int, fixed_pooling: bool, price_of_size: float) -> SpikeCP | AgreeStop:
     """The rule with the score or risk that stops earliest on the rows of the tuning file."""
     tuning = labelled_scores(path, "tuning")
     pool = rule.risk.pooling if isinstance(rule, AgreeStop) and isinstance(rule.risk, TopMass) else getattr(rule, "pooling", None)
     exponents = (pool.r,) if fixed_pooling and isinstance(pool, MergeConfidence) else EXPONENTS
     with progress_bar("tuning") as progress:
         count = min(n_calibration, len(tuning) // 2)
-        tuned = tune(rule, tuning, n_calibration=count, exponents=exponents, progress=progress)
+        tuned = tune(rule, tuning, n_calibration=count, exponents=exponents, progress=progress, price_of_size=price_of_size)
     best = tuned.trials[0]
-    show(f"Tuned on {path}: {best.name} (latency {best.latency:.3f} of the last checkpoint there).")
+    show(tuned.note or f"Tuned on {path}: {best.name} (latency {best.latency:.3f} of the last checkpoint there).")
     return tuned.rule
+
+
+def parse_schedule(text: str) -> Schedule:
+    """'1:1,1:2,4:6': a time and a number of members for each look."""
+    looks = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d+)?):(\d{1,9})\s*", part)
+        if found is None:
+            raise InputError(f"--schedule is {text!r}: give a time and a number of members for each look, such as 1:1,1:2,4:6.")
+        looks.append((float(found[1]) if "." in found[1] else int(found[1]), int(found[2])))
+    return Schedule(looks)
 
 
 def parse_checkpoints(text: str, available: tuple[float, ...]) -> tuple[float, ...]:

@@ -15,6 +15,7 @@ from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.score_files import load_scores
 
+from .calibrate import Groups, read_lines
 from .console import never_stops, say
 from .run import Engine, Members
 
@@ -29,6 +30,7 @@ def decide(
     scores: Annotated[Path, typer.Argument(help="Score file, or with --members a file of inputs; labels are not needed.")],
     members: Members = None,
     engine: Engine = "auto",
+    groups: Groups = None,
     any_engine: AnyEngine = False,
     any_members: AnyMembers = False,
     output: Annotated[
@@ -45,10 +47,15 @@ def decide(
         if engine != "auto":
             raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members and inputs.")
         data = load_scores(scores, calibrated.checkpoints)
-        decisions, classes = calibrated.decide(data, any_engine=any_engine, any_members=any_members), data.classes
+        inside = None if groups is None else read_lines(groups, len(data))
+        decisions = calibrated.decide(data, groups=inside, any_engine=any_engine, any_members=any_members)
+        classes = data.classes
         say_unchecked(calibrated, data.engine, data.ensemble_digest)
     else:
-        decisions, classes = _run_members(calibrated, members, scores, engine, any_engine, any_members)
+        decisions, classes = _run_members(calibrated, members, scores, engine, groups, any_engine, any_members)
+    for note in decisions.notes:
+        if "group" in note:
+            say(note)
     if decisions.reuse:
         say(f"These decisions say nothing about new inputs: {decisions.reuse}")
     names = class_names(calibrated, classes)
@@ -82,7 +89,7 @@ def say_unchecked(calibrated: CalibratedRule, engine: str, ensemble_digest: str)
 
 
 def _run_members(
-    calibrated: CalibratedRule, members: Path, inputs: Path, engine: str, any_engine: bool, any_members: bool
+    calibrated: CalibratedRule, members: Path, inputs: Path, engine: str, groups: Path | None, any_engine: bool, any_members: bool
 ) -> tuple[Decisions, tuple[str, ...] | None]:
     """Run the members on each input until its decision, and say which engine ran and how much it computed."""
     from agreestop.ensembles import load as load_ensemble
@@ -92,7 +99,8 @@ def _run_members(
     wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
     ensemble = load_ensemble(members, engine=wanted)
     say_unchecked(calibrated, wanted, ensemble.digest)
-    run = ensemble.decide(calibrated, data, any_engine=any_engine, any_members=any_members)
+    inside = None if groups is None else read_lines(groups, len(data))
+    run = ensemble.decide(calibrated, data, groups=inside, any_engine=any_engine, any_members=any_members)
     steps = calibrated.checkpoints[-1] if data.shape[1] == 1 else data.shape[1]
     share = float(run.computed.mean()) / steps
     say(f"The {ensemble.engine.name} engine computed {share:.0%} of the {steps} steps, in {run.seconds:.2f} s.")

@@ -11,9 +11,9 @@ from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Estimate, Evaluation, Group
 from agreestop.decide.decisions import evaluate as evaluate_decisions
-from agreestop.decide.levels import in_words
+from agreestop.decide.levels import as_target, in_words
 
-from .calibrate import labelled_scores
+from .calibrate import Groups, labelled_scores, read_lines
 from .console import guarantee_in_words, never_stops, say, show
 from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
 
@@ -23,6 +23,7 @@ MOST_ROWS = 8
 def evaluate(
     rule: RuleFile,
     scores: Annotated[Path, typer.Argument(help="Score file with labels of inputs that were used neither for tuning nor for calibration.")],
+    groups: Groups = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     any_engine: AnyEngine = False,
     any_members: AnyMembers = False,
@@ -32,7 +33,8 @@ def evaluate(
     data = labelled_scores(scores, "evaluation", calibrated.checkpoints)
     if calibrated.saw(data):
         raise InputError(f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows.")
-    decisions = calibrated.decide(data, any_engine=any_engine, any_members=any_members)
+    inside = None if groups is None else read_lines(groups, len(data))
+    decisions = calibrated.decide(data, groups=inside, any_engine=any_engine, any_members=any_members)
     if decisions.reuse:
         raise InputError(f"{scores}: {decisions.reuse}")
     result = evaluate_decisions(decisions, data)
@@ -44,10 +46,29 @@ def evaluate(
         typer.echo(json.dumps(_record(result, names, calibrated.guarantee), ensure_ascii=False, indent=1))
         return
     show(f"{guarantee_in_words(calibrated)} {never_stops(calibrated)}".rstrip(), _table("All inputs", "", [("", result)]))
+    show(_answers_in_words(result))
     if words := _draw_in_words(calibrated, result):
         show(words)
-    show(_table("By stopping time", "time", _few_groups(result)))
+    target = getattr(calibrated.rule, "target", None)
+    promised = "" if target is None else f", {in_words(as_target(target))} is promised for each"
+    if result.by_block is not None:
+        show(_table(f"By the time at which an input first looked ready{promised}", "block", [(one.name, one) for one in result.by_block]))
+    if result.by_group is not None:
+        show(_table(f"By group{promised}", "group", [(one.name, one) for one in result.by_group]))
+    show(_table("By stopping time, without a promise", "time", _few_groups(result)))
     show(_table("By true class", "class", [(names[int(group.key)], group) for group in result.by_class]))
+
+
+def _answers_in_words(result: Evaluation) -> str:
+    """The accuracy of the best class, the share of answers of one class, and the work, where these are known."""
+    known = []
+    if result.accuracy is not None:
+        known.append(f"The best class is right for {_interval(result.accuracy)} of the inputs.")
+    if result.singles is not None:
+        known.append(f"{_interval(result.singles)} of the answers are one class.")
+    if result.work is not None:
+        known.append(f"An input takes {_interval(result.work, 1)} member-steps.")
+    return " ".join(known)
 
 
 def _draw_in_words(calibrated: CalibratedRule, result: Evaluation) -> str:
@@ -101,9 +122,14 @@ def _interval(value: Estimate, digits: int = 3) -> str:
 
 
 def _record(result: Evaluation, names: tuple[str, ...], guarantee: str) -> dict[str, object]:
+    singles = {name: value for name in ("accuracy", "singles", "work") if (value := getattr(result, name, None)) is not None}
+    parts = {"block": result.by_block, "group": result.by_group}
     return {
         "guarantee": guarantee,
         **_figures(result),
+        **{name: float(value) for name, value in singles.items()},
+        **{f"{name}_interval": [value.low, value.high] for name, value in singles.items()},
+        **{f"by_{key}": [{key: one.name, **_figures(one)} for one in groups] for key, groups in parts.items() if groups is not None},
         "draw_range": result.draw_range,
         "notes": result.notes,
         "by_stop_time": [{"time": group.key, **_figures(group)} for group in result.by_stop_time],

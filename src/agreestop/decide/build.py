@@ -12,10 +12,11 @@ An option of None means that it was not given. An option that the rule does not 
 from collections.abc import Sequence
 from typing import Any
 
-from agreestop.common import InputError
+from agreestop.common import Floats, InputError
 
 from .agree_stop import AgreeStop
 from .confidence_rules import DCSNN, SEENN
+from .gates import Gate
 from .levels import Target
 from .merging import MODEL_AVERAGE, MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
 from .risks import FixedTime, TopMass
@@ -25,9 +26,9 @@ AnyRule = SpikeCP | AgreeStop | DCSNN | SEENN
 
 KINDS = ("spikecp", "agreestop", "fixed-time", "dcsnn", "seenn")
 OPTIONS = {
-    "spikecp": ("target", "pooling", "calibration", "class_conditional", "delta"),
-    "agreestop": ("target", "pooling", "fill", "class_conditional", "delta"),
-    "fixed-time": ("target", "pooling", "class_conditional", "delta"),
+    "spikecp": ("target", "pooling", "calibration", "class_conditional", "delta", "gate"),
+    "agreestop": ("target", "pooling", "fill", "class_conditional", "delta", "gate", "loss", "max_loss", "accumulated", "trim"),
+    "fixed-time": ("target", "pooling", "class_conditional", "delta", "loss", "max_loss"),
     "dcsnn": ("target",),
     "seenn": ("threshold",),
 }
@@ -69,19 +70,30 @@ def build_rule(
     class_conditional: bool | None = None,
     delta: Target | None = None,
     threshold: float | None = None,
+    gate: Gate | None = None,
+    loss: Floats | None = None,
+    max_loss: Target | None = None,
+    accumulated: bool | None = None,
+    trim: float | None = None,
 ) -> AnyRule:
     """The rule of that kind, before calibration.
 
     kind         one of KINDS
-    target       the probability that the answer holds the true class; 0.9 if it is None; "seenn" has none
-    pooling      words for `parse_pooling` or a pooling; model averaging ("confidence:1") if it is None
+    target       the probability that the answer holds the true class; 0.9 if it is None; "seenn" and a rule with a loss have none
+    pooling      words for `parse_pooling` or a pooling; model averaging ("confidence:1") if it is None. A gate has its own.
     calibration  how SpikeCP is calibrated; "bonferroni" if it is None
     threshold    the confidence at which "seenn" stops
+    others       as in `AgreeStop` and `SpikeCP`
     """
     if kind not in OPTIONS:
         raise InputError(f"rule is {kind!r}: choose one of {', '.join(KINDS)}.")
     given: dict[str, Any] = {"target": target, "pooling": pooling, "calibration": calibration, "delta": delta, "threshold": threshold}
-    given |= {"fill": fill or None, "class_conditional": class_conditional or None}  # False asks for nothing
+    given |= {"gate": gate, "loss": loss, "max_loss": max_loss, "trim": trim}
+    given |= {
+        "fill": fill or None,
+        "class_conditional": class_conditional or None,
+        "accumulated": accumulated or None,
+    }
     for name, value in given.items():
         if value is not None and name not in OPTIONS[kind]:
             others = " or ".join(", ".join(other for other in KINDS if name in OPTIONS[other]).rsplit(", ", 1))
@@ -97,9 +109,22 @@ def build_rule(
     conditional = bool(class_conditional)
     if kind == "spikecp":
         how = CALIBRATIONS[0] if calibration is None else calibration
-        return SpikeCP(probability, checkpoints, max_set_size, chosen, how, None, conditional, delta)
+        return SpikeCP(probability, checkpoints, max_set_size, chosen, how, None, conditional, delta, gate)
     if chosen is not None and not isinstance(chosen, MergeConfidence):
         raise InputError(f"pooling is {pooling!r}, but {kind} pools confidences: give confidence:R, or choose the rule spikecp.")
     fixed = kind == "fixed-time"
-    risk = (FixedTime if fixed else TopMass)(chosen or MODEL_AVERAGE)
-    return AgreeStop(probability, checkpoints, max_set_size, fixed or bool(fill), risk, conditional, delta)
+    risk = (FixedTime if fixed else TopMass)(chosen or MODEL_AVERAGE) if gate is None else gate
+    return AgreeStop(
+        probability if loss is None else target,
+        checkpoints,
+        max_set_size,
+        fixed or bool(fill),
+        risk,
+        conditional,
+        delta,
+        gate,
+        loss,
+        max_loss,
+        bool(accumulated),
+        1.0 if trim is None else trim,
+    )

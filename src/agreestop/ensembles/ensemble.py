@@ -235,6 +235,7 @@ class Ensemble(ABC):
         x: ArrayLike | Events,
         *,
         steps: int | None = None,
+        groups: ArrayLike | None = None,
         any_engine: bool = False,
         any_members: bool = False,
         batch_size: int = BATCH_SIZE,
@@ -243,22 +244,31 @@ class Ensemble(ABC):
 
         The decisions are those of `rule.decide` on the scores of the same inputs. `computed` (n,) counts the steps that were computed. A
         rule that was calibrated with another engine or with other members is refused, unless `any_engine` or `any_members` is True.
+        groups are those of the inputs, for a rule with groups.
         """
         _check_rule(rule)
         inputs, _, _ = _examples(x, None)
         engine = self._engine_for(inputs, steps)
-        return decide_early(engine, rule, inputs, batch_size, None, any_engine, any_members, self.digest, steps)
+        return decide_early(engine, rule, inputs, batch_size, None, any_engine, any_members, self.digest, steps, groups=groups)
 
-    def live(self, rule: CalibratedRule, *, any_engine: bool = False, any_members: bool = False, number: int | None = None) -> LiveSession:
+    def live(
+        self,
+        rule: CalibratedRule,
+        *,
+        group: ArrayLike | None = None,
+        any_engine: bool = False,
+        any_members: bool = False,
+        number: int | None = None,
+    ) -> LiveSession:
         """Watch one live input: call `session.push(indices)` or `session.push(frame=array)` for each step, until there is a decision.
 
         number: the number of the input, for rules with randomised merging and for members that are drawn for every input. By default it
-        counts up.
+        counts up. group: the input's group, for a rule with groups.
         """
         _check_rule(rule)
         if self.network.input_shape is None:
             raise InputError("the shape of the inputs is not known yet: call score or decide once, then live.")
-        return LiveSession(self.engine, rule, number, any_engine, any_members, self.digest)
+        return LiveSession(self.engine, rule, number, any_engine, any_members, self.digest, group=group)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the ensemble to one file, which `agreestop.ensembles.load` reads. The file appears whole or not at all."""

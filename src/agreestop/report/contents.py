@@ -224,12 +224,12 @@ def _break_down(rule: SpikeCP | AgreeStop, pool: Scores, measured: MeasurementSe
         by_time.append((name, (stops >= first) & (stops <= last)))
 
     def groups(named: Iterable[tuple[str, Booleans]]) -> tuple[GroupCoverage, ...]:
-        chosen = ((name, tested & rows) for name, rows in named)
-        return tuple(GroupCoverage(name, float(rows.sum()) / len(rows), _coverage(hits, rows)) for name, rows in chosen if rows.any())
+        chosen = [(name, tested & rows) for name, rows in named if (tested & rows).any()]
+        return tuple(GroupCoverage(name, float(rows.sum()) / len(rows), coverage_of_inputs(hits, rows)) for name, rows in chosen)
 
     by_class = groups((name, labels == label) for label, name in enumerate(classes))
     ties = _ties(runs[0], np.array(columns), pool)
-    return Breakdown(_coverage(hits, tested), min(coverages), max(coverages), ties, groups(by_time), by_class)
+    return Breakdown(coverage_of_inputs(hits, tested), min(coverages), max(coverages), ties, groups(by_time), by_class)
 
 
 def _spans(stops: Integers, checkpoints: int, realisations: int) -> list[tuple[int, int]]:
@@ -255,7 +255,7 @@ def _ties(run: Realisation, columns: Integers, pool: Scores) -> float:
     return float(np.isclose(least, most, rtol=0, atol=1e-9).mean())
 
 
-def _coverage(hits: Booleans, chosen: Booleans) -> Estimate:
+def coverage_of_inputs(hits: Booleans, chosen: Booleans) -> Estimate:
     """Coverage over the chosen entries of (R, n), with Wilson's interval.
 
     An input that many realisations tested is still one input. Kish's effective size, (Σw)²/Σw² for inputs chosen w times, counts it once.
