@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 RULES = ("p-variable merging", "confidence merging", "stop-aware, every step", "AgreeStop, every step")
-EXAMPLES = ("train_and_decide", "own_arrays", "own_network", "own_scores", "live", "own_configuration")
+EXAMPLES = ("train_and_decide", "own_arrays", "own_network", "own_scores", "live", "drift", "own_configuration")
 SPEED = (
     ("decide-early", "batch of 64, every input stops at its decision", {"batch": 64}),
     ("decide-full", "batch of 64, every input runs to T", {"batch": 64}),

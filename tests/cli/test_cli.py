@@ -384,6 +384,24 @@ def test_a_low_coverage_is_explained(
     assert "of them end this low" in told
 
 
+def test_a_monitor_goes_on_from_run_to_run(
+    rule: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monitor, out = tmp_path / "monitor", tmp_path / "out.csv"
+    for scores, said in (("test", "200 decisions, 200 labels processed"), ("unlabelled", "400 decisions, 200 labels processed")):
+        outcome = call(monkeypatch, capsys, "decide", rule, folder / f"{scores}.npz", "--monitor", monitor, "-o", out)
+        assert outcome.code == 0 and said in outcome.err
+    assert ag.DriftMonitor.load(monitor).observed == 400
+    before = monitor.read_bytes()
+    outcome = call(monkeypatch, capsys, "decide", rule, folder / "calibration.npz", "--monitor", monitor, "-o", out)
+    assert outcome.code == 2 and "--monitor: 100 of the 100 rows were used for calibration" in outcome.err
+    other = ag.AgreeStop(0.9, range(1, 13), 1).calibrate(ag.load_scores(folder / "tuning.npz"))
+    other.save(tmp_path / "other")
+    outcome = call(monkeypatch, capsys, "decide", tmp_path / "other", folder / "test.npz", "--monitor", monitor, "-o", out)
+    assert outcome.code == 2 and "watches another rule" in outcome.err
+    assert monitor.read_bytes() == before
+
+
 def test_what_could_not_be_checked_is_said_in_a_line(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

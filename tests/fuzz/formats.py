@@ -9,7 +9,9 @@ import json
 import warnings
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,28 @@ def write_rule_of_loss(path: Path) -> None:
     loss = 1 - np.eye(3)
     rule = ag.AgreeStop(None, (1, 2, 3, 4), 1, loss=loss, max_loss=0.3)
     rule.calibrate(scores(), "final").save(path)
+
+
+def write_drift(path: Path, kind: type[ag.DriftMonitor] | type[ag.AdaptiveRule]) -> None:
+    """A monitor or an adaptive rule with decisions that wait for their labels."""
+    calibrated = ag.AgreeStop(0.8, (1, 2, 3, 4), 1).calibrate(scores())
+    one = kind(calibrated)
+    for number, decision in enumerate(calibrated.decide(scores().log_confidence)):
+        one.observe(decision, key=f"input {number}" if number % 3 else "")
+    for number in (1, 2, 7, 8):
+        one.update(f"input {number}", 2)
+    one.save(path)
+
+
+def read_drift(path: Path, kind: type[ag.DriftMonitor] | type[ag.AdaptiveRule]) -> object:
+    """What was read must also go on working."""
+    one = kind.load(path)
+    before = repr(one)
+    one.observe(ag.Decision(1, 0, (0,), first_risk=0.5))
+    if not isinstance(one, ag.DriftMonitor) or one.level is not None:
+        with suppress(InputError):
+            one.update("input 4", 1)
+    return before
 
 
 def write_archive(path: Path, compress: bool, **arrays: Any) -> None:
@@ -256,7 +280,7 @@ def forge_tensors(content: bytes, change: Callable[[bytes], bytes], seed: int) -
 FORGES = {
     **dict.fromkeys(("scores", "spikes", "events", "part", "dense", "packed", "cache", "braille", "energy"), forge_archive),
     **dict.fromkeys(("members", "posterior", "ensemble", "checkpoint"), forge_tensors),
-    **dict.fromkeys(("rule", "gated rule", "accumulated rule", "rule of loss"), forge_rule),
+    **dict.fromkeys(("rule", "gated rule", "accumulated rule", "rule of loss", "monitor", "adaptive"), forge_rule),
     "idx": forge_gzip,
 }
 
@@ -266,6 +290,8 @@ FORMATS = {
         Format("scores", lambda path: ag.save_scores(path, scores()), ag.load_scores),
         Format("spikes", lambda path: ag.save_spikes(path, SPIKES, LABELS), load_spikes),
         Format("rule", write_rule, ag.load_rule, digest=True),
+        Format("monitor", partial(write_drift, kind=ag.DriftMonitor), partial(read_drift, kind=ag.DriftMonitor), digest=True),
+        Format("adaptive", partial(write_drift, kind=ag.AdaptiveRule), partial(read_drift, kind=ag.AdaptiveRule), digest=True),
         Format("gated rule", write_gated_rule, ag.load_rule, digest=True),
         Format("accumulated rule", write_accumulated_rule, ag.load_rule, digest=True),
         Format("rule of loss", write_rule_of_loss, ag.load_rule, digest=True),

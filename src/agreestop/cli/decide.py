@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from agreestop.common import InputError, atomic_writer
+from agreestop.common import InputError, Integers, atomic_writer
 from agreestop.common.errors import visible
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
+from agreestop.decide.drift import DriftMonitor
 from agreestop.decide.score_files import load_scores
 
 from .calibrate import Groups, read_lines
@@ -33,6 +34,9 @@ def decide(
     groups: Groups = None,
     any_engine: AnyEngine = False,
     any_members: AnyMembers = False,
+    monitor: Annotated[
+        Path | None, typer.Option("--monitor", help="Drift monitor to go on with, or to begin; it uses labels where the scores have them.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File to write: .csv, .json or .npz. Without it, CSV on the terminal.")
     ] = None,
@@ -43,10 +47,12 @@ def decide(
     calibrated = load_rule(rule)
     if sentence := never_stops(calibrated):
         say(sentence)
+    labels = None
     if members is None:
         if engine != "auto":
             raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members and inputs.")
         data = load_scores(scores, calibrated.checkpoints)
+        labels = data.labels
         inside = None if groups is None else read_lines(groups, len(data))
         decisions = calibrated.decide(data, groups=inside, any_engine=any_engine, any_members=any_members)
         classes = data.classes
@@ -58,6 +64,8 @@ def decide(
             say(note)
     if decisions.reuse:
         say(f"These decisions say nothing about new inputs: {decisions.reuse}")
+    if monitor is not None:
+        _watch(monitor, calibrated, decisions, labels)
     names = class_names(calibrated, classes)
     if output is None:
         typer.echo(_csv(decisions, names), nl=False)
@@ -105,6 +113,20 @@ def _run_members(
     share = float(run.computed.mean()) / steps
     say(f"The {ensemble.engine.name} engine computed {share:.0%} of the {steps} steps, in {run.seconds:.2f} s.")
     return run.decisions, data.classes
+
+
+def _watch(path: Path, calibrated: CalibratedRule, decisions: Decisions, labels: Integers | None) -> None:
+    """Give the decisions to the monitor in a file, and say what it found. Labels that are not here will never be known."""
+    if decisions.reuse:
+        raise InputError(f"--monitor: {decisions.reuse}")
+    monitor = DriftMonitor.load(path) if path.exists() else DriftMonitor(calibrated)
+    if (monitor.calibrated.fingerprint, monitor.calibrated.guarantee) != (calibrated.fingerprint, calibrated.guarantee):
+        raise InputError(f"{path} watches another rule: give the rule that it watches, or the name of a new file.")
+    monitor.observe(decisions)
+    if monitor.level is not None:
+        monitor.update(decisions, labels)
+    monitor.save(path)
+    say(f"{monitor!r}.")
 
 
 def _csv(decisions: Decisions, names: tuple[str, ...]) -> str:

@@ -86,6 +86,11 @@ class AdaptiveRule:
         self.log = Log.of(2)
 
     @property
+    def miss_target(self) -> float:
+        """α: the share of misses that the threshold is steered to."""
+        return float(self._alpha)
+
+    @property
     def threshold(self) -> float:
         """The threshold that the next decision is made with; -∞, or ∞ for SpikeCP, if nothing may stop."""
         return self._sign * self._position if self._position > self._low else self._policy.safest
@@ -108,7 +113,7 @@ class AdaptiveRule:
     def bound(self, inputs: int, delay: int = 0) -> float:
         """The largest share of misses among any `inputs` inputs in a row, whose labels come at most `delay` inputs late."""
         count, late = as_count(inputs, "inputs"), as_count(delay, "delay", least=0)
-        return float(self._alpha) + ((self._high - self._low) / self.rate + float(1 - self._alpha) * (late + 1)) / count
+        return self.miss_target + ((self._high - self._low) / self.rate + float(1 - self._alpha) * (late + 1)) / count
 
     def decide(
         self,
@@ -142,7 +147,7 @@ class AdaptiveRule:
             self._queue.add(decision)
         for number, miss in self._queue.settle(decision, labels):
             missed = miss is not False
-            self._position = min(self._high, self._position + self.rate * (float(self._alpha) - missed))
+            self._position = min(self._high, self._position + self.rate * (self.miss_target - missed))
             self._misses, self._labels = self._misses + missed, self._labels + 1
             self.log.add(number + 1, self._sign * max(self._position, self._low), self._misses / self._labels)
 
