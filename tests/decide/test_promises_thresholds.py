@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 
 import agreestop as ag
 from agreestop.common import Booleans, Floats, Integers
-from agreestop.decide.conditions import Conditions, LabelledEvidence
+from agreestop.decide.conditions import Conditions, LabelledEvidence, weighted_threshold
 from agreestop.decide.failures import Failures
 from agreestop.decide.policies import CheckpointRisks, ConditionalThresholds, Evidence, RiskThreshold, StoppingThreshold, run_policy
 from tests.decide.strategies import RiskTable, between, breaking_points, risk_of, risk_tables
@@ -397,3 +397,18 @@ def test_a_gate_with_delta_divides_it_among_its_blocks(n: int) -> None:
     policy = rule.fit(LabelledEvidence(Evidence(values, np.full((n, 4), -1.0)), np.ones(n, dtype=np.int64), 2))
     assert isinstance(policy, ConditionalThresholds)
     assert policy.thresholds[0].tolist() == [-1.0 if n == 38 else -math.inf, *[-math.inf] * 4], "all open at once and fail from e on"
+
+
+@given(st.data())
+@settings(max_examples=400)
+def test_the_weighted_threshold_is_its_definition(data: st.DataObject) -> None:
+    n, alpha = data.draw(st.integers(1, 8)), Fraction(data.draw(st.sampled_from(["1/4", "1/3", "1/2", "3/4"])))
+    failures = data.draw(hnp.arrays(np.float64, n, elements=st.sampled_from([-math.inf, -1.0, 0.0, 1.0, 2.0, 3.0, math.inf])))
+    weights = data.draw(hnp.arrays(np.float64, n, elements=st.sampled_from([0.0, 1.0, 2.0, 3.0])))
+    largest = data.draw(st.sampled_from([3.0, 4.0]))
+    expected = -math.inf
+    for value in (-1.0, 0.0, 1.0, 2.0, 3.0, math.inf):
+        below = sum(Fraction(w) for w, failure in zip(weights.tolist(), failures.tolist(), strict=True) if failure < value)
+        if below + Fraction(largest) <= alpha * (sum(map(Fraction, weights.tolist())) + Fraction(largest)):
+            expected = value
+    assert weighted_threshold(failures, weights, largest, alpha) == expected
