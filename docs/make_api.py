@@ -19,7 +19,7 @@ SECTIONS = {
     "Pooling": ("MergeConfidence", "MergePValues", "MergeRanks", "MajorityVote"),
     "Scores": ("LogLoss", "Temperature", "TuningRanks", "Spread", "Shaped"),
     "Risks": ("TopMass", "FixedTime", "LearnedRisk", "ShapedRisk", "Gate"),
-    "Tuning": ("tune", "Tuned", "Trial"),
+    "Tuning": ("tune", "Tuned", "Trial", "front", "FrontPoint"),
     "Decisions": ("Decision", "Decisions", "evaluate", "Evaluation", "Estimate", "repeat_splits", "Splits"),
     "Drift": ("DriftMonitor", "Alarm", "AdaptiveRule"),
     "Confidence and p-variables": ("log_confidence", "generalized_mean", "p_values"),

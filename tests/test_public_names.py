@@ -45,6 +45,8 @@ NAMES = {
     "SEENN",
     # choosing a score or a risk
     "tune",
+    "front",
+    "FrontPoint",
     "Tuned",
     "Trial",
     # calibrated rules and decisions

@@ -24,6 +24,7 @@ from .merging import (
     p_values,
 )
 from .risks import FixedTime, LearnedRisk, ShapedRisk, TopMass
+from .schedule_search import FrontPoint, front
 from .schedules import Schedule
 from .score_files import Scores, load_scores, save_scores, save_spikes
 from .scores import LogLoss, Shaped, Spread, Temperature, TuningRanks
@@ -39,4 +40,4 @@ __all__ += ["Decision", "Decisions", "Estimate", "Evaluation", "Splits", "Trial"
 __all__ += ["AdaptiveRule", "Alarm", "DriftMonitor"]
 __all__ += ["InputError", "generalized_mean", "log_confidence", "majority_vote", "simulate_scores", "simulate_spikes"]
 __all__ += ["merge_exchangeable", "merge_p_values", "merge_randomized", "merging_factor", "p_values"]
-__all__ += ["Schedule"]
+__all__ += ["FrontPoint", "Schedule", "front"]

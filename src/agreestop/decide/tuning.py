@@ -1,4 +1,8 @@
-"""Choose and fit a score or a risk on the tuning split, for the lowest cost: latency + price of size · classes beyond I in an answer.
+"""Choose and fit a score or a risk on the tuning split, for the lowest cost.
+
+    cost = latency + price of size · classes beyond I in an answer + price of work · share of all members' steps
+
+Where work has a price, the schedule at which members join is chosen first (`schedule_search`).
 
 Every candidate is fitted on one half of the tuning rows and read off the other, and the other way round. On that evidence the rule is
 calibrated with `n_calibration` random rows and decides on the rest, `repeats` times, always with the same random rows. The
@@ -25,10 +29,13 @@ from agreestop.common import Booleans, Floats, InputError, is_number
 
 from .agree_stop import AgreeStop
 from .calibrated import gather_evidence
+from .checks import columns_of
 from .conditions import LabelledEvidence
 from .merging import MODEL_AVERAGE, MergeConfidence
 from .policies import Evidence
 from .risks import LearnedRisk, NothingToLearn, Risk, ShapedRisk, TopMass
+from .schedule_search import as_price, best_schedule
+from .schedules import Schedule
 from .score_files import Scores, ScoresLike, as_scores, at_times, labels_of
 from .scores import LogLoss, Score, Shaped, Spread, Temperature, TuningRanks
 from .spikecp import SpikeCP
@@ -46,16 +53,20 @@ ENOUGH_ROWS = 1000  # from here on, tuning is trusted without a comparison
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate and what it reached on the tuning split: normalised latency, mean set size, and mean number of classes beyond I."""
+    """A candidate and what it reached on the tuning split.
+
+    latency and work are shares of T and of K·T member-steps; excess is the mean number of classes beyond I.
+    """
 
     name: str
     latency: float
     set_size: float
     excess: float = 0.0
+    work: float = 0.0
 
-    def cost(self, price_of_size: float) -> float:
+    def cost(self, price_of_size: float, price_of_work: float = 0.0) -> float:
         """What tuning minimises."""
-        return self.latency + price_of_size * self.excess
+        return self.latency + price_of_size * self.excess + price_of_work * self.work
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +143,7 @@ def tune(
     seed: int = 0,
     progress: Callable[[str, float], None] | None = None,
     *,
+    price_of_work: float = 0.0,
     price_of_size: float = 0.0,
     only_if_better: bool = True,
 ) -> Tuned:
@@ -140,6 +152,8 @@ def tune(
     n_calibration   the number of calibration examples that the rule will have later
     exponents       the r to try
     progress        is called with what is being tried and the share that is done
+    price_of_work   the latency, as a share of T, that the steps of all members up to T are worth: with a price, a `Schedule` is chosen
+                    too, at whose looks members join; it takes the place of the rule's checkpoints, and its times are among them
     price_of_size   the latency, as a share of T, that one class beyond max_set_size in an answer is worth: without a price, tuning buys
                     early stops with answers of many classes at T; with one, AgreeStop's trim factor is chosen too
     only_if_better  with fewer than 1,000 rows, leave the rule as it is where it gains no more than the error of the comparison
@@ -149,7 +163,9 @@ def tune(
     base = _untuned(rule)
     if not is_number(price_of_size) or price_of_size < 0:
         raise InputError(f"price_of_size is {price_of_size!r}: give the latency that one class is worth, such as 0.05, or 0.")
-    data = at_times(as_scores(scores_or_log_confidence, labels, times, base.checkpoints), base.checkpoints)
+    price_of_work = as_price(price_of_work)
+    wanted = tuple(dict.fromkeys(base.checkpoints)) if price_of_work else base.checkpoints
+    data = at_times(as_scores(scores_or_log_confidence, labels, times, wanted), wanted)
     n = len(labels_of(data))
     if not 1 <= n_calibration <= n // 2:
         raise InputError(f"n_calibration is {n_calibration} and there are {n} tuning rows: give at least twice as many rows.")
@@ -158,7 +174,12 @@ def tune(
     rounds = 3 if compared else 1
 
     def choose(rows: Scores, number: int) -> _Choice:
-        bench = _Bench(base, rows, min(n_calibration, len(rows) // 2), repeats, seed, price_of_size)
+        count, start = min(n_calibration, len(rows) // 2), base
+        if price_of_work:
+            report("schedule", number / rounds)
+            schedule = best_schedule(rule.target, rule.delta, rule.max_set_size, rows, price_of_work, count, repeats, seed)
+            start, rows = replace(base, checkpoints=schedule), rows.at(schedule)
+        bench = _Bench(start, rows, count, repeats, seed, price_of_size, price_of_work)
         return bench.choose(exponents, lambda what, share: report(what, (number + share) / rounds))
 
     choice = choose(data, 0)
@@ -167,19 +188,20 @@ def tune(
         half = np.random.default_rng([seed, 1]).permutation(n) % 2 == 0
         gains = []
         for number, rows in enumerate((half, ~half)):
-            bench = _Bench(base, data.rows(~rows), min(n_calibration, int((~rows).sum()) // 2), repeats, seed, price_of_size)
+            bench = _Bench(base, data.rows(~rows), min(n_calibration, int((~rows).sum()) // 2), repeats, seed, price_of_size, price_of_work)
             gains.append(bench.costs(rule) - bench.costs(choose(data.rows(rows), number + 1).rule))
         gain = np.concatenate(gains)
         error = float(gain.std(ddof=1)) / np.sqrt(n)
         if not gain.mean() > error:
-            tuned = _with(rule, _score_of(rule), TunedRows.of(data.log_confidence, data.ids), data.times)
-            what = "latency" if price_of_size == 0 else "cost"
+            cut = data.at(rule.checkpoints)
+            tuned = _with(rule, _score_of(rule), TunedRows.of(cut.log_confidence, cut.ids), cut.times)
+            what = "latency" if price_of_size == price_of_work == 0 else "cost"
             note = (
                 f"Tuning on {n} rows did not help: on rows that it had not seen, {what} changed by {-gain.mean():+.3f} ± {error:.3f} of T. "
                 "The rule decides as it was given; more tuning rows may change that."
             )
     report("done", 1.0)
-    return Tuned(tuned, tuple(sorted(choice.trials, key=lambda trial: trial.cost(price_of_size))), note)
+    return Tuned(tuned, tuple(sorted(choice.trials, key=lambda trial: trial.cost(price_of_size, price_of_work))), note)
 
 
 def _reads(rule: SpikeCP | AgreeStop, data: Scores) -> bool:
@@ -232,6 +254,7 @@ class _Bench:
     repeats: int
     seed: int
     price_of_size: float
+    price_of_work: float = 0.0
 
     def choose(self, exponents: Sequence[float], progress: Callable[[str, float], None]) -> _Choice:
         """Try all candidates, shapes over time for the best of them, and trim factors where size has a price."""
@@ -277,15 +300,15 @@ class _Bench:
         return replace(rule, trim=best) if self.cost(tried[best]) < self.cost(plain) else rule
 
     def cost(self, trial: Trial) -> float:
-        return trial.cost(self.price_of_size)
+        return trial.cost(self.price_of_size, self.price_of_work)
 
     def costs(self, rule: SpikeCP | AgreeStop) -> Floats:
         """The cost of each row (n,) under a rule that was not tuned on it: the mean over the realisations that tested it."""
-        columns = list(range(len(self.data.times)))
-        pool = self._pool(gather_evidence(rule, self.data.log_confidence, columns))
+        pool = self._pool(gather_evidence(rule, self.data.log_confidence, columns_of(rule.checkpoints, self.data.times)))
         total, tested = np.zeros((2, len(pool)))
+        waited = replace(self, rule=rule)._clock + (self.price_of_work * replace(self, rule=rule)._load if self.price_of_work else 0.0)
         for run in realisations(rule, pool, self.n_calibration, self.repeats, self.seed):
-            total[run.test] += self._clock[run.stops] + self.price_of_size * self._excess(run.sets)
+            total[run.test] += waited[run.stops] + self.price_of_size * self._excess(run.sets)
             tested[run.test] += 1
         return total / np.maximum(tested, 1)
 
@@ -300,6 +323,14 @@ class _Bench:
     def _clock(self) -> Floats:
         """t/T at the checkpoints."""
         return np.array(self.rule.checkpoints, dtype=np.float64) / float(self.rule.checkpoints[-1])
+
+    @property
+    def _load(self) -> Floats:
+        """The share t·k/(T·K) of all work at the checkpoints; t/T without a schedule."""
+        checkpoints = self.rule.checkpoints
+        if not isinstance(checkpoints, Schedule):
+            return self._clock
+        return self._clock * np.array(checkpoints.members) / self.data.log_confidence.shape[2]
 
     @property
     def has_one_threshold(self) -> bool:
@@ -318,16 +349,17 @@ class _Bench:
 
     def figures(self, name: str, evidence: Evidence) -> Trial:
         """What the rule reaches with this evidence, on average over random calibration rows."""
-        figures = np.empty((self.repeats, 3))
+        figures = np.empty((self.repeats, 4))
         for repeat, run in enumerate(realisations(self.rule, self._pool(evidence), self.n_calibration, self.repeats, self.seed)):
             sizes = np.count_nonzero(run.sets, axis=1)
-            figures[repeat] = self._clock[run.stops].mean(), sizes.mean(), self._excess(run.sets).mean()
+            figures[repeat, :3] = self._clock[run.stops].mean(), sizes.mean(), self._excess(run.sets).mean()
+            figures[repeat, 3] = self._load[run.stops].mean()
         return Trial(name, *(float(one.mean()) for one in figures.T.copy()))
 
     @property
     def clock(self) -> Floats:
-        """log(t/T) at the checkpoints."""
-        return np.log(self._clock)
+        """log(t/T) at the checkpoints; with a schedule, the logarithm of the share of all work."""
+        return np.log(self._load)
 
     @property
     def knots(self) -> Floats:

@@ -1,0 +1,126 @@
+"""The search for a schedule: its figures are those of the rule, its schedules are valid, and a price of work buys less work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import agreestop as ag
+from agreestop.decide import schedule_search
+from agreestop.decide.schedule_search import _Plan, _Search
+from agreestop.decide.splits import divisions
+
+TUNING = ag.simulate_scores(300, steps=10, K=4, C=5, seed=2, pace=3)
+FRESH = ag.simulate_scores(300, steps=10, K=4, C=5, seed=3, pace=3)
+RULE = ag.AgreeStop("0.8", range(1, 11), 2)
+NEVER = 10
+
+
+@pytest.fixture(scope="module")
+def search() -> _Search:
+    return _Search.of(RULE, TUNING, 60, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("start", "joins", "looks"),
+    [
+        (4, (), [(time, 4) for time in range(1, 11)]),
+        (1, (NEVER,) * 3, [(time, 1) for time in range(1, 11)]),
+        (1, (0, 0, 3), [(1, 1), (1, 2), (1, 3), (2, 3), (3, 3), (4, 3), (4, 4), *((time, 4) for time in range(5, 11))]),
+        (3, (9,), [*((time, 3) for time in range(1, 11)), (10, 4)]),
+    ],
+)
+def test_a_plan_is_a_schedule(search: _Search, start: int, joins: tuple[int, ...], looks: list[tuple[int, int]]) -> None:
+    assert search.schedule(_Plan(start, joins, 0.0, False)) == ag.Schedule(looks)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5])
+@pytest.mark.parametrize("joins", [(0, 2, 5), (3, 3, NEVER), (NEVER,) * 3])
+def test_figures_of_a_plan_are_those_of_the_rule(search: _Search, joins: tuple[int, ...], power: float) -> None:
+    """The fast measure against calibrate and decide, realisation by realisation."""
+    plan = _Plan(1, joins, power, False)
+    schedule = search.schedule(plan)
+    load = np.array([time * count / 40 for time, count in schedule.looks])
+    rule = replace(RULE, checkpoints=schedule, risk=ag.ShapedRisk(ag.TopMass(), power * np.log(load), schedule))
+    figures = []
+    for calibration, test in divisions(300, 60, 5, 0):
+        decisions = rule.calibrate(TUNING.rows(calibration)).decide(TUNING.rows(test))
+        figures.append((decisions.stop_time.mean() / 10, decisions.work.mean() / 40))
+    np.testing.assert_allclose(search.figures(plan), np.mean(figures, axis=0), rtol=1e-12)
+
+
+def test_every_plan_on_the_way_is_a_valid_schedule(search: _Search) -> None:
+    rng, seen = np.random.default_rng(0), set()
+    for plan in search._families():
+        for _ in range(20):
+            plan = search._moved(plan, rng)
+            schedule = search.schedule(plan)
+            assert schedule.times == tuple(range(1, 11)) and schedule.members[-1] <= 4 and 0 <= len(plan.joins) == 4 - plan.start
+            seen.add(schedule)
+    assert len(seen) > 50
+
+
+def test_a_higher_price_buys_less_work() -> None:
+    points = ag.front(RULE, TUNING, n_calibration=60, prices=(0.1, 1.0, 30.0), repeats=5)
+    assert [point.price for point in points] == [None, 0.1, 1.0, 30.0, None]
+    assert points[0].rule.checkpoints == ag.Schedule([(time, 4) for time in range(1, 11)])
+    assert points[-1].rule.checkpoints == ag.Schedule([(time, 1) for time in range(1, 11)])
+    for price, point in zip((0.1, 1.0, 30.0), points[1:4], strict=True):
+        others = [other.latency + price * other.work / 40 for other in points]
+        assert point.latency + price * point.work / 40 == pytest.approx(min(others))
+    works = [point.work for point in points[1:4]]
+    assert works == sorted(works, reverse=True) and works[2] < works[0] and works[2] < points[0].work
+    for point in points:
+        with pytest.raises(ag.InputError, match="used for tuning"):
+            point.rule.calibrate(TUNING)
+        decisions = point.rule.calibrate(FRESH.rows(slice(100))).decide(FRESH.rows(slice(100, 300)))
+        assert decisions.work.mean() <= 40
+    again = ag.front(RULE, TUNING, n_calibration=60, prices=(0.1, 1.0, 30.0), repeats=5)
+    assert [point.rule.checkpoints for point in again] == [point.rule.checkpoints for point in points]
+
+
+@pytest.mark.parametrize("rule", [RULE, ag.SpikeCP("0.8", range(1, 11), 2, ag.MergeConfidence(1), "stop-aware")])
+def test_tune_chooses_a_schedule_where_work_has_a_price(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule_search, "SEARCH_STEPS", 10)
+    options: dict[str, Any] = {"n_calibration": 60, "exponents": (1.0,), "repeats": 3, "only_if_better": False}
+    free, priced = (ag.tune(rule, TUNING, price_of_work=price, **options) for price in (0.0, 5.0))
+    assert not isinstance(free.rule.checkpoints, ag.Schedule) and isinstance(priced.rule.checkpoints, ag.Schedule)
+    costs = [trial.cost(0.0, 5.0) for trial in priced.trials]
+    assert costs == sorted(costs) and all(trial.work == trial.latency for trial in free.trials)
+    with pytest.raises(ag.InputError, match="used for tuning"):
+        priced.rule.calibrate(TUNING)
+    plain, joined = (one.rule.calibrate(FRESH.rows(slice(100))).decide(FRESH.rows(slice(100, 300))) for one in (free, priced))
+    assert joined.work.mean() < plain.work.mean()
+    # A rule that has a schedule is tuned at its looks; with a price, another schedule is chosen at its times.
+    looks = ag.Schedule([(1, 1), (1, 2), (4, 4), (10, 4)])
+    given = ag.tune(replace(rule, checkpoints=looks), TUNING, **options)
+    assert given.rule.checkpoints == looks and given.rule.calibrate(FRESH).n == 300
+    chosen = ag.tune(replace(rule, checkpoints=looks), TUNING, price_of_work=1.0, **options)
+    assert isinstance(chosen.rule.checkpoints, ag.Schedule) and chosen.rule.checkpoints.times == (1, 4, 10)
+
+
+def test_with_few_rows_a_schedule_must_be_better_than_the_rule_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule_search, "SEARCH_STEPS", 5)
+    looks = ag.Schedule([(1, 1), (1, 2), (4, 4), (10, 4)])
+    for checkpoints in (range(1, 11), looks):
+        tuned = ag.tune(ag.AgreeStop("0.8", checkpoints, 2), TUNING, n_calibration=60, exponents=(1.0,), repeats=3, price_of_work=1.0)
+        kept = not isinstance(tuned.rule.checkpoints, ag.Schedule) or tuned.rule.checkpoints == looks
+        assert kept or not tuned.note
+        tuned.rule.calibrate(FRESH)
+
+
+def test_bad_prices_and_rules_are_refused() -> None:
+    for price in (-1.0, float("nan"), float("inf"), "1", True):
+        with pytest.raises(ag.InputError, match="price_of_work is"):
+            ag.tune(RULE, TUNING, price_of_work=price)  # type: ignore[arg-type]
+        with pytest.raises(ag.InputError, match="price_of_work is"):
+            ag.front(RULE, TUNING, prices=(price,))  # type: ignore[arg-type]
+    with pytest.raises(ag.InputError, match="at least twice as many rows"):
+        ag.front(RULE, TUNING, n_calibration=200)
+    with pytest.raises(ag.InputError, match="give the schedule yourself"):
+        ag.front(ag.AgreeStop(None, range(1, 11), 2, loss=1.0 - np.eye(5), max_loss=0.2), TUNING)
+    with pytest.raises(ag.InputError, match="that of AgreeStop"):
+        ag.front(ag.SpikeCP("0.8", range(1, 11), 2, ag.MergeConfidence(1)), TUNING)  # type: ignore[arg-type]
