@@ -21,6 +21,7 @@ STYLES: dict[str, dict[str, Any]] = {
     FIXED: {"color": "#E69F00", "marker": "H"},
 }
 LABELS = {ACCUMULATED_GATE: "accumulated (Ringel et al. 2024), δ = 0.1"}
+RARE = 0.005  # blocks with fewer of the inputs are not drawn
 ASIDE = 0.14  # of the distance between blocks
 RATIOS = {200: 1.2, 1000: 1.1}
 
@@ -58,9 +59,8 @@ def _grid(records: Sequence[PromiseRecord], target: float, draw: Any, below: str
                 panel.set_ylabel(f"n = {n}, I = {size}\ncoverage")
     first = next(r for r in records if r.target == target)
     figure.suptitle(f"Coverage {_words(draw)}, target {first.target:g}, 95 % intervals in which every input of the pool counts once")
-    figure.supxlabel(below, fontsize=10)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, title=f"x: {below}")
     return figure
 
 
@@ -69,7 +69,7 @@ def _words(draw: Any) -> str:
 
 
 def _blocks(panel: Axes, found: dict[str, PromiseRecord]) -> None:
-    names = [part.name for part in found[GATE].blocks]
+    names = [part.name for part in found[GATE].blocks if part.share >= RARE]
     for place, rule in enumerate((MARGINAL, GATE)):
         parts = [part for part in found[rule].blocks if part.name in names]
         x = [names.index(part.name) + (2 * place - 1) * ASIDE for part in parts]
@@ -77,13 +77,14 @@ def _blocks(panel: Axes, found: dict[str, PromiseRecord]) -> None:
         panel.errorbar(x, [part.coverage for part in parts], (low, high), linestyle="", label=rule, **STYLES[rule])
     shares = {part.name: part.share for part in found[GATE].blocks}
     short = [name.replace("ready in ", "").replace("never ready", "never") for name in names]
+    panel.set_xlim(-0.6, max(len(names), 3) - 0.4)
     panel.set_xticks(range(len(names)), [f"{words}\n{shares[name]:.0%}" for words, name in zip(short, names, strict=True)], fontsize=7)
 
 
 def _answered(panel: Axes, found: dict[str, PromiseRecord]) -> None:
     for rule in (MARGINAL, GATE, ACCUMULATED_GATE, FIXED):
         parts = found[rule].answered
-        style = {**STYLES[rule], "marker": "", "linewidth": 1.8} if len(parts) > 1 else {**STYLES[rule], "linestyle": ""}
+        style = {**STYLES[rule], "markersize": 3.5, "linewidth": 1.5}
         panel.plot([part.share for part in parts], [part.coverage for part in parts], label=LABELS.get(rule, rule), **style)
         if rule in (MARGINAL, GATE):
             colour = STYLES[rule]["color"]

@@ -42,7 +42,8 @@ MEMBERS, DELTA = 6, 0.1
 LARGEST_POOL, TUNING_ROWS = 3000, 2000
 REALISATIONS, SEED = 20, 0
 FINAL_TARGET = 0.99
-PRICED_DATA, PRICED_TARGET, PRICES, PRICED_ROWS, PRICED_N = ("cifar10", "deep"), 0.99, (0.0, 0.1), 1000, 200
+PRICED_DATA, PRICED_TARGET, PRICES, PRICED_ROWS, PRICED_N = ("cifar10", "deep"), 0.99, (0.0, 0.2, 0.5), 1000, 200
+LEAST_SHARE, NEXT_SHARE = 0.05, 0.03  # of the inputs that are answered, at the first time that is kept and until the next one
 LEAST_INPUTS, CLEARLY = 50, 2.0  # a draw breaks the published promise where this many inputs lie this many errors under the target
 
 MARGINAL, GATE, FIXED = "AgreeStop", "AgreeStop with a gate", "one time for all inputs"
@@ -70,7 +71,7 @@ class PromiseRecord:
     vacuous              share of realisations in which nothing stopped before T
     broken               share of realisations in which the answers up to some time clearly missed more than 1 - target
     blocks               coverage in the blocks of the gate of this setting; only the gated rule promises it
-    answered             coverage of the answers up to each time, where at least 5 % of the inputs are answered
+    answered             coverage of the answers up to a few times
     accuracy, accuracy_T share of inputs whose best class is right, at the stop and at T
     price                the price on set size, for tuned rules
     """
@@ -150,7 +151,7 @@ class _Runs:
             vacuous=float((~early.any(axis=1)).mean()),
             broken=float(np.mean([self._breaks(repeat, target, last) for repeat in range(len(self.tested))])),
             blocks=tuple(part for part in parts if part is not None),
-            answered=tuple(part for part in answered if part is not None and part.share >= 0.05),
+            answered=_thin([part for part in answered if part is not None and part.share >= LEAST_SHARE]),
         )
 
     def _breaks(self, repeat: int, target: float, last: int) -> bool:
@@ -160,6 +161,15 @@ class _Runs:
         enough = counts >= LEAST_INPUTS
         error = np.sqrt(target * (1 - target) / np.maximum(counts, 1))
         return bool((hits / np.maximum(counts, 1) < target - CLEARLY * error)[enough].any())
+
+
+def _thin(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Some of the parts, the last one among them, whose shares grow by a few per cent."""
+    kept: list[Part] = []
+    for part in parts:
+        if not kept or part.share >= kept[-1].share + NEXT_SHARE or part is parts[-1]:
+            kept.append(part)
+    return tuple(kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,10 +305,19 @@ def _measure_pair(scores: Path, pair: tuple[str, str]) -> list[PromiseRecord]:
 
 
 def save(path: Path, records: Sequence[PromiseRecord], header: dict[str, Any]) -> None:
-    """Write records as JSON, which has no nan."""
-    plain = [{name: None if value != value else value for name, value in asdict(record).items()} for record in records]
+    """Write records as JSON, which has no nan; six digits are enough."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, float):
+            return None if math.isnan(value) else round(value, 6)
+        if isinstance(value, dict):
+            return {name: plain(one) for name, one in value.items()}
+        return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+    lines = ",\n".join(json.dumps(plain(asdict(record)), ensure_ascii=False) for record in records)
+    text = json.dumps(header, indent=1)[:-2] + ',\n "records": [\n' + lines + "\n]}\n"
     with atomic_writer(path) as stream:
-        stream.write(json.dumps({**header, "records": plain}, indent=1).encode() + b"\n")
+        stream.write(text.encode())
 
 
 def load(path: Path) -> list[PromiseRecord]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from typing import Any
 
 import numpy as np
@@ -212,3 +213,20 @@ def test_a_price_must_be_a_number_of_at_least_0(price: object) -> None:
 def test_blocks_of_a_gate_follow_the_number_of_examples() -> None:
     assert [ag.Gate.count_blocks(n, 0.9) for n in (20, 100, 120, 179, 180, 240, 10000)] == [2, 2, 2, 2, 3, 4, 4]
     assert [ag.Gate.count_blocks(n, "0.95") for n in (200, 360, 1000)] == [2, 3, 4]
+
+
+def test_a_gate_tells_blocks_apart_even_where_an_open_gate_would_be_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a block the gate may have opened for at most so many times the inputs that have stopped."""
+    scores = ag.simulate_scores(600, steps=20, K=2, C=4, seed=2, pace=4.0)
+    monkeypatch.setattr("agreestop.decide.gates.SLACKS", (0.1, 50.0))  # the second opens the gate at once for all inputs
+    gate = ag.Gate.fit(scores, target=0.9, max_set_size=1, blocks=4)
+    assert gate.slack == 0.1
+    assert ag.Gate.fit(scores, target=0.9, max_set_size=1, blocks=1).slack in (0.1, 50.0)  # one block has nothing to tell apart
+    rule = ag.AgreeStop(0.9, scores.times, 1, gate=gate)
+    fresh = ag.simulate_scores(1500, steps=20, K=2, C=4, seed=3, pace=4.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ag.CalibrationWarning)
+        decisions = rule.calibrate(fresh.rows(slice(0, 700))).decide(fresh.rows(slice(700, None)))
+    assert decisions.block is not None
+    for block, end in enumerate(gate.ends[:-1]):
+        assert (decisions.block <= block).mean() <= 2.5 * (decisions.stop_time <= end).mean()

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +23,9 @@ pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
 import agreestop as ag
 from agreestop.common import no_progress
+from agreestop.decide.gates import Gate
 from agreestop.decide.score_files import Scores
+from agreestop.decide.splits import divisions
 from agreestop.engines.early_stopping import TimeSaved
 from agreestop.pipeline.measure import measure_rules
 from agreestop.report.contents import Report, Section, describe_ensemble, in_words, versions
@@ -178,9 +181,46 @@ def test_it_loads_nothing(page: str) -> None:
     assert len(ids) == len(set(ids))
 
 
+def test_fixed_time_and_the_gate_stand_beside_the_rules_and_are_never_the_headline(report: Report, page: str) -> None:
+    (section,) = report.sections
+    extra = {record.rule: record for record in section.summary.rules if record.rule in ("fixedtime", "gatedagreestop")}
+    assert set(extra) == {"fixedtime", "gatedagreestop"} and section.summary.headline not in extra.values()
+    assert all(record.target == 0.8 and record.K == MEMBERS for record in extra.values())
+    earliest = replace(extra["fixedtime"], latency=0.01, coverage=0.99)
+    assert summarise((*section.records, earliest)).headline == section.summary.headline
+    for label in ("fixed time, every step", "AgreeStop with a gate, every step"):
+        assert label in text_of(page)
+
+
+def test_the_coverage_by_block_is_that_of_the_rule_with_a_gate(report: Report, page: str) -> None:
+    (section,) = report.sections
+    gated = section.gated
+    assert gated is not None
+    tuning, pool = scores_of(60, 1), scores_of(90, 2)
+    blocks = Gate.count_blocks(MEASURED.n_calibration, 0.8)
+    gate = Gate.fit(tuning, target=0.8, max_set_size=2, blocks=blocks)
+    rules = ag.AgreeStop(0.8, pool.times, 2, gate=gate), ag.AgreeStop(0.8, pool.times, 2)
+    assert pool.labels is not None
+    for rule, groups in zip(rules, (gated.by_block, gated.plain_by_block), strict=True):
+        found: dict[str, list[bool]] = {}
+        for calibration, test in divisions(len(pool), MEASURED.n_calibration, MEASURED.realisations, MEASURED.seed):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ag.CalibrationWarning)
+                decisions = rule.calibrate(pool.rows(calibration)).decide(pool.rows(test))
+                inside = rules[0].calibrate(pool.rows(calibration)).decide(pool.rows(test)).block
+            assert inside is not None
+            for block, hit in zip(inside.tolist(), decisions.sets[np.arange(len(test)), pool.labels[test]].tolist(), strict=True):
+                found.setdefault(gate.block_names[block], []).append(hit)
+        assert {group.name: float(group.coverage) for group in groups} == pytest.approx(
+            {name: np.mean(hits) for name, hits in found.items()}
+        )
+    for words in ("By the time it first looked ready", "Diamonds are the same rule without the gate"):
+        assert words in text_of(page)
+
+
 def test_the_files_are_written(written: list[Path]) -> None:
     assert written[-1].name == "report.html" and written[-1].stat().st_size < 3_000_000
-    names = {f"coverage-{what}-deep.{kind}" for what in ("and-latency", "by-time-and-class") for kind in ("png", "svg")}
+    names = {f"coverage-{what}-deep.{kind}" for what in ("and-latency", "by-time-and-class", "by-block") for kind in ("png", "svg")}
     assert {path.name for path in written[-1].parent.iterdir()} == names | {"report.html"}
     assert {path.name for path in written[:-1]} == names
 

@@ -6,8 +6,10 @@ A marginal promise is kept on average, and early answers may pay for late ones. 
              inputs that stop in the block
     G(x)     the first checkpoint with log e_t - κ_t < slack. Its block is the input's block, and "never" is a block of its own.
 
-A larger slack opens the gate earlier and leaves more to calibration, a smaller one tells the blocks better apart. Of a few shares and
-slacks, those of least latency on the other half of the tuning rows are taken.
+A larger slack opens the gate earlier and leaves more to calibration, a smaller one tells the blocks better apart: for a stop at τ,
+P(miss | τ ≤ t) ≤ α·P(G ≤ t)/P(τ ≤ t) at every end t of a block. Of a few shares and slacks, those of least latency on the other half of
+the tuning rows are taken, among the ones whose ratio P(G ≤ t)/P(τ ≤ t) is at most (1 + blocks)/2 and at most LARGEST_RATIO there.
+Without that limit a gate that is open at once for all inputs would often win, and its promise by block would be the marginal one.
 
 Checkpoints before G(x) do not count. From there on AgreeStop, or stop-aware SpikeCP, has the threshold of the input's block, calibrated on
 the examples of that block alone. Block and failure are fixed functions of an example, so the examples of one block are exchangeable, and
@@ -36,6 +38,7 @@ SHARES, SLACKS = (0.95, 0.85, 1.05), (0.5, 0.1, 0.25, 0.75, 1.0)  # the first of
 MISSES, FEWEST, MOST = 6, 2, 4  # calibration examples that may miss for each block; numbers of blocks
 CANDIDATES = 200  # thresholds that are tried for each block
 LEAST_ROWS, ROWS_TO_CHOOSE = 20, 200  # tuning rows
+LARGEST_RATIO = 2.0
 REPEATS = 10  # divisions into calibration and test rows, for each latency
 
 
@@ -123,30 +126,43 @@ def _opened(log_risk: Floats, slack: float, blocks: Integers, never: int) -> tup
 
 
 def _choose(examples: Failures, blocks: Integers, alpha: float) -> tuple[float, float]:
-    """The share and the slack of least latency, for thresholds κ from one half of the rows and decisions on the other half."""
+    """The share and the slack of least latency, for thresholds κ from one half of the rows and decisions on the other half.
+
+    If no ratio is small enough, those of the smallest ratio.
+    """
     if len(examples) < ROWS_TO_CHOOSE:
         return SHARES[0], SLACKS[0]
     half = np.random.default_rng(0).permutation(len(examples)) % 2 == 0
+    largest = min(LARGEST_RATIO, (2.0 + float(blocks[-1])) / 2)
     found = []
     for share in SHARES:
         shaped = [examples.rows(rows).minus(_offsets(examples.rows(~rows), blocks, share * alpha)) for rows in (half, ~half)]
-        found += [(sum(_latency(part, slack, blocks, alpha) for part in shaped), share, slack) for slack in SLACKS]
-    return min(found)[1:]
+        for slack in SLACKS:
+            latencies, ratios = zip(*(_measure(part, slack, blocks, alpha) for part in shaped), strict=True)
+            found.append((max(max(ratios), largest), sum(latencies), share, slack))
+    return min(found)[2:]
 
 
-def _latency(shaped: Failures, slack: float, blocks: Integers, alpha: float) -> float:
-    """The mean stop index of a rule with this gate that is calibrated on half of the rows and decides on the others."""
+def _measure(shaped: Failures, slack: float, blocks: Integers, alpha: float) -> tuple[float, float]:
+    """The mean stop index of a rule with this gate that is calibrated on half of the rows and decides on the others, and the largest ratio
+    P(G ≤ t)/P(τ ≤ t) over the ends t of all blocks but the last.
+    """
     never = int(blocks[-1]) + 1
     opened, block = _opened(shaped.risk, slack, blocks, never)
     shaped = shaped.at(opened)
     failures, rng, total = shaped.first(), np.random.default_rng(1), 0.0
+    ready, stopped = np.zeros((2, never - 1))
     for _ in range(REPEATS):
         order = rng.permutation(len(shaped))
         calibration, test = order[: len(order) // 2], order[len(order) // 2 :]
         own = [failures[calibration[block[calibration] == one]] for one in range(never + 1)]
         thresholds = np.array([order_statistic(values, int((len(values) + 1) * alpha + 1e-9)) for values in own])
-        total += float(shaped.rows(test).stops(thresholds[block[test]]).mean())
-    return total / REPEATS
+        stops = shaped.rows(test).stops(thresholds[block[test]])
+        total += float(stops.mean())
+        ready += (block[test, None] <= np.arange(never - 1)).mean(axis=0)
+        stopped += (blocks[stops][:, None] <= np.arange(never - 1)).mean(axis=0)
+    ratios = np.where(ready > 0, ready / np.maximum(stopped, 1e-9), 1.0)
+    return total / REPEATS, float(ratios.max(initial=1.0))
 
 
 def _block_ends(blocks: int | Sequence[float], times: tuple[float, ...], examples: Failures, alpha: float) -> tuple[float, ...]:

@@ -5,9 +5,9 @@ The headline rule is calibrated again on the same realisations as in the records
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from .records import EnsembleSummary, MeasurementSettings, Record, summarise
 
 BARS = 10  # the most groups of stopping times in a figure
 WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+GATED = "AgreeStop with a gate, every step"
 RARE = 2.0  # with fewer inputs than this in a realisation, a bar at either end is joined to its neighbour
 MOMENTS = 5
 ACCURACY_SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -62,6 +63,16 @@ class Breakdown:
     ties: float
     by_time: tuple[GroupCoverage, ...]
     by_class: tuple[GroupCoverage, ...]
+
+
+@dataclass(frozen=True)
+class GateBreakdown:
+    """The coverage of a rule with a gate, which it promises for each block, and of the same rule without the gate in the same groups."""
+
+    by_block: tuple[GroupCoverage, ...]
+    plain_by_block: tuple[GroupCoverage, ...]
+    by_time: tuple[GroupCoverage, ...]
+    plain_by_time: tuple[GroupCoverage, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +130,7 @@ class Section:
     """The results of one ensemble, whose name is empty where there is only one. `settings` say how it was made.
 
     saved  the time that early stopping saved, where the members were run
+    gated  the coverage with a gate and without it, where a rule with a gate was measured
     """
 
     name: str
@@ -130,6 +142,7 @@ class Section:
     examples: Examples | None = None
     saved: TimeSaved | None = None
     settings: tuple[tuple[str, str], ...] = ()
+    gated: GateBreakdown | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,36 +213,71 @@ def describe_ensemble(
     progress("coverage by time and class", 0.0)
     classes = tuple(map(visible, pool.classes or map(str, range(pool.log_confidence.shape[3]))))  # SVG holds no control characters
     breakdown = _break_down(rule, pool, measured, classes)
+    gated = _compare_gate(rules[GATED], pool, measured) if GATED in rules else None
     progress("examples", 0.5)
     stops = summary.headline.examples_needed is None
     examples = _examples(rule, pool, pictures, measured) if pictures is not None and stops else None
-    return Section(name, records, summary, breakdown, tuple(_accuracies(pool)), classes, examples, settings=settings)
+    return Section(name, records, summary, breakdown, tuple(_accuracies(pool)), classes, examples, settings=settings, gated=gated)
+
+
+@dataclass(frozen=True, eq=False)
+class _Outcomes:
+    """What became of every input of the pool in every realisation, (R, n)."""
+
+    runs: list[Realisation]
+    tested: Booleans
+    hits: Booleans
+    stops: Integers
+
+    @classmethod
+    def of(cls, rule: AnyRule, pool: Scores, measured: MeasurementSettings) -> Self:
+        assert pool.labels is not None
+        columns = columns_of(rule.checkpoints, pool.times)
+        examples = LabelledEvidence(gather_evidence(rule, pool.log_confidence, columns), pool.labels, pool.log_confidence.shape[3])
+        runs = list(realisations(rule, examples, measured.n_calibration, measured.realisations, measured.seed))
+        shape = len(runs), len(pool)
+        tested, hits, stops = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool), np.zeros(shape, dtype=np.int64)
+        for repeat, one in enumerate(runs):
+            tested[repeat, one.test], stops[repeat, one.test] = True, one.stops
+            hits[repeat, one.test] = one.sets[np.arange(len(one.test)), pool.labels[one.test]]
+        return cls(runs, tested, hits, stops)
+
+    def groups(self, named: Iterable[tuple[str, Booleans]]) -> tuple[GroupCoverage, ...]:
+        """The coverage of named groups of inputs, (R, n) or (n,), that were tested at all."""
+        chosen = [(name, self.tested & rows) for name, rows in named if (self.tested & rows).any()]
+        return tuple(GroupCoverage(name, float(rows.sum()) / len(rows), coverage_of_inputs(self.hits, rows)) for name, rows in chosen)
+
+    def by_time(self, checkpoints: Sequence[float], spans: Sequence[tuple[int, int]]) -> tuple[GroupCoverage, ...]:
+        """The coverage of the inputs that stopped in each span of checkpoints."""
+        named = []
+        for first, last in spans:
+            name = f"{checkpoints[first]:g}" if first == last else f"{checkpoints[first]:g}–{checkpoints[last]:g}"
+            named.append((name, (self.stops >= first) & (self.stops <= last)))
+        return self.groups(named)
 
 
 def _break_down(rule: SpikeCP | AgreeStop, pool: Scores, measured: MeasurementSettings, classes: Sequence[str]) -> Breakdown:
     assert pool.labels is not None
-    labels, checkpoints = pool.labels, rule.checkpoints
-    columns = columns_of(checkpoints, pool.times)
-    examples = LabelledEvidence(gather_evidence(rule, pool.log_confidence, columns), labels, len(classes))
-    runs = list(realisations(rule, examples, measured.n_calibration, measured.realisations, measured.seed))
-    shape = len(runs), len(pool)  # what became of every input in every realisation
-    tested, hits, stops = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool), np.zeros(shape, dtype=np.int64)
-    for repeat, one in enumerate(runs):
-        tested[repeat, one.test], stops[repeat, one.test] = True, one.stops
-        hits[repeat, one.test] = one.sets[np.arange(len(one.test)), labels[one.test]]
-    coverages = [float(hit[chosen].mean()) for hit, chosen in zip(hits, tested, strict=True)]
-    by_time = []
-    for first, last in _spans(stops[tested], len(checkpoints), len(runs)):
-        name = f"{checkpoints[first]:g}" if first == last else f"{checkpoints[first]:g}–{checkpoints[last]:g}"
-        by_time.append((name, (stops >= first) & (stops <= last)))
+    found = _Outcomes.of(rule, pool, measured)
+    coverages = [float(hit[chosen].mean()) for hit, chosen in zip(found.hits, found.tested, strict=True)]
+    by_time = found.by_time(rule.checkpoints, _spans(found.stops[found.tested], len(rule.checkpoints), len(found.runs)))
+    by_class = found.groups((name, pool.labels == label) for label, name in enumerate(classes))
+    ties = _ties(found.runs[0], np.array(columns_of(rule.checkpoints, pool.times)), pool)
+    overall = coverage_of_inputs(found.hits, found.tested)
+    return Breakdown(overall, min(coverages), max(coverages), ties, by_time, by_class)
 
-    def groups(named: Iterable[tuple[str, Booleans]]) -> tuple[GroupCoverage, ...]:
-        chosen = [(name, tested & rows) for name, rows in named if (tested & rows).any()]
-        return tuple(GroupCoverage(name, float(rows.sum()) / len(rows), coverage_of_inputs(hits, rows)) for name, rows in chosen)
 
-    by_class = groups((name, labels == label) for label, name in enumerate(classes))
-    ties = _ties(runs[0], np.array(columns), pool)
-    return Breakdown(coverage_of_inputs(hits, tested), min(coverages), max(coverages), ties, groups(by_time), by_class)
+def _compare_gate(rule: AnyRule, pool: Scores, measured: MeasurementSettings) -> GateBreakdown:
+    """The coverage of a rule with a gate, and of the same rule without it, by the blocks of the gate and by stopping time."""
+    assert isinstance(rule, AgreeStop) and rule.gate is not None
+    gate, checkpoints = rule.gate, rule.checkpoints
+    gated = _Outcomes.of(rule, pool, measured)
+    plain = _Outcomes.of(replace(rule, gate=None, risk=gate.base), pool, measured)
+    risk = gather_evidence(rule, pool.log_confidence, columns_of(checkpoints, pool.times)).log_risk
+    assert risk is not None
+    blocks = [(name, gate.opened(risk)[1] == block) for block, name in enumerate(gate.block_names)]
+    spans = _spans(gated.stops[gated.tested], len(checkpoints), len(gated.runs))
+    return GateBreakdown(gated.groups(blocks), plain.groups(blocks), gated.by_time(checkpoints, spans), plain.by_time(checkpoints, spans))
 
 
 def _spans(stops: Integers, checkpoints: int, realisations: int) -> list[tuple[int, int]]:

@@ -18,10 +18,10 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from agreestop.common import atomic_writer
 
-from .contents import Breakdown, GroupCoverage
+from .contents import Breakdown, GateBreakdown, GroupCoverage
 from .records import Record, Z
 
-ABOVE, BELOW, MUTED = "#0072B2", "#D55E00", "#B0B0B0"
+ABOVE, BELOW, BESIDE, MUTED = "#0072B2", "#D55E00", "#1A1A1A", "#B0B0B0"
 PANEL, WIDE_PANEL = (4.3, 3.5), (5.0, 3.7)  # inches
 _SMALL = {"textcoords": "offset points", "fontsize": 8.5}
 Dashes = Literal["-", "--", ":"]
@@ -45,6 +45,7 @@ _STYLES = {
     "simultaneous": RuleStyle("#009E73", "^", "▲"),
     "stopaware": RuleStyle("#0072B2", "o", "●"),
     "agreestop": RuleStyle("#D55E00", "v", "▼"),
+    "agreestopwithagate": RuleStyle("#882255", "*", "★"),
     "fixedtime": RuleStyle("#E69F00", "H", "⬣"),
     "dcsnn": RuleStyle("#8C6D46", "<", "◀"),
     "seenn1": RuleStyle("#B58F5C", ">", "▶"),
@@ -171,8 +172,31 @@ def breakdown_panels(breakdown: Breakdown, target: float) -> list[Panel]:
     return panels
 
 
-def _draw_groups(groups: Sequence[GroupCoverage], target: float, xlabel: str, figure: Figure | SubFigure) -> None:
-    """Draw coverage above and the number of inputs below; a group is orange where its whole interval lies below the target."""
+def gate_panels(gated: GateBreakdown, target: float) -> list[Panel]:
+    """Coverage with a gate and without it: by block, which the gate promises, and by stopping time, which nothing promises."""
+    panels = []
+    for heading, xlabel, groups, others in (
+        ("By the time it first looked ready", "first looked ready", gated.by_block, gated.plain_by_block),
+        ("By stopping time", "stopping time", gated.by_time, gated.plain_by_time),
+    ):
+        without = {group.name: group for group in others}
+        listed = "; ".join(
+            f"{group.name}: {group.coverage:.1%} of {group.inputs:.0f} inputs"
+            + (f", without the gate {without[group.name].coverage:.1%}" if group.name in without else "")
+            for group in groups
+        )
+        draw = partial(_draw_groups, groups, target, xlabel, others=others)
+        panels.append(Panel(heading, f"{heading}. {listed}", WIDE_PANEL, draw))
+    return panels
+
+
+def _draw_groups(
+    groups: Sequence[GroupCoverage], target: float, xlabel: str, figure: Figure | SubFigure, others: Sequence[GroupCoverage] = ()
+) -> None:
+    """Draw coverage above and the number of inputs below; a group is orange where its whole interval lies below the target.
+
+    others: the same groups under another rule, drawn beside them as hollow diamonds.
+    """
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     positions = range(len(groups))
     for position, group in enumerate(groups):
@@ -180,16 +204,22 @@ def _draw_groups(groups: Sequence[GroupCoverage], target: float, xlabel: str, fi
         reach = [[max(0.0, value - group.coverage.low)], [max(0.0, group.coverage.high - value)]]
         marker = "v" if colour == BELOW else "o"
         above.errorbar(position, value, yerr=reach, color=colour, marker=marker, markersize=6, capsize=3, linewidth=1.6)
+    names = [group.name for group in groups]
+    for other in others:
+        if other.name in names:
+            value, reach = float(other.coverage), [[other.coverage - other.coverage.low], [other.coverage.high - other.coverage]]
+            look: dict[str, Any] = {"color": BESIDE, "marker": "D", "markerfacecolor": "white", "markersize": 5, "linewidth": 1.2}
+            above.errorbar(names.index(other.name) + 0.22, value, yerr=reach, capsize=3, **look)
     above.axhline(target, color="black", linewidth=1, zorder=0)
     above.annotate("promised", (1, target), xycoords=("axes fraction", "data"), xytext=(5, 0), **_SMALL, va="center", ha="left")
-    above.set(ylabel="coverage", ylim=(max(0.0, min(target, *(group.coverage.low for group in groups)) - 0.04), 1.02))
+    lowest = min(target, *(group.coverage.low for group in (*groups, *others)))
+    above.set(ylabel="coverage", ylim=(max(0.0, lowest - 0.04), 1.02))
     above.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     below.bar(positions, [group.inputs for group in groups], color=MUTED, width=0.7)
     for position, group in enumerate(groups):
         words = f"{group.inputs:.0f}" if group.inputs >= 0.95 else f"{group.inputs:.1f}"
         below.annotate(words, (position, group.inputs), xytext=(0, 2), **_SMALL, va="bottom", ha="center")
     below.set(xlabel=xlabel, ylabel="inputs", ylim=(0, 1.35 * max(group.inputs for group in groups)), yticks=[])
-    names = [group.name for group in groups]
     letters = sum(len(name) for name in names)
     turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if letters > 50 else {"ha": "center"}
     below.set_xticks(list(positions), names, fontsize=9 if letters <= 34 else 8, parse_math=False, **turned)
