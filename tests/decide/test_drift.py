@@ -19,10 +19,12 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.drift import JUMP, POINTS, SHARES, TILTS, Log, Wealth, cash, fresh, smoothed_rank
+from agreestop.decide.adaptive import SavedAdaptive
+from agreestop.decide.drift import JUMP, POINTS, SHARES, TILTS, Log, SavedMonitor, Wealth, cash, fresh, smoothed_rank
 from agreestop.decide.label_queue import LabelQueue
 from agreestop.decide.levels import largest_miss_rate
 from agreestop.decide.policies import RiskThreshold, StoppingThreshold
+from agreestop.decide.rule_files import read_rule_file, write_rule_file
 
 TIMES = (1, 2, 4, 8)
 CLASSES = 4
@@ -202,6 +204,16 @@ def test_a_batch_is_the_same_as_its_rows() -> None:
     np.testing.assert_array_equal(batch.misses.capital, rows.misses.capital)
     np.testing.assert_array_equal(batch.inputs.capital, rows.inputs.capital)
     assert batch.misses.count == batch.inputs.count == 120
+    wealth = Wealth.of(len(SHARES), 0.0)
+    assert batch.level is not None
+    for hit in decisions.sets[np.arange(120), truth(data)]:
+        wealth.bet(1 + SHARES / batch.level * (float(not hit) - batch.level))
+    np.testing.assert_allclose(batch.misses.capital, wealth.capital)
+    bag, wealth = sorted(calibrated.first_risks.tolist()), Wealth.of(len(TILTS), JUMP)  # type: ignore[union-attr]
+    for risk in decisions.first_risk:  # type: ignore[union-attr]
+        wealth.bet(1 + TILTS * (smoothed_rank(bag, risk, 0.5) - 0.5))  # without ties the uniform number hardly matters
+        bag = sorted([*bag, risk])
+    np.testing.assert_allclose(np.log(batch.inputs.evidence), np.log(wealth.evidence), atol=0.2)
 
 
 def test_more_decisions_than_can_wait_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,6 +429,60 @@ def test_files_of_another_kind_or_of_0_1_are_refused_with_a_sentence(tmp_path: P
     old = replace(calibrated, policy=replace(calibrated.policy, reach=None))  # type: ignore[type-var]
     with pytest.raises(ag.InputError, match=r"files of version 0\.1: calibrate it again"):
         ag.AdaptiveRule(old)
+
+
+FORGED: dict[str, tuple[str, dict[str, Any]]] = {
+    "observed fewer than processed": ("queue", {"observed": 1}),
+    "too many observed": ("queue", {"observed": 10**13}),
+    "negative count": ("queue", {"processed": -1}),
+    "numbers in no order": ("queue", {"numbers": np.array([5, 4])}),
+    "numbers twice": ("queue", {"numbers": np.array([4, 4])}),
+    "numbers processed": ("queue", {"numbers": np.array([1, 4])}),
+    "numbers to come": ("queue", {"numbers": np.array([4, 6])}),
+    "other labels": ("queue", {"misses": np.array([2, 0])}),
+    "fewer labels": ("queue", {"misses": np.array([0])}),
+    "fewer keys": ("queue", {"keys": ("a",)}),
+    "a key twice": ("queue", {"keys": ("a", "a"), "misses": np.array([-1, -1])}),
+    "other classes": ("queue", {"sets": np.zeros((2, CLASSES + 1), dtype=bool)}),
+    "more bets": ("misses", {"capital": np.zeros(3)}),
+    "negative capital": ("misses", {"capital": np.full(len(SHARES), -1.0)}),
+    "nan capital": ("inputs", {"capital": np.full(3, np.nan)}),
+    "another jump": ("inputs", {"jump": 0.5}),
+    "more steps than decisions": ("inputs", {"count": 7}),
+    "another log": ("misses", {"log": Log.of(2)}),
+    "an unknown alarm": ("", {"alarms": (ag.Alarm("noise", 1, 30.0),)}),
+    "an alarm to come": ("", {"alarms": (ag.Alarm("misses", 7, 30.0),)}),
+    "risks in no order": ("", {"bag": np.array([1.0, 0.0])}),
+    "nan risks": ("", {"bag": np.array([np.nan])}),
+    "risks of two axes": ("", {"bag": np.zeros((2, 2))}),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_monitor_is_refused(name: str, tmp_path: Path) -> None:
+    monitor, path = ag.DriftMonitor(agree_stop()), tmp_path / "monitor"
+    for number in range(6):
+        monitor.observe(ag.Decision(8, 3, (0,), first_risk=0.5), key=f"{number}")
+    for number in (0, 1, 2, 3):
+        monitor.update(f"{number}", 0)
+    monitor.save(path)
+    saved = read_rule_file(path, SavedMonitor, lambda saved: saved)
+    part, change = FORGED[name]
+    forged = replace(saved, **({part: replace(getattr(saved, part), **change)} if part else change))
+    write_rule_file(path, forged, {})
+    with pytest.raises(ag.InputError, match="does not hold a rule that can be built"):
+        ag.DriftMonitor.load(path)
+
+
+@pytest.mark.parametrize("change", [{"position": 1e9}, {"position": math.nan}, {"misses": 3}, {"labels": 7}, {"log": Log.of(1)}], ids=str)
+def test_a_forged_adaptive_rule_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    adaptive, path = ag.AdaptiveRule(agree_stop()), tmp_path / "adaptive"
+    for label in (0, 1):
+        adaptive.update(ag.Decision(8, 3, (0,)), label)
+    adaptive.save(path)
+    write_rule_file(path, replace(read_rule_file(path, SavedAdaptive, lambda saved: saved), **change), {})
+    with pytest.raises(ag.InputError, match="does not hold a rule that can be built"):
+        ag.AdaptiveRule.load(path)
 
 
 # -------------------------------------------------------------------------------------------------------------- bad input

@@ -31,7 +31,9 @@ def _draw_evidence(monitor: DriftMonitor, figure: Figure | SubFigure) -> None:
         axes.plot(wealth.log.counts, wealth.log.values[:, 0], color=colour, label=name)
         for alarm in monitor.alarms:
             if alarm.kind == kind:
-                axes.axvline(alarm.number, color=colour, linestyle=":", label=f"alarm after {alarm.number:,} decisions")
+                axes.axvline(alarm.number, color=colour, linestyle=":")
+                words, above = f"after {alarm.number:,} ", axes.get_xaxis_transform()
+                axes.text(alarm.number, 1, words, transform=above, color=colour, ha="right", va="top", rotation=90, fontsize=8.5)
     axes.axhline(math.log10(1 / monitor.delta), color=MUTED, linestyle="--", label=f"alarm at {float(1 / monitor.delta):g}")
     axes.set_xlabel("decisions")
     axes.set_ylabel("evidence, powers of ten")
