@@ -181,6 +181,20 @@ def test_labels_are_processed_in_the_order_of_the_decisions() -> None:
     assert [(alarm.kind, alarm.number) for alarm in alone.alarms] == expected
 
 
+def test_an_alarm_names_the_decision_that_raised_it() -> None:
+    monitor, wealth = ag.DriftMonitor(agree_stop()), Wealth.of(len(SHARES), 0.0)
+    assert monitor.level is not None
+    needed = 1
+    while wealth.bet(1 + SHARES * (1 / monitor.level - 1)) < 20:
+        needed += 1
+    decisions = [ag.Decision(8, 3, (0,)) for _ in range(30)]
+    for decision in decisions:
+        monitor.observe(decision)
+    alarms = [monitor.update(decision, 1) for decision in decisions]
+    assert [index for index, alarm in enumerate(alarms) if alarm] == [needed - 1]
+    assert monitor.alarms[0].number == needed and monitor.since_alarm == 30 - needed
+
+
 def test_a_label_waits_for_the_earlier_ones_and_none_lets_it_pass() -> None:
     monitor = ag.DriftMonitor(agree_stop())
     first, second = ag.Decision(1, 0, (0,)), ag.Decision(1, 0, (0,))
@@ -313,6 +327,7 @@ def test_batch_stream_and_engine_decisions_are_the_same(name: str, delay: int) -
             if by_engine.push(values) is not None:
                 break
         assert session.decision is not None and by_engine.decision is not None
+        assert f"; {row + 1} decisions" in repr(stream) and f"; {row + 1} decisions" in repr(batch)
         assert decisions[0] == session.decision == by_engine.decision
         other.observe(by_engine.decision)
         waiting.append((decisions, session.decision, by_engine.decision, int(truth(data)[row])))
@@ -384,6 +399,7 @@ def test_what_cannot_be_labelled_after_loading_counts_for_the_safe_side(tmp_path
         one.observe(lost)
         one.observe(named, key="named")
         one.save(path)
+        make.load(path).save(path)
         loaded: Any = make.load(path)
         with pytest.raises(ag.InputError, match="after a load, by its key"):
             loaded.update(lost, 0)
