@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from agreestop.report.figures import save_figure, tidy
 
@@ -30,9 +30,8 @@ def draw_promises(records: Sequence[PromiseRecord], folder: Path) -> list[Path]:
     """Write all figures; the paths written."""
     written = []
     for target in TARGETS:
-        written += save_figure(
-            _grid(records, target, _blocks, "block of times in which the input first looked ready"), folder, f"blocks-{target:g}"
-        )
+        blocks = _grid(records, target, _blocks, "block of times in which the input first looked ready, and its share of the inputs")
+        written += save_figure(blocks, folder, f"blocks-{target:g}")
         written += save_figure(_grid(records, target, _answered, "share of the inputs that are answered"), folder, f"answered-{target:g}")
     return [*written, *save_figure(_latencies(records), folder, "latency")]
 
@@ -50,6 +49,7 @@ def _grid(records: Sequence[PromiseRecord], target: float, draw: Any, below: str
             panel.axhline(target, color="black", linewidth=1.2, zorder=0.5)
             draw(panel, {r.rule: r for r in mine})
             tidy(panel)
+            panel.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
             panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
             panel.set_ylim(target - 2.2 * (1 - target), 1.01)
             if row == 0:
