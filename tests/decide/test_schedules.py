@@ -229,6 +229,15 @@ def test_members_that_never_join_are_never_read() -> None:
 def test_repeated_splits_measure_the_work() -> None:
     plain = ag.repeat_splits(ag.AgreeStop("0.8", range(1, 13), 2), SCORES, n_calibration=60, repeats=5)
     assert plain.work == pytest.approx(plain.normalized_latency * 4 * 12)
+    assert plain.without is not None and plain.without(np.arange(300) < 20, 2).works is not None
     joined = ag.repeat_splits(ag.AgreeStop("0.8", SCHEDULE, 2), SCORES, n_calibration=60, repeats=5)
     assert joined.work is not None and 1 <= joined.work < 48 and joined.without is not None
     assert joined.without(np.arange(300) < 20, 2).works is not None
+
+
+def test_the_blocks_of_a_gate_end_at_times() -> None:
+    """Several looks at one time are in one block."""
+    tuning = ag.simulate_scores(200, steps=12, K=4, C=5, seed=2, pace=15)
+    looks = ag.Schedule([*((1, count) for count in (1, 2, 3, 4)), *((12, 4),)])
+    ends = ag.Gate.fit(tuning.at(looks), target="0.5", max_set_size=3, blocks=5).ends
+    assert list(ends) == sorted(set(ends)) and set(ends) <= {1, 12}

@@ -14,6 +14,7 @@ from agreestop.common import Booleans
 from agreestop.engines.dense import Dense, FreshMembers
 from agreestop.engines.early_stopping import LiveSession, decide_early, run_to_end, score
 from agreestop.engines.gpu.engine import Fused
+from agreestop.engines.prefilter import prefilter_for
 from agreestop.engines.protocol import Engine
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import Posterior
@@ -221,6 +222,13 @@ def test_outputs_of_members_that_join_must_be_finite() -> None:
             session = LiveSession(broken, calibrated, row)
             while session.decision is None:
                 session.push(frame=inputs[row, session.time])
+
+
+def test_the_prefilter_of_a_gpu_needs_all_members() -> None:
+    scores = score(engine_named("dense", "fully-connected"), *some_inputs(60))
+    for checkpoints, fits in ((EVERY, True), (SCHEDULE, False)):
+        prefilter = prefilter_for(ag.AgreeStop(0.8, checkpoints, 2).calibrate(scores))
+        assert prefilter is not None and prefilter.fits_gpu == fits
 
 
 def test_a_gpu_divides_convolutional_members_alone() -> None:
