@@ -119,7 +119,8 @@ def shortage(rule: Rule, examples: LabelledEvidence, members: int) -> str:
         parts.append(("group", conditions.group_names, conditions.groups))
     gate = getattr(rule, "gate", None)
     if gate is not None and examples.evidence.log_risk is not None:
-        parts.append(("block", gate.block_names, gate.opened(examples.evidence.log_risk)[1]))
+        early = gate.block_names[:-1]  # inputs that never look ready do not stop early anyway
+        parts.append(("block", early, gate.opened(examples.evidence.log_risk)[1]))
     for what, names, cells in parts:
         inside = cells if cells.ndim == 2 else cells[:, None] == np.arange(len(names))
         totals = [math.fsum(counts[rows]) for rows in inside.T]
