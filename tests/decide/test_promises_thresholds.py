@@ -214,17 +214,19 @@ class Setup(NamedTuple):
 
 @st.composite
 def setups(draw: st.DrawFn, weighted: bool = True) -> Setup:
-    table = draw(risk_tables(most_rows=7))
+    """Mostly one condition at a time, since many together leave few rows for each threshold."""
+    table = draw(risk_tables(most_rows=8))
     n, checkpoints, _ = table.evidence.values.shape
-    final = draw(st.booleans())
-    groups = draw(st.none() | hnp.arrays(np.bool_, (n, draw(st.integers(1, 3)))))
+    used = draw(st.sampled_from([(), (), ("groups",), ("weights",), ("classes",), ("groups", "weights", "classes")]))
+    groups = draw(hnp.arrays(np.bool_, (n, draw(st.integers(1, 3))))) if "groups" in used else None
     names = None if groups is None else tuple(map(str, range(groups.shape[1])))
-    weights = (
-        draw(hnp.arrays(np.float64, n, elements=st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0]))) if weighted and draw(st.booleans()) else None
-    )
-    conditions = Conditions(groups, names, weights, None if weights is None else draw(st.sampled_from([2.0, 2.5])), final)
-    gate = draw(st.none() | gates(checkpoints))
-    return Setup(table, conditions, gate, draw(st.sampled_from(TARGETS)), draw(st.booleans()))
+    weights = largest = None
+    if weighted and "weights" in used:
+        weights = draw(hnp.arrays(np.float64, n, elements=st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0])))
+        largest = draw(st.sampled_from([2.0, 2.5]))
+    conditions = Conditions(groups, names, weights, largest, draw(st.sampled_from([False, False, True])))
+    gate = draw(gates(checkpoints)) if draw(st.booleans()) else None
+    return Setup(table, conditions, gate, draw(st.sampled_from(TARGETS)), "classes" in used)
 
 
 def as_final(setup: Setup, labels: Integers) -> Setup:
@@ -412,3 +414,28 @@ def test_the_weighted_threshold_is_its_definition(data: st.DataObject) -> None:
         if below + Fraction(largest) <= alpha * (sum(map(Fraction, weights.tolist())) + Fraction(largest)):
             expected = value
     assert weighted_threshold(failures, weights, largest, alpha) == expected
+
+
+def test_a_last_answer_that_no_threshold_reaches_costs_nothing() -> None:
+    """Up to λ = -3 the last answer holds the label; above it the input stops at once, and is right."""
+    evidence = Evidence(np.array([[[0.0, -1.0, -2.0], [-3.0, 0.0, -5.0]]]), np.array([[-3.0, 0.0]]))
+    rule = ag.AgreeStop(None, (1, 2), 1, loss=1 - np.eye(3), max_loss=0.5)
+    assert thresholds_of(rule.fit(LabelledEvidence(evidence, np.array([0]), 3)), RiskThreshold) == [[math.inf]]
+
+
+def test_a_class_that_is_just_kept_is_no_miss_in_the_accumulated_test() -> None:
+    gate = ag.Gate(ag.TopMass(), np.zeros(2), (1, 2), None, 0.5, (2,))
+    rule = ag.AgreeStop("1/2", (1, 2), 2, risk=gate, accumulated=True, delta="1/20", trim=trim_of(-1.0))
+    evidence = Evidence(np.tile([0.0, -1.0, -2.0], (10, 2, 1)), np.full((10, 2), -2.0))
+    policy = rule.fit(LabelledEvidence(evidence, np.ones(10, dtype=np.int64), 3))
+    assert isinstance(policy, CheckpointRisks)
+    assert policy.thresholds.tolist() == [0.0, 0.0]
+
+
+def test_the_last_checkpoint_counts_for_inputs_whose_gate_never_opens() -> None:
+    """Their last answer holds the label for λ ≥ 1, and the block of those that are ready is empty."""
+    gate = ag.Gate(ag.TopMass(), np.zeros(2), (1, 2), None, -5.0, (2,))
+    rule = ag.SpikeCP("1/2", (1, 2), 1, None, "stop-aware", gate=gate)
+    evidence = Evidence(np.tile([0.0, 1.0, 2.0], (5, 2, 1)), np.zeros((5, 2)))
+    policy = rule.fit(LabelledEvidence(evidence, np.ones(5, dtype=np.int64), 3))
+    assert thresholds_of(policy, StoppingThreshold) == [[math.inf, 1.0]]
