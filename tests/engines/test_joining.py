@@ -243,3 +243,16 @@ def test_a_gpu_divides_convolutional_members_alone() -> None:
         expected, run = calibrated.decide(score(engine, inputs)), decide_early(engine, calibrated, inputs, chunk=1)
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
         np.testing.assert_array_equal(run.work, expected.work if divides else MEMBERS * run.computed)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_event_driven_members_keep_their_own_gains_and_constants(kind: str) -> None:
+    engine: Any = engine_named("event-driven", kind)
+    rng, flat = np.random.default_rng(0), engine._network
+    flat.scale[:] *= rng.uniform(0.5, 2.0, flat.scale.shape)
+    flat.bias[:] += rng.normal(scale=0.1, size=flat.bias.shape)
+    flat.constants[:] *= rng.uniform(0.8, 1.0, flat.constants.shape)
+    inputs, _ = some_inputs(20, 5)
+    whole = run_to_end(engine, inputs)
+    for first, last in ((0, 1), (1, 2), (1, 3)):
+        np.testing.assert_array_equal(run_to_end(engine.members_slice(first, last), inputs), whole[:, :, first:last])
