@@ -516,3 +516,8 @@ def test_rules_that_never_stop_say_so() -> None:
     with pytest.warns(ag.CalibrationWarning, match="group 1 has 10"):
         part = agree(target=0.95).calibrate(*few, groups=np.where(np.arange(30) % 3 > 1, 1, 0))
     assert not part.never_stops
+    assert not agree().calibrate(*KNOWN, groups=["a"] * 146 + ["b"] * 4).shortage, "four are just enough"
+    shut = ag.Gate(RISK, np.zeros(4), TIMES, None, -50.0, (2, 4))
+    with pytest.warns(ag.CalibrationWarning, match="Block-conditional"):
+        waiting = gated(shut).calibrate(*KNOWN)
+    assert waiting.never_stops and waiting.thresholds[-1] > -math.inf, "the last block never stops early"
