@@ -521,3 +521,17 @@ def test_rules_that_never_stop_say_so() -> None:
     with pytest.warns(ag.CalibrationWarning, match="Block-conditional"):
         waiting = gated(shut).calibrate(*KNOWN)
     assert waiting.never_stops and waiting.thresholds[-1] > -math.inf, "the last block never stops early"
+
+
+@pytest.mark.parametrize("calibration", ["simultaneous", "stop-aware"])
+def test_rules_about_final_answers_state_no_range_of_coverages(calibration: str) -> None:
+    sample = make_sample(120, checkpoints=3, members=1)
+    rule = ag.SpikeCP(0.8, (1, 2, 3), 1, calibration=calibration)
+    assert rule.calibrate(sample.log_confidence, sample.labels).draw is not None
+    assert rule.calibrate(sample.log_confidence, "final").draw is None
+
+
+def test_fill_and_trim_exclude_each_other() -> None:
+    ag.AgreeStop(0.9, (1, 2), 2, fill=True, trim=0)
+    with pytest.raises(ag.InputError, match="give one of them"):
+        ag.AgreeStop(0.9, (1, 2), 2, fill=True, trim=0.5)

@@ -76,6 +76,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         object.__setattr__(self, "risk", self.risk.cut(as_checkpoints(self.checkpoints)))
         if not (is_number(self.trim) and 0 <= self.trim <= 1):
             raise InputError(f"trim is {self.trim!r}: give a share of the threshold, from 0 to 1.")
+        if self.fill and self.trim not in (0, 1):
+            raise InputError(f"fill=True answers all of the best classes, so trim={self.trim!r} has no use: give one of them.")
         if (self.target is None) == (self.loss is None) or (self.loss is None) != (self.max_loss is None):
             raise InputError("give either a target, or target=None with loss, a cost matrix, and max_loss, the mean cost to promise.")
         if self.loss is not None and self.max_loss is not None:

@@ -161,7 +161,8 @@ class CalibratedRule(KeptInFiles):
 
     engine, ensemble_digest, class_names: those of the scores it was calibrated on, where they are known; rows: marks of their rows.
     first_risks: (n,) their risk, or least score, at the first checkpoint. effective_size: with weights, the number of equally weighted
-    examples that would say as much. adapted: whether an `AdaptiveRule` has moved the threshold.
+    examples that would say as much. final: whether the promise is about the ensemble's own best class at the last checkpoint. adapted:
+    whether an `AdaptiveRule` has moved the threshold.
     """
 
     rule: Rule
@@ -178,6 +179,7 @@ class CalibratedRule(KeptInFiles):
     rows: TunedRows | None = None
     first_risks: Floats | None = None
     effective_size: float | None = None
+    final: bool = False
     adapted: bool = False
     opened: list[int] = field(default_factory=lambda: [0], init=False)  # the number of streams without a number of their own
 
@@ -322,7 +324,7 @@ class CalibratedRule(KeptInFiles):
         if self.rows is None:
             notes.append("The rule does not say which rows it was calibrated on, so these could not be compared with them.")
         if groups is not None and (unknown := int((~groups.any(axis=1)).sum())):
-            answer = "their best class" if getattr(self.policy.base, "final", False) else "all classes"  # type: ignore[attr-defined]
+            answer = "their best class" if self.final else "all classes"
             notes.append(f"{unknown} of the {len(groups)} inputs are of no group that calibration saw: they answer {answer} at the end.")
         gate = self._gate
         return Decisions(
@@ -345,7 +347,7 @@ class CalibratedRule(KeptInFiles):
     @property
     def draw(self) -> tuple[int, int] | None:
         """`threshold_rank` of a rule whose promise is about labels."""
-        return None if getattr(self.policy, "final", False) else self.threshold_rank
+        return None if self.final else self.threshold_rank
 
     @property
     def threshold_rank(self) -> tuple[int, int] | None:
@@ -569,9 +571,8 @@ class Uncalibrated:
         fingerprint = _fingerprint(rows.rows, truth)
         source = data.engine, data.ensemble_digest, data.classes, rows
         guarantee = conditions.words(rule.promise())
-        return CalibratedRule(
-            rule, policy, n, members, classes, guarantee, sentence, fingerprint, *source, evidence[:, 0].level, conditions.effective_size
-        )
+        known = evidence[:, 0].level, conditions.effective_size, final
+        return CalibratedRule(rule, policy, n, members, classes, guarantee, sentence, fingerprint, *source, *known)
 
 
 def _asks_for_final(labels: ArrayLike | str | None) -> bool:
