@@ -32,7 +32,7 @@ def page() -> str:
     for table, kind in TABLES.items():
         first, lines, *notes = (inspect.getdoc(kind) or "").split("\n\n")
         meanings = dict(re.findall(r"^(\w+)  +(.+)$", lines, flags=re.MULTILINE))
-        parts += [f"## `{table}`" if table else "## Before the tables", first, _keys(kind, meanings), *notes]
+        parts += [f"## `{table}`" if table else "## The top of the file", first, _keys(kind, meanings), *notes]
     return "\n\n".join(parts) + "\n"
 
 

@@ -52,7 +52,7 @@ class ClaimVerdict:
     def words(self) -> str:
         """The verdict in words."""
         if self.impossible:
-            return "**impossible as printed**"
+            return "**[impossible as printed](#why-p-variable-merging-cannot-beat-its-members)**"
         if all(self.holds):
             return "reproduced"
         return "in part" if any(self.holds) else "**not reproduced**"
@@ -208,7 +208,7 @@ def pm_earlier(numbers: FigureNumbers) -> ClaimVerdict:
     pairs = [(usual(numbers, PM, ensemble), usual(numbers, CM, ensemble)) for ensemble in ensembles(numbers)]
     words = "; ".join(f"{NAMES[pm.ensemble]}: PM {pm.latency:.3f}, CM {cm.latency:.3f}" for pm, cm in pairs)
     return ClaimVerdict(
-        tuple(pm.latency < cm.latency for pm, cm in pairs), words, "PM cannot stop earlier than any of its members; CM can.", True
+        tuple(pm.latency < cm.latency for pm, cm in pairs), words, "PM never stops before its slowest member; CM can.", True
     )
 
 
@@ -276,8 +276,12 @@ mean stopping time over T. There are n = 50 calibration examples, four checkpoin
 and target 0.9; a figure may sweep one of these. Claims are judged, and ± is stated, by two standard errors: those for the draw of the pool
 (`coverage_pool_se`), or those over realisations of one pool (`coverage_se`) in a record that has no others.
 
-"One time for all inputs" is the baseline without adapting. It has the same guarantee, and it answers every input at the same time, the
-earliest step that calibration allows. What a rule gains over it is gained by adapting the time to the input.
+DE is a deep ensemble, whose members are trained one by one, and VI a variational one, whose members are drawn from one trained posterior.
+CM is confidence merging and PM p-variable merging, the paper's two ways to pool the members.
+
+Fixed time is the baseline that does not adapt. It has the [same guarantee](guarantee.md#the-baselines), and it answers every input at the
+same time, the earliest step that calibration allows. What a rule gains over it is gained by adapting the time to the input. The figures
+call it "one time for all inputs".
 
 The recordings of MNIST-DVS and DVS128 Gesture were not available. Their figures use simulated stand-ins and say so: `mnist-dvs-sim`
 (MNIST's digits, moving) and `gesture-sim` (a drawn figure that performs gestures). CIFAR-10, N-MNIST and Braille are real. 1,100 recordings
@@ -348,7 +352,7 @@ def _six_and_one(numbers: FigureNumbers) -> list[str]:
     """Latency with one member and with the default number, for the same rule."""
     usual = max(one.K for one in numbers.records if one.default)
     lines = ["Latency with one member and with several:", ""]
-    lines += [f"| ensemble | rule | one member | {usual} members | earlier by |", "|---|---|---|---|---|"]
+    lines += [f"| ensemble | rule | one member | {usual} members | change |", "|---|---|---|---|---|"]
     for ensemble in ensembles(numbers):
         for checkpoints in ("few", "every"):
             for rule in (*OURS, FIXED):
@@ -356,7 +360,8 @@ def _six_and_one(numbers: FigureNumbers) -> list[str]:
                 if 1 in found and usual in found:
                     one, several = found[1], found[usual]
                     share = round(100 * (1 - several.latency / one.latency))
-                    lines.append(f"| {NAMES[ensemble]} | {one.label} | {one.latency:.3f} | {several.latency:.3f} | {share} % |")
+                    change = f"earlier by {share} %" if share > 0 else f"later by {-share} %" if share < 0 else "0 %"
+                    lines.append(f"| {NAMES[ensemble]} | {_name(one)} | {one.latency:.3f} | {several.latency:.3f} | {change} |")
     return [*lines, ""]
 
 
@@ -384,7 +389,7 @@ def _best(numbers: FigureNumbers) -> list[str]:
         "",
     ]
     lines += [
-        "| data | ensemble | best Bonferroni rule | best of ours, four checkpoints | best of ours, every step | without adapting |",
+        "| data | ensemble | best Bonferroni rule | best of ours, four checkpoints | best of ours, every step | fixed time |",
         "|---|---|---|---|---|---|",
     ]
     for data in dict.fromkeys(one.data for one in numbers.records):
@@ -403,7 +408,7 @@ def _best(numbers: FigureNumbers) -> list[str]:
 
 
 def _adapting(numbers: FigureNumbers) -> list[str]:
-    """For each data set, what our best rule at every step gains over one time for all inputs, at the default setting."""
+    """For each data set, what our best rule at every step gains over fixed time, at the default setting."""
     lines = []
     for data in dict.fromkeys(one.data for one in numbers.records):
         parts = []
@@ -413,7 +418,7 @@ def _adapting(numbers: FigureNumbers) -> list[str]:
             if fixed := [one for one in here if one.rule == FIXED]:
                 parts.append(_gain(min(ours, key=lambda one: one.latency), fixed[0]))
         if parts:
-            lines.append(f"- {data}: at every step, the best of ours stops {' and '.join(parts)} than one time for all inputs.")
+            lines.append(f"- {data}, n = {fixed[0].n}: at every step, compared with fixed time, the best of ours is {' and '.join(parts)}.")
     return [*lines, ""] if lines else []
 
 
@@ -421,14 +426,20 @@ def _gain(ours: FigureRecord, fixed: FigureRecord) -> str:
     """How much earlier or later our rule stops, in words."""
     change = ours.latency / fixed.latency - 1
     close = abs(ours.latency - fixed.latency) <= 2 * math.hypot(ours.latency_error, fixed.latency_error)
-    doubt = ", within two standard errors" if close else ""
-    return f"{abs(change):.0%} {'earlier' if change < 0 else 'later'} ({NAMES[ours.ensemble]}{doubt})"
+    size, way = f"{100 * abs(change):.0f} %", "earlier" if change < 0 else "later"
+    where = f"on {NAMES[ours.ensemble]}"
+    return f"not clearly {way} {where} ({size}, within two standard errors)" if close else f"{size} {way} {where}"
+
+
+def _name(one: FigureRecord) -> str:
+    """The name of a rule in the tables; that of fixed time in the records is longer."""
+    return "fixed time" if one.rule == FIXED else one.label
 
 
 def _cell(one: FigureRecord, best: FigureRecord | None) -> str:
     share = "" if best is None else f", {one.latency / best.latency:.0%} of it"
     return (
-        f"{one.label}: {one.latency:.3f}{share} (coverage {one.coverage:.3f} ± {2 * one.coverage_error:.3f}, set size {one.set_size:.2f})"
+        f"{_name(one)}: {one.latency:.3f}{share} (coverage {one.coverage:.3f} ± {2 * one.coverage_error:.3f}, set size {one.set_size:.2f})"
     )
 
 

@@ -78,6 +78,8 @@ DEVICE = _Values(lambda value: isinstance(value, str) and bool(re.fullmatch(r"au
 POSITIVE = _Values(lambda value: is_number(value) and value > 0, "a positive number", "positive numbers")
 WEIGHT = _Values(lambda value: is_number(value) and value >= 0, "a number of at least 0", "numbers of at least 0")
 SHARE = _Values(lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1", "numbers from 0 to 1")
+PROBABILITY = _Values(lambda value: is_number(value) and 0 < value < 1, "a number strictly between 0 and 1", "numbers strictly between 0 and 1")
+STEP = _Values(is_number, "a step", "steps, whole numbers of at least 1 that increase")
 CONSTANT = _Values(
     lambda value: is_number(value) and 0 < value <= LARGEST_CONSTANT, f"a positive number of at most {LARGEST_CONSTANT:,}", "constants"
 )
@@ -85,6 +87,7 @@ Count: TypeAlias = Annotated[int, COUNT]
 Seed: TypeAlias = Annotated[int, SEED]
 Positive: TypeAlias = Annotated[float, POSITIVE]
 Constant: TypeAlias = Annotated[float, CONSTANT]
+Probability: TypeAlias = Annotated[float, PROBABILITY]
 
 
 @dataclass(frozen=True)
@@ -203,22 +206,25 @@ class EnsembleSettings:
 class DecideSettings:
     """The promise, and how it is measured: on random divisions of the pool into calibration and test.
 
-    target         the probability with which an answer must hold the true class
+    target         the probability with which an answer must hold the true class; all results of the report but one figure are for it
     max_set_size   the largest set that may stop early
     n_calibration  the number of calibration examples, taken from the pool; the tuning part must hold twice as many
     realisations   how many random divisions of the pool are measured
     checkpoints    the few steps of rules that do not look at every step; left out: the quarters of the inputs' steps
-    engine         what runs the members
-    targets        further targets at which the rules are measured, for the figures; [] for none
+    engine         what runs the members; [engines.md](engines.md) describes each
+    targets        further targets, for the figure of coverage against the target alone; [] for none
+
+    The rules of a run are fixed; AgreeStop with a gate is one of them. Groups, weights, loss, trim and schedules are no keys of a run: give
+    them to `agreestop calibrate` or in Python, with the score files that the run wrote (see [promises.md](promises.md)).
     """
 
-    target: float = 0.9
-    max_set_size: int = 3
+    target: Probability = 0.9
+    max_set_size: Count = 3
     n_calibration: Count = 50
     realisations: Count = 50
-    checkpoints: tuple[float, ...] | None = None
+    checkpoints: tuple[Annotated[float, STEP], ...] | None = None
     engine: Annotated[str, ENGINES] = "auto"
-    targets: tuple[float, ...] = (0.8, 0.85, 0.9, 0.92)
+    targets: tuple[Probability, ...] = (0.8, 0.85, 0.9, 0.92)
 
     def __post_init__(self) -> None:
         try:
