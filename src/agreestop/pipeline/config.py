@@ -78,7 +78,9 @@ DEVICE = _Values(lambda value: isinstance(value, str) and bool(re.fullmatch(r"au
 POSITIVE = _Values(lambda value: is_number(value) and value > 0, "a positive number", "positive numbers")
 WEIGHT = _Values(lambda value: is_number(value) and value >= 0, "a number of at least 0", "numbers of at least 0")
 SHARE = _Values(lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1", "numbers from 0 to 1")
-PROBABILITY = _Values(lambda value: is_number(value) and 0 < value < 1, "a number strictly between 0 and 1", "numbers strictly between 0 and 1")
+PROBABILITY = _Values(
+    lambda value: is_number(value) and 0 < value < 1, "a number strictly between 0 and 1", "numbers strictly between 0 and 1"
+)
 STEP = _Values(is_number, "a step", "steps, whole numbers of at least 1 that increase")
 CONSTANT = _Values(
     lambda value: is_number(value) and 0 < value <= LARGEST_CONSTANT, f"a positive number of at most {LARGEST_CONSTANT:,}", "constants"
