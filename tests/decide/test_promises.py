@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -535,3 +537,42 @@ def test_fill_and_trim_exclude_each_other() -> None:
     ag.AgreeStop(0.9, (1, 2), 2, fill=True, trim=0)
     with pytest.raises(ag.InputError, match="give one of them"):
         ag.AgreeStop(0.9, (1, 2), 2, fill=True, trim=0.5)
+
+
+def test_names_of_groups_come_back_from_files_as_they_were(tmp_path: Path) -> None:
+    sample = make_sample(120, checkpoints=3, members=1)
+    names = ["[a  b]", "c\n d"] * 60
+    calibrated = ag.AgreeStop(0.8, (1, 2, 3), 1).calibrate(sample.log_confidence, sample.labels, groups=names)
+    calibrated.save(tmp_path / "rule")
+    assert ag.load_rule(tmp_path / "rule").group_names == calibrated.group_names == ("[a  b]", "c\n d")
+
+
+def test_what_cannot_be_written_or_added_is_refused() -> None:
+    sample = make_sample(120, checkpoints=3, members=1)
+    with pytest.raises(ag.InputError, match="no valid text"):
+        ag.AgreeStop(0.8, (1, 2, 3), 1).calibrate(sample.log_confidence, sample.labels, groups=["\ud800", "b"] * 60)
+    tiny = ag.AgreeStop(None, (1, 2, 3), 1, loss=(1 - np.eye(4)) * 5e-324, max_loss="1e-324").calibrate(*sample)
+    plain = ag.AgreeStop(None, (1, 2, 3), 1, loss=1 - np.eye(4), max_loss="0.2").calibrate(*sample)
+    np.testing.assert_array_equal(tiny.thresholds, plain.thresholds)
+    with pytest.raises(ag.InputError, match="bits: give a number"):
+        ag.AgreeStop(None, (1, 2, 3), 1, loss=1 - np.eye(4), max_loss=Fraction(1, 10**8000))
+    with pytest.raises(ag.InputError, match="blocks is 2"):
+        ag.Gate.fit(sample.log_confidence, sample.labels, target=0.8, max_set_size=1, blocks=2.5)  # type: ignore[arg-type]
+    fixed = ag.AgreeStop(0.8, (1, 2, 3), 1, fill=True, risk=ag.FixedTime())
+    with pytest.raises(ag.InputError, match="no risk to tune"):
+        ag.tune(fixed, sample.log_confidence, sample.labels)
+    with pytest.raises(ag.InputError, match="chosen for a target"):
+        costly = ag.AgreeStop(None, (1, 2, 3), 1, loss=1 - np.eye(4), max_loss=0.1)
+        ag.tune(costly, sample.log_confidence, sample.labels, price_of_work=0.5)
+
+
+def test_a_forged_rule_with_other_blocks_is_refused(tmp_path: Path) -> None:
+    sample = make_sample(300, checkpoints=3, members=1)
+    gate = ag.Gate.fit(sample.log_confidence[:100], sample.labels[:100], target=0.8, max_set_size=1, blocks=2)
+    whole = ag.AgreeStop(0.8, (1, 2, 3), 1, gate=gate).calibrate(sample.log_confidence[100:], sample.labels[100:])
+    policy = whole.policy
+    assert isinstance(policy, ConditionalThresholds)
+    for thresholds in (policy.thresholds[:, :1], np.column_stack([policy.thresholds, policy.thresholds]), policy.thresholds * np.nan):
+        replace(whole, policy=replace(policy, thresholds=thresholds)).save(tmp_path / "rule")
+        with pytest.raises(ag.InputError, match="does not hold a rule"):
+            ag.load_rule(tmp_path / "rule")

@@ -431,6 +431,13 @@ def try_out(calibrated: CalibratedRule) -> CalibratedRule:
         verdict = calibrated.step(index, np.full(shape, -math.log(calibrated.classes)), calibrated.start(1))
         if verdict.sets.shape != (1, calibrated.classes) or verdict.stop.shape != (1,):
             raise ValueError("arrays of other sizes than the rule")
+    if np.isnan(calibrated.thresholds).any():
+        raise ValueError("a threshold that is no number")
+    policy, names = calibrated.policy, calibrated.group_names or ()
+    if isinstance(policy, ConditionalThresholds):
+        blocks = 1 if calibrated._gate is None else len(calibrated._gate.block_names)
+        if policy.thresholds.shape[1] != blocks or len(set(names)) != len(names):
+            raise ValueError("groups or blocks other than those of the rule")
     return calibrated
 
 

@@ -186,6 +186,8 @@ def _as_groups(groups: ArrayLike, n: int) -> NDArray[Any]:
     fits = (array.ndim == 1 and array.dtype.kind in "iuU") or (array.ndim == 2 and array.dtype == np.bool_ and array.shape[1] > 0)
     if not fits:
         raise InputError(f"groups has shape {array.shape} and dtype {array.dtype}: give (n,) whole numbers or strings, or (n, G) booleans.")
+    if array.dtype.kind == "U" and any("\ud800" <= letter <= "\udfff" for name in np.unique(array).tolist() for letter in name):
+        raise InputError("groups holds a name that is no valid text: give names that can be written to a file.")
     if len(array) != n:
         raise InputError(f"groups has {len(array)} entries for {n} inputs: give one for each.")
     return array

@@ -168,7 +168,12 @@ def _measure(shaped: Failures, slack: float, blocks: Integers, alpha: float) -> 
 def _block_ends(blocks: int | Sequence[float], times: tuple[float, ...], examples: Failures, alpha: float) -> tuple[float, ...]:
     """The last time of each block. T is the last of them."""
     if not is_integer(blocks):
-        ends = as_checkpoints(cast(Sequence[float], blocks))
+        try:
+            ends = as_checkpoints(cast(Sequence[float], blocks))
+        except InputError:
+            raise InputError(
+                f"blocks is {blocks!r}: give a number of blocks, or their ends as increasing times such as (10, 20, 40)."
+            ) from None
         if ends[-1] > times[-1] or ends[0] < times[0]:
             raise InputError(f"blocks ends at {ends[0]} to {ends[-1]}, but times run from {times[0]} to {times[-1]}: give ends among them.")
         return ends if ends[-1] == times[-1] else (*ends, times[-1])

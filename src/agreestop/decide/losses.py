@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Floats, InputError, Integers, as_floats
 
-from .levels import Target, as_fraction
+from .levels import LONGEST, Target, as_fraction
 from .policies import Evidence
 
 
@@ -57,7 +57,7 @@ class CostSteps:
         breaks, costs = np.take_along_axis(breaks, order, axis=1), np.take_along_axis(costs, order, axis=1)
         exact = {cost: Fraction(str(cost)) for cost in np.unique(loss).tolist()}
         scale = math.lcm(*(cost.denominator for cost in exact.values()))
-        if scale * float(loss.max()) * (len(labels) + 1) >= 2**62:
+        if scale * max(exact.values()) * (len(labels) + 1) >= 2**62:
             raise InputError("loss holds numbers with too many digits to be added exactly: round them to a few digits.")
         values = np.array(list(exact))
         whole = np.array([int(cost * scale) for cost in exact.values()])[np.searchsorted(values, costs)]
@@ -107,6 +107,8 @@ def as_max_loss(max_loss: Target, loss: Floats) -> Fraction:
         value = max_loss if isinstance(max_loss, Fraction) else as_fraction(str(max_loss).strip())
     except (ValueError, ZeroDivisionError):
         raise InputError(f"max_loss is {max_loss!r}: give the mean cost to promise, for example 0.05.") from None
+    if value.denominator.bit_length() > LONGEST:
+        raise InputError(f"max_loss is a fraction of {value.denominator.bit_length():,} bits: give a number such as 0.05.")
     if not 0 < value < Fraction(str(float(loss.max()))):
         raise InputError(f"max_loss is {max_loss!r}: it must lie between 0 and the largest cost, {loss.max():g}.")
     return value

@@ -68,7 +68,8 @@ def write_rule_file(path: str | PathLike[str], rule: object, summary: dict[str, 
 def _readable(header: dict[str, Any]) -> str:
     """Indented JSON in which a list of plain values stands on one line."""
     text = json.dumps(header, indent=1, ensure_ascii=False, allow_nan=False)
-    return re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found[0].split()), text)
+    # A line break follows the bracket of a list, and never stands in a string.
+    return re.sub(r"\[\n[^\[\]{}\"]*\]", lambda found: " ".join(found[0].split()), text)
 
 
 def read_rule_file(path: str | PathLike[str], kind: type[Kind], build: Callable[[Kind], Built]) -> Built:
@@ -91,7 +92,7 @@ def read_rule_file(path: str | PathLike[str], kind: type[Kind], build: Callable[
         return build(_read_content(content, int(words[2]), kind))
     except InputError:
         raise
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError, AssertionError) as error:
         raise InputError(f"{path} does not hold a rule that can be built ({error}): calibrate the rule again.") from None
 
 

@@ -33,7 +33,7 @@ from .checks import columns_of
 from .conditions import LabelledEvidence
 from .merging import MODEL_AVERAGE, MergeConfidence
 from .policies import Evidence
-from .risks import LearnedRisk, NothingToLearn, Risk, ShapedRisk, TopMass
+from .risks import FixedTime, LearnedRisk, NothingToLearn, Risk, ShapedRisk, TopMass
 from .schedule_search import as_price, best_schedule
 from .schedules import Schedule
 from .score_files import Scores, ScoresLike, as_scores, at_times, labels_of
@@ -164,6 +164,8 @@ def tune(
     if not is_number(price_of_size) or price_of_size < 0:
         raise InputError(f"price_of_size is {price_of_size!r}: give the latency that one class is worth, such as 0.05, or 0.")
     price_of_work = as_price(price_of_work)
+    if price_of_work and rule.target is None:
+        raise InputError("a schedule is chosen for a target, and the rule has a loss instead: leave out price_of_work, or give a target.")
     wanted = tuple(dict.fromkeys(base.checkpoints)) if price_of_work else base.checkpoints
     data = at_times(as_scores(scores_or_log_confidence, labels, times, wanted), wanted)
     n = len(labels_of(data))
@@ -221,6 +223,8 @@ def _untuned(rule: SpikeCP | AgreeStop) -> SpikeCP | AgreeStop:
     if getattr(rule, "gate", None) is not None:
         raise InputError("the rule has a gate, which holds its risk: tune the rule without it, then give the tuned risk to Gate.fit.")
     if isinstance(rule, AgreeStop):
+        if isinstance(rule.risk, FixedTime):
+            raise InputError("a fixed time has no risk to tune: calibrate it as it is, or tune AgreeStop with another risk.")
         return replace(rule, risk=TopMass())
     if not isinstance(rule, SpikeCP):
         raise InputError(f"{type(rule).__name__} has nothing to tune: give SpikeCP or AgreeStop.")
