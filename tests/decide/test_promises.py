@@ -394,6 +394,7 @@ def refuse(match: str, call: Any) -> None:
         ({"target": None, "loss": MISS, "max_loss": 0.1, "delta": 0.1}, "leave out delta"),
         ({"target": None, "loss": MISS, "max_loss": 0.1, "delta": 0.1, "accumulated": True}, "leave out delta"),
         ({"accumulated": True}, "accumulated=True needs delta"),
+        ({"accumulated": True, "delta": 0.1, "risk": ag.FixedTime()}, "which a fixed time never is"),
         ({"accumulated": True, "delta": 0.1, "class_conditional": True}, "goes without gate, loss and class_conditional"),
     ],
     ids=str,

@@ -34,7 +34,7 @@ from .losses import CostSteps, as_loss, as_max_loss
 from .merging import MODEL_AVERAGE
 from .policies import CheckpointRisks, ConditionalThresholds, Evidence, Policy, RiskThreshold
 from .ranking import Index
-from .risks import Risk, TopMass
+from .risks import FixedTime, Risk, TopMass
 from .rule_files import KeptInFiles
 from .tuned_rows import TunedRows
 
@@ -87,6 +87,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             object.__setattr__(self, "max_loss", as_max_loss(self.max_loss, self.loss))
         if self.accumulated and (self.delta is None or self.gate is not None or self.class_conditional or self.loss is not None):
             raise InputError("accumulated=True needs delta, for example 0.1, and goes without gate, loss and class_conditional.")
+        if self.accumulated and isinstance(self.risk, FixedTime):
+            raise InputError("accumulated=True stops where the risk is below 1 - target, which a fixed time never is: give another risk.")
 
     def _use_gate(self, gate: Gate) -> None:
         if not isinstance(gate, Gate):
