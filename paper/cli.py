@@ -13,7 +13,7 @@ from rich.table import Table
 
 from agreestop.cli.app import new_app
 from agreestop.cli.console import out, printed_warnings, progress_bar, say
-from agreestop.common import InputError, cores
+from agreestop.common import InputError, Stages, cores
 from agreestop.report.records import Z
 
 from .figures import NAMES, find_figures
@@ -39,7 +39,7 @@ def reproduce(
 
     Writes numbers.json, figure.png and figure.svg into a folder of the figure's name. What was measured before is used again, so a run
     that was stopped continues. The recipes of the score files are in paper/recipes. `promises` measures what the promises by block, without
-    labels and for accumulated errors keep and cost; it needs the score files.
+    labels and for accumulated errors keep and cost, and what latency costs in work; it needs the score files.
     """
     if figure == PROMISES:
         _promises(scores or FULL / "scores", output or FULL)
@@ -68,11 +68,15 @@ def reproduce(
 
 def _promises(scores: Path, output: Path) -> None:
     """Measure the promises on all score files, draw them, and print the gate beside the rule without one."""
-    from .promise_drawing import draw_promises
+    from .fronts import run_fronts
+    from .promise_drawing import draw_fronts, draw_promises
     from .promises import GATE, MARGINAL, run_promises
 
     with progress_bar("measuring") as progress:
-        records = run_promises(scores, output, f"python -m paper {PROMISES}", progress, workers=cores())
+        stages = Stages(progress, (1.0, 1.0))
+        command = f"python -m paper {PROMISES}"
+        records = run_promises(scores, output, command, stages.begin("promises"), workers=cores())
+        fronts = run_fronts(scores, output, command, stages.begin("fronts"), workers=cores())
     table = Table("data", "ensemble", "I", "target", "n", "latency", "with a gate", "ratio", "lowest block", title_justify="left")
     marginal = {(r.data, r.ensemble, r.max_set_size, r.target, r.n): r for r in records if r.rule == MARGINAL}
     for key, plain in marginal.items():
@@ -82,7 +86,8 @@ def _promises(scores: Path, output: Path) -> None:
         table.add_row(*map(str, key), f"{plain.latency:.3f}", f"{gate.latency:.3f}", f"{gate.ratio:.2f}", words)
     out.print(table)
     folder = output / PROMISES
-    for path in (folder / "numbers.json", *draw_promises(records, folder)):
+    drawn = (*draw_promises(records, folder), *draw_fronts(fronts, folder))
+    for path in (folder / "numbers.json", folder / "front.json", *drawn):
         out.print(f"Wrote {path}", markup=False, soft_wrap=True)
 
 

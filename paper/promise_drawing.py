@@ -1,4 +1,4 @@
-"""Figures of `promises`: coverage in the blocks of a gate, coverage of what was answered so far, and what the gate costs."""
+"""Figures of `promises`: coverage in the blocks of a gate and of the answers so far, what the gate costs, and latency against work."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from agreestop.report.figures import save_figure, tidy
+from agreestop.report.figures import log_axes, save_figure, tidy
 
+from .fronts import ALL, ONE, FrontRecord
 from .promises import ACCUMULATED_GATE, COUNTS, ENSEMBLES, FIXED, GATE, LARGE, MARGINAL, SIZES, SMALL, TARGETS, PromiseRecord
 
 STYLES: dict[str, dict[str, Any]] = {
@@ -21,6 +22,7 @@ STYLES: dict[str, dict[str, Any]] = {
     FIXED: {"color": "#E69F00", "marker": "H"},
 }
 LABELS = {ACCUMULATED_GATE: "accumulated (Ringel et al. 2024), δ = 0.1"}
+POINTS = {ONE: "s", ALL: "D", "schedule": "o"}
 RARE = 0.005  # blocks with fewer of the inputs are not drawn
 ASIDE = 0.14  # of the distance between blocks
 RATIOS = {200: 1.2, 1000: 1.1}
@@ -121,3 +123,46 @@ def _latencies(records: Sequence[PromiseRecord]) -> Figure:
     panel.legend(frameon=False)
     tidy(panel)
     return figure
+
+
+def draw_fronts(records: Sequence[FrontRecord], folder: Path) -> list[Path]:
+    """Write the figure of latency against work; the paths written."""
+    settings = list(dict.fromkeys((record.data, record.ensemble) for record in records))
+    rows = -(-len(settings) // 4)
+    figure = Figure(figsize=(15, 4.0 * rows + 0.7), layout="constrained")
+    panels = list(figure.subplots(rows, min(4, len(settings)), squeeze=False).flat)
+    for panel in panels[len(settings) :]:
+        panel.set_axis_off()
+    handles: dict[str, Any] = {}
+    for panel, (data, ensemble) in zip(panels, settings, strict=False):
+        mine = [record for record in records if (record.data, record.ensemble) == (data, ensemble)]
+        for size in sorted({record.max_set_size for record in mine}):
+            _front(panel, [record for record in mine if record.max_set_size == size], ("#0072B2", "#D55E00")[size > 1])
+        log_axes(panel, [record.work for record in mine], [record.latency for record in mine])
+        name = f"{data} (simulated)" if mine[0].simulated else data
+        panel.set_title(f"{name}, {ensemble}, n = {mine[0].n}", fontsize=10)
+        panel.set(xlabel="member-steps behind an answer", ylabel="latency / T")
+        tidy(panel)
+        handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+    figure.suptitle(f"What latency costs in work, target {records[0].target:g}. Labels: the lowest price of work that chose a schedule")
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, frameon=False)
+    return save_figure(figure, folder, "front")
+
+
+def _front(panel: Axes, records: Sequence[FrontRecord], colour: str) -> None:
+    joined = sorted((record for record in records if record.prices), key=lambda record: record.work)
+    panel.plot([record.work for record in joined], [record.latency for record in joined], color=colour, linewidth=1.0, alpha=0.6)
+    ends = {(record.work, record.latency) for record in records if not record.prices}
+    for record in records:
+        look: dict[str, Any] = {"color": colour, "marker": POINTS[record.name], "markersize": 6, "linestyle": "", "elinewidth": 0.8}
+        reach = [
+            None if bounds is None else [[max(0.0, value - bounds[0])], [max(0.0, bounds[1] - value)]]
+            for value, bounds in ((record.work, record.work_interval), (record.latency, record.latency_interval))
+        ]
+        label = f"{record.name}, I = {record.max_set_size}"
+        panel.errorbar(record.work, record.latency, xerr=reach[0], yerr=reach[1], label=label, **look)
+        if record.prices and (record.work, record.latency) in ends:  # this point has a name already
+            continue
+        words, offset = (f"{record.prices[0]:g}", (4, 4)) if record.prices else (record.name.partition(" ")[0], (-4, -11))
+        side = "left" if record.prices else "right"
+        panel.annotate(words, (record.work, record.latency), textcoords="offset points", xytext=offset, fontsize=8, color=colour, ha=side)

@@ -7,6 +7,7 @@
 
 Gate, marginal rule, fixed time and the published rule for accumulated errors (Ringel et al. 2024) see the same scores and the same random
 divisions of the pool. Gates are fixed on the tuning split, with `Gate.count_blocks` blocks. Everything looks at every step.
+The same command measures latency against work, see `fronts`.
 """
 
 from __future__ import annotations
@@ -304,8 +305,8 @@ def _measure_pair(scores: Path, pair: tuple[str, str]) -> list[PromiseRecord]:
     return measure(scores, *pair)
 
 
-def save(path: Path, records: Sequence[PromiseRecord], header: dict[str, Any]) -> None:
-    """Write records as JSON, which has no nan; six digits are enough."""
+def save(path: Path, records: Sequence[Any], header: dict[str, Any]) -> None:
+    """Write records, which are dataclasses, as JSON, which has no nan; six digits are enough."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, float):

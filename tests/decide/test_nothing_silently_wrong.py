@@ -173,6 +173,9 @@ def test_splits_have_an_interval_for_the_draw_of_the_pool() -> None:
     assert float(wide.coverage) == float(splits.coverage) and float(wide.set_size) == float(splits.set_size)
     assert wide.normalized_latency.se > 1.5 * splits.normalized_latency.se
     assert wide.normalized_latency.low < splits.normalized_latency.low < splits.normalized_latency.high < wide.normalized_latency.high
+    assert wide.work is not None and float(wide.work) == pytest.approx(12 * 2 * float(wide.normalized_latency))  # 12 steps, 2 members
+    assert wide.work.se == pytest.approx(12 * 2 * wide.normalized_latency.se)
+    assert splits.figures.shape == (3, 12)
     small = ag.repeat_splits(ag.AgreeStop(0.8, range(1, 13), 1), pool, n_calibration=115, repeats=2).over_pools
     assert math.isnan(small.coverage.se)
 

@@ -50,6 +50,7 @@ def short_search() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 2)
         patch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
+        patch.setattr("agreestop.report.work.LEAST_MEMBERS", MEMBERS)
         patch.setattr("agreestop.decide.tuning.find_spec", lambda name: None)  # no learned risk: scikit-learn is slow to load
         yield
 
@@ -133,6 +134,16 @@ def test_the_summary_is_that_of_the_records(report: Report, page: str) -> None:
     assert "; pool" in words
     assert "DC-SNN promises nothing" in words and "none made" in words
     assert "simulated events" in words
+
+
+def test_latency_against_work_is_shown_where_it_was_measured(report: Report, page: str) -> None:
+    (section,) = report.sections
+    one, together = section.work[:2]
+    assert (one.name, together.name) == ("one member", "all members")
+    words = text_of(page)
+    assert f"One member stops at {percent(one.latency)} of T after {one.work:.1f} member-steps" in words
+    assert f"all members stop at {percent(together.latency)} after {together.work:.1f}" in words
+    assert "member-steps" not in text_of(render_page(replace(report, sections=[replace(section, work=())])))
 
 
 def test_the_breakdown_of_the_headline_adds_up_to_what_was_measured(report: Report) -> None:
@@ -221,6 +232,7 @@ def test_the_coverage_by_block_is_that_of_the_rule_with_a_gate(report: Report, p
 def test_the_files_are_written(written: list[Path]) -> None:
     assert written[-1].name == "report.html" and written[-1].stat().st_size < 3_000_000
     names = {f"coverage-{what}-deep.{kind}" for what in ("and-latency", "by-time-and-class", "by-block") for kind in ("png", "svg")}
+    names |= {"work-deep.png", "work-deep.svg"}
     assert {path.name for path in written[-1].parent.iterdir()} == names | {"report.html"}
     assert {path.name for path in written[:-1]} == names
 
@@ -396,7 +408,7 @@ def test_chromium_shows_it_and_fetches_nothing(report: Report, written: list[Pat
     assert percent(headline.coverage) in unescape(dom) and dom.rstrip().endswith("</html>")
     examples = report.sections[0].examples
     assert examples is not None and dom.count("<img") == sum(len(example.moments) + 1 for example in examples.shown)
-    assert dom.count("<svg") == 7
+    assert dom.count("<svg") == 8
     for width in (500, 1200):
         shot = tmp_path / f"{width}.png"
         browse(written[-1], tmp_path, f"--screenshot={shot}", f"--window-size={width},3000")

@@ -26,11 +26,12 @@ GROUP_REPEATS = 20  # realisations without each group
 
 @dataclass(frozen=True)
 class PoolFigures:
-    """Coverage, normalised latency and mean set size with intervals for the draw of the pool; see `Splits.over_pools`."""
+    """Coverage, normalised latency, mean set size and member-steps with intervals for the draw of the pool; see `Splits.over_pools`."""
 
     coverage: Estimate
     normalized_latency: Estimate
     set_size: Estimate
+    work: Estimate | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +69,13 @@ class Splits:
 
     @property
     def figures(self) -> Floats:
-        """All of it as one array, (3, repeats)."""
+        """Coverages, latencies and set sizes as one array, (3, repeats)."""
         return np.stack([self.coverages, self.latencies, self.set_sizes])
+
+    @property
+    def _with_work(self) -> Floats:
+        """The figures, and the work where it is known, (3 or 4, repeats)."""
+        return self.figures if self.works is None else np.vstack([self.figures, self.works])
 
     @cached_property
     def over_pools(self) -> PoolFigures:
@@ -83,15 +89,16 @@ class Splits:
         mean over realisations of what leaving group g out changes. The variance of d_g over realisations is subtracted, and the
         variance of the means themselves is added.
         """
+        figures = self._with_work
         if self.without is None:
-            return PoolFigures(*(Estimate(mean, math.nan, math.nan, math.nan) for mean in self.figures.mean(axis=1).tolist()))
-        means, repeats = self.figures.mean(axis=1), min(len(self.coverages), repeats)
+            return PoolFigures(*(Estimate(mean, math.nan, math.nan, math.nan) for mean in figures.mean(axis=1).tolist()))
+        means, repeats = figures.mean(axis=1), min(len(self.coverages), repeats)
         groups = np.random.default_rng(0).permutation(self.n) % GROUPS
-        changes = np.stack([self.without(groups == group, repeats).figures for group in range(GROUPS)])
+        changes = np.stack([self.without(groups == group, repeats)._with_work for group in range(GROUPS)])
         changes -= changes.mean(axis=0)
         noise = changes.var(axis=2) / max(repeats - 1, 1)
         by_pool = (GROUPS - 1) / GROUPS * (changes.mean(axis=2) ** 2 - noise).sum(axis=0)
-        errors = np.sqrt(np.maximum(by_pool, 0.0) + self.figures.var(axis=1) / max(len(self.coverages) - 1, 1))
+        errors = np.sqrt(np.maximum(by_pool, 0.0) + figures.var(axis=1) / max(len(self.coverages) - 1, 1))
         z = NormalDist().inv_cdf((1 + self.confidence) / 2)
         half = (z + (z**3 + z) / (4 * (GROUPS - 1))) * errors  # the quantile of Student's distribution, to the second digit
         estimates = zip(means.tolist(), (means - half).tolist(), (means + half).tolist(), errors.tolist(), strict=True)

@@ -28,6 +28,7 @@ from agreestop.engines.early_stopping import TimeSaved
 
 from .pictures import InputPictures
 from .records import EnsembleSummary, MeasurementSettings, Record, summarise
+from .work import WorkPoint, measure_work
 
 BARS = 10  # the most groups of stopping times in a figure
 WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -131,6 +132,7 @@ class Section:
 
     saved  the time that early stopping saved, where the members were run
     gated  the coverage with a gate and without it, where a rule with a gate was measured
+    work   latency against member-steps, where there are several members
     """
 
     name: str
@@ -143,6 +145,7 @@ class Section:
     saved: TimeSaved | None = None
     settings: tuple[tuple[str, str], ...] = ()
     gated: GateBreakdown | None = None
+    work: tuple[WorkPoint, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,10 +217,12 @@ def describe_ensemble(
     classes = tuple(map(visible, pool.classes or map(str, range(pool.log_confidence.shape[3]))))  # SVG holds no control characters
     breakdown = _break_down(rule, pool, measured, classes)
     gated = _compare_gate(rules[GATED], pool, measured) if GATED in rules else None
+    progress("latency against work", 0.4)
+    work = measure_work(pool, measured)
     progress("examples", 0.5)
     stops = summary.headline.examples_needed is None
     examples = _examples(rule, pool, pictures, measured) if pictures is not None and stops else None
-    return Section(name, records, summary, breakdown, tuple(_accuracies(pool)), classes, examples, settings=settings, gated=gated)
+    return Section(name, records, summary, breakdown, tuple(_accuracies(pool)), classes, examples, None, settings, gated, work)
 
 
 @dataclass(frozen=True, eq=False)

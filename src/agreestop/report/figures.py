@@ -14,15 +14,16 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from agreestop.common import atomic_writer
 
 from .contents import Breakdown, GateBreakdown, GroupCoverage
 from .records import Record, Z
+from .work import WorkPoint
 
 ABOVE, BELOW, BESIDE, MUTED = "#0072B2", "#D55E00", "#1A1A1A", "#B0B0B0"
-PANEL, WIDE_PANEL = (4.3, 3.5), (5.0, 3.7)  # inches
+PANEL, WIDE_PANEL, WORK_PANEL = (4.3, 3.5), (5.0, 3.7), (6.0, 3.7)  # inches
 _SMALL = {"textcoords": "offset points", "fontsize": 8.5}
 Dashes = Literal["-", "--", ":"]
 
@@ -88,7 +89,7 @@ def save_panels(panels: Sequence[Panel], folder: Path, title: str, name: str) ->
     figure.suptitle(title, fontsize=13, parse_math=False)
     handles, names = parts[-1].axes[0].get_legend_handles_labels()
     if names:
-        figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+        figure.legend(handles, names, loc="outside lower center", ncols=min(5, int(width // 2)), frameon=False, fontsize=9)
     return save_figure(figure, folder, name)
 
 
@@ -227,6 +228,37 @@ def _draw_groups(
         tidy(axes)
         axes.grid(visible=False, axis="x")
     below.grid(visible=False)
+
+
+def work_panel(points: Sequence[WorkPoint]) -> Panel:
+    """Latency against member-steps on logarithmic axes, with a point for each schedule."""
+    listed = "; ".join(f"{point.name}: {point.work:.1f} member-steps, {point.latency:.1%} of T" for point in points)
+    return Panel("Latency against work", f"Latency against work. {listed}", WORK_PANEL, partial(_draw_work, points))
+
+
+def _draw_work(points: Sequence[WorkPoint], figure: Figure | SubFigure) -> None:
+    axes = figure.subplots()
+    for point, colour, marker in zip(points, (MUTED, BESIDE, "#009E73", BELOW, ABOVE), "sDP^o", strict=True):
+        across, up = ([[value - value.low], [value.high - value]] for value in (point.work, point.latency))
+        look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": "", "capsize": 3, "markersize": 7, "elinewidth": 1.2}
+        axes.errorbar(float(point.work), float(point.latency), xerr=across, yerr=up, label=point.name, **look)
+    axes.set(xlabel="member-steps behind an answer", ylabel="mean stopping time, share of T")
+    log_axes(axes, [point.work for point in points], [point.latency for point in points])
+    if not isinstance(figure, SubFigure):
+        figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+    tidy(axes)
+
+
+def log_axes(axes: Axes, x: Sequence[float], y: Sequence[float]) -> None:
+    """Make both axes logarithmic, with a margin around the points and plain numbers at the ticks."""
+    axes.set(xscale="log", yscale="log")
+    for axis, values, limit in ((axes.xaxis, x, axes.set_xlim), (axes.yaxis, y, axes.set_ylim)):
+        low, high = min(values), max(values)
+        margin = max((high / low) ** 0.2, 1.2)
+        limit(low / margin, high * margin)
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > 3 else (1, 1.5, 2, 3, 4, 5, 6, 8)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:

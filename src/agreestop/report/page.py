@@ -23,7 +23,7 @@ from agreestop.common.errors import visible
 from agreestop.decide.decisions import Estimate
 
 from .contents import Example, Report, Section
-from .figures import Panel, breakdown_panels, coverage_and_latency_panels, gate_panels, save_panels, style_of
+from .figures import Panel, breakdown_panels, coverage_and_latency_panels, gate_panels, save_panels, style_of, work_panel
 from .records import interval, promise_of
 
 PAPER = "https://doi.org/10.3390/e26020126"
@@ -47,6 +47,8 @@ def write_report(report: Report, folder: Path) -> list[Path]:
         title = visible(", ".join(dict.fromkeys((report.name, *([f"{section.name} ensemble"] if section.name else []), report.kind))))
         written += save_panels(coverage_and_latency_panels(section.records), folder, title, f"coverage-and-latency{ending}")
         if headline.examples_needed is None:
+            if section.work:
+                written += save_panels([work_panel(section.work)], folder, title, f"work{ending}")
             groups = breakdown_panels(section.breakdown, headline.target)
             written += save_panels(groups, folder, f"{title}: {headline.label}", f"coverage-by-time-and-class{ending}")
             if section.gated is not None:
@@ -69,7 +71,7 @@ def render_page(report: Report) -> str:
         lstrip_blocks=True,
     )
     filters = (percent, give_or_take, number, times, inline_svg, on_page, style_of, promise_of)
-    functions = (promise_of, interval, says_little, coverage_and_latency_panels, breakdown_panels, gate_panels, frames_of)
+    functions = (promise_of, interval, says_little, coverage_and_latency_panels, breakdown_panels, gate_panels, work_panel, frames_of)
     environment.filters |= {helper.__name__: helper for helper in filters}
     environment.globals |= {helper.__name__: helper for helper in functions}
     return environment.get_template("page.html.j2").render(report=report, paper=PAPER)
