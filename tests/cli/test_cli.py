@@ -18,6 +18,7 @@ import agreestop as ag
 from agreestop.cli import main
 from agreestop.cli.calibrate import parse_checkpoints
 from agreestop.decide.build import parse_pooling
+from agreestop.decide.drift import final_labels
 
 NAMES = ("left", "right", "up")
 
@@ -400,6 +401,24 @@ def test_a_monitor_goes_on_from_run_to_run(
     outcome = call(monkeypatch, capsys, "decide", tmp_path / "other", folder / "test.npz", "--monitor", monitor, "-o", out)
     assert outcome.code == 2 and "watches another rule" in outcome.err
     assert monitor.read_bytes() == before
+
+
+def test_a_monitor_of_a_rule_about_final_answers_gets_final_labels(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The labels of the file are all wrong here, and must not matter."""
+    rule, path, out = tmp_path / "rule", tmp_path / "monitor", tmp_path / "out.csv"
+    assert call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", "--target", "0.8", "--labels", "final", "-o", rule).code == 0
+    test, calibrated = ag.load_scores(folder / "test.npz"), ag.load_rule(rule)
+    worst = calibrated.decide(test).sets.argmin(axis=1)  # a class that no answer holds
+    ag.save_scores(tmp_path / "wrong.npz", replace(test, labels=worst))
+    expected = ag.DriftMonitor(calibrated)
+    for scores in (tmp_path / "wrong.npz", folder / "unlabelled.npz"):
+        data = ag.load_scores(scores, calibrated.checkpoints)
+        expected.update(calibrated.decide(data), final_labels(calibrated, data))
+        outcome = call(monkeypatch, capsys, "decide", rule, scores, "--monitor", path, "-o", out)
+        assert outcome.code == 0 and "no alarm" in outcome.err
+    np.testing.assert_array_equal(ag.DriftMonitor.load(path).misses.capital, expected.misses.capital)
 
 
 def test_what_could_not_be_checked_is_said_in_a_line(

@@ -20,7 +20,7 @@ import pytest
 
 import agreestop as ag
 from agreestop.decide.adaptive import SavedAdaptive
-from agreestop.decide.drift import JUMP, POINTS, SHARES, TILTS, Log, SavedMonitor, Wealth, cash, fresh, smoothed_rank
+from agreestop.decide.drift import JUMP, POINTS, SHARES, TILTS, Log, SavedMonitor, Wealth, cash, final_labels, fresh, smoothed_rank
 from agreestop.decide.label_queue import LabelQueue
 from agreestop.decide.levels import largest_miss_rate
 from agreestop.decide.policies import RiskThreshold, StoppingThreshold
@@ -237,14 +237,20 @@ def test_more_decisions_than_can_wait_are_not_waited_for(monkeypatch: pytest.Mon
     for decision in decisions[:5]:
         queue.add(decision)
     assert len(queue) == 3 and queue.observed == 5
-    with pytest.raises(ag.InputError, match="does not wait for a label"):
+    with pytest.raises(ag.InputError, match=r"update it once\. 2 decisions were not kept, because at most 3 can wait\.$"):
         queue.settle(decisions[4], np.array([0]))
+    with pytest.raises(ag.InputError, match="2 decisions were not kept"):
+        LabelQueue.restored(queue.saved(), CLASSES).settle(7, np.array([0]))
     for index in (1, 0):
         ready = queue.settle(decisions[index], np.array([index]))
     assert ready == [(0, False), (1, True)]
     queue.add(decisions[5])
     assert queue.settle(decisions[2], np.array([0])) == [(2, False)] and queue.processed == 5
     assert queue.settle(decisions[5], np.array([1])) == [(5, True)] and queue.processed == 6
+    batch = ag.Decisions(np.zeros(5, dtype=int), np.eye(CLASSES, dtype=bool)[[0, 1, 2, 3, 0]], TIMES)
+    queue.add(batch)
+    for one in (LabelQueue.restored(queue.saved(), CLASSES), queue):  # a batch whose last rows were not kept
+        assert one.settle(batch, np.array([0, 1, 3, 0, 0])) == [(6, False), (7, False), (8, True)] and one.processed == 11
 
 
 # ----------------------------------------------------------------------------------------------------------------- drift
@@ -390,27 +396,151 @@ def test_saving_in_the_middle_changes_nothing(kind: str, tmp_path: Path) -> None
     assert repr(straight) == repr(broken)
 
 
-def test_what_cannot_be_labelled_after_loading_counts_for_the_safe_side(tmp_path: Path) -> None:
-    calibrated, path = agree_stop(), tmp_path / "state"
-    for make, threshold in ((ag.DriftMonitor, None), (ag.AdaptiveRule, -0.2 * (0.9 + 0.9))):
-        one: Any = make(calibrated)
-        start = getattr(one, "threshold", 0.0)
-        lost, named = ag.Decision(8, 3, (0,)), ag.Decision(8, 3, (0,))
-        one.observe(lost)
-        one.observe(named, key="named")
-        one.save(path)
-        make.load(path).save(path)
-        loaded: Any = make.load(path)
-        with pytest.raises(ag.InputError, match="after a load, by its key"):
-            loaded.update(lost, 0)
-        loaded.update("named", 1)
-        if threshold is None:
-            by_hand = ag.DriftMonitor(calibrated)
-            for label in (0, 1):
-                by_hand.update(ag.Decision(8, 3, (0,)), label)
-            np.testing.assert_array_equal(loaded.misses.capital, by_hand.misses.capital)
-        else:
-            assert loaded.threshold == pytest.approx(start + threshold)
+KINDS: dict[str, Any] = {"monitor": ag.DriftMonitor, "adaptive": ag.AdaptiveRule}
+
+
+def state(one: Any, path: Path) -> bytes:
+    """All that a monitor or an adaptive rule knows."""
+    one.save(path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("as_equal", [False, True], ids=["same objects", "equal objects"])
+def test_labels_after_loading_find_decisions_without_keys(kind: str, as_equal: bool, tmp_path: Path) -> None:
+    """A batch, its rows in any order, and streamed decisions: what comes out is what it would be without the load."""
+    calibrated, path, data = agree_stop(), tmp_path / "state", scores(90, seed=6, quality=0.4)
+    labels = truth(data)
+
+    def batches() -> list[ag.Decisions]:
+        return [calibrated.decide(data.rows(slice(begin, begin + 30))) for begin in (0, 30, 60)]
+
+    def streamed() -> list[ag.Decision]:
+        return [replace(one, row=None) for one in batches()[2]]
+
+    given, singles, straight = batches(), streamed(), KINDS[kind](calibrated)
+    for decision in (*given[:2], *singles):
+        straight.observe(decision)
+    straight.save(path)
+    loaded = KINDS[kind].load(path)
+    loaded.save(path)
+    loaded = KINDS[kind].load(path)  # a second load loses nothing either
+    for one, again in ((straight, False), (loaded, as_equal)):
+        whole, rows = (batches() if again else given)[:2]
+        for row in np.random.default_rng(0).permutation(30).tolist():
+            one.update(rows[row], int(labels[30 + row]))
+        for decision, label in zip((streamed() if again else singles)[::-1], labels[:59:-1].tolist(), strict=True):
+            one.update(decision, label)
+        assert one.waiting == "60 labels wait for that of decision 0: give it, or None"
+        one.update(whole, labels[:30])
+        assert one.waiting == ""
+        with pytest.raises(ag.InputError, match="this decision does not wait"):
+            one.update(rows[0], 0)
+    assert state(loaded, path) == state(straight, tmp_path / "straight")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_oldest_of_equal_decisions_gets_the_label_after_loading(kind: str, tmp_path: Path) -> None:
+    one, path = KINDS[kind](agree_stop()), tmp_path / "state"
+    for key in ("", "named", ""):
+        one.observe(ag.Decision(8, 3, (0,)), key=key)
+    one.save(path)
+    loaded = KINDS[kind].load(path)
+    loaded.update("named", 1)
+    assert loaded.waiting == "1 label waits for that of decision 0: give it, or None"
+    loaded.update(ag.Decision(8, 3, (0,)), 1)
+    assert loaded.waiting == "" and loaded._queue.processed == 2
+    with pytest.raises(ag.InputError, match="this decision does not wait"):
+        loaded.update(ag.Decision(8, 3, (1,)), 1)
+    loaded.update(2, None)  # by its number
+    assert loaded._queue.processed == 3
+    with pytest.raises(ag.InputError, match=r"decision 2 does not wait for a label: observe every decision once, and update it once\.$"):
+        loaded.update(2, None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lost_label_is_named(kind: str) -> None:
+    one = KINDS[kind](agree_stop())
+    for number in range(1412):
+        one.observe(ag.Decision(8, 3, (0,)), key="lost" if number == 12 else f"{number}")
+    for number in range(1412):
+        result = one.update(f"{number}", 0) if number != 12 else None
+    words = "1,399 labels wait for that of decision 12 ('lost'): give it, or None"
+    assert one.waiting == words and repr(one).endswith(f"; {words}") and result == (words if kind == "adaptive" else None)
+    one.update("lost", None)
+    assert one.waiting == "" and "wait" not in repr(one)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_a_batch_get_their_labels_one_by_one(kind: str, tmp_path: Path) -> None:
+    calibrated, data = agree_stop(), scores(40, seed=3, quality=0.4)
+    decisions = calibrated.decide(data)
+    together, rows = (KINDS[kind](calibrated) for _ in range(2))
+    for one in (together, rows):
+        one.observe(decisions)
+    together.update(decisions, truth(data))
+    rows.update(decisions[-1], int(truth(data)[-1]))
+    with pytest.raises(ag.InputError, match="1 of these decisions have labels already"):
+        rows.update(decisions, truth(data))
+    for row in range(38, -1, -1):
+        rows.update(decisions[row], int(truth(data)[row]))
+    assert state(rows, tmp_path / "rows") == state(together, tmp_path / "together")
+    rows.observe(decisions)  # no label lacks, so it may come again
+    alone = calibrated.decide(data.rows(slice(0, 1)))
+    rows.observe(alone)
+    rows.update(decisions, None)
+    rows.update(alone, 3)
+    assert rows._queue.processed == 81
+
+
+def test_rows_with_equal_contents_are_told_apart() -> None:
+    """Misses that are reported first must not take the turn of hits, though all decisions look alike."""
+    queue = LabelQueue(CLASSES)
+    batch = ag.Decisions(np.zeros(3, dtype=int), np.eye(CLASSES, dtype=bool)[[0, 0, 0]], TIMES)
+    queue.add(batch)
+    assert queue.settle(batch[2], np.array([1])) == queue.settle(batch[1], np.array([0])) == []
+    assert queue.settle(batch[0], np.array([0])) == [(0, False), (1, False), (2, True)]
+
+
+# --------------------------------------------------------------------------------------------------------- final answers
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_about_final_answers_is_watched_with_final_labels(name: str) -> None:
+    rule = RULES[name]().rule
+    calibrated = rule.calibrate(scores(300, quality=0.2), "final")  # type: ignore[attr-defined]
+    data = scores(1000, seed=1, quality=0.2)
+    labels = final_labels(calibrated, data)
+    assert calibrated.saw(ag.Scores(scores(300, quality=0.2).log_confidence, final_labels(calibrated, scores(300, quality=0.2)), TIMES))
+    by_final, by_truth = ag.DriftMonitor(calibrated), ag.DriftMonitor(calibrated)
+    by_final.update(calibrated.decide(data), labels)
+    by_truth.update(calibrated.decide(data), truth(data))
+    assert not by_final.alarms and [alarm.kind for alarm in by_truth.alarms] == ["misses"]
+    said = "the class that the ensemble itself answers best at the last checkpoint"
+    assert said in by_final.guarantee and said not in ag.DriftMonitor(RULES[name]()).guarantee
+    by_truth.observe(calibrated.decide(data))
+    assert by_truth.recalibrate(data).final
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_an_adaptive_rule_about_final_answers_keeps_its_bound(name: str) -> None:
+    calibrated = RULES[name]().rule.calibrate(scores(300), "final")  # type: ignore[attr-defined]
+    adaptive = ag.AdaptiveRule(calibrated, rate=2.0)
+    assert "miss the class that the ensemble itself answers best at the last checkpoint, whatever" in adaptive.guarantee
+    assert "miss the label, whatever" in ag.AdaptiveRule(RULES[name]()).guarantee
+    data, misses = scores(600, seed=2, quality=0.0), []
+    for row in range(600):
+        one = data.rows(slice(row, row + 1))
+        decisions, label = adaptive.decide(one), final_labels(calibrated, one)
+        misses.append(int(label[0]) not in decisions[0].classes)
+        adaptive.update(decisions, label)
+    assert 0 < np.mean(misses[-200:]) <= adaptive.bound(200)
+    for _ in range(600):
+        adaptive.observe(miss := ag.Decision(8, 3, (0,)))
+        adaptive.update(miss, 1)
+    answers = adaptive.calibrated.decide(data)
+    assert adaptive.threshold == calibrated.policy.safest
+    np.testing.assert_array_equal(answers.sets, np.eye(CLASSES, dtype=bool)[final_labels(calibrated, data)])
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system cannot kill so")
@@ -457,6 +587,12 @@ FORGED: dict[str, tuple[str, dict[str, Any]]] = {
     "numbers to come": ("queue", {"numbers": np.array([4, 6])}),
     "other labels": ("queue", {"misses": np.array([2, 0])}),
     "fewer labels": ("queue", {"misses": np.array([0])}),
+    "fewer rows": ("queue", {"rows": np.array([0])}),
+    "fewer checkpoints": ("queue", {"checkpoints": np.array([0])}),
+    "fewer risks": ("queue", {"risks": np.array([0.5])}),
+    "dropped more than observed": ("queue", {"dropped": 7}),
+    "a first one with a label": ("queue", {"misses": np.array([1, -1])}),
+    "a gap before the first": ("queue", {"processed": 3}),
     "fewer keys": ("queue", {"keys": ("a",)}),
     "a key twice": ("queue", {"keys": ("a", "a"), "misses": np.array([-1, -1])}),
     "other classes": ("queue", {"sets": np.zeros((2, CLASSES + 1), dtype=bool)}),
@@ -504,6 +640,9 @@ def test_a_forged_adaptive_rule_is_refused(change: dict[str, Any], tmp_path: Pat
 # -------------------------------------------------------------------------------------------------------------- bad input
 
 
+NONE: Any = [None]
+
+
 def make_bad() -> dict[str, tuple[Any, str]]:
     calibrated = agree_stop()
     decision = ag.Decision(1, 0, (0,))
@@ -540,6 +679,9 @@ def make_bad() -> dict[str, tuple[Any, str]]:
         "label too large": (lambda: monitor().update(decision, 4), "label is 4: give a class index from 0 to 3"),
         "label of another type": (lambda: monitor().update(decision, 1.0), "label is 1.0"),
         "labels of a batch": (lambda: monitor().update(calibrated.decide(scores(3)), [1, 2]), "labels has 2 entries for 3 inputs"),
+        "None among labels": (lambda: monitor().update(calibrated.decide(scores(1)), NONE), "labels holds None: give None for the whole"),
+        "neither decision nor key": (lambda: monitor().update(1.5, 0), "decision is 1.5: give a Decision"),  # type: ignore[arg-type]
+        "unknown number": (lambda: monitor().update(0, 0), "decision 0 does not wait"),
         "miss rate": (lambda: monitor().labels_to_alarm(1.5), "miss_rate is 1.5"),
         "no alarm": (lambda: monitor().recalibrate(scores(3)), "there was no alarm"),
         "groups": (lambda: ag.DriftMonitor(grouped).update(decision, 0), "calibrate one for each group"),

@@ -13,7 +13,7 @@ from agreestop.common import InputError, Integers, atomic_writer
 from agreestop.common.errors import visible
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
-from agreestop.decide.drift import DriftMonitor
+from agreestop.decide.drift import DriftMonitor, final_labels
 from agreestop.decide.score_files import load_scores
 
 from .calibrate import Groups, read_lines
@@ -35,7 +35,8 @@ def decide(
     any_engine: AnyEngine = False,
     any_members: AnyMembers = False,
     monitor: Annotated[
-        Path | None, typer.Option("--monitor", help="Drift monitor to go on with, or to begin; it uses labels where the scores have them.")
+        Path | None,
+        typer.Option("--monitor", help="Drift monitor to go on with, or to begin; it uses the labels or final answers of the scores."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File to write: .csv, .json or .npz. Without it, CSV on the terminal.")
@@ -52,9 +53,9 @@ def decide(
         if engine != "auto":
             raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members and inputs.")
         data = load_scores(scores, calibrated.checkpoints)
-        labels = data.labels
         inside = None if groups is None else read_lines(groups, len(data))
         decisions = calibrated.decide(data, groups=inside, any_engine=any_engine, any_members=any_members)
+        labels = final_labels(calibrated, data) if calibrated.final and monitor is not None else data.labels
         classes = data.classes
         say_unchecked(calibrated, data.engine, data.ensemble_digest)
     else:
@@ -116,7 +117,10 @@ def _run_members(
 
 
 def _watch(path: Path, calibrated: CalibratedRule, decisions: Decisions, labels: Integers | None) -> None:
-    """Give the decisions to the monitor in a file, and say what it found. Labels that are not here will never be known."""
+    """Give the decisions to the monitor in a file, and say what it found. Labels that are not here will never be known.
+
+    A rule about final answers is watched with those of the scores; members that run stop early and leave none.
+    """
     if decisions.reuse:
         raise InputError(f"--monitor: {decisions.reuse}")
     monitor = DriftMonitor.load(path) if path.exists() else DriftMonitor(calibrated)

@@ -10,6 +10,9 @@ Stop-aware SpikeCP has it mirrored, because its large thresholds are the safe on
 
     share of misses ≤ α + ((ℓ_max - ℓ_min)/η + (1-α)(D+1))/N.
 
+For a rule calibrated with labels="final" the label is the ensemble's own best class at the last checkpoint, and with -∞ the last answer is
+that class alone: it never misses either.
+
 The steps of the window telescope. ℓ is at most ℓ_max before them, the cap only lowers it, and nothing misses while ℓ ≤ ℓ_min, so ℓ stays
 above ℓ_min - η(1-α)(D+1): only decisions that wait for their labels can lower it further. From the first input on, ℓ_1 stands for ℓ_max.
 Labels are processed in the order of the decisions.
@@ -31,7 +34,7 @@ from agreestop.common import InputError, as_count, is_number
 
 from .calibrated import CalibratedRule, Session, try_out
 from .decisions import Decision, Decisions
-from .drift import Log
+from .drift import FINAL, Log
 from .label_queue import LabelQueue, SavedQueue
 from .levels import as_target, in_words
 from .policies import RiskThreshold, StoppingThreshold
@@ -61,6 +64,8 @@ class AdaptiveRule:
     rate        η: how far one miss moves the threshold, which is a logarithm of the risk for AgreeStop and a score for SpikeCP
     calibrated  the rule with the threshold of the moment
     log         the threshold and the share of misses so far, over time
+
+    For a rule calibrated with labels="final", give the labels of `agreestop.decide.drift.final_labels`.
     """
 
     def __init__(self, calibrated: CalibratedRule, rate: float = 0.2) -> None:
@@ -102,12 +107,17 @@ class AdaptiveRule:
         return replace(self._start, policy=policy, guarantee=self.guarantee, shortage="", adapted=True)
 
     @property
+    def waiting(self) -> str:
+        """How many labels wait for the label of which earlier decision, in words; empty if none waits."""
+        return self._queue.stalled
+
+    @property
     def guarantee(self) -> str:
         """What holds, in words."""
-        reach = (self._high - self._low) / self.rate
+        reach, label = (self._high - self._low) / self.rate, FINAL if self._start.final else "the label"
         return (
             f"of any N inputs in a row, whose labels come at most D inputs late, at most {in_words(self._alpha)} + "
-            f"({reach:.1f} + {in_words(1 - self._alpha)} * (D + 1)) / N of the answers miss the label, whatever the inputs are."
+            f"({reach:.1f} + {in_words(1 - self._alpha)} * (D + 1)) / N of the answers miss {label}, whatever the inputs are."
         )
 
     def bound(self, inputs: int, delay: int = 0) -> float:
@@ -133,26 +143,28 @@ class AdaptiveRule:
         return Session(self.calibrated, notify=self.observe)
 
     def observe(self, decision: Decision | Decisions, key: str = "") -> None:
-        """The next decision, if neither `decide` nor `stream` made it. `update` finds it under `key` even after the rule was loaded.
-
-        A rule that was loaded cannot find a decision without a key, and counts it as a miss.
-        """
+        """The next decision, if neither `decide` nor `stream` made it. `update` finds it under `key` too."""
         self._queue.add(decision, key)
         self._queue.explicit = True
 
-    def update(self, decision: Decision | Decisions | str, label: ArrayLike | None) -> None:
-        """The label of a decision, of the decision with that key, or the labels (n,) of a batch; None for one that will never be known."""
+    def update(self, decision: Decision | Decisions | str | int, label: ArrayLike | None) -> str:
+        """The label of a decision, or the labels (n,) of a batch; None for one that will never be known. Returns `waiting`.
+
+        A decision is given as the object, by its key, or by its number, from 0. For a row of a batch and after a load an equal object
+        will do: the oldest decision like it gets the label. A label is processed once those of all earlier decisions are known.
+        """
         labels = self._queue.check(decision, label)
-        if not self._queue.explicit and not isinstance(decision, str):
+        if not self._queue.explicit and isinstance(decision, (Decision, Decisions)):
             self._queue.add(decision)
-        for number, miss in self._queue.settle(decision, labels):
-            missed = miss is not False
+        for number, missed in self._queue.settle(decision, labels):
             self._position = min(self._high, self._position + self.rate * (self.miss_target - missed))
             self._misses, self._labels = self._misses + missed, self._labels + 1
             self.log.add(number + 1, self._sign * max(self._position, self._low), self._misses / self._labels)
+        return self.waiting
 
     def __repr__(self) -> str:
         share = f", {self._misses / self._labels:.3g} of them missed" if self._labels else ""
+        share += self.waiting and f"; {self.waiting}"
         return f"AdaptiveRule: threshold {self.threshold:.4g}; {self._queue.observed} decisions, {self._labels} labels processed{share}"
 
     def save(self, path: str | PathLike[str]) -> None:

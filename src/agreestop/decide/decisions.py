@@ -32,6 +32,7 @@ class Decision:
     first_risk  the risk, or the least score, at the first checkpoint, where it is known; drift shows in it
     members     the number of members that the answer rests on, where it is known: all, or with a `Schedule` those that had joined
     block       the block of the gate, for a rule with a gate
+    row         its row, for a decision of a batch
     """
 
     time: float
@@ -41,6 +42,7 @@ class Decision:
     first_risk: float | None = field(default=None, compare=False)
     members: int | None = field(default=None, compare=False)
     block: int | None = field(default=None, compare=False)
+    row: int | None = field(default=None, compare=False)
 
     @classmethod
     def of(
@@ -52,12 +54,13 @@ class Decision:
         first_risk: float | None = None,
         block: int | None = None,
         members: int | None = None,
+        row: int | None = None,
     ) -> Self:
         """The decision for a stop at checkpoint `index` with the set `answer`, (C,), of an ensemble with this many members."""
         classes = tuple(np.flatnonzero(answer).tolist())
         names = None if class_names is None else tuple(class_names[label] for label in classes)
         joined = members_at(checkpoints, index)
-        return cls(checkpoints[index], index, classes, names, first_risk, members if joined is None else joined, block)
+        return cls(checkpoints[index], index, classes, names, first_risk, members if joined is None else joined, block, row)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,7 +129,8 @@ class Decisions:
         risk = math.nan if self.first_risk is None else float(self.first_risk[i])
         block = None if self.block is None else int(self.block[i])
         index = int(self.stop_index[i])
-        return Decision.of(index, self.sets[i], self.checkpoints, self.class_names, None if math.isnan(risk) else risk, block, self.members)
+        first_risk, row = None if math.isnan(risk) else risk, range(len(self))[i]
+        return Decision.of(index, self.sets[i], self.checkpoints, self.class_names, first_risk, block, self.members, row)
 
 
 class Estimate(float):

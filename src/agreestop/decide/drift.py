@@ -29,14 +29,14 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import GAMMA, Floats, InputError, as_seed, is_number, mix
+from agreestop.common import GAMMA, Floats, InputError, Integers, as_seed, is_number, mix
 
-from .calibrated import CalibratedRule, try_out
+from .calibrated import CalibratedRule, read_evidence, try_out
 from .decisions import Decision, Decisions
 from .label_queue import LabelQueue, SavedQueue
 from .levels import Target, as_delta, as_target, in_words, largest_miss_rate
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
-from .score_files import ScoresLike, as_scores
+from .score_files import ScoresLike, as_scores, at_checkpoint, at_times
 
 SHARES = 2.0 ** -np.arange(1.0, 9.0, 0.5)
 """The bets ν on misses as shares of 1/α', with which one hit would lose everything."""
@@ -153,6 +153,16 @@ def smoothed_rank(bag: Sequence[float], value: float, uniform: float) -> float:
     return (below + uniform * (above - below + 1)) / (len(bag) + 1)
 
 
+FINAL = "the class that the ensemble itself answers best at the last checkpoint"
+
+
+def final_labels(calibrated: CalibratedRule, scores_or_log_confidence: ScoresLike) -> Integers:
+    """The labels (n,) that a rule calibrated with labels="final" is about: the ensemble's own best classes at the last checkpoint."""
+    data = at_times(as_scores(scores_or_log_confidence, None, None, calibrated.checkpoints), calibrated.checkpoints)
+    last = len(calibrated.checkpoints) - 1
+    return calibrated.rule.best(read_evidence(calibrated.rule, last, at_checkpoint(data, last)))
+
+
 @dataclass(frozen=True, eq=False)
 class SavedMonitor(KeptInFiles):
     """All that a monitor knows, as it goes into a file."""
@@ -172,8 +182,8 @@ class DriftMonitor:
 
     Give every decision to `observe`, in order, and its label to `update` once it is known, in any order. Where each label is known before
     the next decision, `update` alone will do. There is one alarm of each kind: "misses" from labels, "inputs" without them. `guarantee`
-    says in words how probable a false alarm is. For a rule calibrated with labels="final", the label is the ensemble's own best class at
-    the last checkpoint.
+    says in words how probable a false alarm is. For a rule calibrated with labels="final", give the labels of
+    `agreestop.decide.drift.final_labels`: true labels would raise false alarms.
 
     delta  δ: the probability of a false alarm, of each kind
     seed   for the uniform numbers that break ties among risks
@@ -228,6 +238,11 @@ class DriftMonitor:
         return self._queue.processed
 
     @property
+    def waiting(self) -> str:
+        """How many labels wait for the label of which earlier decision, in words; empty if none waits."""
+        return self._queue.stalled
+
+    @property
     def guarantee(self) -> str:
         """How probable a false alarm is, in words."""
         delta = in_words(self.delta)
@@ -241,13 +256,13 @@ class DriftMonitor:
         words += f"; an alarm about misses is false with probability at most {total}"
         if self._calibration_risk:
             words += f": {delta}, and {in_words(self._calibration_risk)} for a calibration draw that misses more than {self.level:.4g}"
-        return f"{words}. It watches for a share of misses above {self.level:.4g}."
+        words += f". It watches for a share of misses above {self.level:.4g}."
+        return f"{words} The label to give is {FINAL}." if self.calibrated.final else words
 
     def observe(self, decision: Decision | Decisions, key: str = "") -> Alarm | None:
         """The next decision, or the decisions of a batch in their order, whose labels are not known. Returns an alarm if it is raised now.
 
-        `key` is a name of yours under which `update` finds the decision, also after the monitor was saved and loaded. A loaded monitor
-        cannot find a decision without a key, and counts it as a hit.
+        `key` is a name of yours under which `update` finds the decision, also after the monitor was saved and loaded.
         """
         alarm = self._observe(decision, key)
         self._queue.explicit = True
@@ -266,20 +281,21 @@ class DriftMonitor:
         insort(self._bag, risk)
         return self._raise("inputs", number + 1, self.inputs.bet(1 + TILTS * (p - 0.5)))
 
-    def update(self, decision: Decision | Decisions | str, label: ArrayLike | None) -> Alarm | None:
-        """The label of a decision, of the decision with that key, or the labels (n,) of a batch. Returns an alarm if it is raised now.
+    def update(self, decision: Decision | Decisions | str | int, label: ArrayLike | None) -> Alarm | None:
+        """The label of a decision, or the labels (n,) of a batch. Returns an alarm if it is raised now.
 
-        None is for a label that will never be known, for reasons that have nothing to do with the label. A label is processed once
-        those of all earlier decisions are known.
+        A decision is given as the object, by its key, or by its number, from 0. For a row of a batch and after a load an equal object
+        will do: the oldest decision like it gets the label. None is for a label that will never be known, for reasons that have
+        nothing to do with the label. A label is processed once those of all earlier decisions are known; `waiting` says what lacks.
         """
         if self.level is None:
             raise InputError(self._unwatched[0].upper() + self._unwatched[1:])
         labels = self._queue.check(decision, label)
         alarm = None
-        if not self._queue.explicit and not isinstance(decision, str):
+        if not self._queue.explicit and isinstance(decision, (Decision, Decisions)):
             alarm = self._observe(decision)
         for number, miss in self._queue.settle(decision, labels):
-            evidence = self.misses.bet(1 + SHARES * (bool(miss) / self.level - 1))
+            evidence = self.misses.bet(1 + SHARES * (miss / self.level - 1))
             alarm = self._raise("misses", number + 1, evidence) or alarm
         return alarm
 
@@ -318,7 +334,7 @@ class DriftMonitor:
         """The rule, calibrated on inputs that came since the alarm: at most the last `since_alarm` of them.
 
         Earlier ones raised the alarm, so they miss more often than others, and a rule calibrated on them would promise too much or
-        too little. Watch the new rule with a new monitor.
+        too little. A rule about final answers stays one if no labels are given. Watch the new rule with a new monitor.
         """
         if not self.alarms:
             raise InputError("there was no alarm: the calibrated rule stands.")
@@ -326,11 +342,12 @@ class DriftMonitor:
         rows = len(as_scores(scores_or_log_confidence, None, None, rule.checkpoints).log_confidence)
         if rows > self.since_alarm:
             raise InputError(f"there are {rows} rows, but {self.since_alarm} decisions came since the alarm: give the rows of those alone.")
-        return rule.calibrate(scores_or_log_confidence, labels)  # type: ignore[attr-defined]
+        final = self.calibrated.final and labels is None
+        return rule.calibrate(scores_or_log_confidence, "final" if final else labels)  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
-        alarms = "; ".join(map(str, self.alarms)) or "no alarm"
-        return f"DriftMonitor: {self.observed} decisions, {self.misses.count} labels processed; {alarms}"
+        parts = "; ".join([*map(str, self.alarms)] or ["no alarm"]) + (self.waiting and f"; {self.waiting}")
+        return f"DriftMonitor: {self.observed} decisions, {self.misses.count} labels processed; {parts}"
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write all that the monitor knows to one file, which appears whole or not at all."""

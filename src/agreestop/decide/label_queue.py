@@ -2,15 +2,21 @@
 
 Labels may come late and in any order. They are processed in the order of the decisions, because misses that are reported sooner than hits
 would look like drift: a label waits until the labels of all earlier decisions are known.
+
+A decision is found by its key, by its number, by the object itself, or, if it is a row of a batch or comes from a file, by an equal
+decision: the oldest one of the same row, checkpoint, first risk and classes. A batch from a file is found by its rows in their order.
 """
 
+import math
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, InputError, Integers, is_integer
+from agreestop.common import Booleans, Floats, InputError, Integers, is_integer
 
 from .checks import as_labels
 from .decisions import Decision, Decisions
@@ -18,101 +24,202 @@ from .rule_files import KeptInFiles
 
 MOST_WAITING = 100_000
 MOST_OBSERVED = 10**12  # in a file
-UNKNOWN, NEVER, LOST = -1, -2, -3
-"""Labels that are not known yet, that will never be known, or that a loaded queue cannot get because the decision has no key."""
+UNKNOWN, NEVER = -1, -2
+"""Labels that are not known yet, or that will never be known."""
+
+
+class Content(NamedTuple):
+    """What tells a decision from others: its row in a batch (-1: none), its checkpoint, its first risk (None: not known), its classes."""
+
+    row: int
+    checkpoint: int
+    risk: float | None
+    classes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, decision: Decision) -> Self:
+        risk = decision.first_risk
+        row = -1 if decision.row is None else decision.row
+        return cls(row, decision.index, None if risk is None or math.isnan(risk) else float(risk), decision.classes)
+
+
+@dataclass(eq=False, slots=True)
+class Observed:
+    """A decision or a batch as it was observed: the object, held so that no other one gets its id, and how many of its labels lack."""
+
+    decision: Decision | Decisions
+    numbers: range
+    left: int
 
 
 @dataclass(eq=False, slots=True)
 class Waiting:
-    """A decision that is not processed yet: its classes, its key, whether it missed, and the object that came from the rule."""
+    """A decision that is not processed yet, and whether it missed; `observed` is None for one that comes from a file."""
 
-    classes: tuple[int, ...]
+    content: Content
     key: str
+    observed: Observed | None
     miss: int = UNKNOWN
-    source: object = None  # held here so that no other object can get the same id
+
+    @property
+    def by_content(self) -> bool:
+        """Whether an equal decision finds it: one from a file, or a row of a batch, which is a new object each time it is read."""
+        return self.observed is None or self.content.row >= 0
 
 
 @dataclass(frozen=True, eq=False)
 class SavedQueue(KeptInFiles):
-    """A queue in a file: of each decision that waits its number (w,), its set (w, C), its key, and whether it missed, (w,)."""
+    """A queue in a file. Each of the w decisions that wait has its number, row, checkpoint, first risk (nan: not known), whether it
+    missed, all (w,), its set (w, C) and its key."""
 
     observed: int
     processed: int
+    dropped: int
     explicit: bool
     numbers: Integers
+    rows: Integers
+    checkpoints: Integers
+    risks: Floats
     misses: Integers
     sets: Booleans
     keys: tuple[str, ...]
 
 
 class LabelQueue:
-    """Decisions in their order, and what is known of their labels. At most MOST_WAITING decisions wait; further ones are not added.
+    """Decisions in their order, and what is known of their labels. At most MOST_WAITING decisions wait; further ones are not kept.
 
-    observed   the number of decisions so far
+    observed   the number of decisions so far; they are numbered from 0
     processed  the number of decisions, from the first one on, that wait no longer
+    dropped    the number of decisions that were not kept
     explicit   whether decisions are given to `add`; otherwise `settle` alone gets them, in order, each with its label
     """
 
     def __init__(self, classes: int) -> None:
-        self.classes, self.observed, self.processed, self.explicit = classes, 0, 0, False
+        self.classes, self.observed, self.processed, self.dropped, self.explicit = classes, 0, 0, 0, False
+        self._labels = 0  # that wait for the label of an earlier decision
         self._waiting: dict[int, Waiting] = {}
-        self._numbers: dict[str | int, range] = {}  # by the key, or by the id of the object
+        # Where decisions without a label are found: by their key, by the id of the object, and by their content, the oldest first.
+        self._keys: dict[str, int] = {}
+        self._objects: dict[int, Observed] = {}
+        self._alike: dict[Content, deque[int]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def stalled(self) -> str:
+        """Which decision's label the others wait for, in words; empty if none waits."""
+        if not self._labels:
+            return ""
+        one = self._waiting[self.processed]
+        named = f" ({one.key!r})" if one.key else ""
+        some = f"{self._labels:,} labels wait" if self._labels > 1 else "1 label waits"
+        return f"{some} for that of decision {self.processed}{named}: give it, or None"
+
     def add(self, decision: Decision | Decisions, key: str = "") -> None:
         """The next decision, or the next ones, whose labels are not known yet."""
-        if not isinstance(decision, (Decision, Decisions)):
-            raise InputError(f"decision is {decision!r}: give a Decision, or the Decisions of a batch.")
+        contents = _contents(decision)
         if not isinstance(key, str) or (key and isinstance(decision, Decisions)):
             raise InputError("key must be a string, for one decision: give decisions[i] one by one to name each of them.")
-        name = key or id(decision)
-        if name in self._numbers:
-            raise InputError(f"{f'the key {key!r}' if key else 'this decision'} waits for a label already: give each decision once.")
-        answers = [one.classes for one in (decision if isinstance(decision, Decisions) else (decision,))]
-        if any(classes and max(classes) >= self.classes for classes in answers):
+        if key in self._keys or id(decision) in self._objects:
+            what = f"the key {key!r}" if key in self._keys else "this decision"
+            raise InputError(f"{what} waits for a label already: give each decision once.")
+        if any(one.classes and max(one.classes) >= self.classes for one in contents):
             raise InputError(f"the decision is among more than {self.classes} classes: give decisions of the rule that is watched.")
-        first, room = self.observed, MOST_WAITING - len(self)
-        self.observed += len(answers)
-        for number, classes in enumerate(answers[:room], first):
-            self._waiting[number] = Waiting(classes, key, source=decision)
-        if answers[:room]:
-            self._numbers[name] = range(first, first + len(answers[:room]))
+        first, kept = self.observed, contents[: MOST_WAITING - len(self)]
+        self.observed += len(contents)
+        self.dropped += len(contents) - len(kept)
+        if not kept:
+            return
+        observed = Observed(decision, range(first, first + len(kept)), len(kept))
+        self._objects[id(decision)] = observed
+        for number, content in zip(observed.numbers, kept, strict=True):
+            self._await(number, Waiting(content, key, observed))
 
-    def check(self, decision: Decision | Decisions | str, label: ArrayLike | None) -> Integers | None:
+    def _await(self, number: int, one: Waiting) -> None:
+        self._waiting[number] = one
+        if one.miss != UNKNOWN:
+            self._labels += one.miss != NEVER
+            return
+        if one.key:
+            self._keys[one.key] = number
+        if one.by_content:
+            self._alike.setdefault(one.content, deque()).append(number)
+
+    def check(self, decision: Decision | Decisions | str | int, label: ArrayLike | None) -> Integers | None:
         """The label of a decision, or the labels of a batch, as an array; None for labels that will never be known."""
         if label is None:
             return None
-        if isinstance(decision, Decisions):
+        if isinstance(decision, Decisions) and not (len(decision) == 1 and is_integer(label)):
+            if isinstance(label, (Sequence, np.ndarray)) and any(one is None for one in label):
+                raise InputError("labels holds None: give None for the whole batch, or labels one by one, as update(decisions[i], None).")
             return as_labels(label, len(decision), self.classes)
         if not is_integer(label) or not 0 <= label < self.classes:
             raise InputError(f"label is {label!r}: give a class index from 0 to {self.classes - 1}, or None if it will never be known.")
         return np.array([label])
 
-    def settle(self, decision: Decision | Decisions | str, labels: Integers | None) -> list[tuple[int, bool | None]]:
-        """Take checked labels of a decision, which is given as the object or by its key, or of a batch.
+    def settle(self, decision: Decision | Decisions | str | int, labels: Integers | None) -> list[tuple[int, bool]]:
+        """Take checked labels of a decision or a batch, which is given as the object, or by key or number.
 
-        Returns, for each decision that can be processed now, its number and whether it missed; None where the label is lost.
+        Returns, for each decision that can be processed now, its number and whether it missed.
         """
-        name = decision if isinstance(decision, str) else id(decision)
-        if name not in self._numbers:
-            what = f"no decision with the key {decision!r} waits" if isinstance(decision, str) else "this decision does not wait"
-            most = f"no more than {MOST_WAITING:,} wait"
-            raise InputError(f"{what} for a label: observe every decision once, and update it once; after a load, by its key. {most}.")
-        numbers = self._numbers.pop(name)
+        numbers = self._find(decision)
         known = [NEVER] * len(numbers) if labels is None else labels.tolist()
-        for number, truth in zip(numbers, known, strict=False):
-            one = self._waiting[number]
-            one.miss = NEVER if labels is None else int(truth not in one.classes)
-            one.source = None
+        for number, truth in zip(numbers, known, strict=False):  # the last ones of a batch may not have been kept
+            if number in self._waiting:
+                self._label(number, NEVER if labels is None else int(truth not in self._waiting[number].content.classes))
         return self._advance()
 
-    def _advance(self) -> list[tuple[int, bool | None]]:
-        ready: list[tuple[int, bool | None]] = []
+    def _find(self, decision: Decision | Decisions | str | int) -> Sequence[int]:
+        """The numbers of a decision, or of a batch, that waits for labels."""
+        numbers: Sequence[int] = ()
+        if isinstance(decision, str):
+            what = f"no decision with the key {decision!r} waits"
+            numbers = [self._keys[decision]] if decision in self._keys else ()
+        elif is_integer(decision):
+            what = f"decision {decision} does not wait"
+            numbers = [decision] if decision in self._waiting else ()
+        else:
+            what, observed = "this decision does not wait", self._objects.get(id(decision))
+            numbers = self._find_alike(_contents(decision)) if observed is None else observed.numbers
+        labelled = sum(number in self._waiting and self._waiting[number].miss != UNKNOWN for number in numbers)
+        if 0 < labelled < len(numbers):
+            raise InputError(f"{labelled} of these decisions have labels already: give the others, as update(decisions[i], label).")
+        if not numbers or labelled:
+            limit = f" {self.dropped:,} decisions were not kept, because at most {MOST_WAITING:,} can wait." if self.dropped else ""
+            raise InputError(f"{what} for a label: observe every decision once, and update it once.{limit}")
+        return numbers
+
+    def _find_alike(self, contents: list[Content]) -> Sequence[int]:
+        """The oldest decisions in a row with these contents; decisions that were not kept may have any."""
+        for first in self._alike.get(contents[0], ()) if contents else ():
+            numbers = range(first, first + len(contents))
+            found = [self._waiting.get(number) for number in numbers]
+            same = all(one is None or one.content == content for one, content in zip(found, contents, strict=True))
+            if same and numbers[-1] < self.observed:
+                return numbers
+        return ()
+
+    def _label(self, number: int, miss: int) -> None:
+        one = self._waiting[number]
+        if one.by_content:
+            alike = self._alike[one.content]
+            alike.remove(number)
+            if not alike:
+                del self._alike[one.content]
+        self._keys.pop(one.key, None)
+        if one.observed is not None:
+            one.observed.left -= 1
+            if not one.observed.left:
+                del self._objects[id(one.observed.decision)]
+        one.miss, one.observed = miss, None
+        self._labels += miss != NEVER
+
+    def _advance(self) -> list[tuple[int, bool]]:
+        ready: list[tuple[int, bool]] = []
         while self.processed < self.observed:
             one = self._waiting.get(self.processed)
-            if one is None and self._waiting:  # decisions that were not added, up to the next one that was
+            if one is None and self._waiting:  # decisions that were not kept, up to the next one that was
                 self.processed = next(iter(self._waiting))
                 continue
             if one is None:
@@ -121,21 +228,24 @@ class LabelQueue:
             if one.miss == UNKNOWN:
                 break
             if one.miss != NEVER:
-                ready.append((self.processed, None if one.miss == LOST else bool(one.miss)))
+                ready.append((self.processed, bool(one.miss)))
             del self._waiting[self.processed]
             self.processed += 1
+        self._labels -= len(ready)
         return ready
 
     def saved(self) -> SavedQueue:
         """The queue as it goes into a file."""
         waiting = list(self._waiting.values())
+        contents = [one.content for one in waiting]
         sets = np.zeros((len(waiting), self.classes), dtype=bool)
-        for row, one in enumerate(waiting):
-            sets[row, list(one.classes)] = True
-        numbers = np.array(list(self._waiting), dtype=np.int64)
-        misses = np.array([one.miss for one in waiting], dtype=np.int64)
-        misses[misses == LOST] = UNKNOWN
-        return SavedQueue(self.observed, self.processed, self.explicit, numbers, misses, sets, tuple(one.key for one in waiting))
+        for row, content in enumerate(contents):
+            sets[row, list(content.classes)] = True
+        columns = list(self._waiting), [one.row for one in contents], [one.checkpoint for one in contents], [one.miss for one in waiting]
+        numbers, rows, checkpoints, misses = (np.array(values, dtype=np.int64) for values in columns)
+        risks = np.array([math.nan if one.risk is None else one.risk for one in contents], dtype=np.float64)
+        counts = self.observed, self.processed, self.dropped
+        return SavedQueue(*counts, self.explicit, numbers, rows, checkpoints, risks, misses, sets, tuple(one.key for one in waiting))
 
     @classmethod
     def restored(cls, saved: SavedQueue, classes: int) -> Self:
@@ -147,14 +257,24 @@ class LabelQueue:
         inside = numbers.shape == (count,) and (numbers >= saved.processed).all() and (numbers < saved.observed).all()
         if not inside or (np.diff(numbers) <= 0).any() or saved.sets.shape != (count, classes) or count > MOST_WAITING:
             raise ValueError("decisions that wait in no order")
-        if not 0 <= saved.processed <= saved.observed <= MOST_OBSERVED:
+        if count and (numbers[0] != saved.processed or saved.misses[0] != UNKNOWN):
+            raise ValueError("a first decision that does not wait")
+        if any(values.shape != (count,) for values in (saved.rows, saved.checkpoints, saved.risks)):
+            raise ValueError("contents of another number of decisions")
+        if not 0 <= saved.processed <= saved.observed <= MOST_OBSERVED or not 0 <= saved.dropped <= saved.observed:
             raise ValueError("counts that no queue has")
         if len(set(named)) < len(named):
             raise ValueError("a key that two decisions have")
         queue = cls(classes)
-        queue.observed, queue.processed, queue.explicit = saved.observed, saved.processed, saved.explicit
-        for number, key, miss, row in zip(numbers.tolist(), saved.keys, saved.misses.tolist(), saved.sets, strict=True):
-            queue._waiting[number] = Waiting(tuple(np.flatnonzero(row).tolist()), key, miss if key or miss != UNKNOWN else LOST)
-            if key and miss == UNKNOWN:
-                queue._numbers[key] = range(number, number + 1)
+        queue.observed, queue.processed, queue.dropped, queue.explicit = saved.observed, saved.processed, saved.dropped, saved.explicit
+        arrays = (numbers, saved.rows, saved.checkpoints, saved.risks, saved.misses)
+        for number, row, checkpoint, risk, miss, key, answer in zip(*(one.tolist() for one in arrays), saved.keys, saved.sets, strict=True):
+            content = Content(row, checkpoint, None if math.isnan(risk) else risk, tuple(np.flatnonzero(answer).tolist()))
+            queue._await(number, Waiting(content, key, None, miss))
         return queue
+
+
+def _contents(decision: object) -> list[Content]:
+    if not isinstance(decision, (Decision, Decisions)):
+        raise InputError(f"decision is {decision!r}: give a Decision, or the Decisions of a batch.")
+    return [Content.of(one) for one in (decision if isinstance(decision, Decisions) else (decision,))]
