@@ -36,6 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ag.save_spikes(folder / "words.npz", spikes[:2], labels[:2])
     (folder / "words.txt").write_text("north\nsouth\n")
     (folder / "row.txt").write_text("0 1 2\n")
+    (folder / "costs.txt").write_text("0 1 2\n1 0 1\n4 1 0\n")
+    (folder / "lines.txt").write_text("north\n" * 200)
     return folder
 
 
@@ -221,6 +223,80 @@ def test_groups_weights_losses_and_final_labels_come_from_the_command_line(
     assert "By group, 0.8 is promised for each" in " ".join(call(monkeypatch, capsys, *words).out.split())
 
 
+def test_evaluate_shows_what_is_promised(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rule's tables name its promise, show the figure that it is about, and call all others by what they are."""
+    (tmp_path / "groups.txt").write_text("north\nsouth\n" * 50)
+    cases: dict[str, tuple[tuple[object, ...], list[str], list[str]]] = {
+        "plain": (
+            (),
+            ["All inputs ", "By stopping time, without a promise", "By true class, without a promise"],
+            ["is promised", "agreement", "cost", "Answers that came by"],
+        ),
+        "each class": (("--class-conditional",), ["By true class, 0.8 is promised for each", "By stopping time, without a promise"], []),
+        "loss": (
+            ("--loss", folder / "costs.txt", "--max-loss", "0.5"),
+            ["All inputs: a mean cost of at most 0.5 is promised, nothing about coverage", " cost ", "By true class, without a promise"],
+            ["agreement"],
+        ),
+        "final": (
+            ("--labels", "final"),
+            ["All inputs: agreement with the final class of 0.8 is promised, nothing about coverage", " agreement ", "class, without a"],
+            ["By final class", "cost"],
+        ),
+        "each final class": (
+            ("--labels", "final", "--class-conditional"),
+            ["By final class, agreement with the final class of 0.8 is promised for each", "By true class, without a promise"],
+            [],
+        ),
+        "accumulated": (
+            ("--accumulated", "--delta", "0.1"),
+            ["Answers that came by a time, 0.8 is promised for each", "By true class, without a promise"],
+            [],
+        ),
+        "groups": (("--groups", tmp_path / "groups.txt"), ["All inputs"], ["By group"]),
+    }
+    for name, (words, present, absent) in cases.items():
+        target = () if name == "loss" else ("--target", "0.8")
+        made = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", *words, *target, "-o", tmp_path / name)
+        assert made.code == 0, made.err
+        told = call(monkeypatch, capsys, "evaluate", tmp_path / name, folder / "test.npz")
+        tables = " ".join(told.out.split("All inputs", 1)[1].split())
+        assert all(part in f"All inputs {tables}".replace("All inputs :", "All inputs:") for part in present), (name, tables)
+        assert not any(part in tables for part in absent), (name, tables)
+        machine = json.loads(call(monkeypatch, capsys, "evaluate", tmp_path / name, folder / "test.npz", "--json").out)
+        test = ag.load_scores(folder / "test.npz")
+        result = ag.evaluate(ag.load_rule(tmp_path / name).decide(test), test)
+        assert machine.get("cost") == result.cost and machine.get("agreement") == result.agreement
+        assert (result.cost is None, result.agreement is None) == (name != "loss", "final" not in name)
+        if name == "accumulated":
+            assert [(one["time"], one["n"], one["coverage"]) for one in machine["answered_by"]] == [
+                (one.key, one.n, one.coverage) for one in result.answered_by
+            ]
+        if name == "groups":
+            assert "200 of the 200 inputs are of no group that calibration saw" in told.err and "give their groups" in told.err
+
+
+@pytest.mark.parametrize(("words", "told"), [(("--trim", "0.5"), True), (("--fill",), True), ((), False)])
+def test_what_has_no_effect_on_single_answers_is_said(
+    words: tuple[str, ...], told: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = f"{words[0] if words else ''} has no effect with --max-set-size 1"
+    for size in (1, 2):
+        path, plain = tmp_path / f"rule{size}", tmp_path / f"plain{size}"
+        made = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", *words, "--max-set-size", size, "-o", path)
+        assert made.code == 0 and (said in made.err) == (told and size == 1)
+        call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", "--max-set-size", size, "-o", plain)
+        ours, others = (ag.load_rule(one).decide(ag.load_scores(folder / "test.npz")).sets for one in (path, plain))
+        assert size > 1 or np.array_equal(ours, others)
+
+
+def test_warnings_name_options(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", "--max-set-size", 3, "-o", tmp_path / "rule")
+    assert "Warning: --max-set-size is 3 and there are 3 classes" in outcome.err
+
+
 def test_tuning_that_does_not_help_is_said(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,7 +338,7 @@ def test_too_few_examples_are_told_in_a_sentence(
         (("calibrate", "none.npz", "-o", "x"), "there is no file none.npz"),
         (("calibrate", "{}/calibration.npz", "-o", "no/such/folder/x"), "cannot write no/such/folder/x"),
         (("calibrate", "{}/unlabelled.npz", "-o", "x"), "has no labels"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--target", "1.5"), "target is '1.5'"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--target", "1.5"), "agreestop: --target is '1.5'"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--target", ""), "target is ''"),
         (("score", "--engine", "dense"), "without --members the configuration names it"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--target", "1e-99999999"), "target is '1e-99999999'"),
@@ -274,7 +350,7 @@ def test_too_few_examples_are_told_in_a_sentence(
         (("calibrate", "{}/calibration.npz", "-o", "x", "--pooling", "p-values:1:odd"), "form is 'odd'"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--pooling", "vote", "--calibration", "stop-aware"), "has no guarantee"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "agreestop", "--pooling", "vote"), "agreestop pools confidences"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "seenn"), "give a threshold, for example 0.9"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "seenn"), "give --threshold, for example 0.9"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--threshold", "0.5"), "threshold belongs to the rule seenn, not to agreestop"),
         (
             ("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "spikecp", "--fill"),
@@ -292,9 +368,9 @@ def test_too_few_examples_are_told_in_a_sentence(
         (("evaluate", "{}/rule", "{}/calibration.npz"), "was calibrated on"),
         (
             ("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "dcsnn", "--delta", "0.1"),
-            "delta belongs to the rule spikecp, agreestop or",
+            "agreestop: --delta belongs to the rule spikecp, agreestop or",
         ),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--max-set-size", "0"), "max_set_size is 0"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--max-set-size", "0"), "agreestop: --max-set-size is 0"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "other"), "rule is 'other': choose one of spikecp, agreestop"),
         (("decide", "{}/calibration.npz", "{}/test.npz"), "is not an agreestop rule file"),
         (("decide", "{}/rule", "{}/rule"), "is not a whole score file"),
@@ -307,7 +383,7 @@ def test_too_few_examples_are_told_in_a_sentence(
         (("calibrate", "{}/calibration.npz", "-o", "x", "--gate", "--tuning", "{}/tuning.npz", "--blocks", "x"), "--blocks is 'x'"),
         (
             ("calibrate", "{}/calibration.npz", "-o", "x", "--gate", "--tuning", "{}/tuning.npz", "--pooling", "vote"),
-            "a gate pools confidences",
+            "--pooling is 'vote', but a gate pools confidences",
         ),
         (
             ("calibrate", "{}/calibration.npz", "-o", "x", "--gate", "--tuning", "{}/tuning.npz", "--rule", "dcsnn"),
@@ -319,20 +395,49 @@ def test_too_few_examples_are_told_in_a_sentence(
         (("calibrate", "{}/calibration.npz", "-o", "x", "--groups", "none.txt"), "there is no file none.txt"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--groups", "{}/words.txt"), "has 2 lines for 100 inputs"),
         (("calibrate", "{}/words.npz", "-o", "x", "--weights", "{}/words.txt", "--max-weight", "1"), "something else than numbers"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--max-weight", "2"), "max_weight is given without weights"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--max-weight", "2"), "agreestop: --max-weight is given without --weights"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--loss", "{}/words.txt"), "something else than numbers"),
         (
             ("calibrate", "{}/calibration.npz", "-o", "x", "--loss", "{}/row.txt", "--max-loss", "1"),
             "give a row and a column for each class",
         ),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--max-loss", "1"), "give either a target, or target=None with loss"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--accumulated"), "accumulated=True needs delta"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--trim", "2"), "trim is 2.0"),
+        (
+            ("calibrate", "{}/calibration.npz", "-o", "x", "--max-loss", "1"),
+            "give either --target, or --loss, a cost matrix, and --max-loss, the mean",
+        ),
+        (
+            ("calibrate", "{}/calibration.npz", "-o", "x", "--accumulated"),
+            "agreestop: --accumulated needs --delta, for example 0.1, and goes without --gate, --loss and --class-conditional",
+        ),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--trim", "2"), "agreestop: --trim is 2.0"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "spikecp", "--trim", "1"), "trim belongs to the rule agreestop"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--price-of-size", "1"), "--price-of-size is for tuning"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--schedule", "1,2"), "--schedule is '1,2'"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--schedule", "1:1", "--checkpoints", "all"), "leave --checkpoints out"),
         (("decide", "{}/rule", "{}/test.npz", "--groups", "{}/words.txt"), "has 2 lines for 200 inputs"),
+        (("decide", "{}/rule", "{}/test.npz", "--groups", "{}/lines.txt"), "agreestop: --groups are given, but the rule was calibrated"),
+        (("evaluate", "{}/rule", "{}/test.npz", "--groups", "{}/lines.txt"), "agreestop: --groups are given, but the rule was calibrated"),
+        (
+            ("calibrate", "{}/calibration.npz", "-o", "x", "--loss", "{}/costs.txt", "--max-loss", "7"),
+            "agreestop: --max-loss is '7': it must lie between 0 and the largest cost, 4",
+        ),
+        (
+            ("calibrate", "{}/calibration.npz", "-o", "x", "--loss", "{}/costs.txt", "--max-loss", "1", "--delta", "0.1"),
+            "leave out --delta, or give --target.",
+        ),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--delta", "target"), "agreestop: --delta is 'target': give a probability"),
+        (
+            ("calibrate", "{}/calibration.npz", "-o", "x", "--pooling", "vote", "--rule", "spikecp", "--delta", "0.1"),
+            "use --pooling confidence:R, or drop --delta.",
+        ),
+        (
+            ("calibrate", "{}/calibration.npz", "-o", "x", "--fill", "--trim", "0.5"),
+            "agreestop: --fill answers all of the best classes, so --trim 0.5 has no use",
+        ),
+        (
+            ("calibrate", "{}/calibration.npz", "-o", "x", "--gate", "--tuning", "{}/tuning.npz", "--blocks", "40"),
+            "agreestop: --blocks is 40: give a number up to 12",
+        ),
         (("reproduce", "fig3", "--from-scores"), "`agreestop reproduce` is now `python -m paper`"),
         (("bench", "--device", "cpu"), "`agreestop bench` is now `python -m benchmarks`"),
     ],

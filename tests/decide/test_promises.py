@@ -18,7 +18,7 @@ import pytest
 import agreestop as ag
 from agreestop.common import Floats
 from agreestop.decide.calibrated import gather_evidence
-from agreestop.decide.policies import ConditionalThresholds
+from agreestop.decide.policies import ConditionalThresholds, Stops
 from tests.decide.strategies import Sample, assert_one_sentence, assert_same_decisions, make_sample
 
 TIMES = (1, 2, 3, 4)
@@ -247,6 +247,88 @@ def test_evaluation_adds_accuracy_and_single_answers() -> None:
         best = np.array([pooled[stop][i] for i, stop in enumerate(decisions.stop_index.tolist())])
         assert evaluation.accuracy == (best == NEW.labels).mean()
         assert evaluation.singles == (decisions.set_size == 1).mean()
+
+
+def test_evaluation_of_a_loss_shows_the_mean_cost() -> None:
+    loss = np.abs(np.arange(4)[:, None] - np.arange(4)) / 3
+    decisions = decide(agree(target=None, loss=loss, max_loss=0.1))
+    costs = np.array([min(loss[label, c] for c in one.classes) for one, label in zip(decisions, NEW.labels.tolist(), strict=True)])
+    evaluation = ag.evaluate(decisions, NEW.labels)
+    assert evaluation.cost is not None and evaluation.agreement is None
+    assert float(evaluation.cost) == pytest.approx(costs.mean())
+    assert evaluation.cost.high - evaluation.cost.low == pytest.approx(2 * 1.959964 * costs.std(ddof=1) / np.sqrt(80))
+    assert "cost=" in repr(evaluation) and "agreement" not in repr(evaluation)
+    for group in evaluation.by_class:
+        assert group.cost is not None and float(group.cost) == pytest.approx(costs[NEW.labels == group.key].mean())
+    assert ag.evaluate(decide(agree()), NEW.labels).cost is None
+
+
+@pytest.mark.parametrize("rule", [agree(), agree(target=None, loss=MISS, max_loss=0.2), gated(GATE), stop_aware()])
+def test_evaluation_of_final_answers_shows_the_agreement(rule: Any) -> None:
+    calibrated = rule.calibrate(KNOWN.log_confidence, "final")
+    decisions = calibrated.decide(NEW.log_confidence)
+    final = rule.best(gather_evidence(rule, NEW.log_confidence, range(4))[:, -1])
+    assert decisions.final_best is not None and decisions.final_best.tolist() == final.tolist()
+    evaluation = ag.evaluate(decisions, NEW.labels)
+    agreed = decisions.sets[np.arange(80), final]
+    assert evaluation.agreement == agreed.mean() != evaluation.coverage
+    assert evaluation.by_final_class is not None
+    assert [(one.key, one.agreement) for one in evaluation.by_final_class] == [(c, agreed[final == c].mean()) for c in np.unique(final)]
+    if rule.target is None:  # a cost of 1 for each miss, of the final class
+        assert evaluation.cost is not None and float(evaluation.cost) == pytest.approx(1 - agreed.mean())
+
+
+def test_what_engines_do_not_know_of_final_answers_is_said() -> None:
+    rule = agree(target=None, loss=MISS, max_loss=0.2).calibrate(KNOWN.log_confidence, "final")
+    stops = Stops.empty(80, 4)
+    decisions = rule.decisions(stops, None)
+    assert decisions.final_best is None and any("the engine stopped before" in note for note in decisions.notes)
+    evaluation = ag.evaluate(decisions, NEW.labels)
+    assert evaluation.agreement is None and evaluation.cost is None  # the cost would be that of the label
+    assert not any("the engine stopped before" in note for note in agree().calibrate(*KNOWN).decisions(stops, None).notes)
+
+
+@pytest.mark.parametrize("labels", [KNOWN.labels, "final"], ids=["true", "final"])
+def test_answers_are_counted_by_the_time_they_came(labels: Any) -> None:
+    rule = agree(target=0.6, accumulated=True, delta=0.3)
+    decisions = rule.calibrate(KNOWN.log_confidence, labels).decide(NEW.log_confidence)
+    evaluation = ag.evaluate(decisions, NEW.labels, confidence=0.8)
+    hits = decisions.sets[np.arange(80), NEW.labels]
+    assert len(evaluation.answered_by) > 1
+    for group in evaluation.answered_by:
+        came = decisions.stop_time <= group.key
+        expected = ag.Estimate.of_share(int(hits[came].sum()), int(came.sum()), 0.8)
+        assert (group.n, group.coverage, group.coverage.low) == (came.sum(), expected, expected.low)
+        assert (group.agreement is None) == (decisions.final_best is None)
+        if decisions.final_best is not None:
+            assert group.agreement == decisions.sets[np.arange(80), decisions.final_best][came].mean()
+
+
+def test_a_promise_under_weights_is_about_the_shifted_inputs() -> None:
+    guarantee = agree().calibrate(*KNOWN, weights=np.ones(150), max_weight=1.0).guarantee
+    assert "exchangeable" not in guarantee and guarantee.count(". ") == 0
+    assert guarantee.endswith("has the given weights as its density against theirs; estimated weights carry no promise.")
+
+
+def test_decisions_without_groups_show_their_note() -> None:
+    decisions = agree().calibrate(*KNOWN, groups=SITES).decide(NEW.log_confidence)
+    said = "80 of the 80 inputs are of no group that calibration saw: they answer all classes at the end; give their groups if"
+    assert any(note.startswith(said) for note in decisions.notes)
+    assert said in repr(decisions) and said in repr(ag.evaluate(decisions, NEW.labels))
+    quiet = ag.AgreeStop(0.8, TIMES, 2).calibrate(*TUNING).decide(NEW.log_confidence)
+    assert "notes" not in repr(quiet) and "notes" not in repr(ag.evaluate(quiet, NEW.labels))
+
+
+def test_rules_are_printed_in_a_line() -> None:
+    gate = ag.Gate.fit(*TUNING, times=TIMES, target=0.8, max_set_size=2, blocks=(2, 4))
+    assert repr(gate) == f"Gate(base=TopMass, ends=(2, 4), slack={gate.slack:g})"
+    assert "TunedRows(n=200)" in repr(RISK) and len(repr(gated(gate))) < 600
+    assert repr(agree().calibrate(*KNOWN)) == "CalibratedRule(AgreeStop, target=0.8, n=150, members=2, classes=4)"
+    both = repr(gated(GATE).calibrate(*KNOWN, groups=np.arange(150) % 2))
+    assert both.startswith("CalibratedRule(AgreeStop, target=0.8, gate with 2 blocks, 2 groups, n=150")
+    assert ", max_loss=0.2, final answers, " in repr(agree(target=None, loss=MISS, max_loss=0.2).calibrate(KNOWN.log_confidence, "final"))
+    looks = ag.AgreeStop(0.8, ag.Schedule([(1, 1), (4, 2)]), 2, class_conditional=True, delta=0.3)
+    assert ", delta=0.3, class_conditional, schedule of 2 looks, " in repr(looks.calibrate(ag.Scores(*KNOWN, TIMES)))
 
 
 PROMISES: dict[str, tuple[Any, dict[str, Any], Any]] = {

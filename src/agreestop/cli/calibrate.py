@@ -1,4 +1,4 @@
-"""`agreestop calibrate`: a score file with labels becomes a rule file."""
+"""`agreestop calibrate`: a score file becomes a rule file."""
 
 import re
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from agreestop.decide.score_files import Scores, load_scores
 from agreestop.decide.spikecp import CALIBRATIONS, SpikeCP
 from agreestop.decide.tuning import EXPONENTS, tune
 
-from .console import guarantee_in_words, printed_warnings, progress_bar, show
+from .console import errors_name_options, guarantee_in_words, name_options, printed_warnings, progress_bar, say_warning, show
 
 LARGEST_TEXT = 2**28  # bytes
 Groups = Annotated[Path | None, typer.Option(help="Text file with the group of each input, one on a line: the promise for each group.")]
 
 
 def calibrate(
-    scores: Annotated[Path, typer.Argument(help="Score file with labels that is used for nothing else.")],
+    scores: Annotated[Path, typer.Argument(help="Score file that is used for nothing else; it needs labels unless --labels is final.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Rule file to write.")],
     rule: Annotated[str | None, typer.Option(help=f"{', '.join(KINDS)}. [default: agreestop, or spikecp with --calibration]")] = None,
     target: Annotated[str | None, typer.Option(help="Probability that the answer holds the true class. [default: 0.9]")] = None,
@@ -39,7 +39,10 @@ def calibrate(
     max_set_size: Annotated[int, typer.Option(help="Largest set that may stop early; an answer at the last checkpoint may be larger.")] = 1,
     pooling: Annotated[str | None, typer.Option(help=f"How the members are pooled: {POOLINGS}. [default: confidence:1]")] = None,
     calibration: Annotated[str | None, typer.Option(help=f"spikecp: {', '.join(CALIBRATIONS)}. [default: bonferroni]")] = None,
-    tuning: Annotated[Path | None, typer.Option(help="spikecp, agreestop: score file with labels of other inputs, to tune on.")] = None,
+    tuning: Annotated[
+        Path | None,
+        typer.Option(help="spikecp, agreestop: score file with labels of other inputs, to tune on; with --gate they fix the gate alone."),
+    ] = None,
     fill: Annotated[bool, typer.Option("--fill", help="agreestop: always answer max-set-size classes; stops earlier.")] = False,
     class_conditional: Annotated[bool, typer.Option("--class-conditional", help="Keep the promise for each true class.")] = False,
     delta: Annotated[str | None, typer.Option(help="Keep the promise for all but this share of calibration draws, such as 0.1.")] = None,
@@ -63,7 +66,7 @@ def calibrate(
     trim: Annotated[float | None, typer.Option(help="agreestop: from 0 (as --fill) to 1 (smaller sets, the default).")] = None,
     price_of_size: Annotated[float, typer.Option(help="With --tuning: the latency that one class beyond max-set-size is worth.")] = 0.0,
 ) -> None:
-    """Calibrate a rule on a score file with labels and write it to a rule file."""
+    """Calibrate a rule on a score file and write it to a rule file."""
     if labels not in (None, "final"):
         raise InputError(f"--labels is {labels!r}: leave it out to use the labels of the score file, or give final.")
     data = load_scores(scores) if labels == "final" else labelled_scores(scores, "calibration")
@@ -76,27 +79,31 @@ def calibrate(
         raise InputError("--blocks belongs to a gate: give --gate too, or leave it out.")
     if price_of_size and (tuning is None or gate):
         raise InputError("--price-of-size is for tuning: give --tuning without --gate, or leave it out.")
-    chosen = build_rule(
-        *(kind, target, times, max_set_size),
-        pooling=pooling,
-        calibration=calibration,
-        fill=fill,
-        class_conditional=class_conditional,
-        delta=delta,
-        threshold=threshold,
-        gate=opened,
-        loss=None if loss is None else _read_matrix(loss),
-        max_loss=max_loss,
-        accumulated=accumulated,
-        trim=trim,
-    )
+    costs = None if loss is None else _read_matrix(loss)
+    with errors_name_options():
+        chosen = build_rule(
+            *(kind, target, times, max_set_size),
+            pooling=pooling,
+            calibration=calibration,
+            fill=fill,
+            class_conditional=class_conditional,
+            delta=delta,
+            threshold=threshold,
+            gate=opened,
+            loss=costs,
+            max_loss=max_loss,
+            accumulated=accumulated,
+            trim=trim,
+        )
+    if max_set_size == 1 and (fill or trim is not None):
+        say_warning(f"{'--fill' if fill else '--trim'} has no effect with --max-set-size 1: an early answer is the best class in any case.")
     if tuning is not None and not gate:
         if not isinstance(chosen, (SpikeCP, AgreeStop)):
             raise InputError(f"--tuning belongs to the rule spikecp or agreestop, not to {kind}: leave it out, or choose one of these.")
         chosen = _tuned(chosen, tuning, len(data), pooling is not None, price_of_size)
     weight = None if weights is None else _as_numbers(weights, read_lines(weights, len(data)))
     inside = None if groups is None else read_lines(groups, len(data))
-    with printed_warnings():
+    with printed_warnings(name_options), errors_name_options():
         calibrated = chosen.calibrate(data, labels, groups=inside, weights=weight, max_weight=max_weight)
     calibrated.save(output)
     sizes = f"n = {calibrated.n}, K = {calibrated.members}, C = {calibrated.classes}"
@@ -140,10 +147,11 @@ def _gate(
     if tuning is None:
         raise InputError("--gate is fixed on other rows than those for calibration: give them with --tuning.")
     promised: Target = "0.9" if target is None else target
-    pool = None if pooling is None else parse_pooling(pooling)
+    with errors_name_options():
+        pool = None if pooling is None else parse_pooling(pooling)
+        count: int | tuple[float, ...] = Gate.count_blocks(n, promised)
     if pool is not None and not isinstance(pool, MergeConfidence):
-        raise InputError(f"pooling is {pooling!r}, but a gate pools confidences: give confidence:R, or leave --gate out.")
-    count: int | tuple[float, ...] = Gate.count_blocks(n, promised)
+        raise InputError(f"--pooling is {pooling!r}, but a gate pools confidences: give confidence:R, or leave --gate out.")
     if blocks is not None:
         try:
             ends = tuple(float(part) for part in blocks.split(","))
@@ -151,7 +159,8 @@ def _gate(
             raise InputError(f"--blocks is {blocks!r}: give a number such as 4, or times such as 10,20,40.") from None
         count = int(ends[0]) if len(ends) == 1 and ends[0].is_integer() else ends
     data = labelled_scores(tuning, "a gate", times)
-    gate = Gate.fit(data, target=promised, max_set_size=max_set_size, blocks=count, risk=None if pool is None else TopMass(pool))
+    with errors_name_options():
+        gate = Gate.fit(data, target=promised, max_set_size=max_set_size, blocks=count, risk=None if pool is None else TopMass(pool))
     show(f"Gate fixed on {tuning}: blocks {', '.join(gate.block_names)}.")
     return gate
 
@@ -169,7 +178,7 @@ def _tuned(rule: SpikeCP | AgreeStop, path: Path, n_calibration: int, fixed_pool
     tuning = labelled_scores(path, "tuning")
     pool = rule.risk.pooling if isinstance(rule, AgreeStop) and isinstance(rule.risk, TopMass) else getattr(rule, "pooling", None)
     exponents = (pool.r,) if fixed_pooling and isinstance(pool, MergeConfidence) else EXPONENTS
-    with progress_bar("tuning") as progress:
+    with progress_bar("tuning") as progress, errors_name_options():
         count = min(n_calibration, len(tuning) // 2)
         tuned = tune(rule, tuning, n_calibration=count, exponents=exponents, progress=progress, price_of_size=price_of_size)
     best = tuned.trials[0]

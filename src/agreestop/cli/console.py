@@ -1,8 +1,9 @@
 """What the verbs print with: tables and results on standard output, everything else on standard error."""
 
+import re
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any, final
@@ -12,13 +13,49 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from agreestop.common import ProgressCallback
+from agreestop.common import InputError, ProgressCallback
 from agreestop.common.errors import visible
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import CalibrationWarning
 
 SECONDS_BETWEEN_LINES = 10.0
 LEAST_SECONDS, LEAST_SHARE = 10.0, 0.1  # before both, an estimate of the time left would be a guess
+
+OPTIONS = (
+    "accumulated|blocks|calibration|checkpoints|class_conditional|delta|fill|gate|groups|loss|max_loss|max_set_size|max_weight|pooling"
+    "|price_of_size|rule|target|threshold|trim|weights"
+)
+PYTHON_WORDS = (  # how messages of the Python layer name what the command line calls an option; the first that matches is replaced first
+    (r"a target, or target=None with loss, a cost matrix, and max_loss,", "--target, or --loss, a cost matrix, and --max-loss,"),
+    (r"without gate, loss and class_conditional", "without --gate, --loss and --class-conditional"),
+    (r"pooling=MergeConfidence\(r=\S+\)", "--pooling confidence:R"),
+    (r"\bgive ((?:SpikeCP or )?AgreeStop)\b", lambda found: f"give --rule {found[1].lower()}"),
+    (rf"\b({OPTIONS})=(?:True\b)?", lambda found: _option(found[1]) + ("" if found[0].endswith("True") else " ")),
+    (rf"^({OPTIONS})\b", lambda found: _option(found[1])),
+    (r"\bgive a (target|threshold)\b", r"give --\1"),
+    (r"\b(without|leave out|both|under) weights\b", r"\1 --weights"),
+    (r"(?<![-'\"\w])(delta|max_loss|max_set_size|max_weight|class_conditional)\b", lambda found: _option(found[1])),
+)
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def name_options(sentence: str) -> str:
+    """A sentence about arguments of Python functions in the words of the command line: max_loss becomes --max-loss."""
+    for pattern, words in PYTHON_WORDS:
+        sentence = re.sub(pattern, words, sentence)
+    return sentence
+
+
+@contextmanager
+def errors_name_options() -> Iterator[None]:
+    """Errors that name options instead of arguments. It is not for reading files, whose names could hold such words."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(name_options(str(error))) from None
 
 
 @final
@@ -45,6 +82,10 @@ def say(sentence: str, style: str | None = None) -> None:
     err.print(sentence, style=style)
 
 
+def say_warning(sentence: str) -> None:
+    say(f"Warning: {sentence}", "yellow")
+
+
 def say_error(sentence: str) -> None:
     say(f"agreestop: {sentence}", "red")
 
@@ -68,13 +109,13 @@ def never_stops(calibrated: CalibratedRule) -> str:
 
 
 @contextmanager
-def printed_warnings() -> Iterator[None]:
-    """Print calibration warnings as plain sentences, each once."""
+def printed_warnings(words: Callable[[str], str] = str) -> Iterator[None]:
+    """Print calibration warnings as plain sentences, each once; `words` may change how they name things."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CalibrationWarning)
         yield
     for warning in dict.fromkeys(str(entry.message) for entry in caught):
-        say(f"Warning: {warning}", "yellow")
+        say_warning(words(warning))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from agreestop.decide.drift import DriftMonitor, final_labels
 from agreestop.decide.score_files import load_scores
 
 from .calibrate import Groups, read_lines
-from .console import never_stops, say
+from .console import errors_name_options, never_stops, say
 from .run import Engine, Members
 
 FORMATS = (".csv", ".json", ".npz")
@@ -54,7 +54,8 @@ def decide(
             raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members and inputs.")
         data = load_scores(scores, calibrated.checkpoints)
         inside = None if groups is None else read_lines(groups, len(data))
-        decisions = calibrated.decide(data, groups=inside, any_engine=any_engine, any_members=any_members)
+        with errors_name_options():
+            decisions = calibrated.decide(data, groups=inside, any_engine=any_engine, any_members=any_members)
         labels = final_labels(calibrated, data) if calibrated.final and monitor is not None else data.labels
         classes = data.classes
         say_unchecked(calibrated, data.engine, data.ensemble_digest)
@@ -109,7 +110,8 @@ def _run_members(
     ensemble = load_ensemble(members, engine=wanted)
     say_unchecked(calibrated, wanted, ensemble.digest)
     inside = None if groups is None else read_lines(groups, len(data))
-    run = ensemble.decide(calibrated, data, groups=inside, any_engine=any_engine, any_members=any_members)
+    with errors_name_options():
+        run = ensemble.decide(calibrated, data, groups=inside, any_engine=any_engine, any_members=any_members)
     steps = calibrated.checkpoints[-1] if data.shape[1] == 1 else data.shape[1]
     share = float(run.computed.mean()) / steps
     say(f"The {ensemble.engine.name} engine computed {share:.0%} of the {steps} steps, in {run.seconds:.2f} s.")

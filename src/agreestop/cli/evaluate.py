@@ -1,6 +1,8 @@
 """`agreestop evaluate`: how often the answers of a rule hold the label, and how early they come."""
 
 import json
+from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +16,7 @@ from agreestop.decide.decisions import evaluate as evaluate_decisions
 from agreestop.decide.levels import as_target, in_words
 
 from .calibrate import Groups, labelled_scores, read_lines
-from .console import guarantee_in_words, never_stops, say, show
+from .console import errors_name_options, guarantee_in_words, never_stops, say, show
 from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
 
 MOST_ROWS = 8
@@ -34,7 +36,8 @@ def evaluate(
     if calibrated.saw(data):
         raise InputError(f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows.")
     inside = None if groups is None else read_lines(groups, len(data))
-    decisions = calibrated.decide(data, groups=inside, any_engine=any_engine, any_members=any_members)
+    with errors_name_options():
+        decisions = calibrated.decide(data, groups=inside, any_engine=any_engine, any_members=any_members)
     if decisions.reuse:
         raise InputError(f"{scores}: {decisions.reuse}")
     result = evaluate_decisions(decisions, data)
@@ -43,20 +46,39 @@ def evaluate(
         say(note)
     names = class_names(calibrated, data.classes)
     if as_json:
-        typer.echo(json.dumps(_record(result, names, calibrated.guarantee), ensure_ascii=False, indent=1))
+        typer.echo(json.dumps(_record(result, names, calibrated), ensure_ascii=False, indent=1))
         return
-    show(f"{guarantee_in_words(calibrated)} {never_stops(calibrated)}".rstrip(), _table("All inputs", "", [("", result)]))
+    promise = _promise_in_words(calibrated)
+    show(f"{guarantee_in_words(calibrated)} {never_stops(calibrated)}".rstrip())
+    about_coverage = calibrated.final or result.cost is not None
+    show(_table(f"All inputs: {promise} is promised, nothing about coverage" if about_coverage else "All inputs", "", [("", result)]))
     show(_answers_in_words(result))
     if words := _draw_in_words(calibrated, result):
         show(words)
-    target = getattr(calibrated.rule, "target", None)
-    promised = "" if target is None else f", {in_words(as_target(target))} is promised for each"
-    if result.by_block is not None:
+    nothing = ", without a promise"
+    promised = nothing if calibrated.adapted else f", {promise} is promised for each"
+    by_class = getattr(calibrated.rule, "class_conditional", False)
+    if result.by_block:
         show(_table(f"By the time at which an input first looked ready{promised}", "block", [(one.name, one) for one in result.by_block]))
-    if result.by_group is not None:
+    if result.by_group:
         show(_table(f"By group{promised}", "group", [(one.name, one) for one in result.by_group]))
-    show(_table("By stopping time, without a promise", "time", _few_groups(result)))
-    show(_table("By true class", "class", [(names[int(group.key)], group) for group in result.by_class]))
+    if getattr(calibrated.rule, "accumulated", False):
+        show(_table(f"Answers that came by a time{promised}", "by", [(f"{one.key:g}", one) for one in _few(result.answered_by)]))
+    show(_table(f"By stopping time{nothing}", "time", _few_groups(result)))
+    if by_class and result.by_final_class:
+        show(_table(f"By final class{promised}", "class", [(names[int(group.key)], group) for group in result.by_final_class]))
+    words = promised if by_class and not calibrated.final else nothing
+    show(_table(f"By true class{words}", "class", [(names[int(group.key)], group) for group in result.by_class]))
+
+
+def _promise_in_words(calibrated: CalibratedRule) -> str:
+    """What is promised, in a few words that the tables repeat: 0.9 is a coverage."""
+    rule = calibrated.rule
+    if (max_loss := getattr(rule, "max_loss", None)) is not None:
+        return f"a mean cost of at most {in_words(Fraction(max_loss))}{' against the final class' if calibrated.final else ''}"
+    target = getattr(rule, "target", None)
+    level = "" if target is None else in_words(as_target(target))
+    return f"agreement with the final class of {level}" if calibrated.final else level
 
 
 def _answers_in_words(result: Evaluation) -> str:
@@ -89,6 +111,13 @@ def _draw_in_words(calibrated: CalibratedRule, result: Evaluation) -> str:
     )
 
 
+def _few(groups: Sequence[Group]) -> Sequence[Group]:
+    """About MOST_ROWS of the groups: some that are spread evenly up to the last, and the worst."""
+    worst = min(groups, key=lambda group: group.coverage if group.agreement is None else group.agreement)
+    step = -(-len(groups) // MOST_ROWS)
+    return [group for index, group in enumerate(groups, 1 - len(groups)) if index % step == 0 or group is worst]
+
+
 def _few_groups(result: Evaluation) -> list[tuple[str, Evaluation | Group]]:
     """Groups of stopping times. Where there are many, neighbours are joined until each group has about an eighth of the inputs."""
     groups = result.by_stop_time
@@ -106,12 +135,14 @@ def _few_groups(result: Evaluation) -> list[tuple[str, Evaluation | Group]]:
 
 def _table(title: str, key: str, rows: list[tuple[str, Evaluation | Group]]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
-    for name in (*((key,) if key else ()), "inputs", "coverage", "latency / T", "set size"):
+    promised = [name for name in ("agreement", "cost") if any(getattr(row, name) is not None for _, row in rows)]
+    for name in (*((key,) if key else ()), "inputs", *promised, "coverage", "latency / T", "set size"):
         table.add_column(name, justify="left" if name == key else "right")
     for name, row in rows:
         latency = f"{row.normalized_latency:.3f}" if key else _interval(row.normalized_latency)
         size = f"{row.set_size:.2f}" if key else _interval(row.set_size, 2)
-        table.add_row(*((name,) if key else ()), str(row.n), _interval(row.coverage), latency, size)
+        shown = [_interval(getattr(row, name)) for name in (*promised, "coverage")]
+        table.add_row(*((name,) if key else ()), str(row.n), *shown, latency, size)
     return table
 
 
@@ -121,15 +152,17 @@ def _interval(value: Estimate, digits: int = 3) -> str:
     return f"{value:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
 
 
-def _record(result: Evaluation, names: tuple[str, ...], guarantee: str) -> dict[str, object]:
+def _record(result: Evaluation, names: tuple[str, ...], calibrated: CalibratedRule) -> dict[str, object]:
     singles = {name: value for name in ("accuracy", "singles", "work") if (value := getattr(result, name, None)) is not None}
-    parts = {"block": result.by_block, "group": result.by_group}
+    parts = {"block": result.by_block, "group": result.by_group, "final_class": result.by_final_class}
+    accumulated = getattr(calibrated.rule, "accumulated", False)
     return {
-        "guarantee": guarantee,
+        "guarantee": calibrated.guarantee,
         **_figures(result),
         **{name: float(value) for name, value in singles.items()},
         **{f"{name}_interval": [value.low, value.high] for name, value in singles.items()},
         **{f"by_{key}": [{key: one.name, **_figures(one)} for one in groups] for key, groups in parts.items() if groups is not None},
+        **({"answered_by": [{"time": one.key, **_figures(one)} for one in result.answered_by]} if accumulated else {}),
         "draw_range": result.draw_range,
         "notes": result.notes,
         "by_stop_time": [{"time": group.key, **_figures(group)} for group in result.by_stop_time],
@@ -139,7 +172,11 @@ def _record(result: Evaluation, names: tuple[str, ...], guarantee: str) -> dict[
 
 def _figures(row: Evaluation | Group) -> dict[str, object]:
     figures: dict[str, object] = {"n": row.n}
-    for name, value in (("coverage", row.coverage), ("latency", row.normalized_latency), ("set_size", row.set_size)):
+    estimates = {"coverage": row.coverage, "cost": row.cost, "agreement": row.agreement}
+    estimates |= {"latency": row.normalized_latency, "set_size": row.set_size}
+    for name, value in estimates.items():
+        if value is None:
+            continue
         figures[name] = float(value)
         known = value.se == value.se
         figures[f"{name}_interval"] = [value.low, value.high] if known else None

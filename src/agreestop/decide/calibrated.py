@@ -293,12 +293,16 @@ class CalibratedRule(KeptInFiles):
         columns = columns_of(self.checkpoints, data.times)
         inside = self.find_groups(groups, n)
         rows = max(1, BLOCK_NUMBERS // (members * classes))
-        parts = []
+        parts, final = [], np.full(n, -1)
         for begin in range(0, n, rows):
             block = slice(begin, begin + rows)
             state = self.start(len(array[block]), begin, None if inside is None else inside[block])
             parts.append(self._decide_block(array[block], columns, state))
-        return self.decisions(Stops.joined(parts), data.ids, lambda: mark_rows(array, columns), inside)
+            if self.final:
+                last = np.ascontiguousarray(array[block, columns[-1]], dtype=np.float64)
+                final[block] = self.rule.best(read_evidence(self.rule, len(columns) - 1, last))
+        known = final if self.final else None
+        return self.decisions(Stops.joined(parts), data.ids, lambda: mark_rows(array, columns), inside, known)
 
     def _decide_block(self, block: NDArray[Any], columns: list[int], state: State) -> Stops:
         def judge(index: int, active: Integers, state: State) -> Verdict:
@@ -315,9 +319,17 @@ class CalibratedRule(KeptInFiles):
         return Decision.of(index, verdict.sets[0], self.checkpoints, self.class_names, risk, block, self.members)
 
     def decisions(
-        self, stops: Stops, ids: ArrayLike | None, marks: Callable[[], Marks] | None = None, groups: Booleans | None = None
+        self,
+        stops: Stops,
+        ids: ArrayLike | None,
+        marks: Callable[[], Marks] | None = None,
+        groups: Booleans | None = None,
+        final_best: Integers | None = None,
     ) -> Decisions:
-        """How inputs ended, as decisions; the inputs are compared with those that the rule was tuned or calibrated on."""
+        """How inputs ended, as decisions; the inputs are compared with those that the rule was tuned or calibrated on.
+
+        final_best (n,), for a rule about the final answer: the best class at the last checkpoint, where it is known.
+        """
         overlaps = self.overlaps(ids, marks)
         reuse = next((overlap.reuse for overlap in overlaps if overlap.reuse), "")
         notes = [overlap.note for overlap in overlaps if overlap.note]
@@ -325,7 +337,11 @@ class CalibratedRule(KeptInFiles):
             notes.append("The rule does not say which rows it was calibrated on, so these could not be compared with them.")
         if groups is not None and (unknown := int((~groups.any(axis=1)).sum())):
             answer = "their best class" if self.final else "all classes"
-            notes.append(f"{unknown} of the {len(groups)} inputs are of no group that calibration saw: they answer {answer} at the end.")
+            advice = "; give their groups if they have any" if unknown == len(groups) else ""
+            whom = f"{unknown} of the {len(groups)} inputs are of no group that calibration saw"
+            notes.append(f"{whom}: they answer {answer} at the end{advice}.")
+        if self.final and final_best is None:
+            notes.append("The promise is about the ensemble's class at the last checkpoint, which is not known: the engine stopped before.")
         gate = self._gate
         return Decisions(
             stops.index,
@@ -342,6 +358,8 @@ class CalibratedRule(KeptInFiles):
             group_names=self.group_names,
             first_risk=stops.first_risk,
             members=self.members,
+            loss=None if self.final and final_best is None else getattr(self.rule, "loss", None),
+            final_best=final_best,
         )
 
     @property
@@ -382,8 +400,19 @@ class CalibratedRule(KeptInFiles):
         return bool((always_kept > self.rule.max_set_size).all())
 
     def __repr__(self) -> str:
-        sizes = f"n={self.n}, members={self.members}, classes={self.classes}"
-        return f"CalibratedRule({type(self.rule).__name__}, {sizes}{', never stops early' if self.never_stops else ''})"
+        rule, names = self.rule, self.group_names
+        parts = [type(rule).__name__]
+        for name in ("target", "max_loss", "delta"):
+            if (level := getattr(rule, name, None)) is not None:
+                parts.append(f"{name}={in_words(Fraction(level))}")
+        parts += [name for name in ("class_conditional", "accumulated") if getattr(rule, name, False)]
+        parts += [] if self._gate is None else [f"gate with {len(self._gate.ends)} blocks"]
+        parts += [] if names is None else [f"{len(names)} groups"]
+        parts += ["final answers"] if self.final else []
+        parts += [f"schedule of {len(rule.checkpoints)} looks"] if isinstance(rule.checkpoints, Schedule) else []
+        parts += [f"n={self.n}", f"members={self.members}", f"classes={self.classes}"]
+        parts += ["never stops early"] if self.never_stops else []
+        return f"CalibratedRule({', '.join(parts)})"
 
     @property
     def knows_ids(self) -> bool:

@@ -86,7 +86,8 @@ class Conditions:
             promise = promise.replace("the true class", "the class that the ensemble itself answers best at the last checkpoint")
             promise = promise.replace("for each true class", "for each such class")
         if self.weights is not None:
-            promise += " New inputs may be shifted against the calibration inputs by the weights given; estimated weights carry no promise."
+            shifted = "a new example whose distribution has the given weights as its density against theirs"
+            promise = promise.replace("a new example exchangeable with them.", f"{shifted}; estimated weights carry no promise.")
         return promise if self.groups is None else f"for each group, {promise}"
 
     @property

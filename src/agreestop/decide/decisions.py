@@ -3,13 +3,15 @@
     coverage            share of inputs whose answer holds the label, with Wilson's interval
     latency             mean stopping time; normalized_latency the same over the last checkpoint's time
     set_size            mean number of classes in an answer
+    cost                for rules with a loss: mean cost of an answer, which is the least cost of its classes
+    agreement           for rules about the final answer: share of inputs whose answer holds the ensemble's class at the last checkpoint
 
 Each is an `Estimate`: a number with `low` and `high`, at 95 % if no other level is asked for.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Any, Self
 
@@ -29,7 +31,7 @@ class Decision:
     """Where one input stopped, and the classes it answers with.
 
     names       the names of those classes, where they are known
-    first_risk  the risk, or the least score, at the first checkpoint, where it is known; drift shows in it
+    first_risk  the logarithm of the risk, or the least score, at the first checkpoint, where it is known; drift shows in it
     members     the number of members that the answer rests on, where it is known: all, or with a `Schedule` those that had joined
     block       the block of the gate, for a rule with a gate
     row         its row, for a decision of a batch
@@ -74,8 +76,10 @@ class Decisions:
     best         (n,) the best class at the stop
     block        (n,) for rules with a gate: the block of times in which an input first looked ready; block_names (B,) says which
     groups       (n, G) for rules with groups: those that an input belongs to; group_names (G,)
-    first_risk   (n,) the risk, or the least score, at the first checkpoint; nan where it is not known
+    first_risk   (n,) the logarithm of the risk, or the least score, at the first checkpoint; nan where it is not known
     members      the number of members of the ensemble
+    loss         (C, C) for rules with a loss: the costs that the promise is about
+    final_best   (n,) for rules about the final answer: the best class at the last checkpoint; None where an engine stopped before it
     """
 
     stop_index: Integers
@@ -92,6 +96,8 @@ class Decisions:
     group_names: tuple[str, ...] | None = None
     first_risk: Floats | None = None
     members: int | None = None
+    loss: Floats | None = None
+    final_best: Integers | None = None
 
     @property
     def stop_time(self) -> Integers | Floats:
@@ -120,7 +126,8 @@ class Decisions:
         return len(self.stop_index)
 
     def __repr__(self) -> str:
-        return f"Decisions(n={len(self)}, mean stop time {self.stop_time.mean():.4g}, mean set size {self.set_size.mean():.4g})"
+        notes = f", notes={self.notes}" if self.notes else ""
+        return f"Decisions(n={len(self)}, mean stop time {self.stop_time.mean():.4g}, mean set size {self.set_size.mean():.4g}{notes})"
 
     def __iter__(self) -> Iterator[Decision]:
         return (self[i] for i in range(len(self)))
@@ -191,6 +198,8 @@ class Group:
     normalized_latency: Estimate
     set_size: Estimate
     name: str = ""
+    cost: Estimate | None = None
+    agreement: Estimate | None = None
 
     @classmethod
     def of(cls, groups: Sequence[Self], confidence: float = 0.95) -> Self:
@@ -201,9 +210,15 @@ class Group:
             value = sum(group.n * one for group, one in zip(groups, values, strict=True)) / total
             return Estimate(value, math.nan, math.nan, math.nan)
 
-        coverage = Estimate.of_share(round(sum(group.n * group.coverage for group in groups)), total, confidence)
+        def share(values: Iterable[Estimate]) -> Estimate:
+            return Estimate.of_share(round(total * mean(values)), total, confidence)
+
+        coverage = share(group.coverage for group in groups)
         latency, set_size = mean(group.normalized_latency for group in groups), mean(group.set_size for group in groups)
-        return cls(groups[0].key, total, coverage, latency, set_size)
+        costs = [group.cost for group in groups if group.cost is not None]
+        agreements = [group.agreement for group in groups if group.agreement is not None]
+        known = mean(costs) if costs else None, share(agreements) if agreements else None
+        return cls(groups[0].key, total, coverage, latency, set_size, "", *known)
 
 
 @dataclass(frozen=True, repr=False)
@@ -216,8 +231,13 @@ class Evaluation:
     singles         share of answers with one class
     work            mean member-steps behind an answer; None where the number of members is not known
     by_block        for rules with a gate: one group for each block; by_group, for rules with groups, one for each of them
+    cost            for rules with a loss: mean cost of an answer; the promise is that its expectation is at most max_loss
+    agreement       for rules about the final answer: share of answers that hold the ensemble's class at the last checkpoint, which is what
+                    is promised; coverage of the label is not. None where that class is not known, because an engine stopped before it
+    by_final_class  for those rules: one group for each class that the ensemble answers at the last checkpoint
     draws_this_low  for those rules: the share of draws that would end at this coverage or below, if the promise holds with equality
     notes           a sentence for each thing that could not be checked
+    confidence      the level of the intervals
     """
 
     n: int
@@ -235,9 +255,20 @@ class Evaluation:
     draw_range: tuple[float, float] | None = None
     draws_this_low: float | None = None
     notes: tuple[str, ...] = ()
+    cost: Estimate | None = None
+    agreement: Estimate | None = None
+    by_final_class: tuple[Group, ...] | None = None
+    confidence: float = 0.95
+
+    @property
+    def answered_by(self) -> tuple[Group, ...]:
+        """One group for each stopping time t: the answers that came by t, which the promise of `accumulated` is about."""
+        ends = range(1, len(self.by_stop_time) + 1)
+        return tuple(replace(Group.of(self.by_stop_time[:end], self.confidence), key=self.by_stop_time[end - 1].key) for end in ends)
 
     def __repr__(self) -> str:
-        figures = (f"{name}={getattr(self, name)!r}" for name in ("n", "coverage", "normalized_latency", "set_size"))
+        names = ("n", "coverage", "cost", "agreement", "normalized_latency", "set_size", "notes")
+        figures = (f"{name}={value!r}" for name in names if (value := getattr(self, name)) not in (None, ()))
         return f"Evaluation({', '.join(figures)})"
 
 
@@ -261,13 +292,19 @@ def evaluate(decisions: Any, labels_or_scores: ArrayLike | Scores, confidence: f
     hits = decisions.sets[np.arange(n), truth]
     times = decisions.stop_time
     horizon = float(decisions.checkpoints[-1])
+    final, costs = decisions.final_best, None
+    if decisions.loss is not None:
+        rows_of_costs = decisions.loss[truth if final is None else final]
+        costs = np.where(decisions.sets, rows_of_costs, rows_of_costs.max(axis=1, keepdims=True)).min(axis=1)
     distinct = tuple(dict.fromkeys(decisions.checkpoints))  # a schedule may look at one time more than once
 
     def group(key: float, rows: Booleans, name: str = "") -> Group:
         count = int(rows.sum())
         coverage = Estimate.of_share(int(hits[rows].sum()), count, confidence)
         latency = Estimate.of_mean(times[rows], confidence).over(horizon)
-        return Group(key, count, coverage, latency, Estimate.of_mean(decisions.set_size[rows], confidence), name)
+        cost = None if costs is None else Estimate.of_mean(costs[rows], confidence)
+        agreement = None if final is None else Estimate.of_share(int(decisions.sets[rows, final[rows]].sum()), count, confidence)
+        return Group(key, count, coverage, latency, Estimate.of_mean(decisions.set_size[rows], confidence), name, cost, agreement)
 
     def groups(values: Integers, keys: Sequence[float], names: Sequence[str] | None = None) -> tuple[Group, ...]:
         known = np.unique(values).tolist()
@@ -304,4 +341,8 @@ def evaluate(decisions: Any, labels_or_scores: ArrayLike | Scores, confidence: f
         draw_range=draw_range,
         draws_this_low=draws_this_low,
         notes=decisions.notes,
+        cost=together.cost,
+        agreement=together.agreement,
+        by_final_class=None if final is None else groups(final, range(classes), decisions.class_names),
+        confidence=confidence,
     )

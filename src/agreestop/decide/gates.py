@@ -62,6 +62,9 @@ class Gate(ShapedRisk, KeptInFiles):
         if not (is_number(self.slack) or self.slack == np.inf):
             raise InputError(f"slack is {self.slack!r}: give a number.")
 
+    def __repr__(self) -> str:
+        return f"Gate(base={type(self.base).__name__}, ends={self.ends}, slack={self.slack:g})"
+
     @property
     def blocks(self) -> Integers:
         """(M,) the block of each checkpoint; an input whose gate never opens is in block len(ends)."""

@@ -136,6 +136,9 @@ class TunedRows(KeptInFiles):
         marks = np.stack([mark_cells(log_confidence[:, column]) for column in range(log_confidence.shape[1])], axis=1)
         return cls(marks) if ids is None else cls(marks, ids=mark_ids(ids), id_kind=kind_of_ids(ids))
 
+    def __repr__(self) -> str:
+        return f"TunedRows(n={len(self.marks)})"
+
     @property
     def rows(self) -> Marks:
         """One mark for each row."""
