@@ -25,6 +25,7 @@ from agreestop.decide.label_queue import LabelQueue
 from agreestop.decide.levels import largest_miss_rate
 from agreestop.decide.policies import RiskThreshold, StoppingThreshold
 from agreestop.decide.rule_files import read_rule_file, write_rule_file
+from tests.decide.strategies import make_sample
 
 TIMES = (1, 2, 4, 8)
 CLASSES = 4
@@ -713,3 +714,26 @@ def test_a_refused_label_changes_nothing() -> None:
         with pytest.raises(ag.InputError):
             one.update(ag.Decision(1, 0, (0,), first_risk=0.5), 9)
     assert monitor.observed == monitor.inputs.count == 0 and "0 decisions" in repr(adaptive)
+
+
+def test_a_gate_that_never_lets_inputs_stop_early_may_still_miss_at_the_end() -> None:
+    sample = make_sample(400, checkpoints=3, members=1)
+    times = (1, 2, 3)
+    closed = ag.Gate(ag.TopMass(), np.zeros(3), times, None, slack=-1e6, ends=(3,))
+    with pytest.warns(ag.CalibrationWarning):
+        calibrated = ag.AgreeStop(0.8, times, 1, gate=closed).calibrate(sample.log_confidence[:200], sample.labels[:200])
+    assert calibrated.never_stops and ag.DriftMonitor(calibrated).level is None
+
+
+def test_a_rule_with_groups_is_calibrated_again_with_groups() -> None:
+    sample = make_sample(400, checkpoints=3, members=1)
+    groups = np.arange(200) % 2
+    calibrated = ag.AgreeStop(0.8, (1, 2, 3), 1).calibrate(sample.log_confidence[:200], sample.labels[:200], groups=groups)
+    monitor = ag.DriftMonitor(calibrated)
+    decisions = calibrated.decide(sample.log_confidence[200:], groups=groups)
+    monitor.observe(decisions)
+    monitor.alarms = (ag.Alarm("inputs", 1, 100.0),)
+    rest = sample.log_confidence[201:], sample.labels[201:]
+    with pytest.raises(ag.InputError, match="was calibrated with groups"):
+        monitor.recalibrate(*rest)
+    assert monitor.recalibrate(*rest, groups=groups[1:]).group_names == ("0", "1")

@@ -118,6 +118,12 @@ def _run_members(
     return run.decisions, data.classes
 
 
+def _signature(calibrated: CalibratedRule) -> tuple[object, ...]:
+    """What tells two calibrated rules apart."""
+    settings = calibrated.fingerprint, calibrated.guarantee, calibrated.rule.max_set_size, calibrated.checkpoints
+    return *settings, calibrated.thresholds.tobytes()
+
+
 def _watch(path: Path, calibrated: CalibratedRule, decisions: Decisions, labels: Integers | None) -> None:
     """Give the decisions to the monitor in a file, and say what it found. Labels that are not here will never be known.
 
@@ -126,7 +132,7 @@ def _watch(path: Path, calibrated: CalibratedRule, decisions: Decisions, labels:
     if decisions.reuse:
         raise InputError(f"--monitor: {decisions.reuse}")
     monitor = DriftMonitor.load(path) if path.exists() else DriftMonitor(calibrated)
-    if (monitor.calibrated.fingerprint, monitor.calibrated.guarantee) != (calibrated.fingerprint, calibrated.guarantee):
+    if _signature(monitor.calibrated) != _signature(calibrated):
         raise InputError(f"{path} watches another rule: give the rule that it watches, or the name of a new file.")
     monitor.observe(decisions)
     if monitor.level is not None:

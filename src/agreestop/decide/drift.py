@@ -217,15 +217,11 @@ class DriftMonitor:
             return None, Fraction(0), "the rule allows for a shift by weights, which no alarm from labels knows of: observe alone."
         if delta is not None:
             return float(alpha), delta, ""
-        if calibrated.threshold_rank is None and not calibrated.never_stops:
-            return (
-                None,
-                Fraction(0),
-                "the rule's promise is a mean over calibration draws: calibrate it with delta=0.05, for example.",
-            )
-        if calibrated.threshold_rank is None:
+        if calibrated.threshold_rank is not None:
+            return largest_miss_rate(*calibrated.threshold_rank, self.delta), self.delta, ""
+        if calibrated.never_stops and getattr(rule, "gate", None) is None:  # it answers all classes; with a gate the last block may not
             return float(alpha), Fraction(0), ""
-        return largest_miss_rate(*calibrated.threshold_rank, self.delta), self.delta, ""
+        return None, Fraction(0), "the rule's promise is a mean over calibration draws: calibrate it with delta=0.05, for example."
 
     @property
     def observed(self) -> int:
@@ -330,12 +326,24 @@ class DriftMonitor:
         """The number of decisions that came after those on which the alarms rest; 0 without an alarm."""
         return self.observed - max((alarm.number for alarm in self.alarms), default=self.observed)
 
-    def recalibrate(self, scores_or_log_confidence: ScoresLike, labels: ArrayLike | str | None = None) -> CalibratedRule:
+    def recalibrate(
+        self,
+        scores_or_log_confidence: ScoresLike,
+        labels: ArrayLike | str | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        max_weight: float | None = None,
+    ) -> CalibratedRule:
         """The rule, calibrated on inputs that came since the alarm: at most the last `since_alarm` of them.
 
         Earlier ones raised the alarm, so they miss more often than others, and a rule calibrated on them would promise too much or
-        too little. A rule about final answers stays one if no labels are given. Watch the new rule with a new monitor.
+        too little. A rule about final answers stays one if no labels are given; one with groups or weights needs them again. Watch the
+        new rule with a new monitor.
         """
+        for name, given, known in (("groups", groups, self.calibrated.group_names), ("weights", weights, self.calibrated.effective_size)):
+            if known is not None and given is None:
+                raise InputError(f"the rule was calibrated with {name}, and without them it would promise something else: give {name}=.")
         if not self.alarms:
             raise InputError("there was no alarm: the calibrated rule stands.")
         rule = self.calibrated.rule
@@ -343,7 +351,10 @@ class DriftMonitor:
         if rows > self.since_alarm:
             raise InputError(f"there are {rows} rows, but {self.since_alarm} decisions came since the alarm: give the rows of those alone.")
         final = self.calibrated.final and labels is None
-        return rule.calibrate(scores_or_log_confidence, "final" if final else labels)  # type: ignore[attr-defined]
+        chosen = "final" if final else labels
+        return rule.calibrate(  # type: ignore[attr-defined]
+            scores_or_log_confidence, chosen, groups=groups, weights=weights, max_weight=max_weight
+        )
 
     def __repr__(self) -> str:
         parts = "; ".join([*map(str, self.alarms)] or ["no alarm"]) + (self.waiting and f"; {self.waiting}")
