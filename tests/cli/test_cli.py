@@ -505,7 +505,8 @@ def test_a_monitor_goes_on_from_run_to_run(
     other.save(tmp_path / "other")
     outcome = call(monkeypatch, capsys, "decide", tmp_path / "other", folder / "test.npz", "--monitor", monitor, "-o", out)
     assert outcome.code == 2 and "watches another rule" in outcome.err
-    larger = replace(ag.load_rule(rule).rule, max_set_size=2)  # type: ignore[type-var]
+    known = ag.load_rule(rule).rule
+    larger = replace(known, max_set_size=3 - known.max_set_size)  # type: ignore[type-var]
     larger.calibrate(ag.load_scores(folder / "calibration.npz")).save(tmp_path / "larger")  # type: ignore[attr-defined]
     outcome = call(monkeypatch, capsys, "decide", tmp_path / "larger", folder / "test.npz", "--monitor", monitor, "-o", out)
     assert outcome.code == 2 and "watches another rule" in outcome.err

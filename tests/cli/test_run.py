@@ -25,8 +25,8 @@ def test_the_simulated_run_writes_its_records_and_figures(tmp_path: Path, monkey
     with measure.run_simulated(tmp_path / "run", measured, "agreestop run", lambda what, share: reported.append((what, share))) as report:
         records = report.sections[0].records
     content = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert len(content["records"]) == len(records) == 27
-    assert {record["rule"] for record in content["records"]} == {"dcsnn", "spikecp", "agreestop"}
+    assert len(content["records"]) == len(records) == 31
+    assert {record["rule"] for record in content["records"]} == {"dcsnn", "spikecp", "agreestop", "fixedtime", "gatedagreestop"}
     assert all(0 < record.latency <= 1 and 0 <= record.coverage <= 1 for record in records)
     shares = [share for _, share in reported]
     assert len(shares) > 27 and shares == sorted(shares) and shares[-1] < 1

@@ -135,7 +135,7 @@ def test_the_main_job_measures_every_rule_and_uses_again_what_it_made(
     assert "AgreeStop, every step" in first.out
     content = json.loads(Path("runs/tiny/metrics.json").read_text())
     assert content["simulated"] is True
-    assert len(content["records"]) == 9
+    assert len(content["records"]) == 11
     assert all(0 < record["energy"] <= 1 and 0 < record["latency"] <= 1 for record in content["records"])
     assert Path("runs/tiny/report.html").read_text().count("Time saved") == 1
     members = Path("runs/tiny/deep/members.safetensors")

@@ -79,7 +79,7 @@ def test_own_files_of_a_one_dimensional_sensor_run_from_training_to_report(tmp_p
     with run.run_config(config(DataSettings("files", **paths)), tmp_path / "run", "agreestop run own.toml", no_progress) as report:
         page = page_of(report, tmp_path / "run")
     (section,) = report.sections
-    assert section.classes == CLASSES and len(section.records) == 18
+    assert section.classes == CLASSES and len(section.records) == 21
     assert section.examples is not None
     assert section.examples.shown[0].whole.shape == (1, 6, 10)
     assert dict(report.settings)["inputs"] == "10 steps, 6 values in each step, 3 classes"

@@ -276,4 +276,4 @@ def test_a_run_trains_members_again_that_are_gone(tmp_path: Path, monkeypatch: p
     with run.run_config(config, Path("run"), "", no_progress):
         pass
     assert deep.members.read_bytes() == members
-    assert len(json.loads(Path("run/metrics.json").read_text())["records"]) == 36
+    assert len(json.loads(Path("run/metrics.json").read_text())["records"]) == 42
