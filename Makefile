@@ -41,7 +41,7 @@ fast: $(VENV)/.test
 	$(BIN)/pytest -n 2
 
 slow: $(VENV)/.test lowest pythons  ## Monte-Carlo tests of every guarantee, and the core in other environments; takes minutes
-	$(BIN)/pytest -n 2 -m slow tests/statistical tests/fuzz
+	$(BIN)/pytest -n 2 -m slow
 
 lowest: $(BIN)/python  ## the core's tests with the lowest supported versions of numpy, typer and rich; makes .venv-core
 	$(BIN)/python tests/core_check.py lowest $(QUICK)
