@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 import agreestop
 from agreestop.common import Floats, Integers
 from agreestop.decide.build import AnyRule
-from agreestop.decide.calibrated import refuse_tuned, shortage
 from agreestop.decide.conditions import LabelledEvidence
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.confidence_rules import DCSNN, SEENN
 from agreestop.decide.policies import Evidence
+from agreestop.decide.rules import refuse_tuned, shortage
 from agreestop.decide.score_files import Spikes
 from agreestop.decide.splits import split_figures
 from agreestop.decide.tuned_rows import join_marks, mark_cells

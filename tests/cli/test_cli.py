@@ -18,7 +18,6 @@ import agreestop as ag
 from agreestop.cli import main
 from agreestop.cli.calibrate import parse_checkpoints
 from agreestop.decide.build import parse_pooling
-from agreestop.decide.drift import final_labels
 
 NAMES = ("left", "right", "up")
 
@@ -525,7 +524,7 @@ def test_a_monitor_of_a_rule_about_final_answers_gets_final_labels(
     expected = ag.DriftMonitor(calibrated)
     for scores in (tmp_path / "wrong.npz", folder / "unlabelled.npz"):
         data = ag.load_scores(scores, calibrated.checkpoints)
-        expected.update(calibrated.decide(data), final_labels(calibrated, data))
+        expected.update(calibrated.decide(data), calibrated.decide(data).final_best)
         outcome = call(monkeypatch, capsys, "decide", rule, scores, "--monitor", path, "-o", out)
         assert outcome.code == 0 and "no alarm" in outcome.err
     np.testing.assert_array_equal(ag.DriftMonitor.load(path).misses.capital, expected.misses.capital)

@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 
 import agreestop as ag
+from agreestop.common import Integers
 from agreestop.decide.adaptive import SavedAdaptive
-from agreestop.decide.drift import JUMP, POINTS, SHARES, TILTS, Log, SavedMonitor, Wealth, cash, final_labels, fresh, smoothed_rank
+from agreestop.decide.drift import JUMP, POINTS, SHARES, TILTS, Log, SavedMonitor, Wealth, cash, fresh, smoothed_rank
 from agreestop.decide.label_queue import LabelQueue
 from agreestop.decide.levels import largest_miss_rate
 from agreestop.decide.policies import RiskThreshold, StoppingThreshold
@@ -504,6 +505,12 @@ def test_rows_with_equal_contents_are_told_apart() -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- final answers
+
+
+def final_labels(calibrated: ag.CalibratedRule, data: ag.Scores) -> Integers:
+    labels = calibrated.decide(data).final_best
+    assert labels is not None
+    return labels
 
 
 @pytest.mark.parametrize("name", RULES)

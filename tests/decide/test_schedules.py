@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.calibrated import read_evidence
+from agreestop.decide.rules import read_evidence
 
 SCORES = ag.simulate_scores(300, steps=12, K=4, C=5, seed=1, pace=4)
 TUNING = ag.simulate_scores(200, steps=12, K=4, C=5, seed=2, pace=4)

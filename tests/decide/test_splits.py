@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.calibrated import gather_evidence
 from agreestop.decide.conditions import LabelledEvidence
+from agreestop.decide.rules import gather_evidence
 from agreestop.decide.splits import divisions, realisations
 from tests.decide.strategies import make_sample
 

@@ -22,11 +22,11 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.calibrated import gather_evidence
 from agreestop.decide.conditions import Conditions, LabelledEvidence
 from agreestop.decide.failures import Failures
 from agreestop.decide.levels import order_statistic
 from agreestop.decide.policies import CheckpointRisks, ConditionalThresholds, Evidence, Policy, RiskThreshold, Stops, run_policy
+from agreestop.decide.rules import gather_evidence
 from tests.statistical.test_validity import (
     FALSE_ALARM,
     Booleans,

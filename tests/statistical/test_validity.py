@@ -41,12 +41,12 @@ import pytest
 from numpy.typing import NDArray
 
 import agreestop as ag
-from agreestop.decide.calibrated import gather_evidence
 from agreestop.decide.conditions import LabelledEvidence
 from agreestop.decide.levels import quantile_rank
 from agreestop.decide.merging import Pooling
 from agreestop.decide.policies import Evidence, State, run_policy
 from agreestop.decide.risks import Risk
+from agreestop.decide.rules import gather_evidence
 from agreestop.decide.scores import Score
 from agreestop.decide.spikecp import StopProfile, last_failures
 

@@ -13,7 +13,7 @@ from agreestop.common import InputError, Integers, atomic_writer
 from agreestop.common.errors import visible
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
-from agreestop.decide.drift import DriftMonitor, final_labels
+from agreestop.decide.drift import DriftMonitor
 from agreestop.decide.score_files import load_scores
 
 from .calibrate import Groups, read_lines
@@ -56,7 +56,7 @@ def decide(
         inside = None if groups is None else read_lines(groups, len(data))
         with errors_name_options():
             decisions = calibrated.decide(data, groups=inside, any_engine=any_engine, any_members=any_members)
-        labels = final_labels(calibrated, data) if calibrated.final and monitor is not None else data.labels
+        labels = decisions.final_best if calibrated.final else data.labels
         classes = data.classes
         say_unchecked(calibrated, data.engine, data.ensemble_digest)
     else:

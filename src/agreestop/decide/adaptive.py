@@ -65,7 +65,7 @@ class AdaptiveRule:
     calibrated  the rule with the threshold of the moment
     log         the threshold and the share of misses so far, over time
 
-    For a rule calibrated with labels="final", give the labels of `agreestop.decide.drift.final_labels`.
+    For a rule calibrated with labels="final", give `decisions.final_best` as labels.
     """
 
     def __init__(self, calibrated: CalibratedRule, rate: float = 0.2) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from agreestop.common import Floats, InputError, Integers, is_number
 
-from .calibrated import Uncalibrated, coverage_promise, validate
+from .calibrated import Uncalibrated
 from .checks import as_checkpoints
 from .conditions import LabelledEvidence, allowed_threshold
 from .failures import Failures
@@ -36,6 +36,7 @@ from .policies import CheckpointRisks, ConditionalThresholds, Evidence, Policy, 
 from .ranking import Index
 from .risks import FixedTime, Risk, TopMass
 from .rule_files import KeptInFiles
+from .rules import coverage_promise, validate
 from .tuned_rows import TunedRows
 
 

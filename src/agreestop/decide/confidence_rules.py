@@ -12,13 +12,14 @@ import numpy as np
 
 from agreestop.common import Floats, InputError, Integers, as_floats
 
-from .calibrated import Uncalibrated, validate
+from .calibrated import Uncalibrated
 from .conditions import LabelledEvidence
 from .levels import Target, as_target
 from .merging import MODEL_AVERAGE
 from .policies import ConfidenceThreshold, Evidence, Policy
 from .ranking import Index
 from .rule_files import KeptInFiles
+from .rules import validate
 
 GRID = tuple(i / 100 for i in range(1, 100))
 

@@ -29,21 +29,21 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import GAMMA, Floats, InputError, Integers, as_seed, is_number, mix
+from agreestop.common import GAMMA, Floats, InputError, as_seed, is_number, mix
 
-from .calibrated import CalibratedRule, read_evidence, try_out
+from .calibrated import CalibratedRule, try_out
 from .decisions import Decision, Decisions
 from .label_queue import LabelQueue, SavedQueue
 from .levels import Target, as_delta, as_target, in_words, largest_miss_rate
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
-from .score_files import ScoresLike, as_scores, at_checkpoint, at_times
+from .score_files import ScoresLike, as_scores
 
 SHARES = 2.0 ** -np.arange(1.0, 9.0, 0.5)
 """The bets ν on misses as shares of 1/α', with which one hit would lose everything."""
 TILTS = np.array([-1.0, 0.0, 1.0])
 JUMP = 0.001
 MOST_CAPITAL = 1e200  # far beyond any alarm
-POINTS = 1000  # of a log
+POINTS = 1000  # a log holds fewer rows than this
 MOST_LABELS = 10**9
 KINDS = {"misses": "the answers miss more often than promised", "inputs": "the inputs differ from the calibration examples"}
 
@@ -156,13 +156,6 @@ def smoothed_rank(bag: Sequence[float], value: float, uniform: float) -> float:
 FINAL = "the class that the ensemble itself answers best at the last checkpoint"
 
 
-def final_labels(calibrated: CalibratedRule, scores_or_log_confidence: ScoresLike) -> Integers:
-    """The labels (n,) that a rule calibrated with labels="final" is about: the ensemble's own best classes at the last checkpoint."""
-    data = at_times(as_scores(scores_or_log_confidence, None, None, calibrated.checkpoints), calibrated.checkpoints)
-    last = len(calibrated.checkpoints) - 1
-    return calibrated.rule.best(read_evidence(calibrated.rule, last, at_checkpoint(data, last)))
-
-
 @dataclass(frozen=True, eq=False)
 class SavedMonitor(KeptInFiles):
     """All that a monitor knows, as it goes into a file."""
@@ -182,8 +175,8 @@ class DriftMonitor:
 
     Give every decision to `observe`, in order, and its label to `update` once it is known, in any order. Where each label is known before
     the next decision, `update` alone will do. There is one alarm of each kind: "misses" from labels, "inputs" without them. `guarantee`
-    says in words how probable a false alarm is. For a rule calibrated with labels="final", give the labels of
-    `agreestop.decide.drift.final_labels`: true labels would raise false alarms.
+    says in words how probable a false alarm is. For a rule calibrated with labels="final", give
+    `decisions.final_best`: true labels would raise false alarms.
 
     delta  δ: the probability of a false alarm, of each kind
     seed   for the uniform numbers that break ties among risks

@@ -26,7 +26,7 @@ import numpy as np
 
 from agreestop.common import Floats, InputError, Integers
 
-from .calibrated import Uncalibrated, coverage_promise, validate
+from .calibrated import Uncalibrated
 from .checks import as_checkpoints
 from .conditions import LabelledEvidence, allowed_threshold
 from .gates import Gate
@@ -45,6 +45,7 @@ from .policies import (
 )
 from .ranking import Index, MergedRanks, PooledRanks, at_checkpoints, least_n_merged
 from .rule_files import KeptInFiles
+from .rules import coverage_promise, validate
 from .schedules import Schedule
 from .scores import Score
 from .tuned_rows import TunedRows

@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 
-from .calibrated import Rule, gather_evidence, refuse_tuned, warn_of
 from .checks import columns_of
 from .conditions import LabelledEvidence
 from .decisions import Estimate
 from .policies import run_policy
+from .rules import Rule, gather_evidence, refuse_tuned, warn_of
 from .schedules import Schedule
 from .score_files import ScoresLike, as_scores, labels_of
 from .tuned_rows import mark_rows

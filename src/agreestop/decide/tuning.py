@@ -28,12 +28,12 @@ from numpy.typing import ArrayLike
 from agreestop.common import Booleans, Floats, InputError, is_number
 
 from .agree_stop import AgreeStop
-from .calibrated import gather_evidence
 from .checks import columns_of
 from .conditions import LabelledEvidence
 from .merging import MODEL_AVERAGE, MergeConfidence
 from .policies import Evidence
 from .risks import FixedTime, LearnedRisk, NothingToLearn, Risk, ShapedRisk, TopMass
+from .rules import gather_evidence
 from .schedule_search import as_price, best_schedule
 from .schedules import Schedule
 from .score_files import Scores, ScoresLike, as_scores, at_times, labels_of

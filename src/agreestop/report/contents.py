@@ -15,12 +15,13 @@ from agreestop.common import Booleans, Floats, Integers, ProgressCallback
 from agreestop.common.errors import visible
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule
-from agreestop.decide.calibrated import CalibratedRule, gather_evidence
+from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import columns_of
 from agreestop.decide.conditions import LabelledEvidence
 from agreestop.decide.decisions import Estimate
 from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.policies import RiskThreshold, StoppingThreshold
+from agreestop.decide.rules import gather_evidence
 from agreestop.decide.score_files import Scores
 from agreestop.decide.spikecp import SpikeCP
 from agreestop.decide.splits import Realisation, divisions, realisations
@@ -227,7 +228,7 @@ def describe_ensemble(
 
 @dataclass(frozen=True, eq=False)
 class _Outcomes:
-    """What became of every input of the pool in every realisation, (R, n)."""
+    """Which inputs of the pool were tested in each realisation, where they stopped and whether they were covered, all (R, n)."""
 
     runs: list[Realisation]
     tested: Booleans
