@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tracemalloc
 from typing import Any
 
@@ -238,3 +239,74 @@ def test_masked_inputs_and_one_text_for_all_classes_are_refused() -> None:
         input_ids(np.ma.array(np.ones((2, 2, 2)), mask=[[[True, False]] * 2] * 2))
     with pytest.raises(InputError, match="classes is 'abc': give a list of names"):
         Events.from_dense(np.ones((3, 2, 2)), [0, 1, 2], "abc")
+
+
+def test_rows_share_the_events_and_a_compact_copy_holds_no_others() -> None:
+    x = some_inputs((9, 4, 3, 5), np.uint8)
+    events = Events.from_dense(x, np.arange(9) % 2, ("a", "b"))
+    assert events.indices.dtype == np.uint16 and events.compact() is events
+    for index in ([7, 0, 7, 3], slice(2, 6), slice(None, None, -2), [], slice(4, 4)):
+        chosen = events.rows(index)
+        assert chosen.indices is events.indices and chosen.values is events.values
+        compact = chosen.compact()
+        assert len(compact.indices) == chosen.count == np.count_nonzero(x[index]) and compact.density == chosen.density
+        for one in (chosen, compact, pickle.loads(pickle.dumps(chosen)), chosen.rows(slice(None)), events[index]):
+            np.testing.assert_array_equal(one.to_dense(), x[index])
+            np.testing.assert_array_equal(input_ids(one), input_ids(x[index]))
+            assert one.labels is not None and one.labels.tolist() == (np.arange(9) % 2)[index].tolist() and one.classes == ("a", "b")
+    assert np.shares_memory(events.rows(slice(2, 6)).compact().indices, events.indices)
+    assert len(pickle.dumps(events.rows([0]))) < len(pickle.dumps(events)) / 2
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.float32])
+def test_parts_are_joined(dtype: Any) -> None:
+    x = some_inputs((9, 4, 3, 5), dtype)
+    events = Events.from_dense(x)
+    joined = Events.concatenate([events.rows([5, 1]), events.rows([]), events.rows(slice(2, 9))])
+    np.testing.assert_array_equal(joined.to_dense(), x[[5, 1, *range(2, 9)]])
+    np.testing.assert_array_equal(joined.rows([3]).to_dense(), x[[3]])
+    for parts in ([], [events, Events.from_dense(x[:, :2])], [events, Events.from_dense(x.astype(np.int8))]):
+        with pytest.raises(InputError, match="the parts have different shapes or dtypes, or there are none"):
+            Events.concatenate(parts)
+
+
+@pytest.mark.parametrize("given", DTYPES)
+@pytest.mark.parametrize("wanted", DTYPES)
+def test_numbers_take_another_dtype(given: Any, wanted: Any) -> None:
+    x = some_inputs((5, 3, 4), given)
+    if np.dtype(given).kind == "f":
+        x[x > 0] /= 200  # some of them become 0 as integers
+    if np.dtype(wanted).kind == "u":
+        x = np.abs(x)
+    events = Events.from_dense(x, np.arange(5)).rows([3, 1, 0]).astype(wanted)
+    np.testing.assert_array_equal(events.to_dense(), x[[3, 1, 0]].astype(wanted))
+    assert events.dtype == wanted and events.labels is not None and events.labels.tolist() == [3, 1, 0]
+    assert events.values is None or events.compact().values.all()  # type: ignore[union-attr]
+
+
+def test_numpy_takes_the_dense_form() -> None:
+    x = some_inputs((6, 4, 3), np.int16)
+    events = Events.from_dense(x)
+    np.testing.assert_array_equal(np.asarray(events), x)
+    np.testing.assert_array_equal(np.concatenate([events, x]), np.concatenate([x, x]))
+    assert np.asarray(events, np.float32).dtype == np.float32
+    for index in (2, -1, np.s_[2, 1], np.s_[1:4, :2], np.s_[:, 0, 1], np.s_[3, ..., 1]):
+        np.testing.assert_array_equal(events[index], x[index])
+    np.testing.assert_array_equal(list(events), list(x))
+    with pytest.raises(InputError, match="take the rows first"):
+        events[[0, 1], 2]
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5, container.BLOCK])
+def test_order_is_checked_across_blocks(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "BLOCK", block)
+    indices, pointers = np.array([0, 2, 3, 1, 3, 0, 1, 2], np.uint16), np.array([0, 3, 3, 5, 8])
+    assert Events(indices, pointers, None, (2, 2, 4)).count == 8
+    for one in (1, 2, 4, 6, 7):
+        wrong = indices.copy()
+        wrong[one] = wrong[one - 1]
+        with pytest.raises(InputError, match="indices must increase within each step"):
+            Events(wrong, pointers, None, (2, 2, 4))
+    indices[5] = 4
+    with pytest.raises(InputError, match="indices holds 4, but a step of shape"):
+        Events(indices, pointers, None, (2, 2, 4))

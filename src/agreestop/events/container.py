@@ -1,15 +1,22 @@
 """Events: inputs of T steps, stored without their zeros.
 
-    position of an event     i = flat index of its cell within one step, 0 <= i < cells, cells = product of shape[2:]
-    events of step t of      indices[pointers[n T + t] : pointers[n T + t + 1]], in increasing order;
+    index of an event        i = flat index of its cell within one step, 0 <= i < cells, cells = product of shape[2:]
+    events of step t of      indices[pointers[n, t] : pointers[n, t + 1]], in increasing order;
     input n                  their values stand at the same positions of `values`, or are all True where `values` is None
+
+Counts: several events of one cell in one step are stored once, and `values` holds their number, as any integer type. Inputs that only
+fire or not have `values` None, and pay nothing for it. A network of real inputs multiplies the weights of an event by its value.
+
+Rows are selected without a copy of their events: a selection has pointers of its own into the same `indices` and `values`, in any order.
+So an `Events` in a memory-mapped file is read when its rows are used, and may be larger than memory. `compact` copies the events of a
+selection together; files and pickles hold the compact form.
 
 A dense array (n, T, ...) is accepted wherever an `Events` is. `from_dense` and `to_dense` are inverses of each other, the dtype
 included (only the sign of a zero is lost). Both work on blocks of rows, so they need little extra memory.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Any, Self, TypeAlias
@@ -18,13 +25,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import GAMMA, InputError, Integers, Words, as_array, check_finite, is_integer, mix, write_npz
-from agreestop.decide.checks import as_labels
 
-RowIndex: TypeAlias = int | slice | Sequence[int] | Sequence[bool] | NDArray[Any]
+from .checks import RowIndex, as_labels_and_classes, as_rows, as_shape, by_row, check_sparse, index_type
 
 BLOCK = 2**22  # cells of the dense form, or events, that are handled at once
-MOST_CELLS = 2**62
-NO_NAMES = 2**31  # labels may be any class index below this where the classes have no names
 ONE = np.float64(1.0).view(np.uint64)
 
 
@@ -32,9 +36,9 @@ ONE = np.float64(1.0).view(np.uint64)
 class Events:
     """n inputs of T steps, sparse.
 
-    indices   (nnz,) unsigned or int64: position of each event within its step
-    pointers  (n T + 1,) int64: where the events of each step begin, and the end
-    values    (nnz,) numbers other than 0, or None where every event is True
+    indices   (nnz,) unsigned or int64: index of each event's cell within its step; uint16 where a step has at most 2^16 cells
+    pointers  (n, T + 1) int64: where the events of each step begin, and the end of the last; may be given as n T + 1 numbers from 0 to nnz
+    values    (nnz,) numbers other than 0, such as counts, or None where every event is True
     shape     (n, T, ...) of the dense form
     labels    (n,) int64, from 0 to C-1, where they are known
     classes   names of the C classes, where they are known
@@ -49,33 +53,63 @@ class Events:
 
     def __post_init__(self) -> None:
         shape = as_shape(self.shape)
-        indices, pointers = np.asanyarray(self.indices), np.asanyarray(self.pointers)
+        indices, given = np.asanyarray(self.indices), np.asanyarray(self.pointers)
         values = None if self.values is None else np.asanyarray(self.values)
-        _check_sparse(indices, pointers, values, shape)
-        labels, classes = as_labels_and_classes(self.labels, self.classes, shape[0])
-        checked = (indices, pointers.astype(np.int64, copy=False), values, shape, labels, classes)
-        for field, value in zip(fields(self), checked, strict=True):
+        pointers = check_sparse(indices, given, values, shape, BLOCK)
+        self._set(indices, pointers, values, shape, *as_labels_and_classes(self.labels, self.classes, shape[0]))
+
+    def _set(self, *values: Any) -> Self:
+        for field, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
+        return self
 
     @classmethod
     def from_dense(cls, x: ArrayLike, labels: ArrayLike | None = None, classes: Sequence[str] | None = None) -> Self:
         """The sparse form of an array (n, T, ...) of booleans or real, finite numbers."""
         array = as_inputs(x)
         assert isinstance(array, np.ndarray)
-        cells, steps = math.prod(array.shape[2:]), array.shape[1]
-        index_type = np.uint32 if cells <= 2**32 else np.int64
-        indices, values, pointers = [np.empty(0, index_type)], [np.empty(0, array.dtype)], np.zeros(len(array) * steps + 1, np.int64)
-        for rows in _row_blocks(array.shape):
-            block = np.ascontiguousarray(array[rows]).reshape(-1)
-            found = np.flatnonzero(block if block.dtype == np.bool_ else block != 0)
-            starts = cells * np.arange((rows.stop - rows.start) * steps + 1)
-            pointers[rows.start * steps : rows.stop * steps + 1] = np.searchsorted(found, starts) + pointers[rows.start * steps]
-            if array.dtype != np.bool_:
+        return cls.from_blocks(lambda rows: array[rows], array.shape, array.dtype, labels, classes)
+
+    @classmethod
+    def from_blocks(
+        cls,
+        read: Callable[[slice], NDArray[Any]],
+        shape: tuple[int, ...],
+        dtype: Any,
+        labels: ArrayLike | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> Self:
+        """The sparse form of an array that is read some rows at a time: `read(rows)` gives the rows of a slice, and is called twice."""
+        cells, steps, plain = math.prod(shape[2:]), shape[1], np.dtype(dtype) == np.bool_
+        # Events are counted first, so that every array is made once, at its size.
+        total = sum(int(np.count_nonzero(read(rows))) for rows in _row_blocks(shape))
+        indices, pointers = np.empty(total, index_type(cells)), np.zeros(shape[0] * steps + 1, np.int64)
+        values = None if plain else np.empty(total, dtype)
+        for rows in _row_blocks(shape):
+            block = np.ascontiguousarray(read(rows)).reshape(-1)
+            if not plain:
                 check_finite(block, "inputs")
-                values.append(block[found])
-            indices.append((found % cells).astype(index_type))
-        kept = None if array.dtype == np.bool_ else np.concatenate(values)
-        return cls(np.concatenate(indices), pointers, kept, array.shape, labels, classes)  # type: ignore[arg-type]
+            found = np.flatnonzero(block if plain else block != 0)
+            first = int(pointers[rows.start * steps])
+            starts = cells * np.arange((rows.stop - rows.start) * steps + 1)
+            pointers[rows.start * steps : rows.stop * steps + 1] = np.searchsorted(found, starts) + first
+            indices[first : first + len(found)] = found % cells
+            if values is not None:
+                values[first : first + len(found)] = block[found]
+        made = object.__new__(cls)
+        return made._set(indices, by_row(pointers, shape), values, shape, *as_labels_and_classes(labels, classes, shape[0]))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        """The rows of all parts, which have the same (T, ...) and dtype, one part after the other; without labels and classes."""
+        if not parts or any(part.shape[1:] != parts[0].shape[1:] or part.dtype != parts[0].dtype for part in parts):
+            raise InputError("the parts have different shapes or dtypes, or there are none: give at least one, all with the same (T, ...).")
+        compact = [part.compact() for part in parts]
+        ends = np.cumsum([0, *(len(part.indices) for part in compact)])
+        pointers = np.concatenate([part.pointers + end for part, end in zip(compact, ends[:-1], strict=True)])
+        values = None if parts[0].values is None else np.concatenate([part.values for part in compact if part.values is not None])
+        shape = (len(pointers), *parts[0].shape[1:])
+        return object.__new__(cls)._set(np.concatenate([part.indices for part in compact]), pointers, values, shape, None, None)
 
     def to_dense(self) -> NDArray[Any]:
         """The array (n, T, ...), with the dtype that `from_dense` was given."""
@@ -87,40 +121,93 @@ class Events:
         cells, steps = math.prod(self.shape[2:]), self.shape[1]
         flat = dense.reshape(-1)
         for rows in _row_blocks(self.shape):
-            bounds = self.pointers[rows.start * steps : rows.stop * steps + 1]
-            part = slice(int(bounds[0]), int(bounds[-1]))
+            part = self.rows(rows).compact()
             starts = cells * np.arange(rows.start * steps, rows.stop * steps)
-            positions = np.repeat(starts, np.diff(bounds)) + self.indices[part].astype(np.int64)
-            flat[positions] = True if self.values is None else self.values[part]
+            positions = np.repeat(starts, np.diff(part.pointers).reshape(-1)) + part.indices.astype(np.int64)
+            flat[positions] = True if part.values is None else part.values
         return dense
 
     def rows(self, index: RowIndex) -> Self:
-        """Some of the inputs, in the order of `index`: a slice, integers (negative ones count from the end) or a mask (n,)."""
-        rows = _as_rows(index, len(self))
-        steps = self.shape[1]
-        first, last = self.pointers[rows * steps], self.pointers[(rows + 1) * steps]
-        counts = last - first
-        ends = np.cumsum(counts)
-        taken = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - (ends - counts), counts)
-        inner = self.pointers[rows[:, None] * steps + np.arange(1, steps + 1)] - first[:, None] + (ends - counts)[:, None]
-        pointers = np.concatenate((np.zeros(1, np.int64), inner.reshape(-1)))
-        values = None if self.values is None else self.values[taken]
+        """Some of the inputs, in the order of `index`: a slice, integers (negative ones count from the end) or a mask (n,).
+
+        The events are not copied; see `compact`.
+        """
+        rows = index if isinstance(index, slice) else as_rows(index, len(self))
+        pointers = self.pointers[rows]
         labels = None if self.labels is None else self.labels[rows]
-        return type(self)(self.indices[taken], pointers, values, (len(rows), *self.shape[1:]), labels, self.classes)
+        made = object.__new__(type(self))
+        return made._set(self.indices, pointers, self.values, (len(pointers), *self.shape[1:]), labels, self.classes)
+
+    def compact(self) -> Self:
+        """The same inputs with their events, and no others, one after the other in memory; views where they are so already."""
+        pointers = self.pointers
+        if not len(self):
+            first = last = ends = np.zeros(0, np.int64)
+        else:
+            first, last = pointers[:, 0], pointers[:, -1]
+            ends = np.cumsum(last - first)
+        taken: slice | Integers
+        if np.array_equal(first[1:], last[:-1]):
+            taken = slice(int(first[0]), int(last[-1])) if len(self) else slice(0, 0)
+            if taken == slice(0, len(self.indices)):
+                return self
+        else:
+            counts = last - first
+            taken = np.arange(ends[-1]) + np.repeat(first - (ends - counts), counts)
+        moved = pointers + (ends - last)[:, None]
+        values = None if self.values is None else self.values[taken]
+        return object.__new__(type(self))._set(self.indices[taken], moved, values, self.shape, self.labels, self.classes)
+
+    def astype(self, dtype: Any) -> Self:
+        """The same inputs as numbers of another dtype. Values that become 0 are left out."""
+        if self.dtype == np.dtype(dtype):
+            return self
+        part = self.compact()
+        values = np.ones(part.count, dtype) if part.values is None else part.values.astype(dtype)
+        if not values.all() or np.dtype(dtype) == np.bool_:
+            return self.from_blocks(
+                lambda rows: part.rows(rows).to_dense().astype(dtype), self.shape, np.dtype(dtype), self.labels, self.classes
+            )
+        return object.__new__(type(self))._set(part.indices, part.pointers, values, self.shape, self.labels, self.classes)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the file that `load` reads and memory-maps (its format: `agreestop.events.files`), whole or not at all."""
         write_npz(path, self.arrays())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays of the file."""
-        known = {"values": self.values, "labels": self.labels}
-        arrays = {"shape": np.array(self.shape, np.int64), "indices": self.indices, "pointers": self.pointers}
+        """The arrays of the file; pointers are n T + 1 numbers there."""
+        part = self.compact()
+        pointers = np.append(part.pointers[:, :-1].reshape(-1), len(part.indices))
+        arrays = {"shape": np.array(self.shape, np.int64), "indices": part.indices, "pointers": pointers}
+        known = {"values": part.values, "labels": self.labels}
         arrays |= {name: array for name, array in known.items() if array is not None}
         return arrays if self.classes is None else arrays | {"classes": np.array(self.classes, np.str_)}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        arrays = self.arrays()
+        return type(self), (arrays["indices"], arrays["pointers"], arrays.get("values"), self.shape, self.labels, self.classes)
+
     def __len__(self) -> int:
         return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        """`events[rows]` is `events.rows(rows)`; one row, or an index with several axes, gives the dense array that numpy would give."""
+        if isinstance(index, tuple) or is_integer(index):
+            first, *others = index if isinstance(index, tuple) else (index,)
+            if is_integer(first):
+                return self.rows(first).to_dense()[(0, *others)]
+            if isinstance(first, slice):
+                return self.rows(first).to_dense()[(slice(None), *others)]
+            raise InputError("the first of several axes is no slice and no integer: take the rows first, then to_dense().")
+        return self.rows(index)
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        """Every input as a dense array (T, ...)."""
+        return (self.rows(row).to_dense()[0] for row in range(len(self)))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """The dense form, for functions of numpy."""
+        return self.to_dense().astype(dtype or self.dtype, copy=False)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -128,9 +215,14 @@ class Events:
         return np.dtype(np.bool_) if self.values is None else self.values.dtype
 
     @property
+    def count(self) -> int:
+        """The number of cells that are not zero, over all inputs and steps."""
+        return int((self.pointers[:, -1] - self.pointers[:, 0]).sum())
+
+    @property
     def density(self) -> float:
         """The share of cells that are not zero, over all inputs and steps."""
-        return len(self.indices) / max(1, math.prod(self.shape))
+        return self.count / max(1, math.prod(self.shape))
 
     def __repr__(self) -> str:
         labelled = "" if self.labels is None else ", labelled"
@@ -162,7 +254,7 @@ def dense_rows(x: ArrayLike | Events, index: RowIndex) -> NDArray[Any]:
     inputs = as_inputs(x)
     if isinstance(inputs, Events):
         return inputs.rows(index).to_dense()
-    return inputs[index if isinstance(index, slice) else _as_rows(index, len(inputs))]
+    return inputs[index if isinstance(index, slice) else as_rows(index, len(inputs))]
 
 
 def input_ids(x: ArrayLike | Events) -> NDArray[np.uint64]:
@@ -179,12 +271,13 @@ def input_ids(x: ArrayLike | Events) -> NDArray[np.uint64]:
         form = mix(form + GAMMA * np.array([side + 1], np.uint64))
     hashes = np.empty(len(inputs), np.uint64)
     for rows in _row_blocks(shape):
-        part = inputs.rows(rows) if isinstance(inputs, Events) else Events.from_dense(inputs[rows])
+        part = inputs.rows(rows).compact() if isinstance(inputs, Events) else Events.from_dense(inputs[rows])
         starts = np.tile(np.arange(shape[1], dtype=np.uint64) * np.uint64(math.prod(shape[2:])), len(part))
-        words = mix(form + GAMMA * (np.repeat(starts, np.diff(part.pointers)) + part.indices.astype(np.uint64) + np.uint64(1)))
+        counts = np.diff(part.pointers).reshape(-1)
+        words = mix(form + GAMMA * (np.repeat(starts, counts) + part.indices.astype(np.uint64) + np.uint64(1)))
         words = mix(words ^ (ONE if part.values is None else _as_words(part.values)))
-        sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(words, dtype=np.uint64)))[part.pointers[:: shape[1]]]
-        hashes[rows] = mix(form + np.diff(sums))
+        sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(words, dtype=np.uint64)))
+        hashes[rows] = mix(form + sums[part.pointers[:, -1]] - sums[part.pointers[:, 0]])
     return hashes
 
 
@@ -204,67 +297,3 @@ def _row_blocks(shape: Sequence[int]) -> Iterator[slice]:
     together = max(1, BLOCK // math.prod(shape[1:]))
     for start in range(0, shape[0], together):
         yield slice(start, min(start + together, shape[0]))
-
-
-def as_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape (n, T, ...) of inputs."""
-    sizes = tuple(shape) if isinstance(shape, Sequence) else ()
-    if len(sizes) < 2 or not all(is_integer(size) and size >= least for size, least in zip(sizes, (0, *[1] * len(sizes)), strict=False)):
-        raise InputError(f"inputs has shape {sizes or shape}: (n, T, ...) is needed, with at least one step and no axis of length 0.")
-    if math.prod(sizes[1:]) * max(1, sizes[0]) >= MOST_CELLS:
-        raise InputError(f"inputs has shape {sizes}, more than 2^62 cells: give fewer or smaller inputs.")
-    return tuple(int(size) for size in sizes)
-
-
-def _as_rows(index: RowIndex, n: int) -> Integers:
-    """Row numbers (b,), from 0 to n-1."""
-    if isinstance(index, slice):
-        return np.arange(n)[index]
-    rows = np.atleast_1d(np.asarray(index))
-    if rows.ndim == 1 and rows.dtype == np.bool_ and len(rows) == n:
-        return np.flatnonzero(rows)
-    if rows.ndim != 1 or (rows.dtype.kind not in "iu" and rows.size):
-        raise InputError(f"the rows are given as {rows.dtype} of shape {rows.shape}: give a slice, integers, or a mask of {n} booleans.")
-    rows = rows.astype(np.int64)
-    if rows.size and (rows.min() < -n or rows.max() >= n):
-        wrong = rows[(rows < -n) | (rows >= n)][0]
-        raise InputError(f"row {wrong} is asked for, but there are {n} inputs: give rows from 0 to {n - 1}.")
-    return np.where(rows < 0, rows + n, rows)
-
-
-def as_labels_and_classes(
-    labels: ArrayLike | None, classes: Sequence[str] | None, n: int
-) -> tuple[Integers | None, tuple[str, ...] | None]:
-    """Labels (n,) and names of classes, checked, or None where they are not known."""
-    if isinstance(classes, str):
-        raise InputError(f"classes is {classes!r}: give a list of names, one for each class.")
-    names = None if classes is None else tuple(str(name) for name in classes)
-    return None if labels is None else as_labels(labels, n, NO_NAMES if names is None else len(names)), names
-
-
-def _check_sparse(indices: NDArray[Any], pointers: NDArray[Any], values: NDArray[Any] | None, shape: tuple[int, ...]) -> None:
-    """Refuse arrays that are not the sparse form of one dense array."""
-    cells, steps = math.prod(shape[2:]), shape[0] * shape[1]
-    if indices.ndim != 1 or indices.dtype.kind not in "iu" or pointers.ndim != 1 or pointers.dtype.kind not in "iu":
-        given = f"indices are {indices.dtype} of shape {indices.shape} and pointers {pointers.dtype} of shape {pointers.shape}"
-        raise InputError(f"{given}: one axis of integers is needed for both.")
-    if len(pointers) != steps + 1:
-        given = f"{len(pointers)} entries for {shape[0]} inputs of {shape[1]} steps"
-        raise InputError(f"pointers has {given}: n T + 1 = {steps + 1} are needed.")
-    if pointers[0] != 0 or pointers[-1] != len(indices) or (pointers[1:] < pointers[:-1]).any():
-        right = f"rise from 0 to {len(indices)}, the number of indices, and never fall"
-        raise InputError(f"pointers must {right}: check how they were written.")
-    if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= cells):
-        wrong = int(indices.max() if indices.min() >= 0 else indices.min())
-        raise InputError(f"indices holds {wrong}, but a step of shape {shape[2:]} has {cells} cells: indices run from 0 to {cells - 1}.")
-    begins = np.zeros(len(indices) + 1, np.bool_)
-    begins[pointers] = True
-    if ((indices[1:] <= indices[:-1]) & ~begins[1:-1]).any():
-        raise InputError("indices must increase within each step: sort them, and give each cell once.")
-    if values is not None:
-        if values.shape != indices.shape or values.dtype.kind not in "iuf" or values.dtype.itemsize > 8:
-            given = f"values are {values.dtype} of shape {values.shape} for {len(indices)} indices"
-            raise InputError(f"{given}: one real number for each index is needed, or no values where every event is 1.")
-        check_finite(values, "values")
-        if not values.all():
-            raise InputError("values holds 0: leave out what is zero, for only what is not is stored.")

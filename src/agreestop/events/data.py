@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from agreestop.common import InputError, Integers, ProgressCallback, is_integer, no_progress
 from agreestop.decide.checks import as_labels
 
-from .container import Events, RowIndex, as_inputs
+from .checks import RowIndex
+from .container import Events, as_inputs
 
 NUMBERS = (np.bool_, np.uint8, np.float32)
 PARTS = ("training", "tuning", "pool")

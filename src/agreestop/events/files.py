@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from agreestop.common import Arrays, InputError, Integers, as_seed, check_finite, is_number, read_list, read_npz, read_text, write_npz
 
-from .container import Events, Inputs, as_inputs, as_labels_and_classes, as_shape, dense_rows
+from .checks import as_labels_and_classes, as_shape
+from .container import Events, Inputs, as_inputs, dense_rows
 from .data import NUMBERS, PARTS, EventData, EventSplits, Sizes, as_sizes, as_sizes_of, class_numbers, draw
 
 HOW = "write one with Events.save, or with numpy.savez(path, inputs=x, labels=y)"
@@ -242,16 +243,9 @@ def _number_type(inputs: Inputs) -> type[np.generic]:
 def _converted(inputs: Inputs, dtype: type[np.generic]) -> Inputs:
     if inputs.dtype == dtype:
         return inputs
-    if not isinstance(inputs, Events):
-        return _cast(inputs, dtype)
-    values = np.ones(len(inputs.indices), dtype) if inputs.values is None else _cast(inputs.values, dtype)
-    if not values.all():  # tiny numbers became 0
-        return Events.from_dense(inputs.to_dense().astype(dtype))
-    return Events(inputs.indices, inputs.pointers, values, inputs.shape)
-
-
-def _cast(values: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:
     with np.errstate(over="ignore"):
-        cast = values.astype(dtype)
-    check_finite(cast, f"inputs as {np.dtype(dtype)}")
-    return cast
+        converted: Inputs = inputs.astype(dtype)
+    values = converted.values if isinstance(converted, Events) else converted
+    if values is not None:
+        check_finite(values, f"inputs as {np.dtype(dtype)}")
+    return converted
