@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from agreestop.common import Booleans, Integers
-from agreestop.engines.early_stopping import LiveSession, decide_early
+from agreestop.engines.early_stopping import decide_early
+from agreestop.engines.live import LiveSession
 from agreestop.ensembles.streams import StreamRecipe, StreamTraining
 from agreestop.ensembles.training import TrainableMembers
 from agreestop.networks.architectures import SpikingNetwork

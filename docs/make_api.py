@@ -29,6 +29,7 @@ SECTIONS = {
 }
 PACKAGES = {
     "ensembles": "Ensembles of spiking networks: train, score, decide, save",
+    "adapters": "Models of other libraries and of your own, really stopped",
     "networks": "Architectures, neurons and posteriors; modules of your own",
     "events": "Inputs, file formats, data sets and the simulated event camera",
     "engines": "What runs the members, and stops early",
@@ -40,8 +41,9 @@ INTRODUCTION = """# API
 
 Every public name of `agreestop`. Shapes: n inputs, M checkpoints, K members, C classes, T steps. Written by `make docs`.
 
-`import agreestop as ag` gives the decision layer, which needs only numpy. The packages `ag.ensembles`, `ag.networks`, `ag.events` and
-`ag.engines` are loaded when they are first used. They need `agreestop[networks]`, and `agreestop[engines]` for the fastest engine on CPUs.
+`import agreestop as ag` gives the decision layer, which needs only numpy. The packages `ag.ensembles`, `ag.adapters`, `ag.networks`,
+`ag.events` and `ag.engines` are loaded when they are first used. They need `agreestop[networks]`, and `agreestop[engines]` for the fastest
+engine on CPUs.
 
 Names of types in the signatures:
 

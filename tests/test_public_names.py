@@ -77,7 +77,7 @@ NAMES = {
     "CalibrationWarning",
 }
 
-PACKAGES = ("engines", "ensembles", "events", "networks")
+PACKAGES = ("adapters", "engines", "ensembles", "events", "networks")
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "typer", "rich", "pandas", "jax")
 
 

@@ -1,13 +1,14 @@
 """agreestop: decide when an ensemble watching a stream has seen enough, and be right as often as promised.
 
-The names of the decision layer, which needs numpy alone, and the packages `agreestop.events`, `agreestop.networks`, `agreestop.engines`
-and `agreestop.ensembles` load on first use.
+The names of the decision layer, which needs numpy alone, and the packages `agreestop.events`, `agreestop.networks`, `agreestop.engines`,
+`agreestop.ensembles` and `agreestop.adapters` load on first use.
 """
 
 from importlib import import_module
 
 TYPE_CHECKING = False  # type checkers take it for True, as the constant of `typing`, which takes long to import
 if TYPE_CHECKING:
+    from agreestop import adapters as adapters
     from agreestop import engines as engines
     from agreestop import ensembles as ensembles
     from agreestop import events as events
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from agreestop.decide import *  # noqa: F403
     from agreestop.decide import __all__ as __all__
 
-_PACKAGES = ("common", "decide", "engines", "ensembles", "events", "networks")
+_PACKAGES = ("adapters", "common", "decide", "engines", "ensembles", "events", "networks")
 
 
 def __getattr__(name: str) -> object:

@@ -14,7 +14,8 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 import agreestop as ag
 from agreestop.common import Booleans, Integers
 from agreestop.engines.dense import Dense, FreshMembers
-from agreestop.engines.early_stopping import LiveSession, decide_early, measure_saving, run_counted, run_to_end, score
+from agreestop.engines.early_stopping import decide_early, measure_saving, run_counted, run_to_end, score
+from agreestop.engines.live import LiveSession
 from agreestop.engines.protocol import Engine
 from agreestop.events.container import Events
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork

@@ -12,8 +12,9 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 import agreestop as ag
 from agreestop.common import Booleans
 from agreestop.engines.dense import Dense, FreshMembers
-from agreestop.engines.early_stopping import LiveSession, decide_early, run_to_end, score
+from agreestop.engines.early_stopping import decide_early, run_to_end, score
 from agreestop.engines.gpu.engine import Fused
+from agreestop.engines.live import LiveSession
 from agreestop.engines.prefilter import prefilter_for
 from agreestop.engines.protocol import Engine
 from agreestop.networks.modules import ModuleMembers

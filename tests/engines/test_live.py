@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag
 from agreestop.engines.dense import Dense, FreshMembers
-from agreestop.engines.early_stopping import LiveSession, decide_early, score
+from agreestop.engines.early_stopping import decide_early, score
+from agreestop.engines.live import LiveSession
 from agreestop.engines.protocol import Engine
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import Posterior

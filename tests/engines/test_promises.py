@@ -10,7 +10,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
 import agreestop as ag
-from agreestop.engines.early_stopping import LiveSession, decide_early, score
+from agreestop.engines.early_stopping import decide_early, score
+from agreestop.engines.live import LiveSession
 from agreestop.engines.prefilter import prefilter_for
 from tests.engines.test_early_stopping import ENGINES, STEPS, network, some_inputs
 

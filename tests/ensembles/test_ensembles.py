@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 from torch import Tensor, nn
 
 import agreestop as ag
-from agreestop.ensembles.files import describe, save_members, write_file
+from agreestop.ensembles.files import save_members, write_file
+from agreestop.networks.digests import describe
 from tests.ensembles.test_images import pictures
 from tests.ensembles.test_training import toy
 

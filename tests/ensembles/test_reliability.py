@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import agreestop as ag
-from agreestop.ensembles.files import UnusableFile, describe, digest_of, write_file
+from agreestop.ensembles.files import UnusableFile, write_file
+from agreestop.networks.digests import describe, digest_of
 from agreestop.networks.neurons import Neuron
 from tests.ensembles.test_ensembles import NETWORK, Recurrent, make
 from tests.ensembles.test_training import toy

@@ -21,7 +21,7 @@ import torch
 import agreestop as ag
 from agreestop.common import InputError, atomic_writer
 from agreestop.decide.score_files import load_spikes
-from agreestop.ensembles.files import Epoch, describe, load_checkpoint, save_checkpoint, save_members, write_file
+from agreestop.ensembles.files import Epoch, load_checkpoint, save_checkpoint, save_members, write_file
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.datasets import cifar10
 from agreestop.events.datasets.braille import load_braille
@@ -29,6 +29,7 @@ from agreestop.events.datasets.catalogue import CacheWarning, cached
 from agreestop.events.datasets.dvs_gesture import read_gesture_labels
 from agreestop.events.datasets.moving_digits import _read_idx
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
+from agreestop.networks.digests import describe
 from agreestop.networks.posteriors import Posterior
 from agreestop.pipeline.config import load_config
 from agreestop.pipeline.products import EnsembleFiles, _is_current, _recorded, load_operations

@@ -11,7 +11,8 @@ The names that need PyTorch or numba are loaded on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .early_stopping import EarlyRun, LiveSession, TimeSaved, decide_early, measure_saving, run_counted, run_to_end, score
+from .early_stopping import EarlyRun, TimeSaved, decide_early, measure_saving, run_counted, run_to_end, score
+from .live import LiveSession
 from .protocol import ENGINES, Engine, EnsembleRun, Live, Operations, Pass, running_energy
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ class Dense:
         check_network(network)
         self._device = check_device(device)
         self._network = network.to(self._device)
-        self.members, self.output = network.members, str(network.output)
+        self.members, self.output = network.members, evidence_kind(network.output)
 
     __repr__ = describe
 
@@ -141,6 +141,11 @@ def count_operations(activity: Activity) -> Operations:
     return Operations(*totals)
 
 
+def evidence_kind(output: str) -> str:
+    """What an engine gives for the output of a network: "spikes", or "logits", which the logarithms of probabilities are too."""
+    return "spikes" if output == "spikes" else "logits"
+
+
 def check_network(network: Any) -> None:
     """Refuse what is not a network of members, and weights that are not finite."""
     if not isinstance(network, (SpikingNetwork, ModuleMembers)):
@@ -164,7 +169,7 @@ class DenseLive:
             raise InputError("the shape of one step is not known yet: give input_shape, or push(frame=array).")
         step = dense_step(events, frame, np.shape(cast(Any, frame)) if shape is None else shape, self._network.real_input)
         outputs, self._state = self._network(torch.as_tensor(step, device=self._device)[None, None], self._state)
-        if self._network.output == "logits":
+        if self._network.output != "spikes":
             return cast(NDArray[Any], outputs[0, :, 0].cpu().numpy())
         self._counts += outputs[0, :, 0].long()
         return cast(NDArray[Any], self._counts.cpu().numpy())
@@ -182,7 +187,7 @@ class FreshMembers:
         if not isinstance(posterior, (Posterior, ModulePosterior)):
             raise InputError(f"the posterior is a {type(posterior).__name__}: give a Posterior or a ModulePosterior.")
         self._posterior, self._seed, self._device = posterior, tuple(as_seed(part) for part in seed), check_device(device)
-        self.members, self.output = posterior.member_count, str(posterior.output)
+        self.members, self.output = posterior.member_count, evidence_kind(posterior.output)
 
     __repr__ = describe
 

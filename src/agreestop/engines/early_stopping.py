@@ -8,9 +8,9 @@ end, so work is saved by whole chunks. With a `Schedule` a chunk ends where memb
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,12 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count, check_finite
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence, log_softmax
-from agreestop.decide.decisions import Decision, Decisions
+from agreestop.decide.decisions import Decisions
 from agreestop.decide.policies import State, Stops
 from agreestop.decide.score_files import Scores
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
 
-from .joining import JoiningLive, JoiningPass, MemberGroups
+from .ending import EndingInputs, as_lengths, without_padding
+from .joining import JoiningPass, MemberGroups
 from .prefilter import Prefilter, can_prefilter_on_cpu, prefilter_for
 from .protocol import CountingPass, DecidingEngine, Engine, EnsembleRun, Outcomes, Result, joined
 
@@ -52,18 +53,23 @@ def decide_early(
     ensemble_digest: str = "",
     steps: int | None = None,
     groups: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
 ) -> EarlyRun:
     """Decide on inputs (n, T, ...) or `Events`, or on images (n, 1, ...) held for `steps`, and stop computing where the rule stops.
 
     The decisions are those of `calibrated.decide` on the scores that the same engine computes to the end. An input is computed up to the
     end of the chunk in which it stops. chunk: steps computed together, the engine's choice where None. any_engine and any_members allow
     another engine or ensemble (`ensemble_digest`) than the rule was calibrated with. Inputs of one step are held up to the rule's last
-    checkpoint where `steps` is None, with a warning. groups are those of the inputs, for a rule with groups.
+    checkpoint where `steps` is None, with a warning. groups are those of the inputs, for a rule with groups. lengths (n,): where
+    each input ends; see `ending`.
     """
-    _check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
+    check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
     given, batch_size = as_inputs(inputs), as_count(batch_size, "batch_size")
+    ends = as_lengths(lengths, None, given.shape)
+    if ends is not None:
+        engine, given = EndingInputs(engine, ends), without_padding(given, ends)
     chunk = None if chunk is None else as_count(chunk, "chunk")
-    times = _checkpoint_steps(calibrated, engine, None if steps is None and given.shape[1] == 1 else _length(given, steps))
+    times = checkpoint_steps(calibrated, engine, None if steps is None and given.shape[1] == 1 else _length(given, steps))
     if steps is None and given.shape[1] == 1 < times[-1]:
         warnings.warn(f"the inputs have one step and are held for {times[-1]}: give steps={times[-1]} if they are images.", stacklevel=2)
     prefilter = prefilter_for(calibrated) if engine.output == "spikes" else None
@@ -82,6 +88,9 @@ def decide_early(
 
         outcomes = _in_batches(engine, given, batch_size, decide)
     seconds = perf_counter() - began
+    if ends is not None:  # all members that run compute the same steps
+        computed = np.minimum(outcomes.computed, ends)
+        outcomes = replace(outcomes, computed=computed, work=outcomes.work // outcomes.computed * computed)
     ids = input_ids(given) if calibrated.knows_ids else None  # hashing takes a while
     return EarlyRun(calibrated.decisions(outcomes.stops, ids, groups=inside), outcomes.computed, seconds, outcomes.work)
 
@@ -222,22 +231,27 @@ def score(
     steps: int | None = None,
     ensemble_digest: str = "",
     batch_size: int = BATCH_SIZE,
+    lengths: ArrayLike | None = None,
 ) -> Scores:
     """Log-confidences of all members after every step, for inputs (n, T, ...) or `Events`, or images (n, 1, ...) held for `steps`.
 
-    labels (n,) and the names of classes are those of the `Events` where they are not given.
+    labels (n,) and the names of classes are those of the `Events` where they are not given. lengths (n,): where each input ends; the
+    scores at its end stand for all later steps.
     """
     given = as_inputs(inputs)
+    if isinstance(given, Events):
+        labels = given.labels if labels is None else labels
+        classes = given.classes if classes is None else classes
     length = _length(given, steps)
+    ends = as_lengths(lengths, None, given.shape)
+    if ends is not None:
+        engine, given = EndingInputs(engine, ends), without_padding(given, ends)
 
     def run(batch: NDArray[Any], first: int) -> Floats:
         outputs = engine.begin(batch, first).advance(length)
         return log_confidence(np.cumsum(outputs, axis=1, dtype=np.int64) if engine.output == "spikes" else outputs)
 
     values = _in_batches(engine, given, batch_size, run)
-    if isinstance(given, Events):
-        labels = given.labels if labels is None else labels
-        classes = given.classes if classes is None else classes
     truth, names = None if labels is None else np.asarray(labels), None if classes is None else tuple(classes)
     return Scores(values, truth, tuple(range(1, length + 1)), names, engine.name, ensemble_digest, input_ids(given))
 
@@ -296,14 +310,15 @@ def measure_saving(engine: Engine, calibrated: CalibratedRule, inputs: ArrayLike
     return TimeSaved(engine.name, float(np.median(early)), float(np.median(to_end)), computed)
 
 
-def _check_rule(calibrated: CalibratedRule, engine: Engine, ensemble_digest: str, any_engine: bool, any_members: bool) -> None:
+def check_rule(calibrated: CalibratedRule, engine: Engine, ensemble_digest: str, any_engine: bool, any_members: bool) -> None:
+    """Refuse what is not a calibrated rule, and a rule of another engine or ensemble."""
     if not isinstance(calibrated, CalibratedRule):
         kind = type(calibrated).__name__
         raise InputError(f"the rule is of type {kind}, which is not calibrated: call rule.calibrate(scores), and give what it returns.")
     calibrated.check_source(engine.name, ensemble_digest, any_engine, any_members)
 
 
-def _checkpoint_steps(calibrated: CalibratedRule, engine: Engine, steps: int | None) -> Integers:
+def checkpoint_steps(calibrated: CalibratedRule, engine: Engine, steps: int | None) -> Integers:
     """The rule's checkpoints (M,) as numbers of steps, which inputs of `steps` steps must reach; None for any length."""
     calibrated.check_sizes(engine.members, engine.classes)
     times = np.array([int(time) for time in calibrated.checkpoints])
@@ -312,61 +327,3 @@ def _checkpoint_steps(calibrated: CalibratedRule, engine: Engine, steps: int | N
     if steps is not None and times[-1] > steps:
         raise InputError(f"the rule's last checkpoint is step {times[-1]}, but the inputs have {steps}: give inputs that are as long.")
     return times
-
-
-@final
-class LiveSession:
-    """One live input, an engine and a rule: push each step until there is a decision.
-
-    A pause is a step without events. A push after the decision is refused. `number` is the number of the input, for rules with randomised
-    merging and for members drawn for each input; it counts up by itself where None.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        calibrated: CalibratedRule,
-        number: int | None = None,
-        any_engine: bool = False,
-        any_members: bool = False,
-        ensemble_digest: str = "",
-        group: ArrayLike | None = None,
-    ) -> None:
-        _check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
-        self._times = _checkpoint_steps(calibrated, engine, None)
-        self._session = calibrated.stream(number, group=group)
-        self._members = MemberGroups(engine, calibrated.checkpoints)
-        self._live = JoiningLive(self._members, self._session.number)
-        self._prefilter = prefilter_for(calibrated) if engine.output == "spikes" and can_prefilter_on_cpu() else None
-        self.time = 0
-
-    @property
-    def decision(self) -> Decision | None:
-        """The decision, once there is one."""
-        return self._session.decision
-
-    def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> Decision | None:
-        """Run the next step and return the decision if the rule stops here, else None.
-
-        events: flat indices of the active inputs. frame: instead, one dense step of booleans or numbers.
-        """
-        session = self._session
-        if session.decision is not None:
-            raise InputError(f"this input stopped at time {session.decision.time}: open a new session for the next input.")
-        self._live.push(events, frame)
-        self.time += 1
-        self._live.check()
-        while self.decision is None and self._times[session.index] == self.time:
-            self._look()
-        return self.decision
-
-    def _look(self) -> None:
-        """Judge the next look of the rule, with the members that it asks for."""
-        session = self._session
-        evidence = self._live.join(self._members.needed(session.index))
-        assert evidence is not None
-        evidence = evidence[: self._members.members[session.index]]
-        if self._prefilter is not None and not self._prefilter.may_stop(evidence[None, None], np.array([session.index]))[0, 0]:
-            session.index += 1
-        else:
-            session.push(log_softmax(evidence.astype(np.float64)))

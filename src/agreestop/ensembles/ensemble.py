@@ -26,15 +26,17 @@ from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import as_labels
 from agreestop.decide.score_files import Scores
 from agreestop.engines.choice import choose_engine
-from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, LiveSession, decide_early, score
+from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, decide_early, score
+from agreestop.engines.live import LiveSession
 from agreestop.engines.protocol import Engine
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows
 from agreestop.networks._kernels.gpu_runtime import check_device
 from agreestop.networks.architectures import Architecture, ResNet18, SpikingNetwork
+from agreestop.networks.digests import Runnable, describe, network_digest
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
 
-from .files import Epoch, Runnable, check_shapes, describe, network_digest, select, write_file
+from .files import Epoch, check_shapes, select, write_file
 from .images import ImageTraining, reestimate_batchnorm
 from .streams import StreamTraining, kl_note
 from .training import Trainable, TrainableMembers, TrainingSettings, show_progress, train

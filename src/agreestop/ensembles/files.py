@@ -4,15 +4,11 @@ The header carries a SHA-256 digest of the tensors and of the rest of the header
 have no digest. Nothing in a file is executed or unpickled.
 """
 
-import ast
-import hashlib
-import inspect
 import json
 import reprlib
-import textwrap
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any, Self, TypeAlias
 
@@ -24,16 +20,13 @@ from torch.optim import Optimizer
 
 from agreestop.common import InputError, atomic_writer, open_file
 from agreestop.networks.architectures import ARCHITECTURES, Architecture, SpikingNetwork
-from agreestop.networks.modules import ModuleMembers
+from agreestop.networks.digests import describe, digest_of
 from agreestop.networks.neurons import Neuron
-from agreestop.networks.posteriors import ModulePosterior, Posterior
 from agreestop.networks.surrogates import Surrogate
 
 HEADER = "agreestop"
 KEYS_OF_01 = {"kind", "architecture", "settings", "prior_variance"}
 """What the headers of members and posteriors of version 0.1 hold. A file without a digest holds nothing else."""
-Runnable: TypeAlias = SpikingNetwork | ModuleMembers | Posterior | ModulePosterior
-"""What an engine runs: K members, or a posterior from which members are drawn for every input."""
 
 
 @dataclass(frozen=True)
@@ -56,24 +49,6 @@ Key: TypeAlias = dict[str, str]
 
 class UnusableFile(InputError):
     """A file that is damaged, or whose parts do not fit together. What made it can make it again."""
-
-
-def digest_of(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> str:
-    """A SHA-256 digest, in hexadecimal, of named tensors and of settings that JSON can hold."""
-    total = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for name, value in sorted(tensors.items()):
-        total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        total.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return total.hexdigest()
-
-
-def network_digest(network: Runnable, **more: Any) -> str:
-    """The digest of an ensemble: of the tensors and settings of what an engine runs, and of what modules of the user compute."""
-    settings = describe(network)
-    if isinstance(network, (ModuleMembers, ModulePosterior)):
-        del settings["input_shape"]  # it is not known before the first use
-        settings["modules"] = describe_modules(network)
-    return digest_of(network.state_dict(), {**settings, **more})
 
 
 def write_file(path: str | PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -159,40 +134,6 @@ def check_shapes(config: Architecture, tensors: Mapping[str, Tensor]) -> None:
     shapes = {f"layers.{name}": value.shape for name, value in expected.items()}
     if shapes != {name: value.shape for name, value in tensors.items()}:
         raise ValueError("other shapes")
-
-
-def describe(network: Runnable) -> dict[str, Any]:
-    """The settings of a network, for the header of a file. Modules of the user have no architecture."""
-    header = {"prior_variance": network.prior_variance} if isinstance(network, (Posterior, ModulePosterior)) else {}
-    if isinstance(network, (ModuleMembers, ModulePosterior)):
-        return header | {"architecture": None, "output": network.output, "input_shape": network.input_shape}
-    config = network.config
-    name = next((name for name, kind in ARCHITECTURES.items() if isinstance(config, kind)), type(config).__name__)
-    return header | {"architecture": name, "settings": _plain(config)}
-
-
-def describe_modules(network: Runnable) -> list[Any]:
-    """What modules of the user compute: for each part its type, its plain attributes, and its forward function where it has a source."""
-    parts: list[Any] = []
-    for name, part in network.named_modules():
-        if part is network or not isinstance(network, (ModuleMembers, ModulePosterior)):
-            continue
-        public = {key: value for key, value in vars(part).items() if key != "training" and not key.startswith("_")}
-        plain = {key: value for key, value in public.items() if isinstance(value, (bool, int, float, str))}
-        parts.append([name, type(part).__name__, plain])
-        if not type(part).__module__.startswith("torch."):
-            with suppress(OSError, SyntaxError, TypeError):  # a class that was typed in may have no source
-                source = textwrap.dedent(inspect.getsource(type(part).forward))
-                parts[-1].append(ast.unparse(ast.parse(source)))  # without comments and indentation
-    return parts
-
-
-def _plain(settings: Any) -> Any:
-    if is_dataclass(settings):
-        return {field.name: _plain(getattr(settings, field.name)) for field in fields(settings)}
-    if isinstance(settings, tuple):
-        return list(settings)
-    return settings if settings is None or isinstance(settings, (bool, int, float, str)) else repr(settings)
 
 
 def restore_settings(header: Mapping[str, Any]) -> Architecture:

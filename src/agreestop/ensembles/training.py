@@ -27,10 +27,11 @@ from agreestop.decide.checks import as_labels
 from agreestop.events.container import Events, Inputs, dense_rows, input_ids
 from agreestop.networks._kernels.gpu_runtime import check_device, upload
 from agreestop.networks.architectures import SpikingNetwork
+from agreestop.networks.digests import describe, describe_modules
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior, read_out
 
-from .files import Epoch, Key, describe, describe_modules, load_checkpoint, save_checkpoint
+from .files import Epoch, Key, load_checkpoint, save_checkpoint
 
 GPU_SHARE_FOR_INPUTS = 0.25
 """The share of a GPU's free memory that training inputs may take."""

@@ -2,13 +2,15 @@
 
     output, state = module(x_t, state)        x_t (batch, ...),  output (batch, classes),  state None before the first step
 
-The output at each step is logits, or spikes (0 or 1). The module stores nothing between calls. Its state is any nesting of tuples, lists,
-dictionaries and dataclasses. The first axis of every tensor in it is the batch, so an input that has stopped can be dropped.
+The output at each step is logits, probabilities, or spikes (0 or 1). The module stores nothing between calls. Its state is any nesting of
+tuples, lists, dictionaries and dataclasses. Every tensor in it has a batch axis, the first by default, so an input that has stopped can be
+dropped.
 """
 
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Literal, NamedTuple, cast, final, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, final, get_args
 
 import numpy as np
 import torch
@@ -16,9 +18,12 @@ from torch import Tensor, nn
 
 from agreestop.common import InputError, is_integer
 
-Output = Literal["spikes", "logits"]
+Output = Literal["spikes", "logits", "probabilities"]
 Step = Callable[[Tensor, Any], Any]
 """(x_t, state) -> (output, state)."""
+BatchAxis: TypeAlias = Any
+"""The batch axis of every tensor of a state: an integer, or a tuple, list or dictionary of them in the form of the state."""
+SMALLEST = 1e-37  # probabilities below it count as this, since the logarithm of 0 is not finite
 
 
 class ModuleState(NamedTuple):
@@ -26,38 +31,54 @@ class ModuleState(NamedTuple):
 
     members: tuple[Any, ...]
     batch: int
+    batch_axis: BatchAxis = 0
 
     def rows(self, index: Tensor) -> "ModuleState":
         """The state of some inputs of the batch; index holds their positions."""
-        return ModuleState(tuple(_map_tensors(state, lambda value: value.index_select(0, index)) for state in self.members), len(index))
+        members = (_map_tensors(state, lambda value, axis: value.index_select(axis, index), self.batch_axis) for state in self.members)
+        return ModuleState(tuple(members), len(index), self.batch_axis)
 
     def check(self) -> None:
         """Refuse a state whose rows cannot be selected."""
 
-        def check(value: Tensor) -> Tensor:
-            if not value.ndim or len(value) != self.batch:
-                needed = "make the batch its first axis, and keep what all inputs share as a Python number or as a buffer of the module"
+        def check(value: Tensor, axis: int) -> Tensor:
+            if not -value.ndim <= axis < value.ndim or value.shape[axis] != self.batch:
+                needed = f"make the batch its first axis, or give batch_axis (now {axis}); keep what inputs share as a number or a buffer"
                 raise InputError(f"a tensor in the state has shape {tuple(value.shape)} for {self.batch} inputs: {needed}.")
             return value
 
-        _map_tensors(self.members, check)
+        for state in self.members:
+            _map_tensors(state, check, self.batch_axis)
 
 
-def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The state with every tensor in it changed."""
+def _map_tensors(value: Any, change: Callable[[Tensor, int], Tensor], axis: BatchAxis) -> Any:
+    """The state with every tensor in it changed; `change` gets the tensor and its batch axis."""
     if isinstance(value, Tensor):
-        return change(value)
+        return change(value, _axis(axis, None))
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, dict):
-        return {key: _map_tensors(part, change) for key, part in value.items()}
+        return {key: _map_tensors(part, change, _axis(axis, key)) for key, part in value.items()}
     if isinstance(value, (tuple, list)):
-        parts = [_map_tensors(part, change) for part in value]
+        parts = [_map_tensors(part, change, _axis(axis, index)) for index, part in enumerate(value)]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{part.name: _map_tensors(getattr(value, part.name), change) for part in fields(value)})
+        names = [part.name for part in fields(value)]
+        return replace(value, **{name: _map_tensors(getattr(value, name), change, _axis(axis, name)) for name in names})
     needed = "use tensors, numbers, None, tuples, lists, dictionaries and dataclasses"
     raise InputError(f"the state holds a {type(value).__name__}, whose rows cannot be selected: {needed}.")
+
+
+def _axis(axis: BatchAxis, key: Any) -> BatchAxis:
+    """The batch axes of one part of a state; key None: those of a tensor, which is one integer."""
+    if is_integer(axis):
+        return axis
+    try:
+        if key is not None:
+            return axis[key]
+    except (IndexError, KeyError, TypeError):
+        pass
+    raise InputError(f"batch_axis is {reprlib.repr(axis)}: give one integer, or integers in the form of the state.")
 
 
 def as_shape(shape: Sequence[int] | int, name: str) -> tuple[int, ...]:
@@ -69,9 +90,9 @@ def as_shape(shape: Sequence[int] | int, name: str) -> tuple[int, ...]:
 
 
 def check_output(output: str) -> Output:
-    """Refuse everything except the two kinds of output."""
+    """Refuse everything except the three kinds of output."""
     if output not in get_args(Output):
-        raise InputError(f'output is {output!r}: choose "logits" or "spikes".')
+        raise InputError(f'output is {output!r}: choose "logits", "probabilities" or "spikes".')
     return cast(Output, output)
 
 
@@ -82,9 +103,12 @@ def check_held(x: Tensor, steps: int | None) -> None:
 
 
 def run_steps(
-    members: Sequence[Step], x: Tensor, state: ModuleState | None, steps: int | None, output: Output
+    members: Sequence[Step], x: Tensor, state: ModuleState | None, steps: int | None, output: Output, batch_axis: BatchAxis = 0
 ) -> tuple[Tensor, ModuleState]:
-    """Run each member over x (T, batch, ...), or `steps` times over one held image: outputs (T, K, batch, C) and the state after them."""
+    """Run each member over x (T, batch, ...), or `steps` times over one held image: outputs (T, K, batch, C) and the state after them.
+
+    Probabilities are returned as their logarithms, which are logits.
+    """
     if x.ndim < 2 or not x.numel():
         raise InputError(f"x has shape {tuple(x.shape)}: (T, batch, ...) with at least one time step and one input is needed.")
     check_held(x, steps)
@@ -107,9 +131,14 @@ def run_steps(
     together = torch.stack(outputs, 1)
     if output == "spikes" and not bool(((together == 0) | (together == 1)).all()):
         raise InputError('output is "spikes", but the modules give values other than 0 and 1: give output="logits".')
-    state_after = ModuleState(tuple(after), batch)
+    together = together if together.dtype in (torch.float32, torch.float64) else together.float()
+    if output == "probabilities":
+        if not bool(((together >= 0).all(-1) & ((together.sum(-1) - 1).abs() < 1e-3)).all()):
+            raise InputError('output is "probabilities", but the modules give values below 0 or sums other than 1: give output="logits".')
+        together = together.clamp_min(SMALLEST).log()
+    state_after = ModuleState(tuple(after), batch, batch_axis)
     state_after.check()
-    return together if together.dtype in (torch.float32, torch.float64) else together.float(), state_after
+    return together, state_after
 
 
 def _call(member: Step, index: int, frame: Tensor, state: Any) -> Any:
@@ -136,7 +165,7 @@ def _checked(returned: Any, member: int, batch: int) -> tuple[Tensor, Any]:
     return value, state
 
 
-def count_classes(modules: Sequence[nn.Module], output: Output, input_shape: Sequence[int] | None) -> int:
+def count_classes(modules: Sequence[nn.Module], output: Output, input_shape: Sequence[int] | None, batch_axis: BatchAxis = 0) -> int:
     """The number of classes in the outputs for one input of zeros. Neither the modules nor torch's random numbers change."""
     if input_shape is None:
         raise InputError("the number of classes is not known yet: give input_shape, or call the network once.")
@@ -145,7 +174,8 @@ def count_classes(modules: Sequence[nn.Module], output: Output, input_shape: Seq
     try:
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             steps = [module.eval() for module in modules]
-            return run_steps(steps, torch.zeros((1, 1, *input_shape), device=device), None, None, output)[0].shape[-1]
+            zeros = torch.zeros((1, 1, *input_shape), device=device)
+            return run_steps(steps, zeros, None, None, output, batch_axis)[0].shape[-1]
     finally:
         for part, mode in training.items():
             part.training = mode
@@ -155,13 +185,20 @@ def count_classes(modules: Sequence[nn.Module], output: Output, input_shape: Seq
 class ModuleMembers(nn.Module):
     """K modules of the user as one network: input (T, batch, ...) to outputs (T, K, batch, classes).
 
-    modules: one for each member, with `(x_t, state) -> (output, state)`. output: "logits" or "spikes". input_shape: the shape of one input
-    at one time step; the first call sets it if it is None. The attribute `members` is the number of members K.
+    modules: one for each member, with `(x_t, state) -> (output, state)`. output: "logits", "probabilities" or "spikes". input_shape: the
+    shape of one input at one time step; the first call sets it if it is None. batch_axis: that of the tensors of a state, an integer or
+    integers in the form of the state. The attribute `members` is the number of members K.
     """
 
     real_input = True  # modules take any numbers
 
-    def __init__(self, modules: Sequence[nn.Module], output: str = "logits", input_shape: Sequence[int] | int | None = None) -> None:
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        output: str = "logits",
+        input_shape: Sequence[int] | int | None = None,
+        batch_axis: BatchAxis = 0,
+    ) -> None:
         super().__init__()
         given = list(modules) if isinstance(modules, (Sequence, nn.ModuleList, nn.Sequential)) else []
         if not given or not all(isinstance(module, nn.Module) for module in given):
@@ -171,11 +208,12 @@ class ModuleMembers(nn.Module):
         self.output: Output = check_output(output)
         self.each, self.members = nn.ModuleList(modules), len(modules)
         self.input_shape = None if input_shape is None else as_shape(input_shape, "input_shape")
+        self.batch_axis = batch_axis
         self._classes: int | None = None
 
     def select_members(self, members: slice) -> "ModuleMembers":
         """Some of the members: the same modules."""
-        fewer = ModuleMembers(list(self.each)[members], self.output, self.input_shape)
+        fewer = ModuleMembers(list(self.each)[members], self.output, self.input_shape, self.batch_axis)
         fewer._classes = self._classes
         return fewer
 
@@ -183,7 +221,7 @@ class ModuleMembers(nn.Module):
     def classes(self) -> int:
         """The number of classes C, from a run on one input of zeros if no input has been seen yet."""
         if self._classes is None:
-            self._classes = count_classes(list(self.each), self.output, self.input_shape)
+            self._classes = count_classes(list(self.each), self.output, self.input_shape, self.batch_axis)
         return self._classes
 
     def forward(self, x: Tensor, state: ModuleState | None = None, steps: int | None = None) -> tuple[Tensor, ModuleState]:
@@ -194,6 +232,6 @@ class ModuleMembers(nn.Module):
         if self.input_shape is not None and tuple(x.shape[2:]) != self.input_shape:
             sizes = "".join(f", {size}" for size in self.input_shape)
             raise InputError(f"x has shape {tuple(x.shape)}: (T, batch{sizes}) is needed.")
-        outputs, after = run_steps(list(self.each), x, state, steps, self.output)
+        outputs, after = run_steps(list(self.each), x, state, steps, self.output, self.batch_axis)
         self.input_shape, self._classes = tuple(x.shape[2:]), outputs.shape[-1]
         return outputs, after

@@ -1,0 +1,31 @@
+"""Adapters: models of other libraries, and of your own, that stop early under a calibrated rule.
+
+    engine = from_module([m1, ..., mK], step=step)         any torch module that goes one step at a time
+    rule = AgreeStop(target=0.9, checkpoints=range(1, 81), max_set_size=1).calibrate(engine.score(x_cal, y_cal))
+    run = engine.decide(rule, x_new)                       stops computing an input soon after the rule stops
+    session = engine.live(rule)                            one live input
+
+Each name is loaded on first use, and the library that it adapts only when it is called.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .engine import AdaptedEngine as AdaptedEngine
+    from .modules import from_module as from_module
+
+_LAZY = {"AdaptedEngine": "engine", "from_module": "modules"}
+"""Public names, and the module of each."""
+
+__all__ = sorted(_LAZY)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,87 @@
+"""One live input under a calibrated rule: a step goes in, and a decision comes out when the rule stops."""
+
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from agreestop.common import InputError
+from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.confidence import log_softmax
+from agreestop.decide.decisions import Decision
+
+from .early_stopping import check_rule, checkpoint_steps
+from .joining import JoiningLive, MemberGroups
+from .prefilter import can_prefilter_on_cpu, prefilter_for
+from .protocol import Engine
+
+
+@final
+class LiveSession:
+    """One live input, an engine and a rule: push each step until there is a decision.
+
+    A pause is a step without events. A push after the decision is refused. A stream that is over before there is a decision is answered
+    with `end`. `number` is the number of the input, for rules with randomised
+    merging and for members drawn for each input; it counts up by itself where None.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        calibrated: CalibratedRule,
+        number: int | None = None,
+        any_engine: bool = False,
+        any_members: bool = False,
+        ensemble_digest: str = "",
+        group: ArrayLike | None = None,
+    ) -> None:
+        check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
+        self._times = checkpoint_steps(calibrated, engine, None)
+        self._session = calibrated.stream(number, group=group)
+        self._members = MemberGroups(engine, calibrated.checkpoints)
+        self._live = JoiningLive(self._members, self._session.number)
+        self._prefilter = prefilter_for(calibrated) if engine.output == "spikes" and can_prefilter_on_cpu() else None
+        self.time = 0
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision, once there is one."""
+        return self._session.decision
+
+    def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> Decision | None:
+        """Run the next step and return the decision if the rule stops here, else None.
+
+        events: flat indices of the active inputs. frame: instead, one dense step of booleans or numbers.
+        """
+        session = self._session
+        if session.decision is not None:
+            raise InputError(f"this input stopped at time {session.decision.time}: open a new session for the next input.")
+        self._live.push(events, frame)
+        self.time += 1
+        self._live.check()
+        while self.decision is None and self._times[session.index] == self.time:
+            self._look()
+        return self.decision
+
+    def end(self) -> Decision:
+        """The decision on a stream that is over: its last evidence stands for every checkpoint that is left.
+
+        Scores of inputs with `lengths` are made in the same way. The time of the decision is that of the checkpoint at which the rule
+        stops, which may lie after the end.
+        """
+        if self.time == 0:
+            raise InputError("this stream ends before its first step: push one step at least.")
+        while self.decision is None:
+            self._look()
+        return self.decision
+
+    def _look(self) -> None:
+        """Judge the next look of the rule, with the members that it asks for."""
+        session = self._session
+        evidence = self._live.join(self._members.needed(session.index))
+        assert evidence is not None
+        evidence = evidence[: self._members.members[session.index]]
+        if self._prefilter is not None and not self._prefilter.may_stop(evidence[None, None], np.array([session.index]))[0, 0]:
+            session.index += 1
+        else:
+            session.push(log_softmax(evidence.astype(np.float64)))

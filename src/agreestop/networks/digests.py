@@ -1,0 +1,78 @@
+"""What a network computes, in settings and as a hash: scores and rules carry the hash of the members that computed them."""
+
+import ast
+import hashlib
+import inspect
+import json
+import textwrap
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .architectures import ARCHITECTURES, SpikingNetwork
+from .modules import ModuleMembers
+from .posteriors import ModulePosterior, Posterior
+
+Runnable: TypeAlias = SpikingNetwork | ModuleMembers | Posterior | ModulePosterior
+"""What an engine runs: K members, or a posterior from which members are drawn for every input."""
+
+
+def digest_of(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> str:
+    """A SHA-256 digest, in hexadecimal, of named tensors and of settings that JSON can hold."""
+    total = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for name, value in sorted(tensors.items()):
+        total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        total.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def network_digest(network: Runnable, **more: Any) -> str:
+    """The digest of an ensemble: of the tensors and settings of what an engine runs, and of what modules of the user compute."""
+    settings = describe(network)
+    if isinstance(network, (ModuleMembers, ModulePosterior)):
+        del settings["input_shape"]  # it is not known before the first use
+        settings["modules"] = describe_modules(network)
+    return digest_of(network.state_dict(), {**settings, **more})
+
+
+def describe(network: Runnable) -> dict[str, Any]:
+    """The settings of a network, for the header of a file. Modules of the user have no architecture."""
+    header = {"prior_variance": network.prior_variance} if isinstance(network, (Posterior, ModulePosterior)) else {}
+    if isinstance(network, (ModuleMembers, ModulePosterior)):
+        return header | {"architecture": None, "output": network.output, "input_shape": network.input_shape}
+    config = network.config
+    name = next((name for name, kind in ARCHITECTURES.items() if isinstance(config, kind)), type(config).__name__)
+    return header | {"architecture": name, "settings": _plain(config)}
+
+
+def describe_modules(network: Runnable) -> list[Any]:
+    """What modules of the user compute: for each part its type, its plain attributes, and its forward function where it has a source."""
+    parts: list[Any] = []
+    for name, part in network.named_modules():
+        if part is network or not isinstance(network, (ModuleMembers, ModulePosterior)):
+            continue
+        public = {key: value for key, value in vars(part).items() if key != "training" and not key.startswith("_")}
+        plain = {key: value for key, value in public.items() if isinstance(value, (bool, int, float, str))}
+        parts.append([name, type(part).__name__, plain])
+        if not type(part).__module__.startswith("torch."):
+            parts[-1] += filter(None, [source_of(type(part).forward)])
+    return parts
+
+
+def source_of(function: Any) -> str:
+    """The source of a function, without comments and indentation; empty where there is none, as for one that was typed in."""
+    with suppress(OSError, SyntaxError, TypeError):
+        return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(function))))
+    return ""
+
+
+def _plain(settings: Any) -> Any:
+    if is_dataclass(settings):
+        return {field.name: _plain(getattr(settings, field.name)) for field in fields(settings)}
+    if isinstance(settings, tuple):
+        return list(settings)
+    return settings if settings is None or isinstance(settings, (bool, int, float, str)) else repr(settings)

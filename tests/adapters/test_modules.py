@@ -1,0 +1,304 @@
+"""Any torch module through `from_module`: its own outputs, its own decisions, and no more work than they need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="adapters need PyTorch")
+from torch import Tensor, nn
+
+import agreestop as ag
+from agreestop.adapters import AdaptedEngine, from_module
+from agreestop.common import InputError
+
+STEPS, SENSORS, CLASSES = 20, 6, 3
+RULES = [
+    ag.AgreeStop(target=0.8, checkpoints=range(1, STEPS + 1), max_set_size=1),
+    ag.SpikeCP(target=0.8, checkpoints=(5, 10, 15, 20), max_set_size=1, pooling=ag.MergeConfidence(r=1)),
+    ag.AgreeStop(target=0.8, checkpoints=ag.Schedule([(2, 1), (6, 2), (20, 2)]), max_set_size=1),
+]
+
+
+class Gru(nn.Module):
+    """A GRU of two layers, whose state (layers, batch, hidden) has its batch second."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.gru, self.read_out = nn.GRU(SENSORS, 8, num_layers=2), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (batch, T, classes) of whole inputs (batch, T, sensors)."""
+        return self.read_out(self.gru(x.transpose(0, 1))[0]).transpose(0, 1)
+
+
+def start(module: Gru, batch: int) -> Tensor:
+    return torch.zeros(2, batch, 8)
+
+
+def step(module: Gru, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    output, state = module.gru(x_t[None], state)
+    return 4 * module.read_out(output[0]), state
+
+
+class Counter(nn.Module):
+    """Counts the steps of every input: class 0 is certain after step 3. `seen` lists the sizes of the batches it was given."""
+
+    def __init__(self, output: str = "logits") -> None:
+        super().__init__()
+        self.seen: list[int] = []
+        self.output = output
+
+    def forward(self, x_t: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        self.seen.append(len(x_t))
+        total = x_t.sum(1) + (0 if state is None else state)
+        if self.output == "probabilities":
+            return torch.stack([total / (1 + total), 1 / (1 + total)], 1), total
+        return torch.stack([total, torch.zeros_like(total)], 1), total
+
+
+def recordings(n: int, seed: int = 0) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(CLASSES, size=n)
+    rates = 0.1 + 0.4 * (np.arange(SENSORS) % CLASSES == labels[:, None])
+    return (rng.random((n, STEPS, SENSORS)) < rates[:, None]).astype(np.float32), labels
+
+
+@pytest.fixture(scope="module")
+def trained() -> list[Gru]:
+    """Two GRUs, trained for a moment."""
+    x, y = recordings(200, 1)
+    members = [Gru(0), Gru(1)]
+    for member in members:
+        weights = list(member.parameters())
+        for _ in range(15):
+            loss = nn.functional.cross_entropy(member(torch.from_numpy(x)).flatten(0, 1), torch.from_numpy(y).repeat_interleave(STEPS))
+            with torch.no_grad():  # a step along the signs of the gradient
+                for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                    weight.sub_(gradient.sign(), alpha=0.03)
+    return members
+
+
+@pytest.fixture
+def engine(trained: list[Gru]) -> AdaptedEngine:
+    return from_module(trained, init=start, step=step, batch_axis=1)
+
+
+def assert_same(run: Any, expected: ag.Decisions) -> None:
+    assert np.array_equal(run.decisions.stop_index, expected.stop_index) and np.array_equal(run.decisions.sets, expected.sets)
+
+
+def test_scores_are_those_of_the_modules_run_on_whole_inputs(engine: AdaptedEngine, trained: list[Gru]) -> None:
+    x, y = recordings(30)
+    scores = engine.score(x, y)
+    with torch.no_grad():
+        whole = torch.stack([(4 * member(torch.from_numpy(x))).log_softmax(-1) for member in trained], 2)
+    assert scores.log_confidence.shape == (30, STEPS, 2, CLASSES) and scores.times == tuple(range(1, STEPS + 1))
+    assert np.allclose(scores.log_confidence, whole.numpy(), atol=1e-5)
+    assert scores.labels is not None and np.array_equal(scores.labels, y)
+    assert scores.ensemble_digest == engine.digest and engine.members == 2
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["AgreeStop", "SpikeCP", "Schedule"])
+def test_decisions_are_those_on_full_scores_and_cost_less(engine: AdaptedEngine, rule: Any) -> None:
+    (known, truth), (new, _) = recordings(100), recordings(60, 2)
+    calibrated = rule.calibrate(engine.score(known, truth))
+    run = engine.decide(calibrated, new, batch_size=25)
+    assert_same(run, calibrated.decide(engine.score(new)))
+    assert run.computed.mean() < 0.9 * STEPS
+    assert (run.computed >= run.decisions.stop_time).all() and (run.computed < run.decisions.stop_time + 8).all()
+
+
+def test_an_input_that_has_stopped_is_not_computed() -> None:
+    counter = Counter()
+    engine = from_module([counter])
+    x = np.zeros((4, STEPS, 1), np.float32)
+    x[:2] = 1  # only these gather evidence
+    rule = ag.AgreeStop(target=0.5, checkpoints=range(1, STEPS + 1), max_set_size=1)
+    known = np.full((9, STEPS, 1), 0.3, np.float32)  # a total of 6 at the end was not enough for these
+    calibrated = rule.calibrate(engine.score(known, np.ones(9, int)))
+    counter.seen.clear()
+    run = engine.decide(calibrated, x)
+    assert sum(counter.seen) == run.computed.sum() < 4 * STEPS
+    assert counter.seen == [4] * 8 + [2] * 12
+
+
+def test_inputs_in_turn_alone_and_together_are_scored_alike(engine: AdaptedEngine) -> None:
+    x, _ = recordings(6)
+    together = engine.score(x).log_confidence
+    for row in (3, 0, 3):
+        assert np.allclose(engine.score(x[row : row + 1]).log_confidence[0], together[row], atol=1e-6)
+
+
+def test_a_live_input_is_decided_as_in_a_batch(engine: AdaptedEngine) -> None:
+    calibrated = RULES[0].calibrate(engine.score(*recordings(100)))
+    x, _ = recordings(5, 2)
+    run = engine.decide(calibrated, x)
+    for row in (2, 0, 4):
+        session = engine.live(calibrated)
+        decision = next(found for frame in x[row] if (found := session.push(frame=frame)) is not None)
+        assert decision.time == run.decisions[row].time and decision.classes == run.decisions[row].classes
+
+
+# ---- inputs that end early
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["AgreeStop", "SpikeCP", "Schedule"])
+def test_inputs_that_end_early_are_decided_from_what_is_known_at_their_end(engine: AdaptedEngine, rule: Any) -> None:
+    rng = np.random.default_rng(5)
+    (known, truth), (new, _) = recordings(100), recordings(40, 2)
+    ends_known, ends = rng.integers(1, STEPS + 1, 100), rng.integers(1, STEPS + 1, 40)
+    calibrated = rule.calibrate(engine.score(known, truth, lengths=ends_known))
+    scores = engine.score(new, lengths=ends)
+    plain = engine.score(new)
+    for row, end in enumerate(ends):
+        assert np.allclose(scores.log_confidence[row, :end], plain.log_confidence[row, :end], atol=1e-5)
+        assert (scores.log_confidence[row, end:] == scores.log_confidence[row, end - 1]).all()
+    new[np.arange(STEPS) >= ends[:, None]] = 99.0  # padding is never looked at
+    run = engine.decide(calibrated, new, mask=np.arange(STEPS) < ends[:, None])
+    assert_same(run, calibrated.decide(scores))
+    assert (run.computed <= ends).all() and (run.work <= 2 * ends).all()
+    for row in (0, 1, 2):
+        session = engine.live(calibrated)
+        for frame in new[row, : ends[row]]:
+            if session.decision is None:
+                session.push(frame=frame)
+        decision = session.end()
+        assert decision.time == run.decisions[row].time and decision.classes == run.decisions[row].classes
+
+
+def test_nothing_is_computed_after_the_end_of_an_input() -> None:
+    counter = Counter()
+    engine = from_module([counter])
+    scores = engine.score(np.ones((3, STEPS, 1), np.float32), lengths=[2, 5, 5])
+    assert counter.seen == [3, 3, 2, 2, 2]
+    assert np.allclose(np.exp(scores.log_confidence[:, -1, 0, 0]), 1 / (1 + np.exp(-np.array([2.0, 5.0, 5.0]))))
+
+
+def test_spikes_of_an_input_that_has_ended_are_not_counted_again() -> None:
+    class Spiking(nn.Module):
+        def forward(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+            return torch.cat([x_t, 1 - x_t], 1), None
+
+    scores = from_module([Spiking()], output="spikes").score(np.ones((2, 6, 1)), lengths=[3, 6])
+    assert np.allclose(np.exp(scores.log_confidence[:, -1, 0, 0]), 1 / (1 + np.exp(-np.array([3.0, 6.0]))))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"lengths": [1, 2]}, "lengths has shape"),
+        ({"lengths": [0, 3, 4]}, "lengths run from 0 to 4: one integer from 1 to 20"),
+        ({"lengths": [1.5, 3, 4]}, "dtype float64"),
+        ({"mask": np.eye(3, STEPS, dtype=bool)}, "True from the first step"),
+        ({"mask": np.ones((3, STEPS))}, "dtype float64"),
+        ({"mask": np.ones((3, STEPS), bool), "lengths": [1, 1, 1]}, "both given"),
+    ],
+)
+def test_wrong_lengths_and_masks_are_refused(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        from_module([Counter()]).score(np.ones((3, STEPS, 1)), **given)
+
+
+def test_a_stream_without_a_step_has_no_answer(engine: AdaptedEngine) -> None:
+    calibrated = RULES[0].calibrate(engine.score(*recordings(100)))
+    with pytest.raises(InputError, match="push one step"):
+        engine.live(calibrated).end()
+
+
+# ---- state, outputs and digests
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    second: list[Tensor]
+
+
+@pytest.mark.parametrize(
+    ("make", "batch_axis"),
+    [
+        (lambda total: Pair(total[None], [total]), (1, 0)),
+        (lambda total: {"a": total[None], "b": (total, 7, None)}, {"a": -1, "b": 0}),
+        (lambda total: [total[None, :, None], total[None]], 1),
+    ],
+)
+def test_a_state_of_any_form_is_kept_in_step_with_its_inputs(make: Callable[[Tensor], Any], batch_axis: Any) -> None:
+    def total_of(state: Any) -> Tensor:
+        first = state["a"] if isinstance(state, dict) else state[0]
+        return first.flatten()
+
+    def step(module: nn.Module, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        total = x_t.sum(1) + (0 if state is None else total_of(state))
+        return torch.stack([total, torch.zeros_like(total)], 1), make(total)
+
+    x = np.arange(24, dtype=np.float32).reshape(4, 6, 1)
+    run = from_module([nn.Identity()], step=step, batch_axis=batch_axis).engine.begin(x)
+    run.advance(3)
+    run.keep(np.array([False, True, False, True]))
+    assert np.array_equal(run.advance(3)[:, -1, 0, 0], x.sum((1, 2))[[1, 3]])
+
+
+@pytest.mark.parametrize("batch_axis", [1, (1,), "first", {"a": 0}])
+def test_a_state_without_its_batch_axis_is_refused(batch_axis: Any) -> None:
+    def step(module: nn.Module, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return x_t, [x_t.new_zeros(len(x_t), 2), x_t]
+
+    with pytest.raises(InputError, match="batch_axis"):
+        from_module([nn.Identity()], step=step, batch_axis=batch_axis).score(np.ones((3, 4, 5)))
+
+
+def test_probabilities_count_as_they_are() -> None:
+    x = np.ones((2, 5, 1), np.float32)
+    x[1] = 0  # a probability of 0
+    found = from_module([Counter("probabilities")], output="probabilities").score(x).log_confidence
+    assert np.allclose(np.exp(found[0, :, 0, 0]), np.arange(1, 6) / np.arange(2, 7))
+    assert np.isfinite(found).all() and np.allclose(np.exp(found[1, :, 0]), [0, 1])
+    with pytest.raises(InputError, match="sums other than 1"):
+        from_module([Counter()], output="probabilities").score(x)
+
+
+def test_the_digest_follows_weights_and_functions(trained: list[Gru]) -> None:
+    def other(module: Gru, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        output, state = module.gru(x_t[None], state)
+        return 5 * module.read_out(output[0]), state
+
+    engine = from_module(trained, init=start, step=step, batch_axis=1)
+    assert engine.digest == from_module(trained, init=start, step=step, batch_axis=1).digest
+    assert len({engine.digest, from_module(trained, step=other).digest, from_module(trained[:1], init=start, step=step).digest}) == 3
+    calibrated = RULES[0].calibrate(engine.score(*recordings(100)))
+    with pytest.raises(InputError, match="members"):
+        from_module(trained, step=other, batch_axis=1).decide(calibrated, recordings(3)[0])
+
+
+def test_modules_of_an_ensemble_have_the_same_scores_and_digest() -> None:
+    class Cell(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.read_out = nn.GRUCell(SENSORS, 5), nn.Linear(5, CLASSES)
+
+        def forward(self, x_t: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+            state = self.cell(x_t, state)
+            return self.read_out(state), state
+
+    modules, (x, y) = [Cell(), Cell()], recordings(10)
+    ours, theirs = from_module(modules).score(x, y), ag.ensembles.DeepEnsemble(modules, device="cpu").score(x, y)
+    assert np.array_equal(ours.log_confidence, theirs.log_confidence) and ours.ensemble_digest == theirs.ensemble_digest
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: from_module([]), "at least one"),
+        (lambda: from_module([nn.Identity()], step=3), "step is a int: give a function of \\(module, x_t, state\\)"),  # type: ignore[arg-type]
+        (lambda: from_module([nn.Identity()], init=3), "init is a int: give a function of \\(module, batch\\)"),  # type: ignore[arg-type]
+        (lambda: from_module([nn.Identity()], output="rates"), "choose"),
+        (lambda: from_module([nn.Linear(2, 2)]).score(np.ones((1, 2, 2))), "it must take \\(x_t, state\\)"),
+    ],
+)
+def test_what_cannot_be_stepped_is_refused(make: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        make()
