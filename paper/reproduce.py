@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
-import signal
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agreestop.common import InputError, ProgressCallback, Stages, atomic_writer, make_folder
+from agreestop.common import InputError, ProgressCallback, Stages, atomic_writer, make_folder, run_tasks
 from agreestop.report.contents import versions
 
 from .figures import EVERY, MAX_SET_SIZE, SEENN2, Figure, FigureRule, Point, Setting, points_of
@@ -136,7 +134,8 @@ def _measured(
     tasks = [MeasureTask(rule, members, tuple(point.setting for point in groups[rule, members])) for rule, members in order]
     total, done = sum(_cost(task.rule) for task in tasks), 0.0
     progress(f"{len(tasks)} measurements to do", 0.0)
-    for task, outcomes in _run_tasks(source, pool, tasks, settings, workers):
+    prepare = partial(_prepare, source.folder, source.data, source.ensemble, pool, settings)
+    for task, outcomes in run_tasks(prepare, tasks, workers):
         for point, outcome in zip(groups[task.rule, task.members], outcomes, strict=True):
             _save_outcome(files[point], outcome)
             found[point] = outcome
@@ -150,45 +149,10 @@ def _cost(rule: FigureRule) -> float:
     return (9.0 if rule.checkpoints == EVERY else 1.0) * (15.0 if rule.tuned else 1.0)
 
 
-def _run_tasks(
-    source: ScoreSource, pool: int, tasks: Sequence[MeasureTask], settings: MeasureSettings, workers: int
-) -> Iterator[tuple[MeasureTask, Sequence[RuleOutcome]]]:
-    """Each task with its outcomes, as they are finished. The number of processes does not change the numbers."""
-    if not tasks:
-        return
-    if min(workers, len(tasks)) == 1:
-        measurer = RuleMeasurer.of(source, pool, settings)
-        for task in tasks:
-            yield task, measurer.measure(task)
-        return
-    # New processes are started: a fork of a process with threads, such as scikit-learn's, can hang.
-    context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(
-        min(workers, len(tasks)), context, _begin_worker, (source.folder, source.data, source.ensemble, pool, settings)
-    )
-    try:
-        waiting = {executor.submit(_measure_in_worker, task): task for task in tasks}
-        for future in as_completed(waiting):
-            yield waiting[future], future.result()
-    except BaseException:
-        executor.shutdown(wait=False, cancel_futures=True)
-        for child in multiprocessing.active_children():
-            child.terminate()
-        raise
-    executor.shutdown()
-
-
-_in_worker: list[RuleMeasurer] = []
-"""The measurer of a worker process; empty in any other process."""
-
-
-def _begin_worker(folder: Path, data: str, ensemble: str, pool: int, settings: MeasureSettings) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends the workers
-    _in_worker.append(RuleMeasurer.of(load_source(folder, data, ensemble), pool, settings))
-
-
-def _measure_in_worker(task: MeasureTask) -> Sequence[RuleOutcome]:
-    return _in_worker[0].measure(task)
+def _prepare(
+    folder: Path, data: str, ensemble: str, pool: int, settings: MeasureSettings
+) -> Callable[[MeasureTask], Sequence[RuleOutcome]]:
+    return RuleMeasurer.of(load_source(folder, data, ensemble), pool, settings).measure
 
 
 def _key(source: ScoreSource, pool: int, point: Point, settings: MeasureSettings) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from agreestop.common import InputError, ProgressCallback
+from agreestop.common import InputError, ProgressCallback, cores
 from agreestop.decide.score_files import save_scores
 from agreestop.events.files import read_stored
 from agreestop.pipeline.config import RunConfig, load_config
@@ -45,7 +45,7 @@ def run(
     if simulated and config is not None:
         raise InputError("--simulated takes no configuration: leave one of the two out.")
     settings, command = _settings(config), _command(config, output, simulated)
-    make: Callable[[str, ProgressCallback], AbstractContextManager[Report]]
+    make: Callable[[str, ProgressCallback, int], AbstractContextManager[Report]]
     if simulated:
         folder = output or Path("runs") / "simulated"
         make = partial(run_simulated, folder, MeasurementSettings())
@@ -55,7 +55,7 @@ def run(
         folder = _folder(settings, output)
         make = partial(run_config, settings, folder)
     with printed_warnings():
-        with progress_bar(folder.name) as progress, make(command, progress) as report:
+        with progress_bar(folder.name) as progress, make(command, progress, cores()) as report:
             progress("writing the report", 1.0)
             written = write_report(report, folder)
         show(*(_table(section.records, ", ".join(part for part in (report.name, section.name) if part)) for section in report.sections))

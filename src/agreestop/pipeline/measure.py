@@ -9,7 +9,7 @@ test rows. Stop-aware calibration and AgreeStop are tuned on separate rows, once
 import json
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common import Floats, ProgressCallback, Stages, atomic_writer, folder_lock, make_folder
+from agreestop.common import Floats, ProgressCallback, Stages, atomic_writer, folder_lock, make_folder, run_tasks
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule, build_rule
 from agreestop.decide.checks import CalibrationWarning
@@ -94,44 +94,66 @@ class Measurement:
     rules: dict[str, AnyRule]
 
 
-def measure_rules(
-    ensemble: str, tuning: Scores, pool: Scores, settings: MeasurementSettings, progress: ProgressCallback, spent: Floats | None = None
-) -> Measurement:
-    """Measure all rules on one ensemble's scores; `spent` (n, T, K) is the energy that the pool's inputs take up to each step."""
-    largest, main = max(settings.sizes), settings.targets[0]
-    cases = [(target, largest) for target in settings.targets] + [(main, size) for size in settings.sizes if size != largest]
-    jobs = [(target, members, *named) for target, members in cases for named in _rules(target, settings, pool.times).items()]
-    if (gated := _gated(settings, tuning)) is not None:
-        jobs.append((main, largest, GATED, gated))
-    # The time of tuning, as a multiple of the time of measuring a rule that is not tuned.
-    costs = [5.0 + 0.5 * len(rule.checkpoints) if _is_tuned(rule) and target == main else 1.0 for target, _, _, rule in jobs]
-    tuned: dict[tuple[str, int], SpikeCP | AgreeStop] = {}
-    records, rules = [], {}
-    for index, (target, members, label, rule) in enumerate(jobs):
-        words, done, cost = f"{label}, target {target:g}, K = {members}", sum(costs[:index]), costs[index]
+@dataclass(frozen=True)
+class _Task:
+    """A rule with one number of members, at each of its targets. It is tuned once, at the first target."""
 
-        def report(what: str, share: float, words: str = words, done: float = done, cost: float = cost) -> None:
-            progress(words, (done + cost * share) / sum(costs))
+    label: str
+    members: int
+    rules: dict[float, AnyRule]
 
-        report("", 0.0)
-        pooling = rule.pooling if isinstance(rule, SpikeCP) else None  # tuning puts a score in its place
-        if _is_tuned(rule):
-            if target == main:
-                tuned[label, members] = _tune(rule, first_members(tuning, members), settings, report)
-            rule = replace(tuned[label, members], target=target)
-        scores, n, repeats = first_members(pool, members), settings.n_calibration, settings.realisations
+    @property
+    def cost(self) -> float:
+        """The time that it takes, roughly, as a multiple of the time of measuring a rule that is not tuned."""
+        rule = next(iter(self.rules.values()))
+        return len(self.rules) + (5.0 + 0.5 * len(rule.checkpoints) if _is_tuned(rule) else 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """The records of one task, and its rule at the first target, after tuning."""
+
+    records: tuple[Record, ...]
+    rule: AnyRule
+
+
+@dataclass(frozen=True, eq=False)
+class _Measurer:
+    """All that is needed to measure the rules on one ensemble's scores; `spent` (n, T, K) is the energy up to each step."""
+
+    ensemble: str
+    tuning: Scores
+    pool: Scores
+    settings: MeasurementSettings
+    spent: Floats | None
+
+    def prepare(self) -> Callable[[_Task], _Measured]:
+        return self.measure
+
+    def measure(self, task: _Task) -> _Measured:
+        """Measure one rule at its targets. What it lacks is said in its records, so it does not warn."""
         with warnings.catch_warnings():
-            if label == GATED:  # a block with few inputs is shown in the report
-                warnings.simplefilter("ignore", CalibrationWarning)
-            splits = repeat_splits(rule, scores, n_calibration=n, repeats=repeats, seed=settings.seed)
+            warnings.simplefilter("ignore", CalibrationWarning)
+            rules = task.rules
+            if _is_tuned(first := next(iter(rules.values()))):
+                tuned = _tune(first, first_members(self.tuning, task.members), self.settings)
+                rules = {target: replace(tuned, target=target) for target in rules}
+            pooling = first.pooling if isinstance(first, SpikeCP) else None  # tuning puts a score in its place
+            records = [self._record(task, target, rule, pooling) for target, rule in rules.items()]
+            return _Measured(tuple(records), next(iter(rules.values())))
+
+    def _record(self, task: _Task, target: float, rule: AnyRule, pooling: object) -> Record:
+        settings, n = self.settings, self.settings.n_calibration
+        scores = first_members(self.pool, task.members)
+        splits = repeat_splits(rule, scores, n_calibration=n, repeats=settings.realisations, seed=settings.seed)
         record = Record(
-            ensemble=ensemble,
-            label=label,
+            ensemble=self.ensemble,
+            label=task.label,
             rule=_kind(rule),
             pooling=None if pooling is None else type(pooling).__name__,
             r=getattr(pooling, "r", None),
             calibration=rule.calibration if isinstance(rule, SpikeCP) else None,
-            K=members,
+            K=task.members,
             target=target,
             checkpoints=tuple(rule.checkpoints),
             coverage=float(splits.coverage),
@@ -139,18 +161,49 @@ def measure_rules(
             latency=float(splits.normalized_latency),
             latency_se=splits.normalized_latency.se,
             set_size=float(splits.set_size),
-            examples_needed=needed if (needed := rule.examples_needed(members)) > settings.n_calibration else None,
+            examples_needed=needed if (needed := rule.examples_needed(task.members)) > n else None,
         )
-        if (target, members) == (main, largest):
-            rules[label] = rule
+        if (target, task.members) == (settings.targets[0], max(settings.sizes)):
             pools = splits.pool_figures(POOL_REPEATS)  # it takes longer than the rest, so only where the report states it
             record = replace(record, coverage_pool=_bounds(pools.coverage), latency_pool=_bounds(pools.normalized_latency))
-            if spent is not None:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", CalibrationWarning)
-                    record = replace(record, energy=_energy(rule, pool, spent.sum(axis=2), settings))
-        records.append(record)
-    return Measurement(tuple(records), rules)
+            if self.spent is not None:
+                record = replace(record, energy=_energy(rule, self.pool, self.spent.sum(axis=2), settings))
+        return record
+
+
+def measure_rules(
+    ensemble: str,
+    tuning: Scores,
+    pool: Scores,
+    settings: MeasurementSettings,
+    progress: ProgressCallback,
+    spent: Floats | None = None,
+    workers: int = 1,
+) -> Measurement:
+    """Measure all rules on one ensemble's scores; `spent` (n, T, K) is the energy that the pool's inputs take up to each step.
+
+    The records are sorted by target and number of members. More than one worker measures in processes of their own, with equal results.
+    """
+    largest, main = max(settings.sizes), settings.targets[0]
+    cases = {largest: settings.targets} | {size: (main,) for size in settings.sizes if size != largest}
+    rules = {target: _rules(target, settings, pool.times) for target in settings.targets}
+    tasks = [
+        _Task(label, members, {target: rules[target][label] for target in targets})
+        for members, targets in cases.items()
+        for label in rules[main]
+    ]
+    if (gated := _gated(settings, tuning)) is not None:
+        tasks.append(_Task(GATED, largest, {main: gated}))
+    total, done, found = sum(task.cost for task in tasks), 0.0, dict[tuple[str, int], _Measured]()
+    progress(f"{len(tasks)} rules", 0.0)
+    slowest_first = sorted(tasks, key=lambda task: -task.cost)  # so that no process is left with a slow one at the end
+    for task, measured in run_tasks(_Measurer(ensemble, tuning, pool, settings, spent).prepare, slowest_first, workers):
+        found[task.label, task.members], done = measured, done + task.cost
+        progress(f"{task.label}, K = {task.members}", done / total)
+    records = [record for task in tasks for record in found[task.label, task.members].records]
+    order = [(target, members) for members, targets in cases.items() for target in targets]
+    records.sort(key=lambda record: (record.label == GATED, order.index((record.target, record.K))))
+    return Measurement(tuple(records), {label: one.rule for (label, members), one in found.items() if members == largest})
 
 
 def _energy(rule: AnyRule, pool: Scores, spent: Floats, settings: MeasurementSettings) -> float:
@@ -205,7 +258,9 @@ def locked_folder(folder: Path, progress: ProgressCallback) -> Iterator[None]:
 
 
 @contextmanager
-def run_simulated(folder: Path, measured: MeasurementSettings, command: str, progress: ProgressCallback) -> Iterator[Report]:
+def run_simulated(
+    folder: Path, measured: MeasurementSettings, command: str, progress: ProgressCallback, workers: int = 1
+) -> Iterator[Report]:
     """Measure on simulated scores; `command` is the command line that asked for it. The scores are written too, for the other verbs.
 
     The folder is locked until the report is written, as with `run_config`.
@@ -219,7 +274,7 @@ def run_simulated(folder: Path, measured: MeasurementSettings, command: str, pro
             save_spikes(folder / f"{name}.npz", spikes[rows], labels[rows])
         scores = Scores(log_confidence(np.cumsum(spikes, axis=1, dtype=np.int32)), labels, tuple(range(1, STEPS + 1)))
         tuning, pool = scores.rows(slice(0, N_TUNING)), scores.rows(slice(N_TUNING, None))
-        measurement = measure_rules("simulated", tuning, pool, measured, stages.begin("simulated"))
+        measurement = measure_rules("simulated", tuning, pool, measured, stages.begin("simulated"), workers=workers)
         sizes = {"repeats": measured.realisations, "n_calibration": measured.n_calibration}
         save_records(folder / "metrics.json", measurement.records, data="simulated scores", seed=measured.seed, **sizes)
         yield Report(
@@ -237,6 +292,6 @@ def run_simulated(folder: Path, measured: MeasurementSettings, command: str, pro
         )
 
 
-def _tune(rule: AnyRule, tuning: Scores, settings: MeasurementSettings, progress: ProgressCallback) -> SpikeCP | AgreeStop:
+def _tune(rule: AnyRule, tuning: Scores, settings: MeasurementSettings) -> SpikeCP | AgreeStop:
     assert isinstance(rule, (SpikeCP, AgreeStop))
-    return tune(rule, tuning, n_calibration=settings.n_calibration, seed=settings.seed, progress=progress, only_if_better=False).rule
+    return tune(rule, tuning, n_calibration=settings.n_calibration, seed=settings.seed, only_if_better=False).rule

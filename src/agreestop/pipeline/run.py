@@ -74,11 +74,11 @@ def training_notes(config: RunConfig, folder: Path) -> list[str]:
 
 
 @contextmanager
-def run_config(config: RunConfig, folder: Path, command: str, progress: ProgressCallback) -> Iterator[Report]:
+def run_config(config: RunConfig, folder: Path, command: str, progress: ProgressCallback, workers: int = 1) -> Iterator[Report]:
     """Run a configuration and write `metrics.json`; `command` is the command line that asked for it.
 
     What the same settings trained and scored before is used again. The folder is locked until the `with` block ends, in which the report
-    is written.
+    is written. The rules are measured in `workers` processes.
     """
     data, decide = load_data(config), config.decide
     if 2 * decide.n_calibration > len(data.tuning):
@@ -87,10 +87,10 @@ def run_config(config: RunConfig, folder: Path, command: str, progress: Progress
             "calibration are needed: give fewer calibration examples, or more data."
         )
     with locked_folder(folder, progress):
-        yield _run(config, data, folder, command, progress)
+        yield _run(config, data, folder, command, progress, workers)
 
 
-def _run(config: RunConfig, data: EventSplits, folder: Path, command: str, progress: ProgressCallback) -> Report:
+def _run(config: RunConfig, data: EventSplits, folder: Path, command: str, progress: ProgressCallback, workers: int) -> Report:
     decide = config.decide
     records: list[Record] = []
     sections, pictures = [], InputPictures(data.pool.inputs)
@@ -100,7 +100,7 @@ def _run(config: RunConfig, data: EventSplits, folder: Path, command: str, progr
         name, measured = files.folder.name, measurement_settings(config, ensemble, data.pool.steps)
         _train_and_score(config, ensemble, data, files, stages)
         tuning, pool, spent = load_scores(files.tuning), load_scores(files.pool), running_energy(load_operations(files))
-        measurement = measure_rules(name, tuning, pool, measured, stages.begin(name), spent)
+        measurement = measure_rules(name, tuning, pool, measured, stages.begin(name), spent, workers)
         report = stages.begin(name)
         made_with = (*in_words(config.network, unused_keys(config.network)), *in_words(ensemble, unused_keys(ensemble)))
         section = describe_ensemble(name, pool, measurement.records, measurement.rules, measured, report, pictures, made_with)
