@@ -20,6 +20,8 @@ def as_array(values: Any, name: str) -> NDArray[Any]:
 
     bfloat16, which numpy lacks, becomes float32. Lists of unequal length and arrays with masked entries are refused.
     """
+    if type(values) is np.ndarray and values.dtype.kind in "fiub":  # nothing to convert: a stream comes here at every push
+        return values
     leaf = values
     while isinstance(leaf, (list, tuple)) and leaf:
         leaf = leaf[0]

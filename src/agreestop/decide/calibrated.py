@@ -119,7 +119,7 @@ class CalibratedRule(KeptInFiles):
         """
         evidence = read_evidence(self.rule, index, log_confidence)
         verdict = self.policy.judge(index, index == len(self.rule.checkpoints) - 1, evidence, state)
-        if verdict.stop.any():
+        if np.count_nonzero(verdict.stop):
             verdict = verdict._replace(best=self.rule.best(evidence))
         if isinstance(index, int):
             if index > 0:

@@ -60,7 +60,9 @@ def pool_logs(log_values: NDArray[np.floating], r: float, axis: int = -1) -> Flo
     members = log_values.shape[axis]
     if members == 1:
         return np.squeeze(np.asarray(log_values, dtype=np.float64), axis=axis)
-    parts = np.ascontiguousarray(np.moveaxis(np.sort(log_values, axis=axis), axis, 0), dtype=np.float64)
+    others = [other for other in range(log_values.ndim) if other != axis % log_values.ndim]
+    parts: Floats = np.array(log_values.transpose(axis, *others), dtype=np.float64, order="C")
+    parts.sort(axis=0)
     if r == math.inf:
         return parts[-1].copy()
     if r == -math.inf:
@@ -69,14 +71,16 @@ def pool_logs(log_values: NDArray[np.floating], r: float, axis: int = -1) -> Flo
         with np.errstate(over="ignore"):
             mean = parts.sum(axis=0) / members
         return mean if np.isfinite(mean).all() else (parts / members).sum(axis=0)
-    top, others = (parts[-1], parts[:-1]) if r > 0 else (parts[0], parts[1:])
-    gaps = others - top
-    with np.errstate(over="ignore"):
-        gaps *= r
-    total = np.expm1(gaps, out=gaps).sum(axis=0)
+    top, lower = (parts[-1], parts[:-1]) if r > 0 else (parts[0], parts[1:])
+    gaps = lower - top
+    if r != 1:
+        with np.errstate(over="ignore"):
+            gaps *= r
+    total: Floats = np.add.reduce(np.expm1(gaps, out=gaps), axis=0)
     total /= members
     np.log1p(total, out=total)
-    total /= r
+    if r != 1:
+        total /= r
     total += top
     return total
 

@@ -52,7 +52,7 @@ class Tails:
 
     @classmethod
     def of(cls, logits: Floats) -> Self:
-        order = np.argsort(np.negative(logits), axis=-1, kind="stable")
+        order = np.negative(logits).argsort(axis=-1, kind="stable")
         ranked = logits[np.arange(len(logits))[:, None], order]
         mass = np.logaddexp.accumulate(ranked[:, ::-1], axis=-1)[:, ::-1]
         return cls(order, mass - mass[:, :1])
@@ -120,7 +120,7 @@ class FixedTime(KeptInFiles):
 
     def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
         # The risk stays above log ρ ≤ 0, so that a threshold first shrinks the last answer and only then allows earlier stops.
-        risk = np.broadcast_to(1.0 / (np.asarray(index) + 1.0), len(log_confidence))
+        risk = np.full(len(log_confidence), 1.0 / (np.asarray(index) + 1.0))
         return Tails.of(self.pooling.pool(log_confidence)).evidence(risk)
 
     def cut(self, checkpoints: tuple[float, ...]) -> Self:

@@ -144,9 +144,13 @@ def read_evidence(rule: Rule, index: Index, log_confidence: Floats) -> Evidence:
     nan is refused, because comparisons with it would silently drop classes.
     """
     evidence = _joined_evidence(rule, index, log_confidence)
-    if np.isnan(evidence.values).any() or (evidence.log_risk is not None and np.isnan(evidence.log_risk).any()):
+    if _has_nan(evidence.values) or (evidence.log_risk is not None and _has_nan(evidence.log_risk)):
         raise InputError(f"the score or risk of this {type(rule).__name__} is nan for some inputs: check its constants.")
     return evidence
+
+
+def _has_nan(values: Floats) -> bool:
+    return bool(np.count_nonzero(np.isnan(values)))
 
 
 def _joined_evidence(rule: Rule, index: Index, log_confidence: Floats) -> Evidence:
