@@ -15,7 +15,7 @@ import time
 import tracemalloc
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -115,13 +115,51 @@ def bench_decide(n: int, rounds: int) -> tuple[list[DecisionTiming], dict[str, f
     return timings, memory
 
 
+STEPS = 20
+
+
+def simulated(n: int, seed: int) -> ag.Scores:
+    """Simulated inputs, most of which can stop after about half of the steps."""
+    return ag.simulate_scores(n, steps=STEPS, K=6, C=10, seed=seed, pace=4.0)
+
+
+def promises() -> dict[str, ag.CalibratedRule]:
+    """AgreeStop at every step with each kind of promise, the plain one first."""
+    examples, rule = simulated(1000, 1), ag.AgreeStop(0.9, range(1, STEPS + 1), 1)
+    gate = ag.Gate.fit(simulated(1000, 2), target=0.9, max_set_size=1)
+    joins = [(1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (4, 3), (4, 4), *((time, 4) for time in range(5, 8))]
+    schedule = ag.Schedule([*joins, *((time, 6) for time in range(8, STEPS + 1))])
+    return {
+        "plain": rule.calibrate(examples),
+        "gate": replace(rule, gate=gate).calibrate(examples),
+        "groups": rule.calibrate(examples, groups=np.arange(len(examples)) % 4),
+        "weights": rule.calibrate(examples, weights=np.linspace(0.5, 1.5, len(examples)), max_weight=1.5),
+        "final": rule.calibrate(examples, "final"),
+        "loss": replace(rule, target=None, loss=1.0 - np.eye(10), max_loss=0.1).calibrate(examples),
+        "schedule": replace(rule, checkpoints=schedule).calibrate(examples),
+    }
+
+
+def bench_promises(n: int, rounds: int) -> list[DecisionTiming]:
+    """`decide` with each kind of promise against the plain rule."""
+    kinds, scores = promises(), simulated(n, 3)
+    plain = partial(kinds.pop("plain").decide, scores)
+    timings = []
+    for name, calibrated in kinds.items():
+        own = partial(calibrated.decide, scores, groups=np.arange(n) % 4 if name == "groups" else None)
+        work = f"decide, AgreeStop with {name}, ({n}, {STEPS}, 6, 10)"
+        timings.append(timing(work, "at most 1.5", "AgreeStop", interleaved(own, plain, rounds), False))
+    return timings
+
+
 def bench_push(rounds: int) -> list[DecisionTiming]:
     """One push of (6, 10) with n = 1000, over thousands of sessions, against one numpy.sort of the same array."""
     calibration, labels = make_scores(1000, seed=1)
     values = calibration[0, 0]
     timings = []
-    for name, rule in rules(CHECKPOINTS).items():
-        calibrated = rule.calibrate(calibration, labels)
+    calibrated_rules = {name: rule.calibrate(calibration, labels) for name, rule in rules(CHECKPOINTS).items()}
+    kinds = {f"AgreeStop with {name}": one for name, one in promises().items() if name != "plain"}
+    for name, calibrated in (calibrated_rules | kinds).items():
         pushes: tuple[list[float], list[float]] = ([], [])
         for _ in range(rounds):
             sessions = [calibrated.stream() for _ in range(500)]
@@ -133,7 +171,7 @@ def bench_push(rounds: int) -> list[DecisionTiming]:
                 np.sort(values, axis=-1)
             pushes[0].append((middle - begin) / 500)
             pushes[1].append((time.perf_counter() - middle) / 500)
-        timings.append(timing(f"push, {name}", "stated" if name.startswith("ranks") else "50 µs", "numpy.sort", pushes, False))
+        timings.append(timing(f"push, {name}", "stated" if name.startswith("ranks") else "60 µs", "numpy.sort", pushes, False))
     return timings
 
 
@@ -171,7 +209,7 @@ def run_decide(inputs: int, rounds: int, output: Path) -> None:
         warnings.simplefilter("ignore", ag.CalibrationWarning)
         timings = [bench_p_values(rounds), bench_import(2 * rounds + 1)]
         decided, memory = bench_decide(inputs, rounds)
-        timings += decided + bench_push(rounds)
+        timings += decided + bench_promises(max(1, inputs // 10), rounds) + bench_push(rounds)
         growth = bench_growth(max(1, inputs // 10))
     content = {
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
@@ -183,9 +221,9 @@ def run_decide(inputs: int, rounds: int, output: Path) -> None:
     make_folder(output.parent)
     with atomic_writer(output) as stream:
         stream.write(json.dumps(content, indent=1).encode() + b"\n")
-    table = Table("work", "median", "peer", "ratio", "wanted")
+    table = Table("work", "median", "least", "peer", "ratio", "wanted")
     for one in timings:
-        table.add_row(one.work, f"{one.median * 1e6:,.0f} µs", one.peer, f"{one.ratio:.2f}", one.wanted)
+        table.add_row(one.work, f"{one.median * 1e6:,.0f} µs", f"{one.low * 1e6:,.0f} µs", one.peer, f"{one.ratio:.2f}", one.wanted)
     out.print(table)
     out.print("Peak extra memory over the size of the input: " + ", ".join(f"{name} {value:.2f}" for name, value in memory.items()))
     out.print(f"Wrote {output}", markup=False, soft_wrap=True)

@@ -392,7 +392,7 @@ def test_the_study_of_the_decision_layer_writes_its_timings(
     monkeypatch.setattr(decide, "bench_push", lambda rounds: [])
     assert call(monkeypatch, "decide", "--inputs", 60, "--rounds", 1, "-o", tmp_path / "new" / "decide.json") == 0
     content = json.loads((tmp_path / "new" / "decide.json").read_text())
-    assert content["command"].startswith("python -m benchmarks decide") and len(content["timings"]) == 2 + 12
+    assert content["command"].startswith("python -m benchmarks decide") and len(content["timings"]) == 2 + 12 + 6
     assert all(one["median"] > 0 and one["ratio"] > 0 for one in content["timings"])
     assert set(content["seconds_of_decide_as_a_size_grows"]) == {"examples", "checkpoints", "members", "calibration examples"}
     assert "Wrote" in capsys.readouterr().out

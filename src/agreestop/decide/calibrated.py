@@ -119,15 +119,13 @@ class CalibratedRule(KeptInFiles):
         """
         evidence = read_evidence(self.rule, index, log_confidence)
         verdict = self.policy.judge(index, index == len(self.rule.checkpoints) - 1, evidence, state)
-        if np.count_nonzero(verdict.stop):
-            verdict = verdict._replace(best=self.rule.best(evidence))
-        if isinstance(index, int):
-            if index > 0:
-                return verdict
-            risk = evidence.level
-        else:
+        best, state = self.rule.best(evidence) if np.count_nonzero(verdict.stop) else None, verdict.state
+        if not isinstance(index, int):
             risk = np.where(index == 0, evidence.level, np.nan if state.first_risk is None else state.first_risk)
-        return verdict._replace(state=replace(verdict.state, first_risk=risk))
+            state = replace(state, first_risk=risk)
+        elif index == 0:
+            state = replace(state, first_risk=evidence.level)
+        return Verdict(verdict.stop, verdict.sets, state, best)
 
     def check_sizes(self, members: int, classes: int) -> None:
         """Refuse another number of members or classes than calibrated with."""
