@@ -40,7 +40,7 @@ from .rules import coverage_promise, validate
 from .tuned_rows import TunedRows
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AgreeStop(Uncalibrated, KeptInFiles):
     """Stop when the best `max_set_size` classes are sure enough: the estimated risk that they miss falls under a calibrated threshold.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from os import PathLike
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,6 +31,7 @@ from .policies import (
     run_checkpoints,
 )
 from .ranking import Index
+from .reprs import short_repr
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
 from .rules import Rule, gather_evidence, read_evidence, refuse_tuned, warn_of
 from .schedules import Schedule, members_at
@@ -409,6 +410,13 @@ class Uncalibrated:
     """The verbs of every rule before calibration; rules build on it and change nothing of it."""
 
     decide, save, stream = _refused("decide on"), _refused("save"), _refused("stream from")
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    def __sklearn_clone__(self) -> Self:
+        """What `sklearn.base.clone` returns: a rule holds nothing that calibration changes, so a copy with the same settings will do."""
+        return replace(cast(Any, self))
 
     def calibrate(
         self,

@@ -41,7 +41,7 @@ class ConfidenceRule(Uncalibrated):
         return 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DCSNN(ConfidenceRule, KeptInFiles):
     """Stop when the top confidence reaches p_th: the smallest of the grid whose calibration accuracy is at least the target.
 
@@ -81,7 +81,7 @@ class DCSNN(ConfidenceRule, KeptInFiles):
         return "no guarantee: the confidence threshold met the target accuracy on the calibration data, or came as near as it could."
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SEENN(ConfidenceRule, KeptInFiles):
     """SEENN-I: stop when the top confidence reaches a threshold that the user fixed for a time budget; answer the top classes.
 

@@ -24,6 +24,7 @@ from .checks import as_labels
 from .levels import coverage_draws
 from .schedules import Schedule, members_at
 from .score_files import Scores
+from .tables import as_dataframe, as_table
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,13 @@ class Decisions:
         notes = f", notes={self.notes}" if self.notes else ""
         return f"Decisions(n={len(self)}, mean stop time {self.stop_time.mean():.4g}, mean set size {self.set_size.mean():.4g}{notes})"
 
+    def to_dataframe(self) -> Any:
+        """A pandas DataFrame with a row for each input: time, classes (a tuple of names, or of indices) and set_size.
+
+        Where they are known, there are columns for best, block, each group (booleans), first_risk and members. pandas must be installed.
+        """
+        return as_dataframe(self)
+
     def __iter__(self) -> Iterator[Decision]:
         return (self[i] for i in range(len(self)))
 
@@ -223,7 +231,7 @@ class Group:
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """How often the answers held the label, how early they came and how large they were.
+    """How often the answers held the label, how early they came and how large they were. It prints as a table.
 
     draw_range      for rules with one threshold: coverages from `low` to `high` are what the draw of the calibration examples explains,
                     at the level of the intervals
@@ -270,6 +278,9 @@ class Evaluation:
         names = ("n", "coverage", "cost", "agreement", "normalized_latency", "set_size", "notes")
         figures = (f"{name}={value!r}" for name in names if (value := getattr(self, name)) not in (None, ()))
         return f"Evaluation({', '.join(figures)})"
+
+    def __str__(self) -> str:
+        return as_table(self)
 
 
 def evaluate(decisions: Any, labels_or_scores: ArrayLike | Scores, confidence: float = 0.95) -> Evaluation:

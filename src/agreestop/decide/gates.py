@@ -42,7 +42,7 @@ LARGEST_RATIO = 2.0
 REPEATS = 10  # divisions into calibration and test rows, for each latency
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Gate(ShapedRisk, KeptInFiles):
     """When an input first looks ready: make one with `Gate.fit`, on tuning data.
 

@@ -122,7 +122,7 @@ def _reach(failures: Floats, scores: Floats, earliest: float) -> tuple[float, fl
     return float(failing.max()) if len(failing) else boldest, boldest
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SpikeCP(Uncalibrated, KeptInFiles):
     """Conformal sets at checkpoints; stop at the first set of at most `max_set_size` classes (I_th).
 

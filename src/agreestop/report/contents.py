@@ -56,7 +56,8 @@ class GroupCoverage:
 class Breakdown:
     """The coverage of one rule by groups, over all realisations; `lowest` and `highest` are those of single realisations.
 
-    ties  the share of answers of the first realisation that name one class and leave out another with the same pooled confidence
+    ties      the share of answers of the first realisation that name one class and leave out another with the same pooled confidence
+    by_group  for the groups that were given with the pool
     """
 
     overall: Estimate
@@ -65,6 +66,7 @@ class Breakdown:
     ties: float
     by_time: tuple[GroupCoverage, ...]
     by_class: tuple[GroupCoverage, ...]
+    by_group: tuple[GroupCoverage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,7 @@ class Report:
     n_tuning     inputs that rules were tuned on; n_pool: inputs that were divided into calibration and test
     command      the command that writes this report again
     notes        further sentences for the fine print
+    folder       whether metrics.json and the figures are written beside the page
     """
 
     name: str
@@ -171,6 +174,7 @@ class Report:
     versions: tuple[tuple[str, str], ...]
     settings: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    folder: bool = True
 
 
 def versions(*packages: str) -> tuple[tuple[str, str], ...]:
@@ -206,9 +210,10 @@ def describe_ensemble(
     progress: ProgressCallback,
     pictures: InputPictures | None = None,
     settings: tuple[tuple[str, str], ...] = (),
+    groups: Sequence[str] | None = None,
 ) -> Section:
     """The section of one ensemble; `rules` are those of the records by label. Examples are shown where there are pictures of the pool
-    and the headline rule can stop.
+    and the headline rule can stop. `groups` (n,) names a group of each input of the pool, where coverage by group is wanted.
     """
     assert pool.labels is not None
     summary = summarise(records)
@@ -216,7 +221,7 @@ def describe_ensemble(
     assert isinstance(rule, (SpikeCP, AgreeStop))  # a rule that promises nothing is never the headline
     progress("coverage by time and class", 0.0)
     classes = tuple(map(visible, pool.classes or map(str, range(pool.log_confidence.shape[3]))))  # SVG holds no control characters
-    breakdown = _break_down(rule, pool, measured, classes)
+    breakdown = _break_down(rule, pool, measured, classes, groups)
     gated = _compare_gate(rules[GATED], pool, measured) if GATED in rules else None
     progress("latency against work", 0.4)
     work = measure_work(pool, measured)
@@ -262,15 +267,19 @@ class _Outcomes:
         return self.groups(named)
 
 
-def _break_down(rule: SpikeCP | AgreeStop, pool: Scores, measured: MeasurementSettings, classes: Sequence[str]) -> Breakdown:
+def _break_down(
+    rule: SpikeCP | AgreeStop, pool: Scores, measured: MeasurementSettings, classes: Sequence[str], groups: Sequence[str] | None
+) -> Breakdown:
     assert pool.labels is not None
     found = _Outcomes.of(rule, pool, measured)
     coverages = [float(hit[chosen].mean()) for hit, chosen in zip(found.hits, found.tested, strict=True)]
     by_time = found.by_time(rule.checkpoints, _spans(found.stops[found.tested], len(rule.checkpoints), len(found.runs)))
     by_class = found.groups((name, pool.labels == label) for label, name in enumerate(classes))
+    named = np.array([] if groups is None else [visible(name) for name in groups], dtype=object)
+    by_group = found.groups((name, named == name) for name in sorted(set(named.tolist())))
     ties = _ties(found.runs[0], np.array(columns_of(rule.checkpoints, pool.times)), pool)
     overall = coverage_of_inputs(found.hits, found.tested)
-    return Breakdown(overall, min(coverages), max(coverages), ties, by_time, by_class)
+    return Breakdown(overall, min(coverages), max(coverages), ties, by_time, by_class, by_group)
 
 
 def _compare_gate(rule: AnyRule, pool: Scores, measured: MeasurementSettings) -> GateBreakdown:

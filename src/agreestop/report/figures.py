@@ -165,9 +165,11 @@ def tidy(axes: Axes) -> None:
 
 
 def breakdown_panels(breakdown: Breakdown, target: float) -> list[Panel]:
-    """Coverage by stopping time and by class, with intervals and the number of inputs."""
-    panels = []
-    for xlabel, groups in (("stopping time", breakdown.by_time), ("true class", breakdown.by_class)):
+    """Coverage by stopping time, by class and by group where there are groups, with intervals and the number of inputs."""
+    panels, parts = [], {"stopping time": breakdown.by_time, "true class": breakdown.by_class, "group": breakdown.by_group}
+    for xlabel, groups in parts.items():
+        if not groups:
+            continue
         listed = "; ".join(f"{group.name}: {group.coverage:.1%} of {group.inputs:.0f} inputs" for group in groups)
         panels.append(Panel(f"By {xlabel}", f"Coverage by {xlabel}. {listed}", WIDE_PANEL, partial(_draw_groups, groups, target, xlabel)))
     return panels

@@ -1,6 +1,7 @@
 """The report as one HTML file that contains its style, figures and pictures and loads nothing.
 
 write_report(report, folder)    folder/report.html, and the figures beside it as PNG and SVG
+write_page(report, path)        the page alone
 summary_in_words(section)       the summary in two or three lines, for a terminal
 """
 
@@ -22,6 +23,7 @@ from agreestop.common import Floats, atomic_writer
 from agreestop.common.errors import visible
 from agreestop.decide.decisions import Estimate
 
+from .advice import advise, rule_in_code
 from .contents import Example, Report, Section
 from .figures import Panel, breakdown_panels, coverage_and_latency_panels, gate_panels, save_panels, style_of, work_panel
 from .records import interval, promise_of
@@ -54,10 +56,14 @@ def write_report(report: Report, folder: Path) -> list[Path]:
             if section.gated is not None:
                 gate = gate_panels(section.gated, headline.target)
                 written += save_panels(gate, folder, f"{title}: with a gate, and without it (diamonds)", f"coverage-by-block{ending}")
-    page = folder / "report.html"
-    with atomic_writer(page) as stream:
+    return [*written, write_page(report, folder / "report.html")]
+
+
+def write_page(report: Report, path: Path) -> Path:
+    """Write the page alone."""
+    with atomic_writer(path) as stream:
         stream.write(render_page(report).encode())
-    return [*written, page]
+    return path
 
 
 def render_page(report: Report) -> str:
@@ -70,8 +76,9 @@ def render_page(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (percent, give_or_take, number, times, inline_svg, on_page, style_of, promise_of)
+    filters = (percent, give_or_take, number, plain, times, inline_svg, on_page, style_of, promise_of)
     functions = (promise_of, interval, says_little, coverage_and_latency_panels, breakdown_panels, gate_panels, work_panel, frames_of)
+    functions += (advise, rule_in_code)
     environment.filters |= {helper.__name__: helper for helper in filters}
     environment.globals |= {helper.__name__: helper for helper in functions}
     return environment.get_template("page.html.j2").render(report=report, paper=PAPER)
@@ -117,6 +124,11 @@ def give_or_take(estimate: Estimate, digits: int = 1) -> str:
 
 def number(value: float, digits: int = 2) -> str:
     return f"{value:.{digits}f}"
+
+
+def plain(time: float) -> str:
+    """A time as a person writes it: 80, or 0.25."""
+    return f"{time:.10g}"
 
 
 def times(checkpoints: Sequence[float]) -> str:

@@ -1,0 +1,128 @@
+"""A report from scores alone: every rule is measured on them, and the page says which to take.
+
+Some rows are put aside for tuning. The others are the pool, which is divided many times at random into calibration and test rows, as in
+`measure`. The scores may come from any model.
+"""
+
+import warnings
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from agreestop.common import InputError, ProgressCallback, Stages, as_count, as_seed, no_progress
+from agreestop.decide.checks import CalibrationWarning, as_max_set_size
+from agreestop.decide.levels import Target, as_target
+from agreestop.decide.schedules import Schedule
+from agreestop.decide.score_files import Scores, load_scores
+from agreestop.report.contents import Report, describe_ensemble, versions
+from agreestop.report.records import MeasurementSettings
+
+from .measure import measure_rules
+
+OTHER_TARGETS = (0.8, 0.85, 0.9, 0.95)
+TUNING_SHARE, MOST_CALIBRATION, LEAST_ROWS = 1 / 3, 200, 40
+REALISATIONS = 30
+
+
+def write_report(
+    scores: Scores | str | PathLike[str],
+    path: str | PathLike[str],
+    *,
+    target: Target = 0.9,
+    max_set_size: int = 1,
+    groups: ArrayLike | None = None,
+    n_calibration: int | None = None,
+    seed: int = 0,
+    progress: ProgressCallback = no_progress,
+) -> Path:
+    """Measure every rule on labelled scores, or on a score file, and write one HTML page: coverage by time, class and group, and advice.
+
+    groups         (n,) numbers or strings: a group of each row, whose coverage is shown by itself
+    n_calibration  calibration rows in each division of the pool; half of the tuning rows, but at most 200, if it is None
+
+    It takes a minute or a few. The page is one file that loads nothing. Needs matplotlib and jinja2.
+    """
+    from agreestop.report.page import write_page
+
+    settings = {"target": target, "max_set_size": max_set_size, "groups": groups, "n_calibration": n_calibration, "seed": seed}
+    return write_page(report_scores(scores, progress=progress, **settings), Path(path))  # type: ignore[arg-type]
+
+
+def report_scores(
+    scores: Scores | str | PathLike[str],
+    target: Target = 0.9,
+    max_set_size: int = 1,
+    groups: ArrayLike | None = None,
+    n_calibration: int | None = None,
+    seed: int = 0,
+    command: str = "ag.write_report",
+    progress: ProgressCallback = no_progress,
+) -> Report:
+    """What `write_report` writes, as data."""
+    name = "your scores" if isinstance(scores, Scores) else Path(scores).name
+    data = scores if isinstance(scores, Scores) else load_scores(scores)
+    if data.labels is None:
+        raise InputError(f"{name} hold no labels: a report compares answers with labels; give scores with one label for each input.")
+    if isinstance(data.times, Schedule):
+        raise InputError(f"{name} are at the looks of a schedule: give the scores of all members at each time.")
+    if len(data) < LEAST_ROWS:
+        raise InputError(f"{name} have {len(data)} rows: a report divides them into tuning, calibration and test, and needs {LEAST_ROWS}.")
+    named = None if groups is None else _group_names(groups, len(data))
+    order = np.random.default_rng(as_seed(seed)).permutation(len(data))
+    rows, others = np.split(order, [round(TUNING_SHARE * len(data))])
+    measured = _settings(data, target, max_set_size, len(rows) // 2, n_calibration, seed)
+    if measured.n_calibration > min(len(rows) // 2, len(others) - 1):
+        raise InputError(f"n_calibration is {measured.n_calibration}: with {len(data)} rows give at most {len(rows) // 2}.")
+    stages = Stages(progress, (12.0, 1.0))
+    tuning, pool = data.rows(rows), data.rows(others)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)  # the page says which rules cannot stop, and how many examples they need
+        measurement = measure_rules("", tuning, pool, measured, stages.begin("rules"))
+        results = measurement.records, measurement.rules, measured, stages.begin("report")
+        section = describe_ensemble("", pool, *results, groups=None if named is None else [named[row] for row in others])
+    n, moments, members, classes = data.log_confidence.shape
+    many = f"{members} members" if members > 1 else "one member"
+    return Report(
+        name=name,
+        kind="scores from a file" if not isinstance(scores, Scores) else "scores",
+        description=f"scores of {n} inputs at {moments} times, from {many}, for {classes} classes",
+        measured=measured,
+        n_tuning=len(tuning),
+        n_pool=len(pool),
+        sections=[section],
+        command=command,
+        versions=versions("agreestop", "numpy"),
+        settings=(("engine", data.engine or "not known"), ("seed", str(seed))),
+        folder=False,
+    )
+
+
+def _group_names(groups: ArrayLike, n: int) -> list[str]:
+    names = np.asarray(groups)
+    if names.shape != (n,):
+        raise InputError(f"groups has shape {names.shape}: give one group for each of the {n} rows.")
+    return [str(name) for name in names.tolist()]
+
+
+def _settings(data: Scores, target: Target, size: int, most: int, n_calibration: int | None, seed: int) -> MeasurementSettings:
+    """The settings of the measurement: the target first, four checkpoints for the rules that look at few, one member and all of them."""
+    members, main = data.log_confidence.shape[2], float(as_target(target))
+    quarters = sorted({-(-len(data.times) * quarter // 4) for quarter in (1, 2, 3, 4)})
+    return MeasurementSettings(
+        targets=(main, *(other for other in OTHER_TARGETS if other != main)),
+        sizes=tuple(sorted({1, members})),
+        checkpoints=tuple(data.times[index - 1] for index in quarters),
+        max_set_size=_checked_size(size, data.log_confidence.shape[3]),
+        n_calibration=min(most, MOST_CALIBRATION) if n_calibration is None else as_count(n_calibration, "n_calibration"),
+        realisations=REALISATIONS,
+        seed=as_seed(seed),
+    )
+
+
+def _checked_size(size: int, classes: int) -> int:
+    if as_max_set_size(size) >= classes:
+        raise InputError(f"max_set_size is {size} of {classes} classes: an answer with every class says nothing; give fewer.")
+    return size
+
