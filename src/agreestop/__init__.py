@@ -15,15 +15,20 @@ if TYPE_CHECKING:
     from agreestop import networks as networks
     from agreestop.decide import *  # noqa: F403
     from agreestop.decide import __all__ as __all__
+    from agreestop.pipeline.scores_report import write_report as write_report
+    from agreestop.report import plot as plot
 
 _PACKAGES = ("adapters", "common", "decide", "engines", "ensembles", "events", "networks")
+_ELSEWHERE = {"plot": "agreestop.report.plot", "write_report": "agreestop.pipeline.scores_report"}
+"""Names of the top level that are a module, or in a module, of another name."""
 
 
 def __getattr__(name: str) -> object:
     """Load the decision layer, or a package of the spiking half, on first use."""
-    if name in _PACKAGES:
+    if name in _PACKAGES or name in _ELSEWHERE:
         try:
-            return import_module(f"agreestop.{name}")
+            module = import_module(_ELSEWHERE.get(name, f"agreestop.{name}"))
+            return getattr(module, name, module)
         except ModuleNotFoundError as error:
             from agreestop.common.errors import missing_extra
 
@@ -37,4 +42,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PACKAGES, *import_module("agreestop.decide").__all__})
+    return sorted({*globals(), *_PACKAGES, *_ELSEWHERE, *import_module("agreestop.decide").__all__})

@@ -9,6 +9,7 @@ import pytest
 
 import agreestop as ag
 
+pytestmark = pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")  # few rows will do here
 SCORES = ag.simulate_scores(400, steps=20, K=2, C=3, signal=4.0, pace=5.0)
 TUNING, KNOWN, NEW = (SCORES.rows(part) for part in (slice(0, 150), slice(150, 250), slice(250, 400)))
 RULES = (

@@ -58,7 +58,12 @@ def run(
         with progress_bar(folder.name) as progress, make(command, progress, cores()) as report:
             progress("writing the report", 1.0)
             written = write_report(report, folder)
-        show(*(_table(section.records, ", ".join(part for part in (report.name, section.name) if part)) for section in report.sections))
+        show(
+            *(
+                table_of_rules(section.records, ", ".join(part for part in (report.name, section.name) if part))
+                for section in report.sections
+            )
+        )
         show(*(line for section in report.sections for line in summary_in_words(section)))
     products = sorted((*folder.rglob("members.safetensors"), *folder.rglob("*.npz")))
     show_written(folder / "metrics.json", *products, *written)
@@ -134,7 +139,7 @@ def _command(config: Path | None, output: Path | None, simulated: bool) -> str:
     return shlex.join(words + (["-o", str(output)] if output else []))
 
 
-def _table(records: Sequence[Record], title: str) -> Table:
+def table_of_rules(records: Sequence[Record], title: str) -> Table:
     """Every rule at the main target and for all members, with 95 % intervals."""
     target, members = records[0].target, max(record.K for record in records)
     table = Table(title=f"{title}: target {target:g}, {members} members", title_justify="left", title_style="bold")

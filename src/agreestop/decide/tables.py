@@ -38,7 +38,7 @@ def as_dataframe(decisions: Any) -> Any:
 
 def as_table(result: Any) -> str:
     """An `Evaluation` as text: all inputs, then its blocks, groups, classes and stopping times, and its notes."""
-    groups = {"block": result.by_block, "group": result.by_group, "class": result.by_class, "stop at": _few_times(result)}
+    groups = {"block": result.by_block, "group": result.by_group, "class": result.by_class, "stop at": few_times(result)}
     rows = [("all inputs", result)]
     rows += [(f"{word} {one.name or f'{one.key:g}'}", one) for word, some in groups.items() for one in some or ()]
     shown = [name for name in COLUMNS if getattr(result, name) is not None]
@@ -49,7 +49,7 @@ def as_table(result: Any) -> str:
     return "\n".join([*lines, *result.notes])
 
 
-def _few_times(result: Any) -> Iterator[Any]:
+def few_times(result: Any) -> Iterator[Any]:
     """The groups of stopping times. Where they are many, neighbours are joined, but not the last, whose answers may be larger."""
     groups: Sequence[Any] = result.by_stop_time
     step = max(1, -(-(len(groups) - 1) // (MOST_TIMES - 1)))

@@ -46,23 +46,22 @@ def write_report(
     """
     from agreestop.report.page import write_page
 
-    settings = {"target": target, "max_set_size": max_set_size, "groups": groups, "n_calibration": n_calibration, "seed": seed}
-    return write_page(report_scores(scores, progress=progress, **settings), Path(path))  # type: ignore[arg-type]
+    data, name = (scores, "your scores") if isinstance(scores, Scores) else (load_scores(scores), Path(scores).name)
+    return write_page(report_scores(data, target, max_set_size, groups, n_calibration, seed, name, progress=progress), Path(path))
 
 
 def report_scores(
-    scores: Scores | str | PathLike[str],
+    data: Scores,
     target: Target = 0.9,
     max_set_size: int = 1,
     groups: ArrayLike | None = None,
     n_calibration: int | None = None,
     seed: int = 0,
+    name: str = "your scores",
     command: str = "ag.write_report",
     progress: ProgressCallback = no_progress,
 ) -> Report:
     """What `write_report` writes, as data."""
-    name = "your scores" if isinstance(scores, Scores) else Path(scores).name
-    data = scores if isinstance(scores, Scores) else load_scores(scores)
     if data.labels is None:
         raise InputError(f"{name} hold no labels: a report compares answers with labels; give scores with one label for each input.")
     if isinstance(data.times, Schedule):
@@ -86,7 +85,7 @@ def report_scores(
     many = f"{members} members" if members > 1 else "one member"
     return Report(
         name=name,
-        kind="scores from a file" if not isinstance(scores, Scores) else "scores",
+        kind="scores",
         description=f"scores of {n} inputs at {moments} times, from {many}, for {classes} classes",
         measured=measured,
         n_tuning=len(tuning),
@@ -125,4 +124,3 @@ def _checked_size(size: int, classes: int) -> int:
     if as_max_set_size(size) >= classes:
         raise InputError(f"max_set_size is {size} of {classes} classes: an answer with every class says nothing; give fewer.")
     return size
-

@@ -36,7 +36,8 @@ def rule_in_code(record: Record, max_set_size: int) -> str:
         rule = f"ag.AgreeStop({settings})"
     else:
         rule = f'ag.SpikeCP({settings}, pooling=ag.MergeConfidence(), calibration="stop-aware")'
-    return f"rule = {rule}\nrule = ag.tune(rule, tuning_scores).rule  # rows that are used for nothing else\ncalibrated = rule.calibrate(calibration_scores)"
+    tuning = "rule = ag.tune(rule, tuning_scores).rule  # rows that are used for nothing else"
+    return f"rule = {rule}\n{tuning}\ncalibrated = rule.calibrate(calibration_scores)"
 
 
 def _choice(section: Section) -> Iterator[str]:
@@ -50,9 +51,10 @@ def _choice(section: Section) -> Iterator[str]:
         if share.high < other.low:
             yield f"Adapting to each input is worth it: one fixed time for all inputs would be {other:.1%} of T with the same promise."
         else:
-            yield f"One fixed time for all inputs, {other:.1%} of T, is as early within its interval and simpler: consider --rule fixed-time."
+            yield f"One fixed time for all inputs, {other:.1%} of T, is as early within its interval, and simpler."
     if (smaller := summary.smaller) is not None:
-        yield f"For smaller answers take {smaller.label}: {smaller.set_size:.2f} classes instead of {headline.set_size:.2f}, as early within its interval."
+        sizes = f"{smaller.set_size:.2f} classes instead of {headline.set_size:.2f}"
+        yield f"For smaller answers take {smaller.label}: {sizes}, as early within the interval."
     if summary.one_member is not None and summary.one_member.earlier.low <= 0:
         yield f"One member stops as early as {headline.K} within its interval: further members bring nothing here."
     if headline.set_size > len(section.classes) / 2:
@@ -67,7 +69,7 @@ def _groups(section: Section, target: float) -> Iterator[str]:
     if low := _below(parts.by_group, target):
         yield f"Less often right than {target:g}: group {low}. If each group needs the promise, calibrate with groups=."
     if low := _below(parts.by_time, target):
-        yield f"Answers at {low} are less often right than {target:g}. A gate (ag.Gate.fit) makes the promise hold for early and late inputs apart."
+        yield f"Less often right than {target:g}: answers at {low}. A gate (ag.Gate.fit) promises the same for early and for late inputs."
 
 
 def _draws(section: Section, measured: MeasurementSettings) -> Iterator[str]:

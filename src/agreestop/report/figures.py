@@ -24,7 +24,7 @@ from .work import WorkPoint
 
 ABOVE, BELOW, BESIDE, MUTED = "#0072B2", "#D55E00", "#1A1A1A", "#B0B0B0"
 PANEL, WIDE_PANEL, WORK_PANEL = (4.3, 3.5), (5.0, 3.7), (6.0, 3.7)  # inches
-_SMALL = {"textcoords": "offset points", "fontsize": 8.5}
+_SMALL: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8.5}
 Dashes = Literal["-", "--", ":"]
 
 
@@ -196,40 +196,48 @@ def gate_panels(gated: GateBreakdown, target: float) -> list[Panel]:
 def _draw_groups(
     groups: Sequence[GroupCoverage], target: float, xlabel: str, figure: Figure | SubFigure, others: Sequence[GroupCoverage] = ()
 ) -> None:
-    """Draw coverage above and the number of inputs below; a group is orange where its whole interval lies below the target.
-
-    others: the same groups under another rule, drawn beside them as hollow diamonds.
-    """
+    """Draw coverage above and the number of inputs below; others: the same groups under another rule, drawn as hollow diamonds."""
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    positions = range(len(groups))
-    for position, group in enumerate(groups):
-        value, colour = float(group.coverage), BELOW if group.coverage.high < target else ABOVE
-        reach = [[max(0.0, value - group.coverage.low)], [max(0.0, group.coverage.high - value)]]
-        marker = "v" if colour == BELOW else "o"
-        above.errorbar(position, value, yerr=reach, color=colour, marker=marker, markersize=6, capsize=3, linewidth=1.6)
+    draw_coverage(above, groups, target)
     names = [group.name for group in groups]
     for other in others:
         if other.name in names:
             value, reach = float(other.coverage), [[other.coverage - other.coverage.low], [other.coverage.high - other.coverage]]
             look: dict[str, Any] = {"color": BESIDE, "marker": "D", "markerfacecolor": "white", "markersize": 5, "linewidth": 1.2}
             above.errorbar(names.index(other.name) + 0.22, value, yerr=reach, capsize=3, **look)
-    above.axhline(target, color="black", linewidth=1, zorder=0)
-    above.annotate("promised", (1, target), xycoords=("axes fraction", "data"), xytext=(5, 0), **_SMALL, va="center", ha="left")
     lowest = min(target, *(group.coverage.low for group in (*groups, *others)))
-    above.set(ylabel="coverage", ylim=(max(0.0, lowest - 0.04), 1.02))
-    above.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    below.bar(positions, [group.inputs for group in groups], color=MUTED, width=0.7)
+    above.set(ylim=(max(0.0, lowest - 0.04), 1.02))
+    below.bar(range(len(groups)), [group.inputs for group in groups], color=MUTED, width=0.7)
     for position, group in enumerate(groups):
         words = f"{group.inputs:.0f}" if group.inputs >= 0.95 else f"{group.inputs:.1f}"
         below.annotate(words, (position, group.inputs), xytext=(0, 2), **_SMALL, va="bottom", ha="center")
     below.set(xlabel=xlabel, ylabel="inputs", ylim=(0, 1.35 * max(group.inputs for group in groups)), yticks=[])
-    letters = sum(len(name) for name in names)
-    turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if letters > 50 else {"ha": "center"}
-    below.set_xticks(list(positions), names, fontsize=9 if letters <= 34 else 8, parse_math=False, **turned)
+    name_groups(below, names)
     for axes in (above, below):
         tidy(axes)
         axes.grid(visible=False, axis="x")
     below.grid(visible=False)
+
+
+def draw_coverage(axes: Axes, groups: Sequence[GroupCoverage], target: float | None) -> None:
+    """Draw the coverage of each group with its interval; a group is orange where its whole interval lies below the target."""
+    for position, group in enumerate(groups):
+        value, colour = float(group.coverage), BELOW if target is not None and group.coverage.high < target else ABOVE
+        reach = [[max(0.0, value - group.coverage.low)], [max(0.0, group.coverage.high - value)]]
+        marker = "v" if colour == BELOW else "o"
+        axes.errorbar(position, value, yerr=reach, color=colour, marker=marker, markersize=6, capsize=3, linewidth=1.6)
+    if target is not None:
+        axes.axhline(target, color="black", linewidth=1, zorder=0)
+        axes.annotate("promised", (1, target), xycoords=("axes fraction", "data"), xytext=(5, 0), **_SMALL, va="center", ha="left")
+    axes.set(ylabel="coverage")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+
+
+def name_groups(axes: Axes, names: Sequence[str]) -> None:
+    """Write the names of groups under an axis, turned where they are long."""
+    letters = sum(len(name) for name in names)
+    turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if letters > 50 else {"ha": "center"}
+    axes.set_xticks(range(len(names)), names, fontsize=9 if letters <= 34 else 8, parse_math=False, **turned)
 
 
 def work_panel(points: Sequence[WorkPoint]) -> Panel:

@@ -78,9 +78,8 @@ def render_page(report: Report) -> str:
     )
     filters = (percent, give_or_take, number, plain, times, inline_svg, on_page, style_of, promise_of)
     functions = (promise_of, interval, says_little, coverage_and_latency_panels, breakdown_panels, gate_panels, work_panel, frames_of)
-    functions += (advise, rule_in_code)
     environment.filters |= {helper.__name__: helper for helper in filters}
-    environment.globals |= {helper.__name__: helper for helper in functions}
+    environment.globals |= {helper.__name__: helper for helper in (*functions, advise, rule_in_code)}
     return environment.get_template("page.html.j2").render(report=report, paper=PAPER)
 
 

@@ -1,0 +1,39 @@
+"""`agreestop report`: a labelled score file becomes a page that says which rule to take."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agreestop.common import InputError
+
+from .calibrate import Groups, labelled_scores, read_lines
+from .console import errors_name_options, progress_bar, show, show_written
+from .run import table_of_rules
+
+
+def report(
+    scores: Annotated[Path, typer.Argument(help="Score file with labels. Its rows are divided into tuning, calibration and test.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write; it holds its figures and loads nothing.")],
+    target: Annotated[str, typer.Option(help="Probability that the answer holds the true class.")] = "0.9",
+    max_set_size: Annotated[int, typer.Option(help="Largest set that may stop early.")] = 1,
+    groups: Groups = None,
+    n_calibration: Annotated[int | None, typer.Option(help="Calibration rows. [default: a sixth of the rows, at most 200]")] = None,
+    seed: Annotated[int, typer.Option(help="Which rows are used for what.")] = 0,
+) -> None:
+    """Measure every rule on a labelled score file, and write a page: coverage by time, class and group, and which rule to take."""
+    from agreestop.pipeline.scores_report import report_scores
+    from agreestop.report.advice import advise
+    from agreestop.report.page import summary_in_words, write_page
+
+    if output.is_dir():
+        raise InputError(f"{output} is a folder: give the HTML file to write, for example {output / 'report.html'}.")
+    data = labelled_scores(scores, "a report")
+    inside = None if groups is None else read_lines(groups, len(data))
+    command = shlex.join(["agreestop", "report", str(scores), "-o", str(output)])
+    with progress_bar(scores.name) as progress, errors_name_options():
+        made = report_scores(data, target, max_set_size, inside, n_calibration, seed, scores.name, command, progress)
+    (section,) = made.sections
+    show(table_of_rules(section.records, scores.name), *summary_in_words(section), *advise(section, made.measured))
+    show_written(write_page(made, output))

@@ -1,0 +1,92 @@
+"""Figures as functions that draw on matplotlib axes: `ag.plot`.
+
+coverage(evaluation)          coverage by stopping time, class, block or group, with intervals and the target
+stopping(decisions)           the share of inputs that have been answered by each time
+compare({name: evaluation})   coverage against latency, with a point for each rule
+drift(monitor)                the evidence of a drift monitor, or the threshold of an adaptive rule
+
+Each takes `axes`, the current ones if none are given, and returns them.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
+
+from agreestop.common import InputError
+from agreestop.decide.adaptive import AdaptiveRule
+from agreestop.decide.decisions import Decisions, Evaluation
+from agreestop.decide.drift import DriftMonitor
+from agreestop.decide.tables import few_times
+
+from .contents import GroupCoverage
+from .drift import draw_adaptive, draw_evidence
+from .figures import draw_coverage, name_groups, style_of, tidy
+
+__all__ = ["compare", "coverage", "drift", "stopping"]
+
+PARTS = {"time": "stopping time", "class": "true class", "block": "first looked ready", "group": "group"}
+
+
+def coverage(evaluation: Evaluation, axes: Axes | None = None, *, by: str = "time", target: float | None = None) -> Axes:
+    """Coverage with its intervals, by "time", "class", "block" or "group"; with a target, what lies below it is orange."""
+    if by not in PARTS:
+        raise InputError(f"by is {by!r}: choose one of {', '.join(PARTS)}.")
+    groups = tuple(few_times(evaluation)) if by == "time" else getattr(evaluation, f"by_{by}")
+    if not groups:
+        raise InputError(f"this evaluation has no {by}s: a rule has them if it has a gate, or was calibrated with groups.")
+    shown = [GroupCoverage(group.name or f"{group.key:g}", group.n, group.coverage) for group in groups]
+    axes = _current(axes)
+    draw_coverage(axes, shown, None if target is None else float(target))
+    name_groups(axes, [group.name for group in shown])
+    axes.set(xlabel=PARTS[by])
+    tidy(axes)
+    return axes
+
+
+def stopping(decisions: Decisions, axes: Axes | None = None, *, label: str | None = None) -> Axes:
+    """The share of inputs that have been answered by each time, as a curve with a name for the legend."""
+    decisions = getattr(decisions, "decisions", decisions)
+    axes, times = _current(axes), np.unique(np.array(decisions.checkpoints, dtype=np.float64))
+    counts = np.bincount(np.searchsorted(times, decisions.stop_time), minlength=len(times))
+    axes.step([0.0, *times], [0.0, *np.cumsum(counts) / len(decisions)], where="post", label=label)
+    axes.set(xlabel="time", ylabel="inputs answered", ylim=(0, 1.02))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    tidy(axes)
+    return axes
+
+
+def compare(evaluations: Mapping[str, Evaluation], axes: Axes | None = None, *, target: float | None = None) -> Axes:
+    """Coverage against latency as a share of T, with intervals, a point for each named evaluation."""
+    axes = _current(axes)
+    for name, result in evaluations.items():
+        style, (x, y) = style_of(name), (result.normalized_latency, result.coverage)
+        reach = [[[value - value.low], [value.high - value]] for value in (x, y)]
+        axes.errorbar([x], [y], xerr=reach[0], yerr=reach[1], color=style.colour, marker=style.marker, linestyle="", capsize=2, label=name)
+    if target is not None:
+        axes.axhline(float(target), color="black", linewidth=1, zorder=0)
+    axes.set(xlabel="latency / T", ylabel="coverage")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.legend(frameon=False, fontsize=9)
+    tidy(axes)
+    return axes
+
+
+def drift(watched: DriftMonitor | AdaptiveRule, axes: Axes | None = None) -> Axes:
+    """The evidence of a `DriftMonitor` with its alarms, or the threshold of an `AdaptiveRule`, over the decisions."""
+    axes = _current(axes)
+    if isinstance(watched, DriftMonitor):
+        draw_evidence(watched, axes)
+    else:
+        draw_adaptive(watched, 0, axes)
+    return axes
+
+
+def _current(axes: Axes | None) -> Axes:
+    if axes is not None:
+        return axes
+    from matplotlib import pyplot  # slow to import, and only needed for the current axes
+
+    return pyplot.gca()
