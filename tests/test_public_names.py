@@ -78,6 +78,7 @@ NAMES = {
 }
 
 PACKAGES = ("adapters", "engines", "ensembles", "events", "networks")
+ELSEWHERE = ("plot", "write_report")
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "typer", "rich", "pandas", "jax")
 
 
@@ -109,8 +110,8 @@ def test_importing_loads_nothing_heavy() -> None:
 
 
 def test_packages_are_attributes_but_no_public_names() -> None:
-    assert set(PACKAGES) <= set(dir(ag))
-    assert not set(PACKAGES) & set(ag.__all__)
+    assert {*PACKAGES, *ELSEWHERE} <= set(dir(ag))
+    assert not {*PACKAGES, *ELSEWHERE} & set(ag.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         ag.nothing  # noqa: B018
 
@@ -128,6 +129,13 @@ def test_every_public_name_of_a_package_exists_and_is_documented(name: str) -> N
     assert package.__doc__ and package.__all__ and len(set(package.__all__)) == len(package.__all__)
     for public in package.__all__:
         assert getattr(package, public).__doc__, f"agreestop.{name}.{public}"
+
+
+def test_figures_and_the_report_load_on_first_use_without_networks() -> None:
+    pytest.importorskip("matplotlib", reason="figures need matplotlib")
+    code = "import sys, agreestop as ag; sys.modules['torch'] = None; print(ag.plot.__name__, ag.write_report.__name__)"
+    assert printed(code).split() == ["agreestop.report.plot", "write_report"]
+    assert all(getattr(ag.plot, name).__doc__ for name in ag.plot.__all__)
 
 
 def test_a_missing_dependency_is_named_with_the_extra_that_installs_it() -> None:

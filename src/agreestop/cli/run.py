@@ -155,5 +155,5 @@ def table_of_rules(records: Sequence[Record], title: str) -> Table:
         name = record.label + "*" * (record.examples_needed is not None)
         judged = (record.judged_coverage, record.judged_latency)
         coverage, latency = (f"{value:.3f} ± {(value.high - value.low) / 2:.3f}" for value in judged)
-        table.add_row(name, coverage, latency, f"{record.set_size:.2f}", *[f"{record.energy:.2f}"] * energy)
+        table.add_row(name, coverage, latency, f"{record.set_size:.2f}", *([] if record.energy is None else [f"{record.energy:.2f}"]))
     return table

@@ -41,11 +41,11 @@ def _short(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"array {value.shape}"
     if isinstance(value, (tuple, list)) and not isinstance(value, Schedule):
-        return short_times(value)
+        return _short_sequence(value)
     return repr(value)
 
 
-def short_times(values: Sequence[Any]) -> str:
+def _short_sequence(values: Sequence[Any]) -> str:
     """A sequence of numbers: whole where it is short, as a range where it is one, else its first and last values."""
     if len(values) <= LONGEST:
         return repr(tuple(values))

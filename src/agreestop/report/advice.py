@@ -5,8 +5,6 @@ Each piece of advice rests on an interval: a difference that chance explains is 
 
 from collections.abc import Iterator, Sequence
 
-from agreestop.decide.reprs import short_times
-
 from .contents import GroupCoverage, Section
 from .records import MeasurementSettings, Record, promise_of
 
@@ -31,7 +29,9 @@ def advise(section: Section, measured: MeasurementSettings) -> list[str]:
 
 def rule_in_code(record: Record, max_set_size: int) -> str:
     """Lines of Python that tune and calibrate the rule of a record of AgreeStop or of stop-aware calibration."""
-    settings = f"target={record.target:g}, checkpoints={short_times(record.checkpoints)}, max_set_size={max_set_size}"
+    every = "every step" in record.label
+    checkpoints = "calibration_scores.times" if every else repr(tuple(record.checkpoints))
+    settings = f"target={record.target:g}, checkpoints={checkpoints}, max_set_size={max_set_size}"
     if record.rule == "agreestop":
         rule = f"ag.AgreeStop({settings})"
     else:

@@ -1,0 +1,151 @@
+"""A report from scores alone: it shows every rule, groups and advice; and the figures of `ag.plot` draw what an evaluation says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jinja2", reason="the report needs jinja2")
+pytest.importorskip("matplotlib", reason="the report needs matplotlib")
+
+from matplotlib.figure import Figure
+from typer.testing import CliRunner
+
+import agreestop as ag
+from agreestop.cli.app import app
+from agreestop.decide.decisions import Estimate
+from agreestop.pipeline import scores_report
+from agreestop.report.advice import advise, rule_in_code
+from agreestop.report.contents import GroupCoverage, Report
+
+SCORES = ag.simulate_scores(240, steps=8, K=2, C=4, signal=5.0, pace=2.0)
+SCORES = replace(SCORES, classes=("a", "b", "c", "<d>"), times=tuple(time / 4 for time in SCORES.times))
+GROUPS = np.where(np.arange(len(SCORES)) % 3 == 0, "few", "many")
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
+        patch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
+        patch.setattr("agreestop.decide.tuning.EXPONENTS", (1.0,))
+        patch.setattr("agreestop.decide.tuning.find_spec", lambda name: None)  # no learned risk: scikit-learn is slow to load
+        patch.setattr(scores_report, "REALISATIONS", 3)
+        patch.setattr(scores_report, "OTHER_TARGETS", ())
+        yield
+
+
+@pytest.fixture(scope="module")
+def report(quick: None) -> Report:
+    return scores_report.report_scores(SCORES, "0.8", 2, GROUPS)
+
+
+def test_the_rows_are_divided_and_every_rule_is_measured(report: Report) -> None:
+    assert (report.n_tuning, report.n_pool, report.measured.n_calibration) == (80, 160, 40)
+    assert report.measured.checkpoints == (0.5, 1.0, 1.5, 2.0) and report.measured.targets[0] == 0.8
+    labels = {record.label for record in report.sections[0].records}
+    assert {"AgreeStop, every step", "stop-aware", "p-variable merging", "fixed time, every step", "DC-SNN"} <= labels
+
+
+def test_groups_are_those_of_the_rows(report: Report) -> None:
+    groups = {group.name: group for group in report.sections[0].breakdown.by_group}
+    assert set(groups) == {"few", "many"}
+    total = groups["few"].inputs + groups["many"].inputs
+    assert total == pytest.approx(160 - 40) and groups["few"].inputs < groups["many"].inputs
+    both = sum(float(group.coverage) * group.inputs for group in groups.values()) / total
+    assert both == pytest.approx(float(report.sections[0].breakdown.overall), abs=1e-9)
+
+
+def test_the_command_and_the_function_write_one_page_with_groups_times_and_advice(quick: None, tmp_path: Path) -> None:
+    ag.save_scores(tmp_path / "scores.npz", SCORES)
+    (tmp_path / "groups.txt").write_text("\n".join(GROUPS))
+    options = ["--target", "0.8", "--max-set-size", "2", "--groups", str(tmp_path / "groups.txt")]
+    result = CliRunner().invoke(app, ["report", str(tmp_path / "scores.npz"), "-o", str(tmp_path / "one.html"), *options])
+    assert result.exit_code == 0 and "Take " in result.output and "one.html" in result.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["groups.txt", "one.html", "scores.npz"]
+    page = (tmp_path / "one.html").read_text()
+    for words in ("Which rule to take", "By group", "&lt;d&gt;", "t = 0.5", "ag.tune(rule", "agreestop report", "of 2, on average"):
+        assert words in page
+    assert "metrics.json" not in page and "<d>" not in page
+    assert ag.write_report(SCORES, tmp_path / "two.html", target=0.8, max_set_size=2, groups=GROUPS) == tmp_path / "two.html"
+    assert "Which rule to take" in (tmp_path / "two.html").read_text()
+
+
+def test_advice_follows_the_numbers(report: Report) -> None:
+    section = report.sections[0]
+    summary, low = section.summary, GroupCoverage("rare", 9.0, Estimate(0.5, 0.4, 0.6, 0.05))
+    headline = summary.headline
+    measured, parts = report.measured, replace(section.breakdown, by_class=(low,), by_group=(low,), by_time=(low,), lowest=0.6)
+    words = " ".join(advise(replace(section, breakdown=parts), measured))
+    for said in ("class rare (50%)", "class_conditional=True", "group rare", "groups=", "ag.Gate.fit", "as low as 60.0%", "delta=0.1"):
+        assert said in words
+    quiet = replace(parts, by_class=(), by_group=(), by_time=(), lowest=0.8)
+    assert "rare" not in " ".join(said := advise(replace(section, breakdown=quiet), measured)) and f"Take {headline.label}" in said[0]
+    late, early = (
+        replace(headline, label="fixed time, every step", rule="fixedtime", latency=value, latency_se=0.0) for value in (1.0, 0.01)
+    )
+    for fixed, said_of_it in ((late, "Adapting to each input is worth it"), (early, "and simpler")):
+        with_fixed = replace(section, summary=replace(summary, rules=(headline, fixed)), breakdown=quiet)
+        assert said_of_it in " ".join(advise(with_fixed, measured))
+    broken = replace(section, summary=replace(summary, kept=False))
+    assert "exchangeable" in advise(broken, measured)[0]
+    stuck = replace(section, summary=replace(summary, headline=replace(headline, examples_needed=99)))
+    assert advise(stuck, measured)[0].startswith("Label at least 99 examples")
+    for rule, made in (("agreestop", ag.AgreeStop), ("spikecp", ag.SpikeCP)):
+        first = rule_in_code(replace(headline, rule=rule), 2).split("\n")[0]
+        assert isinstance(eval(first.removeprefix("rule = "), {"ag": ag, "calibration_scores": SCORES}), made)
+
+
+@pytest.mark.parametrize(
+    ("scores", "options", "words"),
+    [
+        (replace(SCORES, labels=None), {}, "hold no labels"),
+        (SCORES.rows(slice(0, 30)), {}, "have 30 rows"),
+        (SCORES.at(ag.Schedule([(0.5, 1), (2, 2)])), {}, "looks of a schedule"),
+        (SCORES, {"max_set_size": 4}, "max_set_size is 4 of 4 classes"),
+        (SCORES, {"n_calibration": 41}, "give at most 40"),
+        (SCORES, {"groups": ["a", "b"]}, r"groups has shape \(2,\)"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused_in_a_sentence(
+    scores: ag.Scores, options: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ag.InputError, match=words):
+        ag.write_report(scores, tmp_path / "page.html", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_figures_draw_on_the_axes_that_they_are_given() -> None:
+    rule = ag.AgreeStop(0.8, SCORES.times, 1).calibrate(SCORES.rows(slice(0, 100)), groups=GROUPS[:100])
+    decisions = rule.decide(SCORES.rows(slice(100, None)), groups=GROUPS[100:])
+    result = ag.evaluate(decisions, SCORES.rows(slice(100, None)))
+    for by, count in {"class": 4, "group": 2, "time": len(result.by_stop_time)}.items():
+        axes = Figure().subplots()
+        assert ag.plot.coverage(result, axes, by=by, target=0.8) is axes
+        assert len(axes.containers) == count == len(axes.get_xticks())
+    values = [container.lines[0].get_ydata()[0] for container in axes.containers]
+    assert values == [float(group.coverage) for group in result.by_stop_time]
+    (line,) = ag.plot.stopping(decisions, Figure().subplots()).lines
+    assert line.get_ydata()[-1] == 1 and line.get_ydata()[3] == np.mean(decisions.stop_time <= SCORES.times[2])
+    axes = ag.plot.compare({"AgreeStop": result, "fixed time": result}, Figure().subplots(), target=0.8)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["AgreeStop", "fixed time"]
+    plain = ag.AgreeStop(0.8, SCORES.times, 1).calibrate(SCORES.rows(slice(0, 100)))
+    monitor = ag.DriftMonitor(plain)
+    monitor.observe(plain.decide(SCORES.rows(slice(100, None))))
+    assert ag.plot.drift(monitor, Figure().subplots()).lines
+    assert ag.plot.drift(ag.AdaptiveRule(plain), Figure().subplots()).get_ylabel() == "threshold"
+
+
+def test_a_figure_of_groups_that_are_not_there_is_refused() -> None:
+    result = ag.evaluate(
+        ag.AgreeStop(0.8, SCORES.times, 1).calibrate(SCORES.rows(slice(0, 100))).decide(SCORES.rows(slice(100, 240))),
+        SCORES.rows(slice(100, 240)),
+    )
+    with pytest.raises(ag.InputError, match="has no blocks"):
+        ag.plot.coverage(result, by="block")
+    with pytest.raises(ag.InputError, match="by is 'day': choose one of time, class"):
+        ag.plot.coverage(result, by="day")
