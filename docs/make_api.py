@@ -7,7 +7,6 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ SECTIONS = {
     "Errors and warnings": ("InputError", "CalibrationWarning"),
 }
 PACKAGES = {
+    "plot": "Figures of evaluations and decisions, on axes of your own",
     "ensembles": "Ensembles of spiking networks: train, score, decide, save",
     "adapters": "Models of other libraries and of your own, really stopped",
     "networks": "Architectures, neurons and posteriors; modules of your own",
@@ -165,8 +165,9 @@ def page() -> str:
     parts = [INTRODUCTION]
     for title, names in SECTIONS.items():
         parts += [f"## {title}\n", *(entry(getattr(ag, name), name, name) for name in names)]
+    parts += ["## A report\n", entry(ag.write_report, "write_report", "write_report")]
     for package, title in PACKAGES.items():
-        module = import_module(f"agreestop.{package}")
+        module = getattr(ag, package)
         parts += [f"## `ag.{package}`: {title[0].lower()}{title[1:]}\n", f"```text\n{inspect.getdoc(module) or ''}\n```\n"]
         parts += [entry(getattr(module, name), name, f"ag.{package}.{name}") for name in module.__all__]
     return "\n".join(parts).rstrip() + "\n"

@@ -12,6 +12,8 @@ import pytest
 pytest.importorskip("jinja2", reason="the report needs jinja2")
 pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
+from typing import Any
+
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
@@ -84,7 +86,7 @@ def test_advice_follows_the_numbers(report: Report) -> None:
     for said in ("class rare (50%)", "class_conditional=True", "group rare", "groups=", "ag.Gate.fit", "as low as 60.0%", "delta=0.1"):
         assert said in words
     quiet = replace(parts, by_class=(), by_group=(), by_time=(), lowest=0.8)
-    assert "rare" not in " ".join(said := advise(replace(section, breakdown=quiet), measured)) and f"Take {headline.label}" in said[0]
+    assert "rare" not in " ".join(shown := advise(replace(section, breakdown=quiet), measured)) and f"Take {headline.label}" in shown[0]
     late, early = (
         replace(headline, label="fixed time, every step", rule="fixedtime", latency=value, latency_se=0.0) for value in (1.0, 0.01)
     )
@@ -124,13 +126,14 @@ def test_figures_draw_on_the_axes_that_they_are_given() -> None:
     decisions = rule.decide(SCORES.rows(slice(100, None)), groups=GROUPS[100:])
     result = ag.evaluate(decisions, SCORES.rows(slice(100, None)))
     for by, count in {"class": 4, "group": 2, "time": len(result.by_stop_time)}.items():
-        axes = Figure().subplots()
+        axes: Any = Figure().subplots()
         assert ag.plot.coverage(result, axes, by=by, target=0.8) is axes
         assert len(axes.containers) == count == len(axes.get_xticks())
     values = [container.lines[0].get_ydata()[0] for container in axes.containers]
     assert values == [float(group.coverage) for group in result.by_stop_time]
     (line,) = ag.plot.stopping(decisions, Figure().subplots()).lines
-    assert line.get_ydata()[-1] == 1 and line.get_ydata()[3] == np.mean(decisions.stop_time <= SCORES.times[2])
+    answered = np.asarray(line.get_ydata())
+    assert answered[-1] == 1 and answered[3] == np.mean(decisions.stop_time <= SCORES.times[2])
     axes = ag.plot.compare({"AgreeStop": result, "fixed time": result}, Figure().subplots(), target=0.8)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["AgreeStop", "fixed time"]
     plain = ag.AgreeStop(0.8, SCORES.times, 1).calibrate(SCORES.rows(slice(0, 100)))
