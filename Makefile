@@ -4,12 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench
+PEERS := .venv-peers
 CLEAN := .venv-wheel
 PYTHONS := 3.11 3.12 3.13
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types fast slow lowest pythons wheel install-check figures bench shapes docs ci clean
+.PHONY: help run test lint types fast slow lowest pythons wheel install-check figures peers bench shapes docs ci clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | sort
@@ -71,6 +72,16 @@ $(BENCH)/.bench: pyproject.toml constraints.txt
 	$(BENCH)/bin/pip install $(PIP_FLAGS) --no-deps snntorch spikingjelly norse sinabs
 	@touch $@
 
+$(PEERS)/.peers: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	@echo '*' > $(PEERS)/.gitignore
+	$(PEERS)/bin/pip install $(PIP_FLAGS) --editable '.[engines,figures,learn]' pytest 'nir<=1.0.4' nirtorch pbr loguru
+	$(PEERS)/bin/pip install $(PIP_FLAGS) --no-deps snntorch spikingjelly norse sinabs
+	@touch $@
+
+peers: $(PEERS)/.peers  ## the adapters' tests and examples with the libraries that they adapt, none of them skipped; makes .venv-peers
+	AGREESTOP_PEERS=1 $(PEERS)/bin/python -m pytest tests/adapters
+
 bench: $(VENV)/.test $(BENCH)/.bench  ## speed against other libraries, half an hour or more; give MNIST=FOLDER for all workloads; writes results/bench
 	$(BIN)/python -m benchmarks decide
 	$(BENCH)/bin/python -m benchmarks --device cpu $(if $(MNIST),--mnist $(MNIST))
@@ -87,4 +98,4 @@ docs: $(VENV)/.test  ## write what comes from docstrings, results and examples: 
 ci: test lowest
 
 clean:  ## remove the environments and the caches
-	rm -rf $(VENV) $(BENCH) $(CLEAN) .venv-core dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(PEERS) $(CLEAN) .venv-core dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

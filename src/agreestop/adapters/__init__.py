@@ -1,6 +1,7 @@
 """Adapters: models of other libraries, and of your own, that stop early under a calibrated rule.
 
     engine = from_module([m1, ..., mK], step=step)         any torch module that goes one step at a time
+    engine = from_snntorch([net1, ..., netK])              and from_spikingjelly, from_norse, from_sinabs
     rule = AgreeStop(target=0.9, checkpoints=range(1, 81), max_set_size=1).calibrate(engine.score(x_cal, y_cal))
     run = engine.decide(rule, x_new)                       stops computing an input soon after the rule stops
     session = engine.live(rule)                            one live input
@@ -14,8 +15,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .engine import AdaptedEngine as AdaptedEngine
     from .modules import from_module as from_module
+    from .spiking_libraries import from_norse as from_norse
+    from .spiking_libraries import from_sinabs as from_sinabs
+    from .spiking_libraries import from_snntorch as from_snntorch
+    from .spiking_libraries import from_spikingjelly as from_spikingjelly
 
-_LAZY = {"AdaptedEngine": "engine", "from_module": "modules"}
+_LAZY = {"AdaptedEngine": "engine", "from_module": "modules", "from_norse": "spiking_libraries", "from_sinabs": "spiking_libraries"}
+_LAZY |= {"from_snntorch": "spiking_libraries", "from_spikingjelly": "spiking_libraries"}
 """Public names, and the module of each."""
 
 __all__ = sorted(_LAZY)

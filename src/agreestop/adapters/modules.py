@@ -16,6 +16,7 @@ from agreestop.engines.dense import Dense
 from agreestop.networks.digests import network_digest, source_of
 from agreestop.networks.modules import BatchAxis, ModuleMembers
 
+from .carried_state import CarriedState
 from .engine import AdaptedEngine
 
 Init = Callable[[Any, int], Any]
@@ -69,7 +70,15 @@ def engine_of(
         if len(found) > 1:
             raise InputError(f"the modules are on {', '.join(sorted(found))}: move them to one device, or give device=.")
         device = found.pop() if found else "cpu"
-    return AdaptedEngine(Dense(members, device), lambda: network_digest(members), members)
+    engine = Dense(members, device)
+
+    def digest() -> str:
+        for module in modules:
+            if isinstance(module, CarriedState):
+                module.clear()  # the networks of some libraries count their state among their tensors
+        return network_digest(members)
+
+    return AdaptedEngine(engine, digest, members)
 
 
 @final

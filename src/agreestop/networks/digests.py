@@ -58,7 +58,7 @@ def describe_modules(network: Runnable) -> list[Any]:
         public = {key: value for key, value in vars(part).items() if key != "training" and not key.startswith("_")}
         plain = {key: value for key, value in public.items() if isinstance(value, (bool, int, float, str))}
         parts.append([name, type(part).__name__, plain])
-        if not type(part).__module__.startswith("torch."):
+        if not type(part).__module__.startswith(("torch.", "agreestop.")):
             parts[-1] += filter(None, [source_of(type(part).forward)])
     return parts
 
