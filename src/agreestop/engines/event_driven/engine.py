@@ -19,10 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 from agreestop.common import Booleans, InputError, Integers, as_count, cores
 from agreestop.networks._kernels.numba_runtime import parallel_for
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
+from agreestop.networks.graphs import GraphNetwork
 
 from ..inputs import check_events, check_frame, check_inputs, check_kept_rows, check_one_of, check_steps, is_binary
 from ..protocol import CHUNK_STEPS, EnsembleRun, Operations, describe
-from .layout import FlatNetwork, aligned, flatten_network, load_kernels
+from .chains import plan_chain
+from .layout import FlatNetwork, aligned, flatten_network, flatten_plans, load_kernels
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 BLOCK_PAIRS = 8192  # pairs of row and step: enough work for each time that the weights of a tile are read from memory
@@ -35,6 +37,8 @@ NO_VALUES = np.zeros(0, dtype=np.float32)
 class EventDriven:
     """The `Engine` of K members of a fully connected or convolutional network, copied: later training does not change the engine.
 
+    A `GraphNetwork` that is a chain of layers is one member.
+
     precision: how weights are stored. "float32" keeps them. "bfloat16" rounds them to 8 bits of mantissa and takes half the memory. "int8"
     rounds them to 127 steps for each member and output, takes a quarter of the memory and is the fastest. State and sums are float32 in
     each (int8 weights of active inputs are summed exactly). threads: for batches, all cores where None. A live input uses one thread.
@@ -45,11 +49,11 @@ class EventDriven:
 
     output, reason, copies_weights = "spikes", "", True
 
-    def __init__(self, network: SpikingNetwork, precision: str = "float32", threads: int | None = None) -> None:
+    def __init__(self, network: SpikingNetwork | GraphNetwork, precision: str = "float32", threads: int | None = None) -> None:
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}: choose one of {', '.join(PRECISIONS)}.")
         config = getattr(network, "config", network)
-        if not isinstance(config, (FullyConnected, Convolutional)):
+        if not isinstance(config, (FullyConnected, Convolutional, GraphNetwork)):
             raise InputError(
                 f"the network is a {type(config).__name__}, and the event-driven engine runs FullyConnected and Convolutional: "
                 "use the dense engine."
@@ -57,7 +61,8 @@ class EventDriven:
         self.name = "event-driven" if precision == "float32" else f"event-driven-{precision}"
         self.precision, self.threads = precision, cores() if threads is None else as_count(threads, "threads")
         self.input_shape = tuple(config.input_shape)
-        self._network = flatten_network(network, precision)
+        chain = isinstance(network, GraphNetwork)
+        self._network = flatten_plans(plan_chain(network), precision, True) if chain else flatten_network(network, precision)
         self.members, self.classes = self._network.members, self._network.classes
 
     __repr__ = describe
@@ -84,19 +89,25 @@ class EventDriven:
 
 @dataclass(frozen=True, eq=False)
 class _Lists:
-    """Buffers for lists of events: where each list begins, the events, their values, and the currents of a tile."""
+    """Buffers for lists of events: where words of bits are active, where each list begins, the events, their values, and currents."""
 
+    active: NDArray[np.uint64]
     starts: Integers
     events: NDArray[np.int32]
     values: NDArray[np.float32]
     currents: NDArray[np.float32]
 
     @classmethod
-    def of(cls, lists: int, size: int, lanes: int = 0) -> "_Lists":
-        """Buffers for `lists` lists of `size` events in all, and `lanes` currents; memory that no event reaches is never touched."""
+    def of(cls, lists: int, size: int, lanes: int = 0, words: int = 0) -> "_Lists":
+        """Buffers for `lists` lists of `size` events in all, `lanes` currents and `words` words of bits for each of `lists` steps.
+
+        Memory that no event reaches is never touched.
+        """
         kernels = load_kernels()
+        active = np.empty(words * -(-lists // 64), np.uint64)
         events, currents = size + kernels.SPARE, max(lanes, kernels.WIDE * kernels.STEPS_SUMMED)
-        return cls(np.empty(lists + 1, np.int64), np.empty(events, np.int32), np.empty(size, np.float32), aligned(currents, np.float32))
+        buffers = np.empty(lists + 2, np.int64), np.empty(events, np.int32), np.empty(size, np.float32), aligned(currents, np.float32)
+        return cls(active, *buffers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +125,10 @@ class _Block:
     @classmethod
     def of(cls, network: FlatNetwork, pairs: int, steps: int, threads: int) -> "_Block":
         """Buffers for `pairs` pairs of row and step; a row of words is an odd number of cache lines, as for the weights."""
-        columns = (-(-pairs // 8) | 1) * 8
+        columns = (-(-(pairs + 7) // 8) | 1) * 8  # the kernels test eight steps at once
         spikes, pooled = ([np.zeros((words, columns), np.uint64) for words in sizes] for sizes in (network.spikes, network.pooled))
         inputs = _Lists.of(pairs, 0 if network.received else pairs * network.inputs)
-        local = [_Lists.of(steps, steps * network.listed) for _ in range(threads)]
+        local = [_Lists.of(steps, steps * network.listed, words=network.window) for _ in range(threads)]
         return cls(pairs, steps, np.zeros((network.received, columns), np.uint64), spikes, pooled, inputs, local)
 
 
@@ -185,15 +196,14 @@ class EventDrivenPass:
         received = block.received
         for index, layer in enumerate(network.layers):
             spikes, shared = block.spikes[index], not (index or network.received)
-            constants = (network.weights, network.constants[index], network.scale, network.bias)
-            fixed = (layer, network.members, *constants, slots, network.state, self._state, steps)
+            fixed = (layer, network.members, network.weights, network.constants, slots, network.state, self._state, steps)
             given = (*fixed, spikes, received, frames, self._valued and index == 0)
             if shared:
                 units = network.members * int(layer["wide"] + layer["narrow"])
-                self._in_parallel(units * len(slots), kernels.advance, (*given, *lists_of_inputs), ("currents",))
+                self._in_parallel(units * len(slots), kernels.advance, (*given, lists.active, *lists_of_inputs), ("currents",))
             else:
                 units = (network.members if index else 1) * int(layer["height"])
-                self._in_parallel(units * len(slots), kernels.advance, given, ("starts", "events", "values", "currents"))
+                self._in_parallel(units * len(slots), kernels.advance, given, ("active", "starts", "events", "values", "currents"))
             received = spikes
             if layer["pool"]:
                 received = block.pooled[index]
@@ -238,10 +248,13 @@ def _number_set(words: NDArray[np.uint64], members: int, pairs: int, words_each:
 
 
 def _windows(layer: Any) -> Integers:
-    """The number of output positions that each input position reaches, (in_height · in_width,): 1, or up to 9 for a 3×3 convolution."""
-    sides = [np.arange(int(layer[name])) for name in ("in_height", "in_width")]
-    reached = [1 + ((side > 0) + 1 * (side < len(side) - 1)) * int(layer["window"] > 0) for side in sides]
-    return np.outer(*reached).ravel()
+    """The number of output positions that each input position reaches, (in_height · in_width,)."""
+    sides = []
+    for axis, inputs, outputs in (("y", "in_height", "height"), ("x", "in_width", "width")):
+        starts = np.arange(int(layer[outputs])) * int(layer[f"stride_{axis}"]) - int(layer[f"pad_{axis}"])
+        reached = (starts[:, None] + np.arange(int(layer[f"window_{axis}"]))).ravel()
+        sides.append(np.bincount(reached[(reached >= 0) & (reached < layer[inputs])], minlength=int(layer[inputs])))
+    return np.outer(*sides).ravel()
 
 
 @final
@@ -255,11 +268,11 @@ class EventDrivenLive:
         self._network, self._kernel, self._shape = network, load_kernels().push, input_shape
         self._counts: Integers = np.zeros((network.members, network.classes), np.int64)
         self._state = aligned(network.state, np.float32)
-        lists = _Lists.of(1, network.listed, network.members * int(network.layers[0]["lanes"]))
-        spikes = np.zeros((network.received + sum(network.spikes) + sum(network.pooled), 1), np.uint64)
+        lists = _Lists.of(1, network.listed, network.members * int(network.layers[0]["lanes"]), network.window)
+        spikes = np.zeros((network.received + sum(network.spikes) + sum(network.pooled) + 7, 1), np.uint64)  # as in _Block
         inputs = (np.zeros(network.inputs, np.uint8), np.zeros(network.inputs, np.float32), np.zeros(1, np.int64))  # marks, values, slot
-        self._before = (network.layers, network.weights, network.constants, network.scale, network.bias)
-        self._after = (*inputs, self._state, spikes, lists.starts, lists.events, lists.values, lists.currents, self._counts)
+        self._before = (network.layers, network.weights, network.constants)
+        self._after = (*inputs, self._state, spikes, lists.active, lists.starts, lists.events, lists.values, lists.currents, self._counts)
         self.push(np.zeros(0, np.int64))  # numba compiles now rather than during the stream
         self._state[:], self._counts[:] = 0, 0
 

@@ -1,6 +1,7 @@
 """The memory layout of the event-driven engine: a network in flat arrays, with one weight row for each input that serves all members."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, cast
@@ -35,21 +36,46 @@ def aligned(size: int, dtype: Any) -> NDArray[Any]:
 
 
 @dataclass(frozen=True, eq=False)
+class LayerPlan:
+    """One layer of K members.
+
+    weight     (K, rows, outputs); rows are ordered by position in the window and then by channel, as spikes are; recurrent ones come last
+    constants  (K, 8, outputs), see `event_kernels.CONSTANTS`
+    shape      channels, height and width of its input
+    size       height and width of its output, 1 × 1 for a fully connected layer
+    window, stride, padding   (y, x) of a convolution; padding above and to the left. The window of a fully connected layer is its whole input
+    neuron     kind of neuron, see `event_kernels`
+    recurrent  number of weight rows that the layer's own spikes reach
+    """
+
+    weight: NDArray[np.float32]
+    constants: NDArray[np.float32]
+    shape: tuple[int, int, int]
+    size: tuple[int, int]
+    window: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    neuron: int = 0
+    recurrent: int = 0
+    pool: bool = False
+
+    @property
+    def convolves(self) -> bool:
+        """Whether it is a convolution rather than fully connected."""
+        return self.window != self.shape[1:] or self.size != (1, 1)
+
+
+@dataclass(frozen=True, eq=False)
 class _Packed:
-    """One layer: its record without offsets, its weights as memory rows, gain and constant current (K, lanes), and constants (K, 6)."""
+    """One layer: its record without offsets, its weights as memory rows, and the constants (8, K, lanes)."""
 
     entry: dict[str, int]
     block: NDArray[Any]
-    scale: NDArray[np.float32]
-    bias: NDArray[np.float32]
     constants: NDArray[np.float32]
 
 
-def _synapses(layer: SpikingLayer, channels: int) -> tuple[NDArray[np.float32], ...]:
-    """Weights (K, rows, outputs), and gain and constant current (K, outputs).
-
-    Rows are ordered by position and then by channel, as spikes are; `channels` is the number of channels at each position.
-    """
+def _synapses(layer: SpikingLayer, channels: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Weights (K, rows, outputs) and constants (K, 8, outputs) of a layer; `channels` is the number of channels at each position."""
     weight = layer.synapses.weight.detach()
     members = len(weight)
     if isinstance(layer.synapses, MemberConv2d):
@@ -64,15 +90,11 @@ def _synapses(layer: SpikingLayer, channels: int) -> tuple[NDArray[np.float32], 
         zeros = torch.zeros_like(mean)
         scale = F.batch_norm(torch.ones_like(mean)[None], zeros, variance, gain, zeros).view(members, -1)
         bias = F.batch_norm(zeros[None], mean, variance, gain, offset).view(members, -1)
-    return tuple(value.float().cpu().numpy() for value in (weight, scale, bias))
-
-
-def _constants(layer: SpikingLayer) -> NDArray[np.float32]:
-    """a, b, r, θ, c and -θ r of each member, (K, 6), with the same roundings as in `networks.neurons`."""
-    with torch.no_grad():
+    with torch.no_grad():  # with the same roundings as in `networks.neurons`
         a, b, r, threshold, gain = layer.neurons.parameters_for(torch.empty(1, 1)).constants
-        values = torch.stack([value.flatten() for value in (a, b, r, threshold, gain, -threshold * r)], 1)
-    return cast(NDArray[np.float32], values.float().cpu().numpy())
+        neurons = [value.flatten().cpu()[:, None].expand_as(scale) for value in (a, b, r, threshold, gain, -threshold * r)]
+    together = torch.stack([scale.cpu(), bias.cpu(), *neurons], 1)
+    return tuple(value.float().cpu().numpy() for value in (weight, together))
 
 
 def _stored(weight: NDArray[np.float32], precision: str) -> tuple[NDArray[Any], NDArray[np.float32]]:
@@ -93,14 +115,12 @@ def _in_pairs(weight: NDArray[np.uint16], lanes: int) -> NDArray[np.uint16]:
     return np.stack([tiles[..., 1, :], tiles[..., 0, :]], -1).reshape(weight.shape)
 
 
-def _pack(layer: SpikingLayer, shape: tuple[int, int, int], precision: str, shared: bool) -> _Packed:
-    """A layer that receives spikes of `shape` (channels, height, width); `shared` says that all members receive the same."""
-    kernels, convolution = load_kernels(), isinstance(layer.synapses, MemberConv2d)
-    weight, scale, bias = _synapses(layer, shape[0])
-    constants = _constants(layer)
-    if not all(np.isfinite(value).all() for value in (weight, scale, bias, constants)):
+def _pack(plan: LayerPlan, precision: str, first: bool) -> _Packed:
+    """A layer in memory. The members share the input of the first layer, and it is a list unless it needs bits."""
+    kernels = load_kernels()
+    if not all(np.isfinite(value).all() for value in (plan.weight, plan.constants)):
         raise InputError("the members hold weights that are not finite in float32: train again with a lower learning rate.")
-    stored, unit = _stored(weight, precision)
+    stored, unit = _stored(plan.weight, precision)
     members, rows, outputs = stored.shape
     wide, rest = divmod(outputs, kernels.WIDE)
     wide, rest = (wide + 1, 0) if rest > kernels.WIDE // 2 else (wide, rest)
@@ -113,33 +133,37 @@ def _pack(layer: SpikingLayer, shape: tuple[int, int, int], precision: str, shar
     stored = padded(stored)
     if precision == "bfloat16":
         stored[..., : wide * kernels.WIDE] = _in_pairs(stored[..., : wide * kernels.WIDE], kernels.WIDE)
-    block = stored.transpose(1, 0, 2).reshape(rows, -1) if shared else stored.reshape(members * rows, lanes)
+    block = stored.transpose(1, 0, 2).reshape(rows, -1) if first else stored.reshape(members * rows, lanes)
     if block.shape[1] > kernels.WIDE:  # an odd number of cache lines, or the rows of a tile would share a few sets of the cache
         per_line = CACHE_LINE // block.itemsize
         row = (-(-block.shape[1] // per_line) | 1) * per_line
         block = np.pad(block, [(0, 0), (0, row - block.shape[1])])
-    height, width = shape[1:] if convolution else (1, 1)
+    constants = padded(plan.constants).transpose(1, 0, 2).copy()
+    constants[0, :, :outputs] *= unit
+    constants[kernels.CONSTANTS.index("threshold"), :, outputs:] = np.inf  # lanes without a neuron never spike
     entry = {
-        "window": 3 if convolution else 0, "own": int(not shared), "rows": rows, "outputs": outputs, "height": height, "width": width,
+        "neuron": plan.neuron, "recurrent": plan.recurrent, "listed": int(first and not plan.convolves and not plan.recurrent),
+        "own": int(not first), "rows": rows, "outputs": outputs, "height": plan.size[0], "width": plan.size[1],
+        "window_y": plan.window[0], "window_x": plan.window[1], "stride_y": plan.stride[0], "stride_x": plan.stride[1],
+        "pad_y": plan.padding[0], "pad_x": plan.padding[1], "pool": int(plan.pool),
         "wide": wide, "narrow": narrow, "lanes": lanes, "words": -(-lanes // 64),
-        "in_channels": shape[0], "in_height": shape[1], "in_width": shape[2],
-        "row_stride": block.shape[1], "member_stride": lanes if shared else rows * block.shape[1],
+        "in_channels": plan.shape[0], "in_height": plan.shape[1], "in_width": plan.shape[2],
+        "row_stride": block.shape[1], "member_stride": lanes if first else rows * block.shape[1],
     }  # fmt: skip
-    return _Packed(entry, block, padded(scale * unit), padded(bias), constants)
+    return _Packed(entry, block, constants)
 
 
 @dataclass(frozen=True, eq=False)
 class FlatNetwork:
-    """All layers in flat arrays: records, weights, gain and constant current of each lane, constants (layers, K, 6).
+    """All layers in flat arrays: records, weights, and the constants (8, lanes) of the lanes of all layers.
 
-    state: numbers of state for one input. received: 64-bit words of a convolution's input in one step. spikes, pooled: 64-bit words of
-    spikes that each layer emits in one step, and that the next layer receives through a max-pool. listed: the longest list of events.
+    state: numbers of state for one input. received: 64-bit words of the input in one step, where it is bits. spikes, pooled: 64-bit words of
+    spikes that each layer emits in one step, and that the next layer receives through a max-pool. listed: the longest list of events. window: the most words of bits
+    under the windows of a line.
     """
 
     layers: NDArray[Any]
     weights: NDArray[Any]
-    scale: NDArray[np.float32]
-    bias: NDArray[np.float32]
     constants: NDArray[np.float32]
     members: int
     classes: int
@@ -150,6 +174,7 @@ class FlatNetwork:
     spikes: tuple[int, ...]
     pooled: tuple[int, ...]
     listed: int
+    window: int
 
     def select_members(self, first: int, last: int) -> "FlatNetwork":
         """The network of the members first … last - 1. It shares the weights; in each row it reads those of its members."""
@@ -161,7 +186,6 @@ class FlatNetwork:
         return replace(
             self,
             layers=layers,
-            constants=np.ascontiguousarray(self.constants[:, first:last]),
             members=count,
             state=self.state // self.members * count,
             spikes=spikes,
@@ -171,44 +195,53 @@ class FlatNetwork:
 
 def flatten_network(network: SpikingNetwork, precision: str) -> FlatNetwork:
     """A copy of the network with weights of this precision."""
-    config, kernels = network.config, load_kernels()
-    convolutional, inputs = isinstance(config, Convolutional), math.prod(config.input_shape)
-    shape = cast(tuple[int, int, int], config.input_shape) if convolutional else (inputs, 1, 1)
-    packed: list[_Packed] = []
+    config = network.config
+    shape = cast(tuple[int, int, int], config.input_shape) if isinstance(config, Convolutional) else (math.prod(config.input_shape), 1, 1)
+    plans: list[LayerPlan] = []
     for module in network.layers:
         layer = cast(SpikingLayer, module)
         if layer.max_pool:
-            packed[-1].entry["pool"] = 1
+            plans[-1] = replace(plans[-1], pool=True)
             shape = (shape[0], shape[1] // 2, shape[2] // 2)
-        packed.append(_pack(layer, shape, precision, shared=not packed))
-        shape = cast(tuple[int, int, int], tuple(packed[-1].entry[name] for name in ("outputs", "height", "width")))
-    layers = np.zeros(len(packed), dtype=kernels.LAYER)
+        convolution = isinstance(layer.synapses, MemberConv2d)
+        size, window, around = (shape[1:], (3, 3), (1, 1)) if convolution else ((1, 1), shape[1:], (0, 0))
+        plans.append(LayerPlan(*_synapses(layer, shape[0]), shape, size, window, padding=around))
+        shape = (plans[-1].weight.shape[2], *size)
+    return flatten_plans(plans, precision, config.real_input)
+
+
+def flatten_plans(plans: Sequence[LayerPlan], precision: str, real_input: bool) -> FlatNetwork:
+    """The layers, each of which receives the spikes of the one before it, in memory."""
+    packed = [_pack(plan, precision, first=not index) for index, plan in enumerate(plans)]
+    members, inputs = len(plans[0].weight), math.prod(plans[0].shape)
+    layers = np.zeros(len(packed), dtype=load_kernels().LAYER)
     offsets = {"weights_at": 0, "state_at": 0, "lanes_at": 0}
     for record, part in zip(layers, packed, strict=True):
         for name, value in (part.entry | offsets).items():
             record[name] = value
-        lanes = part.scale.size
+        lanes = part.constants[0].size
         grown = (-(-part.block.size // CACHE_LINE) * CACHE_LINE, 3 * lanes * int(record["height"] * record["width"]), lanes)
         offsets = {name: at + size for (name, at), size in zip(offsets.items(), grown, strict=True)}
+    layers["all_lanes"] = offsets["lanes_at"]
     layers["in_words"] = [-(-int(layers[0]["in_channels"]) // 64), *layers["words"][:-1]]
     weights = aligned(offsets["weights_at"], packed[0].block.dtype)
     for at, part in zip(layers["weights_at"], packed, strict=True):
         weights[at : at + part.block.size] = part.block.ravel()
     positions = layers["height"] * layers["width"]
     halved = (layers["height"] // 2) * (layers["width"] // 2) * layers["pool"]
+    received = int(layers[0]["in_height"] * layers[0]["in_width"] * layers[0]["in_words"])
     return FlatNetwork(
         layers=layers,
         weights=weights,
-        scale=np.concatenate([part.scale.ravel() for part in packed]),
-        bias=np.concatenate([part.bias.ravel() for part in packed]),
-        constants=np.stack([part.constants for part in packed]),
-        members=config.members,
-        classes=config.classes,
+        constants=np.concatenate([part.constants.reshape(len(part.constants), -1) for part in packed], axis=1),
+        members=members,
+        classes=int(layers[-1]["outputs"]),
         inputs=inputs,
-        real_input=config.real_input,
+        real_input=real_input,
         state=offsets["state_at"],
-        received=int(layers[0]["in_height"] * layers[0]["in_width"] * layers[0]["in_words"]) if convolutional else 0,
-        spikes=tuple((config.members * positions * layers["words"]).tolist()),
-        pooled=tuple((config.members * halved * layers["words"]).tolist()),
+        received=0 if layers[0]["listed"] else received,
+        spikes=tuple((members * positions * layers["words"]).tolist()),
+        pooled=tuple((members * halved * layers["words"]).tolist()),
         listed=max(inputs, int(layers["rows"].max())),
+        window=int((layers["window_y"] * layers["in_width"] * layers["in_words"]).max()),
     )

@@ -1,8 +1,9 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
-"""The inner loops of the event-driven engine, compiled by numba: lists of events in, spikes of SRM neurons out.
+"""The inner loops of the event-driven engine, compiled by numba: lists of events in, spikes of neurons out.
 
     x_t = scale · Σ_{events e at t} value_e · W[e, :] + bias
-    i_t = b i_{t-1} + x_t,   m_t = a m_{t-1} + i_t,   z_t = 1 where c m_t - θ r h_{t-1} ≥ θ,   h_t = r h_{t-1} + z_t
+    SRM:          i_t = b i_{t-1} + x_t,   m_t = a m_{t-1} + i_t,   z_t = 1 where c m_t - θ r h_{t-1} ≥ θ,   h_t = r h_{t-1} + z_t
+    integrators:  i_t = b i_{t-1} + x_t,   v_t = a v_{t-1} + c i_t + l,   z_t = 1 where v_t ≥ θ,   then v_t ← ρ or v_t - ρ where z_t = 1
 
 Neurons lie side by side in *lanes*; a tile has 128 lanes or 16. The sums of a tile stay in registers for all events of a step, and its
 state stays there for all steps of a block. A step then costs one read of a weight row per event and little else. Spikes are bits in
@@ -15,7 +16,7 @@ sequence of roundings. It does not depend on the thread, the batch or the length
 import numpy as np
 
 from . import intrinsics as simd
-from .intrinsics import HALF, NARROW, WIDE, address, get, put
+from .intrinsics import EIGHT, HALF, NARROW, WIDE, address, get, put
 from .numba_runtime import jit, jit_template, jit_uncached
 
 STEPS_SUMMED = 16  # the recursion runs after the sums of 16 steps, which still lie in the first cache
@@ -24,14 +25,20 @@ SPARE = 8  # entries that a list needs beyond its events
 ROWS_AT_ONCE = 8  # weight rows that a live stream reads together
 
 LAYER_FIELDS = (
-    "window", "own",  # 3 for a 3×3 convolution, 0 for a fully connected layer; 1 if each member has its own input, 0 if all share one
-    "rows", "outputs",  # weight rows: inputs, or window positions times channels; neurons at each position
+    "neuron", "recurrent",  # SRM, RESETS or SUBTRACTS; weight rows for the layer's own spikes of the last step, after those for its input
+    "listed", "own",  # 1 if the inputs are lists, 0 if they are bits; 1 if each member has its own input, 0 if all share one
+    "window_y", "window_x", "stride_y", "stride_x", "pad_y", "pad_x",  # of a convolution; a fully connected layer has one window
+    "rows", "outputs",  # weight rows: window positions times channels, and recurrent ones; neurons at each position
     "height", "width",  # positions; 1 × 1 for a fully connected layer
     "wide", "narrow", "lanes",  # tiles of 128 lanes at each position, then tiles of 16; lanes in all
     "words", "pool",  # words of 64 spikes at each position; 1 if a 2×2 max-pool follows
     "in_channels", "in_height", "in_width", "in_words",  # the input after the pool: channels, positions, and words per position
-    "weights_at", "row_stride", "member_stride", "state_at", "lanes_at",  # first index of the layer in weights, state and lane constants
+    "weights_at", "row_stride", "member_stride", "state_at", "lanes_at", "all_lanes",  # first indices in weights, state and constants
 )  # fmt: skip
+SRM, RESETS, SUBTRACTS = 0, 1, 2
+"""Kinds of neurons: the spike response model; integrators that are set to a value after a spike, or from which one is subtracted."""
+CONSTANTS = ("scale", "bias", "a", "b", "r", "threshold", "gain", "reset")
+"""Rows of the constants, each with one number for every lane. r is l for integrators; reset is -θ r for SRM neurons."""
 LAYER = np.dtype([(name, np.int64) for name in LAYER_FIELDS])
 """The description of one layer for the loops. Sizes and indices count elements."""
 
@@ -77,29 +84,38 @@ def _sum_rows_times(total, weights, at, stride, events, values, begin, end):
 
 
 @jit_template
-def _recur(like, currents, current_at, lanes, steps, state, at, constants, scale, bias, spikes, spike_at):
+def _recur(like, currents, current_at, lanes, steps, state, at, constants, lane, all_lanes, neuron, spikes, spike_at):
     """Run the recursion over some steps with the state in registers; `like` has the number of lanes."""
-    a, b = simd.broadcast_like(like, get(constants, 0)), simd.broadcast_like(like, get(constants, 1))
-    r = simd.broadcast_like(like, get(constants, 2))
-    threshold, gain = simd.broadcast_like(like, get(constants, 3)), simd.broadcast_like(like, get(constants, 4))
-    reset = simd.broadcast_like(like, get(constants, 5))  # -θ r
+    scale, bias = simd.load_like(like, constants, lane), simd.load_like(like, constants, lane + all_lanes)
+    a, b = simd.load_like(like, constants, lane + 2 * all_lanes), simd.load_like(like, constants, lane + 3 * all_lanes)
+    r, threshold = simd.load_like(like, constants, lane + 4 * all_lanes), simd.load_like(like, constants, lane + 5 * all_lanes)
+    gain, reset = simd.load_like(like, constants, lane + 6 * all_lanes), simd.load_like(like, constants, lane + 7 * all_lanes)
     synapse, membrane = simd.load_like(like, state, at), simd.load_like(like, state, at + lanes)
-    refractory = simd.load_like(like, state, at + 2 * lanes)
-    for t in range(steps):
-        synapse = simd.fma(synapse, b, simd.fma(simd.load_like(like, currents, current_at + t * lanes), scale, bias))
-        membrane = simd.fma(membrane, a, synapse)
-        fired = simd.reached(simd.fma(refractory, reset, simd.multiply(membrane, gain)), threshold)
-        refractory = simd.fma(refractory, r, simd.ones_where(fired))
-        simd.store(spikes, spike_at + 4 * t, fired)
+    last = simd.load_like(like, state, at + 2 * lanes)  # the refractory state, or the last spikes of an integrator
+    if neuron == SRM:
+        for t in range(steps):
+            synapse = simd.fma(synapse, b, simd.fma(simd.load_like(like, currents, current_at + t * lanes), scale, bias))
+            membrane = simd.fma(membrane, a, synapse)
+            fired = simd.reached(simd.fma(last, reset, simd.multiply(membrane, gain)), threshold)
+            last = simd.fma(last, r, simd.ones_where(fired))
+            simd.store(spikes, spike_at + 4 * t, fired)
+    else:
+        for t in range(steps):
+            synapse = simd.fma(synapse, b, simd.fma(simd.load_like(like, currents, current_at + t * lanes), scale, bias))
+            membrane = simd.fma(membrane, a, simd.fma(synapse, gain, r))
+            fired = simd.reached(membrane, threshold)
+            membrane = simd.where(fired, simd.subtract(membrane, reset) if neuron == SUBTRACTS else reset, membrane)
+            last = simd.ones_where(fired)
+            simd.store(spikes, spike_at + 4 * t, fired)
     simd.store(state, at, synapse)
     simd.store(state, at + lanes, membrane)
-    simd.store(state, at + 2 * lanes, refractory)
+    simd.store(state, at + 2 * lanes, last)
 
 
 @jit_template
 def _run_tile(
     zero, like, lanes, piece, weights, weight_at, stride, starts, list_at, events, values, valued, steps,
-    state, state_at, constants, scale, bias, lane, spikes, spike_at, pairs, summed, currents,
+    state, state_at, constants, lane, all_lanes, neuron, spikes, spike_at, pairs, summed, currents,
 ):  # fmt: skip
     """Run one tile over all steps of the block. List list_at + t holds the events of step t. summed: `currents` has the sums already."""
     for first in range(0, steps, STEPS_SUMMED):
@@ -114,8 +130,7 @@ def _run_tile(
             simd.store(currents, t * lanes, total)
         for at in range(0, lanes, piece):
             _recur(
-                like, currents, at, lanes, count, state, state_at + at, constants,
-                simd.load_like(like, scale, lane + at), simd.load_like(like, bias, lane + at),
+                like, currents, at, lanes, count, state, state_at + at, constants, lane + at, all_lanes, neuron,
                 spikes, spike_at + 4 * (first + at // 64 * pairs),
             )  # fmt: skip
 
@@ -129,7 +144,7 @@ def _offset(layer, tile):
 @jit_uncached
 def _run(
     layer, tile, member, position, weights, starts, list_at, events, values, valued, steps,
-    state, slot_at, constants, scale, bias, spikes, pair, pairs, summed, currents,
+    state, slot_at, constants, spikes, pair, pairs, summed, currents,
 ):  # fmt: skip
     """Run one tile of a member at a position, wide or narrow, over the steps from `pair` on. All arrays are addresses."""
     positions = layer.height * layer.width
@@ -144,13 +159,13 @@ def _run(
         _run_tile(
             simd.zero_sum(weights, WIDE), simd.zero_sum(currents, HALF), WIDE, HALF, weights, weight_at, layer.row_stride,
             starts, list_at, events, values, valued, steps,
-            state, state_at, constants, scale, bias, lane, spikes, spike_at, pairs, summed, currents,
+            state, state_at, constants, lane, layer.all_lanes, layer.neuron, spikes, spike_at, pairs, summed, currents,
         )  # fmt: skip
     else:
         _run_tile(
             simd.zero_sum(weights, NARROW), simd.zero_sum(currents, NARROW), NARROW, NARROW, weights, weight_at, layer.row_stride,
             starts, list_at, events, values, valued, steps,
-            state, state_at, constants, scale, bias, lane, spikes, spike_at, pairs, summed, currents,
+            state, state_at, constants, lane, layer.all_lanes, layer.neuron, spikes, spike_at, pairs, summed, currents,
         )  # fmt: skip
 
 
@@ -158,75 +173,141 @@ def _run(
 
 
 @jit_template
-def _gather(layer, received, at, pairs, y, x, events, n):
-    """Append the weight rows of all spikes that reach position (y, x) in one step to a list of length n. Return its new length."""
-    if layer.window == 0:
-        for position in range(layer.in_height * layer.in_width):
-            for word in range(layer.in_words):
-                bits = get(received, at + (position * layer.in_words + word) * pairs)
-                n = _append(bits, position * layer.in_channels + 64 * word, events, n)
-        return n
-    for row in range(max(0, 1 - y), min(3, layer.in_height - y + 1)):
-        for column in range(max(0, 1 - x), min(3, layer.in_width - x + 1)):
-            position = (y + row - 1) * layer.in_width + x + column - 1
-            for word in range(layer.in_words):
-                bits = get(received, at + (position * layer.in_words + word) * pairs)
-                n = _append(bits, (3 * row + column) * layer.in_channels + 64 * word, events, n)
+def _find_active(layer, received, first, pairs, steps, y, active):
+    """For each word of bits under the windows of line y: the steps in which it is not zero, as bits of one integer for every 64 steps.
+
+    Most words are zero, so eight steps are tested at once. Up to seven words past the steps are read, and ignored.
+    """
+    top, groups = y * layer.stride_y - layer.pad_y, (steps + 63) // 64
+    for row in range(max(0, -top), min(layer.window_y, layer.in_height - top)):
+        for word in range(layer.in_width * layer.in_words):
+            at = first + ((top + row) * layer.in_width * layer.in_words + word) * pairs
+            for group in range(groups):
+                found = np.uint64(0)
+                for begin in range(64 * group, min(64 * group + 64, steps), EIGHT):
+                    found |= simd.nonzero_words(received, at + begin) << np.uint64(begin % 64)
+                if steps < 64 * group + 64:
+                    found &= (np.uint64(1) << np.uint64(steps % 64)) - np.uint64(1)
+                put(active, (row * layer.in_width * layer.in_words + word) * groups + group, found)
+
+
+@jit_template
+def _list_window(layer, received, first, pairs, active, steps, begin, count, y, x, starts, events):
+    """List the weight rows of the spikes that reach position (y, x) in the steps from `begin` on, one list a step, in a fixed order.
+
+    received holds the bits from `first` on, and `active` what `_find_active` found. The first pass counts the spikes of each step, and the
+    second one writes their rows.
+    """
+    top, left, groups = y * layer.stride_y - layer.pad_y, x * layer.stride_x - layer.pad_x, (steps + 63) // 64
+    for t in range(count + 2):
+        put(starts, t, 0)
+    for writing in range(2):
+        if writing:
+            for t in range(2, count + 2):
+                put(starts, t, get(starts, t) + get(starts, t - 1))
+        for row in range(max(0, -top), min(layer.window_y, layer.in_height - top)):
+            for column in range(max(0, -left), min(layer.window_x, layer.in_width - left)):
+                for word in range(layer.in_words):
+                    place = (row * layer.in_width + left + column) * layer.in_words + word
+                    at = first + (top * layer.in_width * layer.in_words + place) * pairs
+                    base = (row * layer.window_x + column) * layer.in_channels + 64 * word
+                    for group in range(groups):
+                        left_over = get(active, place * groups + group)
+                        if count == 1:
+                            left_over &= np.uint64(begin // 64 == group) << np.uint64(begin % 64)
+                        while left_over != 0:
+                            t = 64 * group + simd.lowest_bit(left_over)
+                            left_over &= left_over - np.uint64(1)
+                            bits = get(received, at + t)
+                            if writing:
+                                put(starts, t - begin + 1, _append_exactly(bits, base, events, get(starts, t - begin + 1)))
+                            else:
+                                put(starts, t - begin + 2, get(starts, t - begin + 2) + simd.count_bits(bits))
+
+
+@jit_template
+def _append_exactly(bits, base, events, n):
+    """`_append` that writes nothing past the end of the list."""
+    while bits != 0:
+        put(events, n, base + simd.lowest_bit(bits))
+        bits &= bits - np.uint64(1)
+        n += 1
+    return n
+
+
+@jit_template
+def _list_own_spikes(layer, state, neurons, events, values, valued, n):
+    """Append the weight rows of a layer's own spikes of the last step to a list of length n. Return its new length."""
+    for tile in range(layer.wide + layer.narrow):
+        offset, lanes = _offset(layer, tile), WIDE if tile < layer.wide else NARROW
+        last = neurons + 3 * offset + 2 * lanes
+        for lane in range(lanes):
+            if get(state, last + lane) != 0:
+                put(events, n, layer.rows - layer.recurrent + offset + lane)
+                if valued:
+                    put(values, n, 1)
+                n += 1
     return n
 
 
 @jit_template
 def _read_values(layer, frames, at, y, x, events, begin, end, values):
-    """Read the values of the listed inputs of a convolution from frames (channels, height, width)."""
+    """Read the values of the listed inputs from frames (channels, height, width)."""
     for n in range(begin, end):
         cell, channel = get(events, n) // layer.in_channels, get(events, n) % layer.in_channels
-        position = (y + cell // 3 - 1) * layer.in_width + x + cell % 3 - 1
+        row, column = y * layer.stride_y - layer.pad_y + cell // layer.window_x, x * layer.stride_x - layer.pad_x + cell % layer.window_x
+        position = row * layer.in_width + column
         put(values, n, get(frames, at + channel * layer.in_height * layer.in_width + position))
 
 
 @jit()
 def advance(
-    layer, members, weights, constants, scale, bias, slots, slot_size, state, steps, spikes, received, frames, valued,
-    starts, events, values, currents, start, stop,
+    layer, members, weights, constants, slots, slot_size, state, steps, spikes, received, frames, valued,
+    active, starts, events, values, currents, start, stop,
 ):  # fmt: skip
     """Run items start … stop of a layer over a block of steps.
 
-    A fully connected layer whose members share their input has items (member, tile, row), and the lists hold its inputs. The row is the
-    innermost index, so the weights of a tile stay in the second cache for all rows and steps. Every other layer has items (member, line,
-    row), and the lists are scratch memory: each position lists its inputs in every step of the block once for all its lanes, and once for
-    all members if they share the input.
+    A layer whose inputs are listed has items (member, tile, row). The row is the innermost index, so the weights of a tile stay in the
+    second cache for all rows and steps. Every other layer has items (member, line, row), and the lists are scratch memory: each position
+    lists its inputs in every step of the block once for all its lanes, and once for all members if they share the input. A recurrent layer
+    does so step by step, because its own spikes of the last step are among its inputs.
     """
     rows, positions, tiles = len(slots), layer.in_height * layer.in_width, layer.wide + layer.narrow
     for item in range(start, stop):
         unit, row = item // rows, item % rows
-        if layer.window == 0 and layer.own == 0:
+        if layer.listed:
             member = unit // tiles
             _run(
                 layer, unit % tiles, member, np.int64(0), address(weights), address(starts), row * steps, address(events), address(values),
-                valued, steps, address(state), slots[row] * slot_size, address(constants[member]), address(scale), address(bias),
-                address(spikes), row * steps, spikes.shape[1], np.bool_(False), address(currents),
+                valued, steps, address(state), slots[row] * slot_size, address(constants), address(spikes), row * steps, spikes.shape[1],
+                np.bool_(False), address(currents),
             )  # fmt: skip
             continue
         group, y = unit // layer.height, unit % layer.height
-        first = group * positions * layer.in_words * received.shape[1]
+        first = group * positions * layer.in_words * received.shape[1] + row * steps
+        together = 1 if layer.recurrent else steps
+        _find_active(layer, address(received), first, received.shape[1], steps, y, address(active))
         for x in range(layer.width):
-            n = 0
-            for t in range(steps):
-                pair, begin = row * steps + t, n
-                starts[t] = begin
-                n = _gather(layer, address(received), first + pair, received.shape[1], y, x, address(events), n)
+            for t in range(0, steps, together):
+                _list_window(
+                    layer, address(received), first, received.shape[1], address(active), steps, t, together, y, x,
+                    address(starts), address(events),
+                )  # fmt: skip
                 if valued:
-                    at = pair * layer.in_channels * positions
-                    _read_values(layer, address(frames), at, y, x, address(events), begin, n, address(values))
-            starts[steps] = n
-            for member in range(group if layer.own else 0, group + 1 if layer.own else members):
-                for tile in range(tiles):
-                    _run(
-                        layer, tile, member, y * layer.width + x, address(weights), address(starts), np.int64(0),
-                        address(events), address(values), valued, steps, address(state), slots[row] * slot_size,
-                        address(constants[member]), address(scale), address(bias), address(spikes), row * steps,
-                        spikes.shape[1], np.bool_(False), address(currents),
-                    )  # fmt: skip
+                    for step in range(together):
+                        at = (row * steps + t + step) * layer.in_channels * positions
+                        _read_values(layer, address(frames), at, y, x, address(events), starts[step], starts[step + 1], address(values))
+                end = starts[together]
+                for member in range(group if layer.own else 0, group + 1 if layer.own else members):
+                    if layer.recurrent:
+                        own = slots[row] * slot_size + layer.state_at + 3 * member * layer.lanes
+                        starts[1] = _list_own_spikes(layer, address(state), own, address(events), address(values), valued, end)
+                    for tile in range(tiles):
+                        _run(
+                            layer, tile, member, y * layer.width + x, address(weights), address(starts), np.int64(0),
+                            address(events), address(values), valued, together, address(state), slots[row] * slot_size,
+                            address(constants), address(spikes), row * steps + t, spikes.shape[1], np.bool_(False), address(currents),
+                        )  # fmt: skip
 
 
 @jit()
@@ -286,7 +367,7 @@ def mark_positions(layer, marks, total, rows, first, steps, received):
 
 
 @jit_template
-def _stream_shared(layer, members, weights, constants, scale, bias, state, spikes, starts, events, values, currents):
+def _stream_shared(layer, members, weights, constants, state, spikes, starts, events, values, currents):
     """`advance` with a shared input, for one row and step. The wide tiles add a few events at a time, along whole weight rows.
 
     The weights come from main memory. The processor prefetches a few rows that are read to their end, but not parts of many rows.
@@ -305,14 +386,13 @@ def _stream_shared(layer, members, weights, constants, scale, bias, state, spike
         for tile in range(layer.wide + layer.narrow):
             _run(
                 layer, tile, member, np.int64(0), rows, address(starts), np.int64(0), address(events), address(values), np.bool_(False),
-                np.int64(1), address(state), np.int64(0), address(constants[member]), address(scale), address(bias), address(spikes),
-                np.int64(0), np.int64(1), tile < layer.wide, address(currents[member * lanes + _offset(layer, tile) :]),
+                np.int64(1), address(state), np.int64(0), address(constants), address(spikes), np.int64(0), np.int64(1), tile < layer.wide, address(currents[member * lanes + _offset(layer, tile) :]),
             )  # fmt: skip
 
 
 @jit()
 def push(
-    layers, weights, constants, scale, bias, given, given_values, valued, marks, frames, slots, state, spikes, starts, events, values,
+    layers, weights, constants, given, given_values, valued, marks, frames, slots, state, spikes, active, starts, events, values,
     currents, counts,
 ):  # fmt: skip
     """Run one step of a live stream through all layers and add its read-out spikes to `counts`.
@@ -330,20 +410,20 @@ def push(
             frames[given[n]] = given_values[n]
             marks[given[n]] = given_values[n] != 0
     layer = layers[0]
-    at = layer.in_height * layer.in_width * layer.in_words if layer.window else zero
+    at = zero if layer.listed else layer.in_height * layer.in_width * layer.in_words
     after = at + members * layer.height * layer.width * layer.words
-    if layer.window:
-        mark_positions(layer, marks, one, slots, zero, one, spikes[:at])
-    else:
+    if layer.listed:
         list_inputs(marks, frames, valued, inputs, one, slots, zero, one, starts, events, values)
-    if layer.window or valued:
-        items = layer.height if layer.window else members * (layer.wide + layer.narrow)
+    else:
+        mark_positions(layer, marks, one, slots, zero, one, spikes[:at])
+    if valued or not layer.listed:
+        items = members * (layer.wide + layer.narrow) if layer.listed else layer.height
         advance(
-            layer, members, weights, constants[0], scale, bias, slots, zero, state, one, spikes[at:], spikes, frames, valued,
-            starts, events, values, currents, zero, items,
+            layer, members, weights, constants, slots, zero, state, one, spikes[at:], spikes, frames, valued,
+            active, starts, events, values, currents, zero, items,
         )  # fmt: skip
     else:
-        _stream_shared(layer, members, weights, constants[0], scale, bias, state, spikes, starts, events, values, currents)
+        _stream_shared(layer, members, weights, constants, state, spikes, starts, events, values, currents)
     for n in range(len(given)):
         marks[given[n]] = 0
     for index in range(1, len(layers)):
@@ -352,8 +432,8 @@ def push(
             at, after = after, after + members * (layer.height // 2) * (layer.width // 2) * layer.words
         layer = layers[index]
         advance(
-            layer, members, weights, constants[index], scale, bias, slots, zero, state, one, spikes[after:], spikes[at:], frames,
-            np.bool_(False), starts, events, values, currents, zero, members * layer.height,
+            layer, members, weights, constants, slots, zero, state, one, spikes[after:], spikes[at:], frames, np.bool_(False), active, starts,
+            events, values, currents, zero, members * layer.height,
         )  # fmt: skip
         at, after = after, after + members * layer.height * layer.width * layer.words
     for member in range(members):

@@ -16,6 +16,7 @@ from numba.extending import models, register_model
 from .numba_runtime import emits, jit_inline
 
 MASKED = 64  # entries that `nonzero_mask` tests at once
+EIGHT = 8  # words that `nonzero_words` tests at once
 WIDE, HALF, NARROW = 128, 64, 16
 """Lanes of a wide tile of the event-driven loops, of the pieces in which its recursion runs, and of a narrow tile."""
 
@@ -86,6 +87,13 @@ def nonzero_mask(builder, context, signature, memory, at):
     found = builder.load(pointer(context, builder, signature.args[0], memory, at, vector), align=4 if floating else 1)
     compare = builder.fcmp_unordered if floating else builder.icmp_unsigned
     return builder.bitcast(compare("!=", found, ir.Constant(vector, None)), ir.IntType(MASKED))
+
+
+@emits(lambda address, at: types.uint64(address, types.int64))
+def nonzero_words(builder, context, signature, address, at):
+    """Which of the eight 64-bit words from `at` on are not zero, as the lowest bits of one integer."""
+    words = _load(builder, address, at, integers(EIGHT, 64), 8)
+    return builder.zext(builder.bitcast(builder.icmp_unsigned("!=", words, ir.Constant(words.type, None)), ir.IntType(EIGHT)), ir.IntType(64))
 
 
 @emits(lambda bits: types.int64(types.uint64))
@@ -228,6 +236,11 @@ def multiply(builder, context, signature, x, y):
     return builder.fmul(x, y)
 
 
+@emits(lambda x, y: x(x, x))
+def subtract(builder, context, signature, x, y):
+    return builder.fsub(x, y)
+
+
 @emits(lambda x, y: types.Integer.from_bitwidth(x.count, signed=False)(x, x))
 def reached(builder, context, signature, x, y):
     """The lanes in which x ≥ y, as the bits of one integer."""
@@ -239,3 +252,9 @@ def ones_where(builder, context, signature, bits):
     """1.0 in the lanes whose bit is set, else 0.0."""
     count = signature.return_type.count
     return builder.uitofp(builder.bitcast(bits, integers(count, 1)), floats(count))
+
+
+@emits(lambda bits, x, y: x(bits, x, x))
+def where(builder, context, signature, bits, x, y):
+    """x in the lanes whose bit is set, else y."""
+    return builder.select(builder.bitcast(bits, integers(signature.return_type.count, 1)), x, y)
