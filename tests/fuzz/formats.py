@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import h5py
+import nir
 import numpy as np
 import torch
 
@@ -137,6 +139,22 @@ def read_drift(path: Path, kind: type[ag.DriftMonitor] | type[ag.AdaptiveRule]) 
         with suppress(InputError):
             one.update("input 4", 1)
     return before
+
+
+def write_nir(path: Path) -> None:
+    """A graph with every kind of parameter."""
+    rng = np.random.default_rng(3)
+    step = np.full(4, 5e-3)
+    neurons = nir.CubaLIF(tau_syn=step, tau_mem=2 * step, r=np.ones(4), v_leak=np.zeros(4), v_threshold=np.ones(4), v_reset=np.zeros(4))
+    first = nir.Conv2d((5, 5), rng.normal(size=(2, 1, 3, 3)), (2, 2), (1, 1), (1, 1), 1, np.zeros(2))
+    pool = nir.SumPool2d(kernel_size=np.array([2, 2]), stride=np.array([1, 1]), padding=np.array([0, 0]))
+    flatten = nir.Flatten(input_type={"input": np.array([2, 2, 2])}, start_dim=0, end_dim=-1)
+    spiking = nir.IF(r=np.ones((2, 3, 3)), v_threshold=np.ones((2, 3, 3)))
+    nir.write(path, nir.NIRGraph.from_list(first, spiking, pool, flatten, nir.Affine(rng.normal(size=(4, 8)), np.zeros(4)), neurons))
+
+
+def read_nir(path: Path) -> object:
+    return ag.adapters.from_nir(path, dt=1e-3).digest
 
 
 def write_archive(path: Path, compress: bool, **arrays: Any) -> None:
@@ -278,11 +296,25 @@ def forge_tensors(content: bytes, change: Callable[[bytes], bytes], seed: int) -
     return len(new).to_bytes(8, "little") + new + content[8 + length :]
 
 
+def forge_nir(content: bytes, change: Callable[[bytes], bytes], seed: int) -> bytes:
+    """Change the numbers of one parameter."""
+    stream = io.BytesIO(content)
+    with h5py.File(stream, "r+") as file:
+        found: list[Any] = []
+        file.visititems(lambda _, entry: found.append(entry) if isinstance(entry, h5py.Dataset) and entry.dtype.kind in "if" else None)
+        chosen = found[seed % len(found)]
+        raw = chosen[()].tobytes()
+        changed = change(raw)[: len(raw)].ljust(len(raw), b"\0")
+        chosen[()] = np.frombuffer(changed, chosen.dtype).reshape(chosen.shape)
+    return stream.getvalue()
+
+
 FORGES = {
     **dict.fromkeys(("scores", "spikes", "events", "part", "dense", "packed", "cache", "braille", "energy"), forge_archive),
     **dict.fromkeys(("members", "posterior", "ensemble", "checkpoint"), forge_tensors),
     **dict.fromkeys(("rule", "gated rule", "accumulated rule", "rule of loss", "monitor", "adaptive"), forge_rule),
     "idx": forge_gzip,
+    "nir": forge_nir,
 }
 
 FORMATS = {
@@ -319,6 +351,7 @@ FORMATS = {
         Format("checkpoint", write_checkpoint, read_checkpoint, digest=True),
         Format("energy", lambda path: write_archive(path, True, emitted=SPIKES, accumulates=SPIKES, multiplies=SPIKES), read_energy),
         Format("key", write_key, read_key, digest=True),
+        Format("nir", write_nir, read_nir),
         Format("configuration", lambda path: path.write_text(CONFIG), load_config),
     )
 }

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("nir", reason="agreestop[nir] is not installed")
 
 from agreestop.common import InputError
 

@@ -15,6 +15,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 pytest.importorskip("torch")
+pytest.importorskip("nir", reason="agreestop[nir] is not installed")
 
 from .formats import FORMATS
 from .harness import outcome

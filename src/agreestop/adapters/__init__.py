@@ -2,6 +2,7 @@
 
     engine = from_module([m1, ..., mK], step=step)         any torch module that goes one step at a time
     engine = from_snntorch([net1, ..., netK])              and from_spikingjelly, from_norse, from_sinabs
+    engine = from_nir(["a.nir", "b.nir"], dt=1e-3)         networks in NIR, on our own engines
     rule = AgreeStop(target=0.9, checkpoints=range(1, 81), max_set_size=1).calibrate(engine.score(x_cal, y_cal))
     run = engine.decide(rule, x_new)                       stops computing an input soon after the rule stops
     session = engine.live(rule)                            one live input
@@ -13,8 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .comparing import Comparison as Comparison
+    from .comparing import compare as compare
     from .engine import AdaptedEngine as AdaptedEngine
     from .modules import from_module as from_module
+    from .nir import from_nir as from_nir
     from .spiking_libraries import from_norse as from_norse
     from .spiking_libraries import from_sinabs as from_sinabs
     from .spiking_libraries import from_snntorch as from_snntorch
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
 _LAZY = {"AdaptedEngine": "engine", "from_module": "modules", "from_norse": "spiking_libraries", "from_sinabs": "spiking_libraries"}
 _LAZY |= {"from_snntorch": "spiking_libraries", "from_spikingjelly": "spiking_libraries"}
+_LAZY |= {"Comparison": "comparing", "compare": "comparing", "from_nir": "nir"}
 """Public names, and the module of each."""
 
 __all__ = sorted(_LAZY)

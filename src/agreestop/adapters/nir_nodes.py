@@ -11,7 +11,6 @@ the one nearest to the Input runs first.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -142,7 +141,9 @@ class _NodeReader:
         value = self._node.parameters.get(key, default)
         array = np.asarray(np.nan if value is None else value)
         if value is None or array.dtype.kind not in "biuf" or not array.size or not np.isfinite(array).all():
-            raise self.error(f"has no valid {key!r}" if value is None else f"has values in {key!r} that are no finite numbers", "write it again")
+            raise self.error(
+                f"has no valid {key!r}" if value is None else f"has values in {key!r} that are no finite numbers", "write it again"
+            )
         if (np.abs(array) > np.finfo(np.float32).max).any():
             raise self.error(f"has values in {key!r} that float32 cannot hold", "rescale the network")
         if shape is None:
@@ -177,9 +178,14 @@ class _NodeReader:
         """dt / τ, at most 1."""
         times = self.numbers(key, shape)
         if self._dt is None:
-            raise self.error(f"has the time constant {key}", "give dt, the seconds of a time step with which the network was trained (often 1e-4 or 1e-3)")
+            raise self.error(
+                f"has the time constant {key}",
+                "give dt, the seconds of a time step with which the network was trained (often 1e-4 or 1e-3)",
+            )
         if times.min() < self._dt:
-            raise self.error(f"has {key} {times.min():.3g} s, less than dt = {self._dt:.3g} s", "give the dt with which the network was trained")
+            raise self.error(
+                f"has {key} {times.min():.3g} s, less than dt = {self._dt:.3g} s", "give the dt with which the network was trained"
+            )
         return self._dt / times
 
     # ---- neurons
@@ -197,14 +203,12 @@ class _NodeReader:
         if kind.endswith("F"):
             threshold = self.numbers("v_threshold", shape)
             reset = {"graph": self.numbers("v_reset", shape, 0.0), "zero": zeros, "subtract": threshold}[self._reset]
-        return self._integrator(1 - share, synapse, weight, gain, leak, threshold, zeros if reset is None else reset), shape
+        after = zeros if reset is None else reset
+        return Integrator(Constants(1 - share, synapse, weight, gain, leak, threshold, after, self._reset == "subtract")), shape
 
     def threshold(self, shape: Shape) -> tuple[nn.Module, Shape]:
         zeros, ones = np.zeros(shape), np.ones(shape)
-        return self._integrator(zeros, zeros, ones, ones, zeros, self.numbers("threshold", shape), zeros), shape
-
-    def _integrator(self, *constants: Any) -> Integrator:
-        return Integrator(Constants(*constants, subtract=self._reset == "subtract"))
+        return Integrator(Constants(zeros, zeros, ones, ones, zeros, self.numbers("threshold", shape), zeros)), shape
 
     # ---- linear maps
 
@@ -224,7 +228,9 @@ class _NodeReader:
         axes = int(self._node.kind[4])
         weight = self.numbers("weight")
         if weight.ndim != axes + 2 or len(shape) != axes + 1:
-            raise self.error(f"has a weight of shape {weight.shape} and an input of shape {shape}", "channels and positions are needed in both")
+            raise self.error(
+                f"has a weight of shape {weight.shape} and an input of shape {shape}", "channels and positions are needed in both"
+            )
         stride, dilation = (self.integers(key, axes, 1, 1) for key in ("stride", "dilation"))
         groups = self.integers("groups", 1, 1, 1)[0]
         if shape[0] != groups * weight.shape[1] or weight.shape[0] % groups:
@@ -235,8 +241,8 @@ class _NodeReader:
         bias = self.numbers("bias", weight.shape[:1], 0.0)
         if axes == 1:
             weight, stride, dilation, around = weight[:, :, None], (1, *stride), (1, *dilation), [(0, 0), *around]
-        padding = (*around[0], *around[1])
-        return Convolution(weight, bias if bias.any() else None, stride, padding, dilation, groups), (weight.shape[0], *sizes)
+        padding, steps, apart = (*around[0], *around[1]), (stride[0], stride[1]), (dilation[0], dilation[1])
+        return Convolution(weight, bias if bias.any() else None, steps, padding, apart, groups), (weight.shape[0], *sizes)
 
     def _padding(self, axes: int, reach: list[int], stride: tuple[int, ...]) -> list[tuple[int, int]]:
         """Zeros before and after each axis."""

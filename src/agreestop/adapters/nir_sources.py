@@ -144,7 +144,9 @@ class _FileReader:
         size, stored = data.size * data.dtype.itemsize, data.id.get_storage_size()
         self._bytes += size
         if self._bytes > MOST_BYTES or size > SMALL + stored * (1 if data.compression is None else COMPRESSION):
-            raise InputError(f"{str(data.name)[:60]!r} declares {size:,} bytes, and {stored:,} are stored: at most {MOST_BYTES:,} are read.")
+            raise InputError(
+                f"{str(data.name)[:60]!r} declares {size:,} bytes, and {stored:,} are stored: at most {MOST_BYTES:,} are read."
+            )
         return np.asarray(data[()])
 
 
@@ -170,12 +172,14 @@ def _flatten(
             flat[full] = node
             ends[name] = full, full
         else:
-            _flatten(*node, f"{full}.", flat, joined, origin)
+            _flatten(node[0], node[1], f"{full}.", flat, joined, origin)
             ends[name] = _only(node[0], "Input", full, origin), _only(node[0], "Output", full, origin)
     for source, target in edges:
         for name in (source, target):
             if name not in ends:
-                raise InputError(f"{origin}: an edge names {(prefix + name)[:60]!r}, which is no node of the graph: remove the edge or add the node.")
+                raise InputError(
+                    f"{origin}: an edge names {(prefix + name)[:60]!r}, which is no node of the graph: remove the edge or add the node."
+                )
         joined.append((ends[source][1], ends[target][0]))
 
 

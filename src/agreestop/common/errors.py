@@ -2,6 +2,7 @@
 
 LONGEST = 299  # characters of a message
 _EXTRAS = {"networks": ("torch", "safetensors"), "engines": ("numba",), "figures": ("matplotlib", "jinja2"), "learn": ("sklearn",)}
+_EXTRAS["nir"] = ("nir", "h5py")
 """The extras of agreestop, and the packages that each installs."""
 
 

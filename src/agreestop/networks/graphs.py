@@ -6,7 +6,7 @@
 plain threshold; with θ None it never spikes and gives v_t. All constants may differ from neuron to neuron. State starts at zero.
 
 A node takes the sum of the outputs of its sources. A source that is *delayed* is read one step later: so do spikes go round a cycle.
-The dense engine runs a graph as a member (`ModuleMembers`); the event-driven engine runs chains of layers, see `engines.event_driven.chains`.
+The dense engine runs a graph as a member (`ModuleMembers`), and the event-driven engine runs chains of layers (its module `chains`).
 """
 
 import math
@@ -182,6 +182,12 @@ class Node:
     delayed: tuple[int, ...] = ()
 
 
+def _settings(part: nn.Module) -> tuple[Any, ...]:
+    """What a part computes, without its arrays."""
+    names = ("stride", "padding", "dilation", "groups", "size", "average", "each", "subtract", "spikes")
+    return type(part).__name__, *(getattr(part, name, None) for name in names)
+
+
 @final
 class GraphNetwork(nn.Module):
     """A graph of nodes in the order in which they run. The last node gives the output (batch, classes).
@@ -196,6 +202,7 @@ class GraphNetwork(nn.Module):
         self.nodes, self.input_shape = tuple(nodes), input_shape
         self.parts = nn.ModuleList(node.part for node in nodes)
         self.classes = math.prod(nodes[-1].shape)
+        self.connections = repr([(node.shape, node.sources, node.delayed, _settings(node.part)) for node in nodes])  # for the digest
         self._kept = sorted({source for node in nodes for source in node.delayed})
 
     @property
@@ -211,7 +218,7 @@ class GraphNetwork(nn.Module):
         """One step: x (batch, *input_shape) to output (batch, classes) and the state after it."""
         neurons, last = state or self._start(len(x), x.device)
         values: list[Tensor] = []
-        after = []
+        after: list[tuple[Tensor, Tensor]] = []
         for node in self.nodes:
             given = [x if source == INPUT else values[source] for source in node.sources] + [last[source] for source in node.delayed]
             total = given[0] if len(given) == 1 else cast(Tensor, sum(given[1:], given[0]))

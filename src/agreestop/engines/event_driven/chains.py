@@ -48,7 +48,9 @@ def _origin(network: GraphNetwork, index: int) -> tuple[int, list[nn.Module]]:
         node = network.nodes[index]
         maps.insert(0, node.part)
         if len(node.sources) + len(node.delayed) != 1:
-            raise InputError(f"the event-driven engine adds inputs only in neurons, and {node.name[:60]!r} adds some: use the dense engine.")
+            raise InputError(
+                f"the event-driven engine adds inputs only in neurons, and {node.name[:60]!r} adds some: use the dense engine."
+            )
         if node.delayed:
             return node.delayed[0], maps
         index = node.sources[0]
@@ -79,7 +81,11 @@ def _plan_layer(network: GraphNetwork, before: int, index: int, previous: LayerP
 
 
 def _plan_full(
-    forward: Sequence[nn.Module], shape: tuple[int, ...], own: Sequence[Sequence[nn.Module]], neurons: Integrator, previous: LayerPlan | None
+    forward: Sequence[nn.Module],
+    shape: tuple[int, ...],
+    own: Sequence[Sequence[nn.Module]],
+    neurons: Integrator,
+    previous: LayerPlan | None,
 ) -> LayerPlan:
     """A fully connected layer, with a weight row for every input and for its own spikes."""
     weight, constant = _fold_matrix(forward, shape, neurons.shape)
@@ -134,7 +140,7 @@ def _fold_matrix(maps: Sequence[nn.Module], shape: tuple[int, ...], found: tuple
         raise InputError(f"the event-driven engine would need a matrix of {inputs:,} × {outputs:,} weights: use the dense engine.")
     with torch.no_grad():
         constant = _run(maps, torch.zeros(1, *shape, dtype=torch.float64)).flatten()
-        rows = [_run(maps, part.view(-1, *shape)).flatten(1) for part in torch.eye(inputs, dtype=torch.float64).split(256)]
+        rows = [_run(maps, part.view(-1, *shape)).flatten(1) for part in torch.split(torch.eye(inputs, dtype=torch.float64), 256)]
         return torch.cat(rows) - constant, constant
 
 
@@ -170,7 +176,11 @@ def _fold_convolution(maps: Sequence[nn.Module], shape: tuple[int, ...], neurons
     own = (neurons.decay, neurons.synapse, neurons.weight, neurons.leak, neurons.reached, neurons.gain, neurons.reset)
     with torch.no_grad():
         constant = _run(maps, torch.zeros(1, *shape, dtype=torch.float64))[0]
-        uniform = all(bool((value == value.flatten(1)[:, :1].view(-1, *[1] * (value.ndim - 1))).all()) for value in (constant, *own) if value is not None)
+        uniform = all(
+            bool((value == value.flatten(1)[:, :1].view(-1, *[1] * (value.ndim - 1))).all())
+            for value in (constant, *own)
+            if value is not None
+        )
         if size == (1, 1) or not uniform:
             return None
         x = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -188,7 +198,9 @@ def _kernel(part: nn.Module, channels: int) -> tuple[Tensor, tuple[int, int], tu
     if isinstance(part, Convolution):
         weight = part.weight.double()
         each = len(weight) // part.groups
-        dense = torch.zeros(len(weight), channels, *(1 + d * (size - 1) for d, size in zip(part.dilation, weight.shape[2:], strict=True))).double()
+        dense = torch.zeros(
+            len(weight), channels, *(1 + d * (size - 1) for d, size in zip(part.dilation, weight.shape[2:], strict=True))
+        ).double()
         for group in range(part.groups):
             rows, columns = slice(group * each, (group + 1) * each), slice(group * weight.shape[1], (group + 1) * weight.shape[1])
             dense[rows, columns, :: part.dilation[0], :: part.dilation[1]] = weight[rows]

@@ -61,8 +61,10 @@ class EventDriven:
         self.name = "event-driven" if precision == "float32" else f"event-driven-{precision}"
         self.precision, self.threads = precision, cores() if threads is None else as_count(threads, "threads")
         self.input_shape = tuple(config.input_shape)
-        chain = isinstance(network, GraphNetwork)
-        self._network = flatten_plans(plan_chain(network), precision, True) if chain else flatten_network(network, precision)
+        if isinstance(network, GraphNetwork):
+            self._network = flatten_plans(plan_chain(network), precision, real_input=True)
+        else:
+            self._network = flatten_network(network, precision)
         self.members, self.classes = self._network.members, self._network.classes
 
     __repr__ = describe

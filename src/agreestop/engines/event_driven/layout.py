@@ -43,7 +43,7 @@ class LayerPlan:
     constants  (K, 8, outputs), see `event_kernels.CONSTANTS`
     shape      channels, height and width of its input
     size       height and width of its output, 1 × 1 for a fully connected layer
-    window, stride, padding   (y, x) of a convolution; padding above and to the left. The window of a fully connected layer is its whole input
+    window, stride, padding   (y, x) of a convolution, padding above and to the left; a fully connected layer has one window
     neuron     kind of neuron, see `event_kernels`
     recurrent  number of weight rows that the layer's own spikes reach
     """
@@ -94,7 +94,7 @@ def _synapses(layer: SpikingLayer, channels: int) -> tuple[NDArray[np.float32], 
         a, b, r, threshold, gain = layer.neurons.parameters_for(torch.empty(1, 1)).constants
         neurons = [value.flatten().cpu()[:, None].expand_as(scale) for value in (a, b, r, threshold, gain, -threshold * r)]
     together = torch.stack([scale.cpu(), bias.cpu(), *neurons], 1)
-    return tuple(value.float().cpu().numpy() for value in (weight, together))
+    return weight.float().cpu().numpy(), together.float().numpy()
 
 
 def _stored(weight: NDArray[np.float32], precision: str) -> tuple[NDArray[Any], NDArray[np.float32]]:
@@ -157,9 +157,9 @@ def _pack(plan: LayerPlan, precision: str, first: bool) -> _Packed:
 class FlatNetwork:
     """All layers in flat arrays: records, weights, and the constants (8, lanes) of the lanes of all layers.
 
-    state: numbers of state for one input. received: 64-bit words of the input in one step, where it is bits. spikes, pooled: 64-bit words of
-    spikes that each layer emits in one step, and that the next layer receives through a max-pool. listed: the longest list of events. window: the most words of bits
-    under the windows of a line.
+    state: numbers of state for one input. received: 64-bit words of the input in one step, where it is bits. spikes, pooled: 64-bit words
+    of spikes that each layer emits in one step, and that the next layer receives through a max-pool. listed: the longest list of events.
+    window: the most words of bits under the windows of a line.
     """
 
     layers: NDArray[Any]
@@ -196,7 +196,7 @@ class FlatNetwork:
 def flatten_network(network: SpikingNetwork, precision: str) -> FlatNetwork:
     """A copy of the network with weights of this precision."""
     config = network.config
-    shape = cast(tuple[int, int, int], config.input_shape) if isinstance(config, Convolutional) else (math.prod(config.input_shape), 1, 1)
+    shape = config.input_shape if isinstance(config, Convolutional) else (math.prod(config.input_shape), 1, 1)
     plans: list[LayerPlan] = []
     for module in network.layers:
         layer = cast(SpikingLayer, module)

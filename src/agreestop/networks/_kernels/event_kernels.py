@@ -386,7 +386,8 @@ def _stream_shared(layer, members, weights, constants, state, spikes, starts, ev
         for tile in range(layer.wide + layer.narrow):
             _run(
                 layer, tile, member, np.int64(0), rows, address(starts), np.int64(0), address(events), address(values), np.bool_(False),
-                np.int64(1), address(state), np.int64(0), address(constants), address(spikes), np.int64(0), np.int64(1), tile < layer.wide, address(currents[member * lanes + _offset(layer, tile) :]),
+                np.int64(1), address(state), np.int64(0), address(constants), address(spikes), np.int64(0), np.int64(1), tile < layer.wide,
+                address(currents[member * lanes + _offset(layer, tile) :]),
             )  # fmt: skip
 
 
@@ -432,8 +433,8 @@ def push(
             at, after = after, after + members * (layer.height // 2) * (layer.width // 2) * layer.words
         layer = layers[index]
         advance(
-            layer, members, weights, constants, slots, zero, state, one, spikes[after:], spikes[at:], frames, np.bool_(False), active, starts,
-            events, values, currents, zero, members * layer.height,
+            layer, members, weights, constants, slots, zero, state, one, spikes[after:], spikes[at:], frames, np.bool_(False), active,
+            starts, events, values, currents, zero, members * layer.height,
         )  # fmt: skip
         at, after = after, after + members * layer.height * layer.width * layer.words
     for member in range(members):

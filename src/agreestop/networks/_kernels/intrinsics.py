@@ -93,7 +93,9 @@ def nonzero_mask(builder, context, signature, memory, at):
 def nonzero_words(builder, context, signature, address, at):
     """Which of the eight 64-bit words from `at` on are not zero, as the lowest bits of one integer."""
     words = _load(builder, address, at, integers(EIGHT, 64), 8)
-    return builder.zext(builder.bitcast(builder.icmp_unsigned("!=", words, ir.Constant(words.type, None)), ir.IntType(EIGHT)), ir.IntType(64))
+    return builder.zext(
+        builder.bitcast(builder.icmp_unsigned("!=", words, ir.Constant(words.type, None)), ir.IntType(EIGHT)), ir.IntType(64)
+    )
 
 
 @emits(lambda bits: types.int64(types.uint64))
