@@ -1,4 +1,4 @@
-"""Write the tables of README.md, docs/engines.md and docs/reliability.md from results/, and docs/examples.md from examples/."""
+"""Write the tables of README.md, docs/engines.md and docs/reliability.md from results/, and the pages that show examples/."""
 
 from __future__ import annotations
 
@@ -124,7 +124,16 @@ def engines(text: str) -> str:
     return fill(text, "speed", engines_table)
 
 
-PAGES: dict[str, Callable[[str], str]] = {"README.md": readme, "docs/engines.md": engines, "docs/reliability.md": reliability}
+def adapters(text: str) -> str:
+    """docs/adapters.md with the scripts of examples/adapters."""
+    for path in sorted((ROOT / "examples" / "adapters").glob("*.py")):
+        code = path.read_text()
+        text = fill(text, path.stem, lambda code=code: f"```python\n{code}```")
+    return text
+
+
+PAGES: dict[str, Callable[[str], str]] = {"README.md": readme, "docs/adapters.md": adapters, "docs/engines.md": engines}
+PAGES["docs/reliability.md"] = reliability
 
 
 def main() -> None:

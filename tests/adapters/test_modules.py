@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,6 +154,7 @@ def test_inputs_that_end_early_are_decided_from_what_is_known_at_their_end(engin
     (known, truth), (new, _) = recordings(100), recordings(40, 2)
     ends_known, ends = rng.integers(1, STEPS + 1, 100), rng.integers(1, STEPS + 1, 40)
     calibrated = rule.calibrate(engine.score(known, truth, lengths=ends_known))
+    assert "Inputs that end early are answered from their last scores" in calibrated.guarantee
     scores = engine.score(new, lengths=ends)
     plain = engine.score(new)
     for row, end in enumerate(ends):
@@ -284,9 +286,21 @@ def test_modules_of_an_ensemble_have_the_same_scores_and_digest() -> None:
             state = self.cell(x_t, state)
             return self.read_out(state), state
 
-    modules, (x, y) = [Cell(), Cell()], recordings(10)
-    ours, theirs = from_module(modules).score(x, y), ag.ensembles.DeepEnsemble(modules, device="cpu").score(x, y)
+    modules, (x, y), lengths = [Cell(), Cell()], recordings(10), np.arange(1, 11)
+    engine, ensemble = from_module(modules), ag.ensembles.DeepEnsemble(modules, device="cpu")
+    ours, theirs = engine.score(x, y, lengths=lengths), ensemble.score(x, y, lengths=lengths)
     assert np.array_equal(ours.log_confidence, theirs.log_confidence) and ours.ensemble_digest == theirs.ensemble_digest
+    calibrated = RULES[0].calibrate(ours)
+    assert_same(ensemble.decide(calibrated, x, lengths=lengths), engine.decide(calibrated, x, lengths=lengths).decisions)
+
+
+def test_lengths_of_inputs_stay_with_their_scores(tmp_path: Path) -> None:
+    scores = from_module([Counter()]).score(np.ones((3, 5, 1)), lengths=[2, 5, 4])
+    ag.save_scores(tmp_path / "scores.npz", scores)
+    again = ag.load_scores(tmp_path / "scores.npz").rows(np.array([0, 2]))
+    assert again.lengths is not None and again.lengths.tolist() == [2, 4] and again.at([1, 5]).lengths is not None
+    with pytest.raises(InputError, match="3 whole numbers of at least 1"):
+        ag.Scores(scores.log_confidence, None, scores.times, lengths=np.array([1, 2, 0]))
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from .score_files import ScoresLike, as_scores, at_times, labels_of
 from .tuned_rows import Marks, Overlap, TunedRows, join_marks, mark_rows
 
 MOST_NUMBERS = 1 << 22  # members times classes of a rule in a file
+ENDED_INPUTS = " Inputs that end early are answered from their last scores, which stand for all later checkpoints, in calibration too."
 BLOCK_NUMBERS = 1 << 17  # log-confidences that are judged together: a block stays in the cache
 
 
@@ -459,7 +460,7 @@ class Uncalibrated:
         sentence = warn_of(rule, examples, members)
         fingerprint = _fingerprint(rows.rows, truth)
         source = data.engine, data.ensemble_digest, data.classes, rows
-        guarantee = conditions.words(rule.promise())
+        guarantee = conditions.words(rule.promise()) + (ENDED_INPUTS if data.lengths is not None else "")
         known = evidence[:, 0].level, conditions.effective_size, final
         return CalibratedRule(rule, policy, n, members, classes, guarantee, sentence, fingerprint, *source, *known)
 

@@ -2,8 +2,8 @@
 
 A score file is a `.npz` with either `log_confidence` (n, M, K, C) and `times` (M,), or `spikes`: read-out spikes (n, T, K, C) as packed
 bits with `spikes_shape`, lossless and 64 times smaller, from which every checkpoint follows. Optional are `labels` (n,), the names
-`classes` (C,), `engine` and `ensemble_digest`, which say what computed the scores, and `ids` (n,). Nothing in such a file is executed
-or unpickled.
+`classes` (C,), `engine` and `ensemble_digest`, which say what computed the scores, `ids` (n,) and, beside log_confidence, `lengths` (n,).
+Nothing in such a file is executed or unpickled.
 """
 
 import math
@@ -35,6 +35,8 @@ class Scores:
     engine           what computed the scores
     ensemble_digest  the members that computed them, as a hash
     ids              (n,) a hash of each input, or whole numbers or strings of your own: rows that were tuned on are recognised by them
+    lengths          (n,) where inputs may end early, the steps of each: its scores at its end stand for all later times. The guarantee of
+                     a rule that is calibrated on them says so
     """
 
     log_confidence: NDArray[Any]
@@ -44,6 +46,7 @@ class Scores:
     engine: str = ""
     ensemble_digest: str = ""
     ids: NDArray[Any] | None = None
+    lengths: Integers | None = None
 
     def __post_init__(self) -> None:
         array = as_log_confidence(self.log_confidence)
@@ -51,6 +54,8 @@ class Scores:
         object.__setattr__(self, "times", as_times(self.times, array.shape[1]))
         check_members(self.times, array.shape[2])
         _check(self, len(array), array.shape[3], "log_confidence")
+        if self.lengths is not None:
+            object.__setattr__(self, "lengths", _as_lengths(self.lengths, len(array)))
 
     def __len__(self) -> int:
         return len(self.log_confidence)
@@ -108,8 +113,17 @@ def _check(data: Scores | Spikes, n: int, classes: int, what: str) -> None:
     object.__setattr__(data, "ids", as_ids(data.ids, n))
 
 
+def _as_lengths(lengths: ArrayLike, n: int) -> Integers:
+    array = as_array(lengths, "lengths")
+    if array.shape != (n,) or array.dtype.kind not in "iu" or (n and array.min() < 1):
+        given = f"lengths has shape {array.shape} and dtype {array.dtype}"
+        raise InputError(f"{given}: {n} whole numbers of at least 1 are needed, one for each input.")
+    return array.astype(np.int64)
+
+
 def _rows(data: Scores | Spikes, rows: slice | Integers | Booleans) -> dict[str, Any]:
-    return {name: None if (values := getattr(data, name)) is None else values[rows] for name in ("labels", "ids")}
+    known = {name: getattr(data, name) for name in ("labels", "ids", "lengths") if hasattr(data, name)}
+    return {name: None if values is None else values[rows] for name, values in known.items()}
 
 
 ScoresLike: TypeAlias = Scores | ArrayLike
@@ -170,8 +184,8 @@ def save_spikes(
 
 
 def _save(path: str | PathLike[str], data: Scores | Spikes, content: Arrays) -> None:
-    for name in ("labels", "classes", "engine", "ensemble_digest", "ids"):
-        value = getattr(data, name)
+    for name in ("labels", "classes", "engine", "ensemble_digest", "ids", "lengths"):
+        value = getattr(data, name, None)
         if value is not None and not (isinstance(value, str) and not value):
             content[name] = np.asarray(value)
     with atomic_writer(path) as stream:
@@ -210,7 +224,8 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     for name in ("log_confidence", "times"):
         if name not in content:
             raise InputError(f"{path} holds {sorted(content)} but no {name!r}: a score file has log_confidence and times, or spikes.")
-    scores = Scores(content["log_confidence"], times=tuple(read_list(path, content, "times")), **_known(path, content))
+    known = {**_known(path, content), "lengths": content.get("lengths")}
+    scores = Scores(content["log_confidence"], times=tuple(read_list(path, content, "times")), **known)
     return scores if times is None else at_times(scores, times)
 
 

@@ -253,7 +253,7 @@ def score(
 
     values = _in_batches(engine, given, batch_size, run)
     truth, names = None if labels is None else np.asarray(labels), None if classes is None else tuple(classes)
-    return Scores(values, truth, tuple(range(1, length + 1)), names, engine.name, ensemble_digest, input_ids(given))
+    return Scores(values, truth, tuple(range(1, length + 1)), names, engine.name, ensemble_digest, input_ids(given), ends)
 
 
 def _in_batches(engine: Engine, inputs: Inputs, batch_size: int, run: Callable[[NDArray[Any], int], Result]) -> Result:

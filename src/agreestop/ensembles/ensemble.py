@@ -27,6 +27,7 @@ from agreestop.decide.checks import as_labels
 from agreestop.decide.score_files import Scores
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, decide_early, score
+from agreestop.engines.ending import as_lengths
 from agreestop.engines.live import LiveSession
 from agreestop.engines.protocol import Engine
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows
@@ -219,17 +220,22 @@ class Ensemble(ABC):
         y: ArrayLike | None = None,
         *,
         steps: int | None = None,
+        lengths: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
         classes: Sequence[str] | None = None,
         batch_size: int = BATCH_SIZE,
     ) -> Scores:
         """Log-confidences of every member after every step, for inputs (n, T, ...) or images (n, 1, ...) held for `steps` steps.
 
-        y (n,) are the labels, which calibration needs. Labels and class names come from x if x is an `Events` that has them.
+        y (n,) are the labels, which calibration needs. Labels and class names come from x if x is an `Events` that has them. Inputs that
+        end early have lengths (n,), or a mask (n, T) that is True up to their ends: the scores at its end stand for all later steps of an
+        input.
         """
         inputs, given, names = _examples(x, y)
+        ends = as_lengths(lengths, mask, inputs.shape)
         engine = self._engine_for(inputs, steps)
         labels = None if given is None else as_labels(given, len(inputs), engine.classes)
-        return score(engine, inputs, labels, classes or names or self.class_names, steps, self.digest, batch_size)
+        return score(engine, inputs, labels, classes or names or self.class_names, steps, self.digest, batch_size, ends)
 
     def decide(
         self,
@@ -237,6 +243,8 @@ class Ensemble(ABC):
         x: ArrayLike | Events,
         *,
         steps: int | None = None,
+        lengths: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
         groups: ArrayLike | None = None,
         any_engine: bool = False,
         any_members: bool = False,
@@ -246,12 +254,13 @@ class Ensemble(ABC):
 
         The decisions are those of `rule.decide` on the scores of the same inputs. `computed` (n,) counts the steps that were computed. A
         rule that was calibrated with another engine or with other members is refused, unless `any_engine` or `any_members` is True.
-        groups are those of the inputs, for a rule with groups.
+        groups are those of the inputs, for a rule with groups. lengths or mask say where inputs end, as for `score`.
         """
         _check_rule(rule)
         inputs, _, _ = _examples(x, None)
+        ends = as_lengths(lengths, mask, inputs.shape)
         engine = self._engine_for(inputs, steps)
-        return decide_early(engine, rule, inputs, batch_size, None, any_engine, any_members, self.digest, steps, groups=groups)
+        return decide_early(engine, rule, inputs, batch_size, None, any_engine, any_members, self.digest, steps, groups, ends)
 
     def live(
         self,

@@ -1,0 +1,41 @@
+"""Three GRUs as they come from torch: a step function says how one goes from step to step. Recordings may end early."""
+
+import numpy as np
+import torch
+
+import agreestop as ag
+
+
+class Gru(torch.nn.Module):
+    """A GRU that reads whole recordings (n, T, sensors) and gives logits (n, T, classes)."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru, self.read_out = torch.nn.GRU(12, 24, batch_first=True), torch.nn.Linear(24, 3)
+
+    def forward(self, x):
+        return self.read_out(self.gru(x)[0])
+
+
+def step(net, x_t, state):  # state: (layers, batch, hidden), None at first
+    output, state = net.gru(x_t[:, None], state)
+    return net.read_out(output[:, 0]), state
+
+
+rng = np.random.default_rng(0)
+y = rng.integers(3, size=1000)
+x = (rng.random((1000, 60, 12)) < (0.06 + 0.10 * (np.arange(12) % 3 == y[:, None]))[:, None]).astype(np.float32)
+nets = [Gru() for _ in range(3)]
+for net in nets:  # training as ever
+    optimiser = torch.optim.Adam(net.parameters(), 0.02)
+    for rows in np.split(rng.permutation(600), 10) * 3:
+        loss = torch.nn.functional.cross_entropy(net(torch.from_numpy(x[rows])).mT, torch.from_numpy(y[rows])[:, None].expand(-1, 60))
+        optimiser.zero_grad(), loss.backward(), optimiser.step()
+
+engine = ag.adapters.from_module(nets, step=step, batch_axis=1)
+lengths = rng.integers(30, 61, size=1000)  # where each recording ends
+scores = engine.score(x[600:800], y[600:800], lengths=lengths[600:800])
+rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(scores)
+run = engine.decide(rule, x[800:], lengths=lengths[800:])
+result = ag.evaluate(run.decisions, y[800:])
+print(f"coverage {result.coverage:.3f}, {run.computed.mean():.1f} of {lengths[800:].mean():.1f} steps computed")

@@ -1,0 +1,32 @@
+"""Three networks of sinabs, whose neurons may spike several times in a step."""
+
+import numpy as np
+import sinabs
+import torch
+from sinabs import layers
+from torch import nn
+
+import agreestop as ag
+
+rng = np.random.default_rng(0)
+y = rng.integers(3, size=1000)
+x = (rng.random((1000, 60, 12)) < (0.06 + 0.10 * (np.arange(12) % 3 == y[:, None]))[:, None]).astype(np.float32)
+
+
+def network():
+    return nn.Sequential(nn.Linear(12, 32), layers.LIF(tau_mem=10.0, norm_input=False), nn.Linear(32, 3), layers.IAF())
+
+
+nets = [network() for _ in range(3)]
+for net in nets:  # training as ever: spikes over the whole recording (batch, T, sensors)
+    optimiser = torch.optim.Adam(net.parameters(), 0.02)
+    for rows in np.split(rng.permutation(600), 10) * 3:
+        sinabs.reset_states(net)
+        sinabs.zero_grad(net)
+        loss = nn.functional.cross_entropy(net(torch.from_numpy(x[rows])).mean(1) * 10, torch.from_numpy(y[rows]))
+        optimiser.zero_grad(), loss.backward(), optimiser.step()
+
+engine = ag.adapters.from_sinabs(nets)
+rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(engine.score(x[600:800], y[600:800]))
+run = engine.decide(rule, x[800:])  # really stops: an input that is decided is computed no further
+print(f"coverage {ag.evaluate(run.decisions, y[800:]).coverage:.3f}, {run.computed.mean():.1f} of 60 steps computed")

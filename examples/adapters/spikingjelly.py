@@ -1,0 +1,34 @@
+"""Three multi-step networks of SpikingJelly."""
+
+import numpy as np
+import torch
+from spikingjelly.activation_based import functional, layer, neuron
+from torch import nn
+
+import agreestop as ag
+
+rng = np.random.default_rng(0)
+y = rng.integers(3, size=1000)
+x = (rng.random((1000, 60, 12)) < (0.06 + 0.10 * (np.arange(12) % 3 == y[:, None]))[:, None]).astype(np.float32)
+
+
+def network():
+    net = nn.Sequential(layer.Linear(12, 32), neuron.LIFNode(tau=4.0), layer.Linear(32, 3), neuron.LIFNode(tau=4.0))
+    functional.set_step_mode(net, "m")
+    return net
+
+
+nets = [network() for _ in range(3)]
+for net in nets:  # training as ever: firing rates over the whole recording (T, batch, sensors)
+    nn.init.uniform_(net[0].weight, -1, 2)
+    optimiser = torch.optim.Adam(net.parameters(), 0.02)
+    for rows in np.split(rng.permutation(600), 10) * 3:
+        functional.reset_net(net)
+        rates = net(torch.from_numpy(x[rows]).transpose(0, 1)).mean(0)
+        loss = nn.functional.cross_entropy(10 * rates, torch.from_numpy(y[rows]))
+        optimiser.zero_grad(), loss.backward(), optimiser.step()
+
+engine = ag.adapters.from_spikingjelly(nets)
+rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(engine.score(x[600:800], y[600:800]))
+run = engine.decide(rule, x[800:])  # really stops: an input that is decided is computed no further
+print(f"coverage {ag.evaluate(run.decisions, y[800:]).coverage:.3f}, {run.computed.mean():.1f} of 60 steps computed")
