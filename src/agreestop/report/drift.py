@@ -1,39 +1,13 @@
-"""The log of a drift monitor, or of an adaptive rule, as figures."""
+"""The log of a drift monitor, or of an adaptive rule, drawn over the decisions. `ag.plot.drift` calls these functions."""
 
 import math
-from collections.abc import Callable
-from functools import partial
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
 
 from agreestop.decide.adaptive import AdaptiveRule
 from agreestop.decide.drift import DriftMonitor
 
-from .figures import ABOVE, BELOW, MUTED, WIDE_PANEL, Panel, tidy
-
-
-def drift_panels(watched: DriftMonitor | AdaptiveRule) -> list[Panel]:
-    """The evidence of a monitor with its alarms; or the threshold of an adaptive rule, and the share of its answers that missed."""
-    if isinstance(watched, DriftMonitor):
-        words = f"Evidence that something has changed, against an alarm at {float(1 / watched.delta):g}. {watched!r}."
-        return [Panel("Evidence of drift", words, WIDE_PANEL, partial(_on_figure, partial(draw_evidence, watched)))]
-    return [
-        Panel("Threshold", f"The threshold over time. {watched!r}.", WIDE_PANEL, partial(_on_figure, partial(draw_adaptive, watched, 0))),
-        Panel(
-            "Misses",
-            f"The share of misses so far, over time. {watched!r}.",
-            WIDE_PANEL,
-            partial(_on_figure, partial(draw_adaptive, watched, 1)),
-        ),
-    ]
-
-
-def _on_figure(draw: Callable[[Axes], None], figure: Figure | SubFigure) -> None:
-    axes = figure.subplots()
-    draw(axes)
-    if not isinstance(figure, SubFigure) and axes.get_legend_handles_labels()[1]:
-        axes.legend(frameon=False, fontsize=9)
+from .figures import ABOVE, BELOW, MUTED, tidy
 
 
 def draw_evidence(monitor: DriftMonitor, axes: Axes) -> None:
@@ -54,10 +28,11 @@ def draw_evidence(monitor: DriftMonitor, axes: Axes) -> None:
     tidy(axes)
 
 
-def draw_adaptive(adaptive: AdaptiveRule, column: int, axes: Axes) -> None:
-    """Draw the threshold (column 0) or the share of misses (column 1) of an adaptive rule."""
+def draw_adaptive(adaptive: AdaptiveRule, misses: bool, axes: Axes) -> None:
+    """Draw the threshold of an adaptive rule, or the share of its answers that missed."""
+    column = int(misses)
     axes.plot(adaptive.log.counts, adaptive.log.values[:, column], color=(ABOVE, BELOW)[column])
-    if column:
+    if misses:
         axes.axhline(adaptive.miss_target, color=MUTED, linestyle="--", label=f"1 - target, {adaptive.miss_target:g}")
         axes.set_ylim(bottom=0)
     axes.set_xlabel("decisions")

@@ -3,7 +3,7 @@
 coverage(evaluation)          coverage by stopping time, class, block or group, with intervals and the target
 stopping(decisions)           the share of inputs that have been answered by each time
 compare({name: evaluation})   coverage against latency, with a point for each rule
-drift(monitor)                the evidence of a drift monitor, or the threshold of an adaptive rule
+drift(monitor)                the evidence of a drift monitor; the threshold or the misses of an adaptive rule
 
 Each takes `axes`, the current ones if none are given, and returns them.
 """
@@ -74,13 +74,20 @@ def compare(evaluations: Mapping[str, Evaluation], axes: Axes | None = None, *, 
     return axes
 
 
-def drift(watched: DriftMonitor | AdaptiveRule, axes: Axes | None = None) -> Axes:
-    """The evidence of a `DriftMonitor` with its alarms, or the threshold of an `AdaptiveRule`, over the decisions."""
+def drift(watched: DriftMonitor | AdaptiveRule, axes: Axes | None = None, *, misses: bool = False) -> Axes:
+    """The evidence of a `DriftMonitor` with its alarms, or the threshold of an `AdaptiveRule`, over the decisions.
+
+    misses: of an `AdaptiveRule`, the share of answers that missed instead.
+    """
+    if not isinstance(watched, (DriftMonitor, AdaptiveRule)):
+        raise InputError(f"drift draws the log of a DriftMonitor or an AdaptiveRule, and this is a {type(watched).__name__}: give one.")
     axes = _current(axes)
     if isinstance(watched, DriftMonitor):
         draw_evidence(watched, axes)
     else:
-        draw_adaptive(watched, 0, axes)
+        draw_adaptive(watched, misses, axes)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(frameon=False, fontsize=9)
     return axes
 
 
