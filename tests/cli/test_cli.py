@@ -186,10 +186,10 @@ def test_groups_weights_losses_and_final_labels_come_from_the_command_line(
     inside, later = ([names[row % 2] for row in range(len(part))] for part in (calibration, test))
     later[0] = "west"
     weights, costs = np.linspace(0.5, 1.5, len(calibration)), np.array([[0, 1, 2], [1, 0, 1], [4, 1, 0]], dtype=float)
-    (tmp_path / "groups.txt").write_text("\n".join(inside) + "\n")
+    (tmp_path / "groups.txt").write_text("\n".join(inside) + "\n", encoding="utf-8-sig")  # with a byte order mark, as some editors write it
     (tmp_path / "later.txt").write_text("\n".join(later))
     (tmp_path / "weights.txt").write_text("\n".join(map(str, weights)))
-    (tmp_path / "costs.csv").write_text("0,1,2\n1,0,1\n4,1,0\n")
+    (tmp_path / "costs.csv").write_text("0,1,2\n1,0,1\n4,1,0\n", encoding="utf-8-sig")
     rule = ag.AgreeStop("0.8", calibration.times, 1)
     cases: dict[str, tuple[tuple[object, ...], ag.CalibratedRule]] = {
         "groups": (("--target", "0.8", "--groups", tmp_path / "groups.txt"), rule.calibrate(calibration, groups=inside)),
@@ -395,7 +395,7 @@ def test_too_few_examples_are_told_in_a_sentence(
         (("calibrate", "{}/calibration.npz", "-o", "x", "--groups", "{}/words.txt"), "has 2 lines for 100 inputs"),
         (("calibrate", "{}/words.npz", "-o", "x", "--weights", "{}/words.txt", "--max-weight", "1"), "something else than numbers"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--max-weight", "2"), "agreestop: --max-weight is given without --weights"),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--loss", "{}/words.txt"), "something else than numbers"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--loss", "{}/words.txt"), "give a line of numbers for each class"),
         (
             ("calibrate", "{}/calibration.npz", "-o", "x", "--loss", "{}/row.txt", "--max-loss", "1"),
             "give a row and a column for each class",

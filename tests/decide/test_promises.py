@@ -130,6 +130,31 @@ def test_each_group_has_the_rule_of_its_own_examples(rule: Any) -> None:
     assert by_group is not None and [(group.name, group.n) for group in by_group] == [("north", 20), ("sea", 20), ("south", 20)]
 
 
+def test_groups_are_given_as_they_were_in_calibration() -> None:
+    """A column, or a number, says nothing about groups that have names; text files may hold numbers."""
+    named = agree().calibrate(*KNOWN, groups=SITES)
+    with pytest.raises(ag.InputError, match="whole numbers, but the rule knows groups by name, such as 'north': give names"):
+        named.decide(NEW.log_confidence, groups=np.arange(80) % 3)
+    with pytest.raises(ag.InputError, match="columns, but the rule knows groups by name, such as 'north'"):
+        named.decide(NEW.log_confidence, groups=np.ones((80, 3), dtype=bool))
+    with pytest.raises(ag.InputError, match="whole numbers, but"):
+        named.stream(group=1)
+    numbered = agree().calibrate(*KNOWN, groups=np.arange(150) % 3)
+    numbers = np.arange(80) % 3
+    for other in (numbers.astype(str), numbers[:, None] == np.arange(3)):
+        assert_same_decisions(numbered.decide(NEW.log_confidence, groups=numbers), numbered.decide(NEW.log_confidence, groups=other))
+    odd = agree().calibrate(*KNOWN, groups=np.arange(150) % 3 - 1)
+    assert odd.group_names == ("-1", "0", "1")
+    with pytest.raises(ag.InputError, match="columns, but"):
+        odd.decide(NEW.log_confidence, groups=np.ones((80, 3), dtype=bool))
+
+
+def test_a_promise_with_delta_says_that_it_is_for_each_group_by_itself() -> None:
+    alone = "The probability 0.9 is for each group by itself, not for all groups at once."
+    assert agree(delta="0.1").calibrate(*KNOWN, groups=SITES).guarantee.endswith(alone)
+    assert "by itself" not in agree(delta="0.1").calibrate(*KNOWN).guarantee + agree().calibrate(*KNOWN, groups=SITES).guarantee
+
+
 @pytest.mark.parametrize("rule", [agree(), stop_aware()], ids=["agree", "stop-aware"])
 def test_overlapping_groups_take_the_safest_of_their_thresholds(rule: Any) -> None:
     members = np.stack([np.arange(150) % 2 == 0, np.arange(150) % 3 == 0, np.ones(150, dtype=bool)], axis=1)

@@ -230,3 +230,12 @@ def test_a_gate_tells_blocks_apart_even_where_an_open_gate_would_be_earlier(monk
     assert decisions.block is not None
     for block, end in enumerate(gate.ends[:-1]):
         assert (decisions.block <= block).mean() <= 2.5 * (decisions.stop_time <= end).mean()
+
+
+def test_a_gate_knows_its_tuning_rows_before_a_rule_cuts_it() -> None:
+    """The rows of the gate and of its risk, which may be fitted at more times than the gate has."""
+    for times in (FEW, TIMES):
+        gate = ag.Gate.fit(POOL.at(times), target=0.8, max_set_size=1, blocks=2, risk=ag.TopMass.fit(TUNING))
+        rule = ag.AgreeStop(0.8, FEW, 1, gate=gate)
+        assert gate.tuned is not None and rule.tuned is not None
+        assert len(gate.tuned.rows) == len(rule.tuned.rows) == len(TUNING) + len(POOL)

@@ -115,7 +115,7 @@ def calibrate(
 def read_lines(path: Path, n: int) -> list[str]:
     """The lines of a text file that has one for each of n inputs."""
     try:
-        lines = read_file(path, most=LARGEST_TEXT).decode().split("\n")
+        lines = read_file(path, most=LARGEST_TEXT).decode("utf-8-sig").split("\n")  # some editors write a byte order mark
     except UnicodeDecodeError:
         raise InputError(f"{path} is not a text file: give one with a line for each input.") from None
     lines = [line.strip() for line in (lines[:-1] if lines[-1] == "" else lines)]
@@ -124,17 +124,18 @@ def read_lines(path: Path, n: int) -> list[str]:
     return lines
 
 
-def _as_numbers(path: Path, words: Sequence[str]) -> Floats:
+def _as_numbers(path: Path, words: Sequence[str], advice: str = "give one number on each line") -> Floats:
     try:
         return np.array([float(word) for word in words])
     except ValueError as error:
-        raise InputError(f"{path} holds something else than numbers ({visible(str(error))}): give one number on each line.") from None
+        raise InputError(f"{path} holds something else than numbers ({visible(str(error))}): {advice}.") from None
 
 
 def _read_matrix(path: Path) -> Floats:
     """A square matrix from a text file: the numbers of each row on a line, with commas or spaces between them."""
-    text = read_file(path, most=LARGEST_TEXT).decode(errors="replace")
-    rows = [_as_numbers(path, line.replace(",", " ").split()) for line in text.splitlines() if line.strip()]
+    text = read_file(path, most=LARGEST_TEXT).decode("utf-8-sig", errors="replace")
+    advice = "give a line of numbers for each class, with commas or spaces between them, and no heading"
+    rows = [_as_numbers(path, line.replace(",", " ").split(), advice) for line in text.splitlines() if line.strip()]
     if not rows or any(len(row) != len(rows) for row in rows):
         raise InputError(f"{path} has {len(rows)} rows that are not of {len(rows)} numbers each: give a row and a column for each class.")
     return np.stack(rows)

@@ -59,7 +59,8 @@ class AdaptiveRule:
     """A calibrated AgreeStop or stop-aware SpikeCP whose threshold follows the labels.
 
     `decide` and `stream` decide with the threshold of the moment and note the decisions; `update` takes their labels, in any order.
-    A decision that was made with `calibrated`, by an engine for example, goes to `observe`, or with its label to `update`.
+    A decision that was made with `calibrated`, by an engine for example, goes to `observe`, or with its label to `update`. If only
+    `update` is used, it takes each call for a new decision, so a decision given twice counts twice.
 
     rate        η: how far one miss moves the threshold, which is a logarithm of the risk for AgreeStop and a score for SpikeCP
     calibrated  the rule with the threshold of the moment

@@ -460,7 +460,8 @@ class Uncalibrated:
         sentence = warn_of(rule, examples, members)
         fingerprint = _fingerprint(rows.rows, truth)
         source = data.engine, data.ensemble_digest, data.classes, rows
-        guarantee = conditions.words(rule.promise()) + (ENDED_INPUTS if data.lengths is not None else "")
+        guarantee = conditions.words(rule.promise(), as_delta(getattr(rule, "delta", None)))
+        guarantee += ENDED_INPUTS if data.lengths is not None else ""
         known = evidence[:, 0].level, conditions.effective_size, final
         return CalibratedRule(rule, policy, n, members, classes, guarantee, sentence, fingerprint, *source, *known)
 

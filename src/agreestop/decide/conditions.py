@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, InputError, Integers, as_array, as_floats, is_number
 
-from .levels import order_statistic, quantile_rank
+from .levels import in_words, order_statistic, quantile_rank
 from .policies import Evidence
 
 
@@ -80,15 +80,18 @@ class Conditions:
         shares = self.weights / largest if largest else self.weights  # so that squares of small weights do not vanish
         return float(shares.sum()) ** 2 / float((shares**2).sum()) if largest else 0.0
 
-    def words(self, promise: str) -> str:
-        """A promise with what the conditions change of it."""
+    def words(self, promise: str, delta: Fraction | None = None) -> str:
+        """A promise, given the calibration data if there is a δ, with what the conditions change of it."""
         if self.final:
             promise = promise.replace("the true class", "the class that the ensemble itself answers best at the last checkpoint")
             promise = promise.replace("for each true class", "for each such class")
         if self.weights is not None:
             shifted = "a new example whose distribution has the given weights as its density against theirs"
             promise = promise.replace("a new example exchangeable with them.", f"{shifted}; estimated weights carry no promise.")
-        return promise if self.groups is None else f"for each group, {promise}"
+        if self.groups is None:
+            return promise
+        alone = "" if delta is None else f" The probability {in_words(1 - delta)} is for each group by itself, not for all groups at once."
+        return f"for each group, {promise}{alone}"
 
     @property
     def used(self) -> str:
@@ -174,10 +177,18 @@ def find_groups(groups: ArrayLike, names: tuple[str, ...], n: int) -> Booleans:
     """(n, G): which of the named groups each input belongs to. An input of an unknown group belongs to none."""
     array = _as_groups(groups, n)
     if array.ndim == 1:
+        if array.dtype.kind in "iu" and not any(_is_whole(name) for name in names):
+            raise InputError(f"groups holds whole numbers, but the rule knows groups by name, such as {names[0]!r}: give names.")
         return np.asarray(array.astype(np.str_)[:, None] == np.array(names, dtype=np.str_))
+    if names != tuple(map(str, range(len(names)))):
+        raise InputError(f"groups has columns, but the rule knows groups by name, such as {names[0]!r}: give one name for each input.")
     if array.shape[1] != len(names):
         raise InputError(f"groups has {array.shape[1]} columns and the rule knows {len(names)} groups: give one column for each.")
     return array.astype(np.bool_)
+
+
+def _is_whole(name: str) -> bool:
+    return name.removeprefix("-").isdecimal()
 
 
 def _as_groups(groups: ArrayLike, n: int) -> NDArray[Any]:

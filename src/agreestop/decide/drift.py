@@ -174,9 +174,9 @@ class DriftMonitor:
     """Watches the decisions of a calibrated rule and raises an alarm when its promise ends.
 
     Give every decision to `observe`, in order, and its label to `update` once it is known, in any order. Where each label is known before
-    the next decision, `update` alone will do. There is one alarm of each kind: "misses" from labels, "inputs" without them. `guarantee`
-    says in words how probable a false alarm is. For a rule calibrated with labels="final", give
-    `decisions.final_best`: true labels would raise false alarms.
+    the next decision, `update` alone will do: it then takes each call for a new decision, so a decision given twice counts twice. There is
+    one alarm of each kind: "misses" from labels, "inputs" without them. `guarantee` says in words how probable a false alarm is. For a rule
+    calibrated with labels="final", give `decisions.final_best`: true labels would raise false alarms.
 
     delta  δ: the probability of a false alarm, of each kind
     seed   for the uniform numbers that break ties among risks

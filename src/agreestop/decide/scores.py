@@ -225,7 +225,9 @@ class ShapedOverTime(Generic[Base]):
 
     @property
     def tuned(self) -> TunedRows | None:
-        return self.base.tuned if self.rows is None else self.rows.also(self.base.tuned)
+        if self.rows is None or self.times is None or self.rows.marks.ndim == 1:
+            return self.base.tuned if self.rows is None else self.rows.also(self.base.tuned)
+        return self.cut(self.times).tuned  # the base may have been fitted at other times
 
     def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return replace(cut_fitted(self, checkpoints), base=self.base.cut(checkpoints))
