@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: how fast our engines are, against other libraries in the same run; and two smaller studies."""
+"""`python -m benchmarks`: how fast our engines are, against other libraries in the same run; and smaller studies."""
 
 from __future__ import annotations
 
@@ -76,6 +76,16 @@ def decide(
     run_decide(inputs, rounds, output)
 
 
+def adapters(
+    repeats: Annotated[int, typer.Option(help="How often each measurement is repeated.")] = 9,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/bench/adapters.json"),
+) -> None:
+    """Time modules stepped by an adapter against the bare loop over them."""
+    from .adapters import run_adapters
+
+    run_adapters(repeats, output)
+
+
 def shapes(
     repeats: Annotated[int, typer.Option(help="Realisations of each stream.")] = 50,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for numbers.json.")] = Path("results/shapes"),
@@ -90,6 +100,7 @@ def shapes(
 app = new_app(getdoc(bench) or "")
 app.callback(invoke_without_command=True, no_args_is_help=True, subcommand_metavar="[COMMAND]")(bench)
 app.command()(decide)
+app.command()(adapters)
 app.command()(shapes)
 
 

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -63,6 +64,7 @@ def describe_modules(network: Runnable) -> list[Any]:
     return parts
 
 
+@lru_cache(512)
 def source_of(function: Any) -> str:
     """The source of a function, without comments and indentation; empty where there is none, as for one that was typed in."""
     with suppress(OSError, SyntaxError, TypeError):

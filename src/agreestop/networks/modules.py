@@ -159,7 +159,7 @@ def _checked(returned: Any, member: int, batch: int) -> tuple[Tensor, Any]:
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise InputError(f"module {member} returned a {type(returned).__name__}: it must return the pair (output, state).")
     value, state = returned
-    if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != batch or value.is_complex():
+    if not isinstance(value, Tensor) or value.ndim != 2 or value.shape[0] != batch or value.is_complex():
         what = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise InputError(f"the output of module {member} is {what}: real numbers (batch, classes) are needed, here ({batch}, classes).")
     return value, state
