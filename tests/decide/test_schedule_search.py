@@ -12,6 +12,7 @@ import agreestop as ag
 from agreestop.decide import schedule_search
 from agreestop.decide.schedule_search import _Plan, _Search
 from agreestop.decide.splits import divisions
+from agreestop.decide.tuning import _Bench
 
 TUNING = ag.simulate_scores(300, steps=10, K=4, C=5, seed=2, pace=3)
 FRESH = ag.simulate_scores(300, steps=10, K=4, C=5, seed=3, pace=3)
@@ -100,6 +101,25 @@ def test_tune_chooses_a_schedule_where_work_has_a_price(rule: Any, monkeypatch: 
     assert given.rule.checkpoints == looks and given.rule.calibrate(FRESH).n == 300
     chosen = ag.tune(replace(rule, checkpoints=looks), TUNING, price_of_work=1.0, **options)
     assert isinstance(chosen.rule.checkpoints, ag.Schedule) and chosen.rule.checkpoints.times == (1, 4, 10)
+
+
+def test_the_cost_of_a_rule_is_that_of_its_decisions() -> None:
+    """Latency, classes beyond I and member-steps, each at its price: of a trial, and row by row."""
+    assert ag.Trial("rule", 0.25, 2.0, 0.5, 0.125).cost(2.0, 4.0) == 0.25 + 2.0 * 0.5 + 4.0 * 0.125
+    looks = ag.Schedule([(1, 1), (1, 2), (4, 2), (10, 3)])
+    for rule in (ag.AgreeStop("0.95", looks, 1), ag.AgreeStop("0.95", range(1, 11), 1)):
+        bench = _Bench(rule, TUNING.at(rule.checkpoints), 60, 3, 0, 0.5, 2.0)
+        total, tested, works = np.zeros(300), np.zeros(300), []
+        for calibration, test in divisions(300, 60, 3, 0):
+            decisions = rule.calibrate(TUNING.rows(calibration)).decide(TUNING.rows(test))
+            works.append(decisions.work.mean() / 40)
+            excess = np.maximum(decisions.set_size - 1, 0)
+            total[test] += decisions.stop_time / 10 + 0.5 * excess + 2.0 * decisions.work / 40
+            tested[test] += 1
+        np.testing.assert_allclose(bench.costs(rule), total / np.maximum(tested, 1))
+        trial = bench.figures("own", bench.crossfit(lambda data: ag.TopMass()))
+        assert trial.work == pytest.approx(np.mean(works)) and trial.excess > 0
+        assert bench.cost(trial) == trial.latency + 0.5 * trial.excess + 2.0 * trial.work
 
 
 def test_with_few_rows_a_schedule_must_be_better_than_the_rule_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

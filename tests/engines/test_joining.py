@@ -257,21 +257,21 @@ def test_a_live_input_is_held_only_while_members_may_join() -> None:
 
 
 def test_outputs_of_members_that_join_must_be_finite() -> None:
-    """The second member is wrong only in the steps that it replays, and a confidence of 0 would pass as a number."""
+    """The second member is wrong only in steps that it replays, and that no look judges."""
 
     class Broken(torch.nn.Module):  # type: ignore[name-defined,misc]
         def forward(self, x: Any, state: Any) -> Any:
             time, logits = (0 if state is None else state) + 1, torch.zeros((len(x), CLASSES))
-            logits[:, 0] = -float("inf") if time <= 3 else 0.0
+            logits[:, 0] = -float("inf") if time <= 2 else 0.0
             return logits, time
 
     calibrated = RULES["AgreeStop"].calibrate(score(engine_named("modules", "logits"), *some_inputs(60)))
     first, _, last = modules("logits").each
     broken, (inputs, _) = Dense(ModuleMembers([first, Broken(), last], input_shape=(2, 4, 4))), some_inputs(50, 1)
     for chunk in (1, None):
-        with pytest.raises(ag.InputError, match="finite"):
+        with pytest.raises(ag.InputError, match="the output of the members .* finite"):
             decide_early(broken, calibrated, inputs, chunk=chunk)
-    with pytest.raises(ag.InputError, match="finite"):
+    with pytest.raises(ag.InputError, match="the output of the members .* finite"):
         for row in range(50):
             session = LiveSession(broken, calibrated, row)
             while session.decision is None:

@@ -115,12 +115,6 @@ class JoiningLive:
         if len(self._live) < len(self._groups):
             self._steps.append((_copied(events), _copied(frame)))
 
-    def check(self) -> None:
-        """Refuse logits that are not finite."""
-        for evidence in self._evidence:
-            if evidence.dtype.kind == "f":
-                check_finite(evidence, "the output of the members")
-
     def join(self, count: int) -> NDArray[Any] | None:
         """The evidence (K, C) of the first `count` groups, of which the new ones replay the input; None before the first step."""
         while len(self._live) < count:
@@ -129,13 +123,10 @@ class JoiningLive:
                 evidence = _push(live, events, frame)
             if self._steps:
                 self._evidence.append(evidence)
-                self.check()
             self._live.append(live)
         if len(self._live) == len(self._groups):
             self._steps.clear()
-        if len(self._evidence) > 1:
-            return np.concatenate(self._evidence[:count])
-        return self._evidence[0] if self._evidence else None
+        return np.concatenate(self._evidence[:count]) if self._evidence else None
 
 
 def _copied(step: ArrayLike | None) -> NDArray[Any] | None:
@@ -143,4 +134,8 @@ def _copied(step: ArrayLike | None) -> NDArray[Any] | None:
 
 
 def _push(live: Live, events: ArrayLike | None, frame: ArrayLike | None) -> NDArray[Any]:
-    return live.push(events) if frame is None and events is not None else live.push(events, frame=frame)
+    """Run one step and return the evidence (K, C), which must be finite."""
+    evidence = live.push(events, frame=frame)
+    if evidence.dtype.kind == "f":
+        check_finite(evidence, "the output of the members")
+    return evidence
