@@ -269,9 +269,9 @@ def test_outputs_of_members_that_join_must_be_finite() -> None:
     first, _, last = modules("logits").each
     broken, (inputs, _) = Dense(ModuleMembers([first, Broken(), last], input_shape=(2, 4, 4))), some_inputs(50, 1)
     for chunk in (1, None):
-        with pytest.raises(ag.InputError, match="the output of the members .* finite"):
+        with pytest.raises(ag.InputError, match=r"the output of the members .* finite"):
             decide_early(broken, calibrated, inputs, chunk=chunk)
-    with pytest.raises(ag.InputError, match="the output of the members .* finite"):
+    with pytest.raises(ag.InputError, match=r"the output of the members .* finite"):
         for row in range(50):
             session = LiveSession(broken, calibrated, row)
             while session.decision is None:
