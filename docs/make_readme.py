@@ -1,4 +1,4 @@
-"""Write the tables of README.md, docs/engines.md and docs/reliability.md from results/, and the pages that show examples/."""
+"""Write the tables of README.md and of pages in docs/ from results/ and from the library, and the pages that show examples/."""
 
 from __future__ import annotations
 
@@ -90,6 +90,111 @@ def fuzz_table() -> str:
     return "\n".join(lines)
 
 
+def settings(records: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, dict[str, Any]]]:
+    """The records of each setting of results/promises/numbers.json, by rule."""
+    found: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for record in records:
+        if record["target"] != 0.99:
+            key = tuple(record[name] for name in ("data", "n", "ensemble", "max_set_size", "target"))
+            found.setdefault(key, {})[record["rule"]] = record
+    return found
+
+
+def reach(values: Sequence[float]) -> str:
+    """The least and the largest of some numbers."""
+    return f"{min(values):.2f} to {max(values):.2f}"
+
+
+def gates_table() -> str:
+    """What a gate, one time for all inputs and the published rule keep and cost, over members, I = 1 and 3, and two targets."""
+    lines = [
+        "| | blocks below the target: plain | with a gate | latency with a gate / plain | one time for all / plain | accumulated / gate "
+        "| draws in which accumulated never stops |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    groups: dict[tuple[Any, ...], list[dict[str, dict[str, Any]]]] = {}
+    for (data, n, *_), rules in settings(read("promises/numbers.json")).items():
+        groups.setdefault((data, n), []).append(rules)
+    for (data, n), found in groups.items():
+        cells = []
+        for rule in ("AgreeStop", "AgreeStop with a gate"):
+            blocks = [(block, rules[rule]["target"]) for rules in found for block in rules[rule]["blocks"]]
+            cells.append(f"{sum(block['high'] < target for block, target in blocks)} of {len(blocks)}")
+        plain, gate, fixed = (
+            [rules[name]["latency"] for rules in found] for name in ("AgreeStop", "AgreeStop with a gate", "one time for all inputs")
+        )
+        ways = [[rule for name, rule in rules.items() if name.startswith("accumulated")] for rules in found]
+        best = [min(two, key=lambda rule: rule["latency"]) for two in ways]
+        cells += [reach([a / b for a, b in zip(above, below, strict=True)]) for above, below in ((gate, plain), (fixed, plain))]
+        cells.append(reach([one["latency"] / latency for one, latency in zip(best, gate, strict=True)]))
+        cells.append(" to ".join(f"{bound(one['vacuous'] for one in best):.0%}" for bound in (min, max)))
+        lines.append(f"| {data}, n = {n} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def final_table() -> str:
+    """Accuracy and latency of rules that were calibrated without labels."""
+    lines = ["| | n | latency / T | accuracy | at T |", "|---|---|---|---|---|"]
+    for one in read("promises/numbers.json"):
+        if one["rule"] == "AgreeStop without labels":
+            figures = f"{one['latency']:.3f} | {one['accuracy']:.3f} | {one['accuracy_T']:.3f}"
+            lines.append(f"| {one['data']}, {one['ensemble']} | {one['n']} | {figures} |")
+    return "\n".join(lines)
+
+
+def size_table() -> str:
+    """Latency and set size of a rule tuned with prices on size."""
+    lines = ["| cifar10, deep, I = 1, target 0.99, n = 200 | latency / T | classes in an answer |", "|---|---|---|"]
+    for one in read("promises/numbers.json"):
+        if one["rule"] == "tuned AgreeStop":
+            name = "not tuned" if one["price"] is None else f"tuned, price {one['price']:g}"
+            lines.append(f"| {name} | {one['latency']:.3f} | {one['set_size']:.2f} |")
+    return "\n".join(lines)
+
+
+def work_table() -> str:
+    """Work and latency of one member, and of the schedule for a price of 1, as shares of those of all members."""
+    lines = ["| | all members: member-steps | schedule for a price of 1: work | latency | one member: work | latency |"]
+    lines.append("|---|---|---|---|---|---|")
+    records = read("promises/front.json")
+    for key in dict.fromkeys((one["data"], one["ensemble"], one["max_set_size"], one["n"]) for one in records):
+        mine = [one for one in records if key == (one["data"], one["ensemble"], one["max_set_size"], one["n"])]
+        everybody, alone = only(mine, name="all members"), only(mine, name="one member")
+        (joined,) = (one for one in mine if 1.0 in one["prices"])
+        low, high = everybody["work_interval"]
+        cells = [f"{everybody['work']:.1f} [{low:.1f}, {high:.1f}]"]
+        for one in (joined, alone):
+            cells += [f"{one['work_share']:.0%}", f"{one['ratio']:.2f} ×"]
+        lines.append(f"| {key[0]}, {key[1]}, I = {key[2]}, n = {key[3]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def alarm_table() -> str:
+    """How many labels an alarm takes at α' = 0.1 and δ = 0.05, from the start and after many decisions that missed less."""
+    import agreestop as ag
+
+    rates = (0.12, 0.15, 0.2, 0.3, 0.5)
+    monitor = ag.DriftMonitor(ag.AgreeStop("0.9", range(1, 6), 1, delta="0.1").calibrate(ag.simulate_scores(200, steps=5, K=2, C=3)))
+    lines = [f"| share of misses | {' | '.join(map(str, rates))} |", "|---" * (len(rates) + 1) + "|"]
+    lines.append(f"| labels, from the start | {' | '.join(f'{monitor.labels_to_alarm(rate):,.0f}' for rate in rates)} |")
+    for number in range(3000):
+        monitor.update(ag.Decision(5, 4, (0,)), int(number % 12 == 0))
+    later = " | ".join(f"{monitor.labels_to_alarm(rate):,.0f}" for rate in rates)
+    return "\n".join([*lines, f"| labels, after 3,000 decisions of which every twelfth missed | {later} |"])
+
+
+def level_table() -> str:
+    """α' of rules without delta, at a target of 0.9 and δ = 0.05."""
+    from fractions import Fraction
+
+    from agreestop.decide.levels import largest_miss_rate, quantile_rank
+
+    counts, delta, target = (50, 100, 200, 1000, 5000), Fraction(1, 20), Fraction(9, 10)
+    levels = [largest_miss_rate(n, quantile_rank(n, target, None), delta) for n in counts]
+    lines = [f"| calibration examples | {' | '.join(f'{n:,}' for n in counts)} |", "|---" * (len(counts) + 1) + "|"]
+    return "\n".join([*lines, f"| α' | {' | '.join(f'{level:.3f}' for level in levels)} |"])
+
+
 def fill(text: str, name: str, table: Callable[[], str]) -> str:
     """The text with the table between its two comments."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
@@ -132,8 +237,20 @@ def adapters(text: str) -> str:
     return text
 
 
+def promises(text: str) -> str:
+    """docs/promises.md with its tables."""
+    for name, table in (("gates", gates_table), ("final", final_table), ("size", size_table), ("work", work_table)):
+        text = fill(text, name, table)
+    return text
+
+
+def drift(text: str) -> str:
+    """docs/drift.md with its tables."""
+    return fill(fill(text, "level", level_table), "alarm", alarm_table)
+
+
 PAGES: dict[str, Callable[[str], str]] = {"README.md": readme, "docs/adapters.md": adapters, "docs/engines.md": engines}
-PAGES["docs/reliability.md"] = reliability
+PAGES |= {"docs/reliability.md": reliability, "docs/promises.md": promises, "docs/drift.md": drift}
 
 
 def main() -> None:
