@@ -75,7 +75,7 @@ $(BENCH)/.bench: pyproject.toml constraints.txt
 $(PEERS)/.peers: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(PEERS)
 	@echo '*' > $(PEERS)/.gitignore
-	$(PEERS)/bin/pip install $(PIP_FLAGS) --editable '.[engines,figures,learn,nir]' pytest nirtorch pbr loguru
+	$(PEERS)/bin/pip install $(PIP_FLAGS) --editable '.[engines,figures,learn,nir]' pytest hypothesis nirtorch pbr loguru
 	$(PEERS)/bin/pip install $(PIP_FLAGS) --no-deps snntorch spikingjelly norse sinabs
 	@touch $@
 
