@@ -24,7 +24,7 @@ from agreestop.decide.build import AnyRule
 from agreestop.decide.conditions import LabelledEvidence
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.confidence_rules import DCSNN, SEENN
-from agreestop.decide.policies import Evidence
+from agreestop.decide.evidence import Evidence
 from agreestop.decide.rules import refuse_tuned, shortage
 from agreestop.decide.score_files import Spikes
 from agreestop.decide.splits import split_figures

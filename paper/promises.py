@@ -26,8 +26,8 @@ import numpy as np
 from agreestop.common import Booleans, InputError, Integers, ProgressCallback, atomic_writer, make_folder
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.conditions import Conditions, LabelledEvidence
+from agreestop.decide.evidence import Evidence
 from agreestop.decide.gates import Gate
-from agreestop.decide.policies import Evidence
 from agreestop.decide.risks import FixedTime
 from agreestop.decide.splits import realisations
 from agreestop.decide.tuning import tune

@@ -28,9 +28,10 @@ from torch import Tensor
 from agreestop.common import Booleans, Floats, InputError, Integers, ProgressCallback, as_floats, as_seed, check_finite
 from agreestop.decide.checks import as_checkpoints, as_max_set_size, columns_of
 from agreestop.decide.conditions import LabelledEvidence
+from agreestop.decide.evidence import Evidence, State, Verdict
 from agreestop.decide.levels import Target, as_target
 from agreestop.decide.merging import MODEL_AVERAGE
-from agreestop.decide.policies import ConfidenceThreshold, Evidence, State, Verdict
+from agreestop.decide.policies import ConfidenceThreshold
 from agreestop.decide.ranking import Index
 from agreestop.decide.rules import validate
 from agreestop.decide.score_files import Scores

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 import agreestop as ag
 from agreestop.common import Booleans, Floats, Integers
-from agreestop.decide.policies import Evidence
+from agreestop.decide.evidence import Evidence
 
 Rule = ag.SpikeCP | ag.AgreeStop | ag.DCSNN | ag.SEENN
 

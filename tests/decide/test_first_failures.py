@@ -10,8 +10,9 @@ from hypothesis import given, settings
 
 import agreestop as ag
 from agreestop.common import Floats, Integers
+from agreestop.decide.evidence import Evidence, run_policy
 from agreestop.decide.failures import Failures
-from agreestop.decide.policies import Evidence, RiskThreshold, run_policy
+from agreestop.decide.policies import RiskThreshold
 from agreestop.decide.rules import gather_evidence
 from tests.decide.strategies import RiskTable, between, breaking_points, calibrate_quietly, make_sample, risk_of, risk_tables
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import agreestop as ag
 from agreestop.common import Booleans, Floats
+from agreestop.decide.evidence import Evidence, State
 from agreestop.decide.levels import order_statistic, quantile_rank
 from agreestop.decide.merging import Pooling
-from agreestop.decide.policies import Evidence, State, StoppingThreshold
+from agreestop.decide.policies import StoppingThreshold
 from agreestop.decide.spikecp import StopProfile, last_failures
 from tests.decide.strategies import Rule, Sample, assert_same_decisions, calibrate_quietly, exponents, make_sample, sets_at_checkpoints
 

@@ -14,9 +14,9 @@ import pytest
 
 import agreestop as ag
 from agreestop.common import as_array
+from agreestop.decide.evidence import Stops
 from agreestop.decide.levels import coverage_draws
 from agreestop.decide.merging import MODEL_AVERAGE
-from agreestop.decide.policies import Stops
 from tests.decide.strategies import Rule, assert_one_sentence, calibrate_quietly, make_sample
 
 TIMES = (1, 2, 3)

@@ -17,7 +17,8 @@ import pytest
 
 import agreestop as ag
 from agreestop.common import Floats
-from agreestop.decide.policies import ConditionalThresholds, Stops
+from agreestop.decide.evidence import Stops
+from agreestop.decide.policies import ConditionalThresholds
 from agreestop.decide.rules import gather_evidence
 from tests.decide.strategies import Sample, assert_one_sentence, assert_same_decisions, make_sample
 

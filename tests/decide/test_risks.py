@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import agreestop as ag
 from agreestop.common import Floats
-from agreestop.decide.policies import Evidence
+from agreestop.decide.evidence import Evidence
 from agreestop.decide.risks import Tails
 from tests.decide.strategies import assert_same_evidence, make_sample, risk_of
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import agreestop as ag
 from agreestop.common import Floats
+from agreestop.decide.evidence import Evidence, run_policy
 from agreestop.decide.levels import order_statistic, quantile_rank
-from agreestop.decide.policies import Evidence, StoppingThreshold, run_policy
+from agreestop.decide.policies import StoppingThreshold
 from agreestop.decide.spikecp import StopProfile, earliest_threshold, last_failures
 from tests.decide.strategies import ScoreTable, between, breaking_points, calibrate_quietly, make_sample, score_tables
 

@@ -23,9 +23,10 @@ import pytest
 
 import agreestop as ag
 from agreestop.decide.conditions import Conditions, LabelledEvidence
+from agreestop.decide.evidence import Evidence, Policy, Stops, run_policy
 from agreestop.decide.failures import Failures
 from agreestop.decide.levels import order_statistic
-from agreestop.decide.policies import CheckpointRisks, ConditionalThresholds, Evidence, Policy, RiskThreshold, Stops, run_policy
+from agreestop.decide.policies import CheckpointRisks, ConditionalThresholds, RiskThreshold
 from agreestop.decide.rules import gather_evidence
 from tests.statistical.test_validity import (
     FALSE_ALARM,

@@ -42,9 +42,9 @@ from numpy.typing import NDArray
 
 import agreestop as ag
 from agreestop.decide.conditions import LabelledEvidence
+from agreestop.decide.evidence import Evidence, State, run_policy
 from agreestop.decide.levels import quantile_rank
 from agreestop.decide.merging import Pooling
-from agreestop.decide.policies import Evidence, State, run_policy
 from agreestop.decide.risks import Risk
 from agreestop.decide.rules import gather_evidence
 from agreestop.decide.scores import Score

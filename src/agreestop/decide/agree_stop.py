@@ -27,12 +27,13 @@ from agreestop.common import Floats, InputError, Integers, is_number
 from .calibrated import Uncalibrated
 from .checks import as_checkpoints
 from .conditions import LabelledEvidence, allowed_threshold
+from .evidence import Evidence, Policy
 from .failures import Failures
 from .gates import Gate
 from .levels import Target, as_delta, as_target, in_words, least_n, quantile_rank
 from .losses import CostSteps, as_loss, as_max_loss
 from .merging import MODEL_AVERAGE
-from .policies import CheckpointRisks, ConditionalThresholds, Evidence, Policy, RiskThreshold
+from .policies import CheckpointRisks, ConditionalThresholds, RiskThreshold
 from .ranking import Index
 from .risks import FixedTime, Risk, TopMass
 from .rule_files import KeptInFiles

@@ -17,19 +17,9 @@ from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 from .checks import as_log_confidence, columns_of
 from .conditions import Conditions, LabelledEvidence, find_groups
 from .decisions import Decision, Decisions
+from .evidence import Policy, State, Stops, Verdict, run_checkpoints
 from .levels import as_delta, as_target, in_words, quantile_rank
-from .policies import (
-    CheckpointRisks,
-    ConditionalThresholds,
-    Policy,
-    RiskThreshold,
-    RunningThreshold,
-    State,
-    StoppingThreshold,
-    Stops,
-    Verdict,
-    run_checkpoints,
-)
+from .policies import CheckpointRisks, ConditionalThresholds, RiskThreshold, RunningThreshold, StoppingThreshold
 from .ranking import Index
 from .reprs import short_repr
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file

@@ -24,8 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, InputError, Integers, as_array, as_floats, is_number
 
+from .evidence import Evidence
 from .levels import in_words, order_statistic, quantile_rank
-from .policies import Evidence
 
 
 @dataclass(frozen=True, eq=False)

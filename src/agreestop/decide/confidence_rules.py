@@ -14,9 +14,10 @@ from agreestop.common import Floats, InputError, Integers, as_floats
 
 from .calibrated import Uncalibrated
 from .conditions import LabelledEvidence
+from .evidence import Evidence, Policy
 from .levels import Target, as_target
 from .merging import MODEL_AVERAGE
-from .policies import ConfidenceThreshold, Evidence, Policy
+from .policies import ConfidenceThreshold
 from .ranking import Index
 from .rule_files import KeptInFiles
 from .rules import validate

@@ -16,7 +16,7 @@ import numpy as np
 
 from agreestop.common import Booleans, Floats, Integers
 
-from .policies import Evidence
+from .evidence import Evidence
 
 
 @dataclass(frozen=True, eq=False)

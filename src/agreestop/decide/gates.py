@@ -26,9 +26,9 @@ from numpy.typing import ArrayLike
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count, is_integer, is_number
 
 from .checks import as_checkpoints, as_max_set_size
+from .evidence import Evidence
 from .failures import Failures
 from .levels import Target, as_target, order_statistic
-from .policies import Evidence
 from .risks import Risk, ShapedRisk, TopMass
 from .rule_files import KeptInFiles
 from .score_files import ScoresLike, as_scores, at_checkpoint, labels_of

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Floats, InputError, Integers, as_floats
 
+from .evidence import Evidence
 from .levels import LONGEST, Target, as_fraction
-from .policies import Evidence
 
 
 def as_loss(loss: ArrayLike) -> Floats:

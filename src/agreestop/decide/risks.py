@@ -22,8 +22,8 @@ from agreestop.common import Booleans, Floats, InputError, Integers, is_number
 
 from .checks import as_checkpoints, as_max_set_size
 from .confidence import tempered
+from .evidence import Evidence
 from .merging import MODEL_AVERAGE, MergeConfidence
-from .policies import Evidence
 from .ranking import Index
 from .rule_files import KeptInFiles
 from .score_files import ScoresLike, as_scores, at_checkpoint, labels_of

@@ -16,8 +16,8 @@ from agreestop.common import Booleans, Floats, InputError, Integers
 
 from .checks import CalibrationWarning, as_checkpoints, as_max_set_size
 from .conditions import LabelledEvidence
+from .evidence import Evidence, Policy
 from .levels import as_delta, as_target, in_words
-from .policies import Evidence, Policy
 from .ranking import Index
 from .schedules import Schedule
 from .tuned_rows import Marks, TunedRows

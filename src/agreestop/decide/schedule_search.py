@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike
 from agreestop.common import Floats, InputError, Integers, is_number
 
 from .agree_stop import AgreeStop
+from .evidence import Evidence
 from .failures import Failures
 from .levels import Target, as_delta, as_target, order_statistic, quantile_rank
-from .policies import Evidence
 from .risks import ShapedRisk, TopMass
 from .schedules import Schedule
 from .score_files import Scores, ScoresLike, as_scores, at_checkpoint, at_times, labels_of

@@ -29,16 +29,15 @@ from agreestop.common import Floats, InputError, Integers
 from .calibrated import Uncalibrated
 from .checks import as_checkpoints
 from .conditions import LabelledEvidence, allowed_threshold
+from .evidence import Evidence, Policy
 from .gates import Gate
 from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
 from .merging import MODEL_AVERAGE, MajorityVote, MergeConfidence, MergePValues, MergeRanks, Pooling
 from .policies import (
     CheckpointThresholds,
     ConditionalThresholds,
-    Evidence,
     MemberVotes,
     MergedPValues,
-    Policy,
     RankPooling,
     RunningThreshold,
     StoppingThreshold,

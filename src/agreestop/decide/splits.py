@@ -14,7 +14,7 @@ from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 from .checks import columns_of
 from .conditions import LabelledEvidence
 from .decisions import Estimate
-from .policies import run_policy
+from .evidence import run_policy
 from .rules import Rule, gather_evidence, refuse_tuned, warn_of
 from .schedules import Schedule
 from .score_files import ScoresLike, as_scores, labels_of

@@ -30,8 +30,8 @@ from agreestop.common import Booleans, Floats, InputError, is_number
 from .agree_stop import AgreeStop
 from .checks import columns_of
 from .conditions import LabelledEvidence
+from .evidence import Evidence
 from .merging import MODEL_AVERAGE, MergeConfidence
-from .policies import Evidence
 from .risks import FixedTime, LearnedRisk, NothingToLearn, Risk, ShapedRisk, TopMass
 from .rules import gather_evidence
 from .schedule_search import as_price, best_schedule

@@ -19,7 +19,7 @@ from agreestop.common import Booleans, Floats, InputError, Integers, as_count, c
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decisions
-from agreestop.decide.policies import State, Stops
+from agreestop.decide.evidence import State, Stops
 from agreestop.decide.score_files import Scores
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
 

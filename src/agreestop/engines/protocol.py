@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, Integers
-from agreestop.decide.policies import Stops
+from agreestop.decide.evidence import Stops
 
 from .prefilter import Prefilter
 

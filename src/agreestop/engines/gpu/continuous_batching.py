@@ -24,7 +24,7 @@ from torch import Tensor
 
 from agreestop.common import Booleans, Integers
 from agreestop.decide.confidence import log_softmax
-from agreestop.decide.policies import Stops
+from agreestop.decide.evidence import Stops
 from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph, copy_rows, to_input_dtype
 from agreestop.networks.architectures import SpikingNetwork, State
 from agreestop.networks.srm_core import SRMState
