@@ -4,13 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench
+CLUSTER := .venv-cluster
 PEERS := .venv-peers
 CLEAN := .venv-wheel
 PYTHONS := 3.11 3.12 3.13
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types fast slow lowest pythons wheel install-check figures peers bench shapes docs ci clean
+.PHONY: help run test lint types fast slow lowest pythons wheel install-check figures peers bench cluster shapes docs ci clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | sort
@@ -86,10 +87,20 @@ bench: $(VENV)/.test $(BENCH)/.bench  ## speed against other libraries, half an 
 	$(BIN)/python -m benchmarks decide
 	$(BENCH)/bin/python -m benchmarks --device cpu $(if $(MNIST),--mnist $(MNIST))
 
+$(CLUSTER)/.cluster: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(CLUSTER)
+	@echo '*' > $(CLUSTER)/.gitignore
+	$(CLUSTER)/bin/pip install $(PIP_FLAGS) --editable '.[cluster,figures,learn]' pytest
+	@touch $@
+
+cluster: $(CLUSTER)/.cluster  ## tests on a local Ray cluster of two workers, which are killed too, and how decisions scale; takes minutes; writes results/cluster
+	$(CLUSTER)/bin/python -m pytest -m '' tests/cluster
+	$(CLUSTER)/bin/python -m benchmarks cluster
+
 shapes: $(VENV)/.test  ## which shape of score stops earliest; writes results/shapes and the table of docs/shapes.md
 	$(BIN)/python -m benchmarks shapes
 
-docs: $(VENV)/.test  ## write what comes from docstrings, results and examples: docs/api.md, docs/configuration.md, docs/reproduction.md, docs/examples.md, tables and figures of README.md and of docs/engines.md, reliability.md, promises.md and drift.md
+docs: $(VENV)/.test  ## write what comes from docstrings, results and examples: docs/api.md, docs/configuration.md, docs/reproduction.md, docs/examples.md, tables and figures of README.md and of docs/engines.md, reliability.md, promises.md, drift.md and scale.md
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_configuration.py
 	PYTHONPATH=. $(BIN)/python docs/make_reproduction.py
@@ -98,4 +109,4 @@ docs: $(VENV)/.test  ## write what comes from docstrings, results and examples: 
 ci: test lowest
 
 clean:  ## remove the environments and the caches
-	rm -rf $(VENV) $(BENCH) $(PEERS) $(CLEAN) .venv-core dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(CLUSTER) $(PEERS) $(CLEAN) .venv-core dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -86,6 +86,19 @@ def adapters(
     run_adapters(repeats, output)
 
 
+def cluster(
+    recordings: Annotated[int, typer.Option(help="How many recordings are decided on.")] = 32_768,
+    rounds: Annotated[int, typer.Option(help="How often each measurement is repeated.")] = 5,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/cluster/scaling.json"),
+) -> None:
+    """Time decisions on one and on two actors of a local Ray cluster; needs agreestop[cluster]."""
+    from .cluster import run_cluster
+
+    found = run_cluster(recordings, rounds, output)["decisions_a_second"]
+    out.print(f"decisions a second: one process {found['process']:,.0f}, one actor {found['one']:,.0f}, two actors {found['two']:,.0f}")
+    out.print(f"Wrote {output}", markup=False, soft_wrap=True)
+
+
 def shapes(
     repeats: Annotated[int, typer.Option(help="Realisations of each stream.")] = 50,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for numbers.json.")] = Path("results/shapes"),
@@ -101,6 +114,7 @@ app = new_app(getdoc(bench) or "")
 app.callback(invoke_without_command=True, no_args_is_help=True, subcommand_metavar="[COMMAND]")(bench)
 app.command()(decide)
 app.command()(adapters)
+app.command()(cluster)
 app.command()(shapes)
 
 

@@ -33,6 +33,7 @@ PACKAGES = {
     "networks": "Architectures, neurons and posteriors; modules of your own",
     "events": "Inputs, file formats, data sets and the simulated event camera",
     "engines": "What runs the members, and stops early",
+    "cluster": "The same work on the machines of a Ray cluster",
 }
 LONGEST_DEFAULT, LONGEST_CONSTANT = 45, 120  # characters
 BEFORE_CALIBRATION = ("decide", "stream", "save", "fit", "start", "step", "judge")
@@ -42,8 +43,8 @@ INTRODUCTION = """# API
 Every public name of `agreestop`. Shapes: n inputs, M checkpoints, K members, C classes, T steps. Written by `make docs`.
 
 `import agreestop as ag` gives the decision layer, which needs only numpy. The packages `ag.ensembles`, `ag.adapters`, `ag.networks`,
-`ag.events` and `ag.engines` are loaded when they are first used. They need `agreestop[networks]`, and `agreestop[engines]` for the fastest
-engine on CPUs.
+`ag.events`, `ag.engines` and `ag.cluster` are loaded when they are first used. They need `agreestop[networks]`, and `agreestop[engines]`
+for the fastest engine on CPUs; `ag.cluster` needs `agreestop[cluster]`.
 
 Names of types in the signatures:
 

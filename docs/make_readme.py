@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+PRICE = 0.04  # dollars for an hour of a core, an assumption that docs/scale.md states
 RESULTS = ROOT / "results"
 RULES = ("p-variable merging", "confidence merging", "stop-aware, every step", "AgreeStop, every step")
 EXAMPLES = ("train_and_decide", "own_arrays", "own_network", "own_scores", "live", "drift", "own_configuration")
@@ -195,6 +196,45 @@ def level_table() -> str:
     return "\n".join([*lines, f"| α' | {' | '.join(f'{level:.3f}' for level in levels)} |"])
 
 
+def scaling_table() -> str:
+    """Decisions a second of one process, one actor and two actors, and what one recording takes."""
+    found = json.loads((RESULTS / "cluster" / "scaling.json").read_text())
+    rate, sizes, machine = found["decisions_a_second"], found["bytes_in"], found["machine"]
+    lines = [
+        f"Six members of 256 neurons, digits in front of a simulated event camera, {found['events_a_recording']:.0f} events in 80 steps, "
+        f"target 0.9, stopping after {found['mean_stop']:.1f} steps on average; {machine['cores']} cores, the best of "
+        f"{found['rounds']} rounds in turn, while the machine had a load of {machine['load']:.1f} with other work in it. "
+        f"Decisions were the same as on one machine: {'yes' if found['same_decisions'] else 'no'}. "
+        "([Numbers](../results/cluster/scaling.json), `make cluster`.)",
+        "",
+        "| | decisions a second | of one actor |",
+        "|---|---|---|",
+    ]
+    for words, name in (("one process, one thread, without Ray", "process"), ("one actor", "one"), ("two actors", "two")):
+        lines.append(f"| {words} | {rate[name]:,.0f} | {rate[name] / rate['one']:.2f} |")
+    lines += ["", "| piece | |", "|---|---|"]
+    lines.append(f"| bytes in, a recording | {sizes['parquet']:,.0f} in Parquet, {sizes['npz']:,.0f} in an events file |")
+    lines.append(f"| bytes out, a recording | {found['bytes_out']:,.0f} |")
+    return "\n".join([*lines, f"| start of a worker | {found['start_seconds']:.0f} s |"])
+
+
+def billion_table() -> str:
+    """What a billion recordings take, from the measured pieces."""
+    found, n = json.loads((RESULTS / "cluster" / "scaling.json").read_text()), 10**9
+    rate, size = found["decisions_a_second"]["two"] / 2, found["bytes_in"]["parquet"]
+    lines = ["| | 1 core | 256 cores | 2,048 cores |", "|---|---|---|---|"]
+    counts = (1, 256, 2048)  # cores
+    days = [n / rate / count / 86400 for count in counts]
+    lines.append(f"| decisions a second | {' | '.join(f'{rate * count:,.0f}' for count in counts)} |")
+    times = " | ".join(f"{one:,.1f} days" if one > 2 else f"{24 * one:,.1f} hours" for one in days)
+    lines.append(f"| time | {times} |")
+    lines.append(f"| bytes read a second | {' | '.join(f'{rate * count * size / 1e6:,.1f} MB' for count in counts)} |")
+    lines.append(f"| price | {' | '.join([f'{n / rate / 3600 * PRICE:,.0f} $'] * 3)} |")
+    moved = f"{n * size / 1e12:,.2f} TB, {n * found['bytes_out'] / 1e9:,.0f} GB"
+    lines.append(f"| read, written | {' | '.join([moved] * 3)} |")
+    return "\n".join(lines)
+
+
 def fill(text: str, name: str, table: Callable[[], str]) -> str:
     """The text with the table between its two comments."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
@@ -249,8 +289,13 @@ def drift(text: str) -> str:
     return fill(fill(text, "level", level_table), "alarm", alarm_table)
 
 
+def scale(text: str) -> str:
+    """docs/scale.md with its tables."""
+    return fill(fill(text, "scaling", scaling_table), "billion", billion_table)
+
+
 PAGES: dict[str, Callable[[str], str]] = {"README.md": readme, "docs/adapters.md": adapters, "docs/engines.md": engines}
-PAGES |= {"docs/reliability.md": reliability, "docs/promises.md": promises, "docs/drift.md": drift}
+PAGES |= {"docs/reliability.md": reliability, "docs/promises.md": promises, "docs/drift.md": drift, "docs/scale.md": scale}
 
 
 def main() -> None:

@@ -77,7 +77,7 @@ NAMES = {
     "CalibrationWarning",
 }
 
-PACKAGES = ("adapters", "engines", "ensembles", "events", "networks")
+PACKAGES = ("adapters", "cluster", "engines", "ensembles", "events", "networks")
 ELSEWHERE = ("plot", "write_report")
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "typer", "rich", "pandas", "jax")
 

@@ -1,7 +1,7 @@
 """agreestop: decide when an ensemble watching a stream has seen enough, and be right as often as promised.
 
 The names of the decision layer, which needs numpy alone, and the packages `agreestop.events`, `agreestop.networks`, `agreestop.engines`,
-`agreestop.ensembles` and `agreestop.adapters` load on first use.
+`agreestop.ensembles`, `agreestop.adapters` and `agreestop.cluster` load on first use.
 """
 
 from importlib import import_module
@@ -9,6 +9,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # type checkers take it for True, as the constant of `typing`, which takes long to import
 if TYPE_CHECKING:
     from agreestop import adapters as adapters
+    from agreestop import cluster as cluster
     from agreestop import engines as engines
     from agreestop import ensembles as ensembles
     from agreestop import events as events
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from agreestop.pipeline.scores_report import write_report as write_report
     from agreestop.report import plot as plot
 
-_PACKAGES = ("adapters", "common", "decide", "engines", "ensembles", "events", "networks")
+_PACKAGES = ("adapters", "cluster", "common", "decide", "engines", "ensembles", "events", "networks")
 _ELSEWHERE = {"plot": "agreestop.report.plot", "write_report": "agreestop.pipeline.scores_report"}
 """Names of the top level that are a module, or in a module, of another name."""
 

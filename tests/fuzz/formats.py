@@ -21,6 +21,8 @@ import numpy as np
 import torch
 
 import agreestop as ag
+from agreestop.cluster.parts import load_decisions
+from agreestop.cluster.sources import ParquetFile, save_recordings
 from agreestop.common import InputError, atomic_writer
 from agreestop.decide.score_files import load_spikes
 from agreestop.ensembles.files import Epoch, load_checkpoint, save_checkpoint, save_members, write_file
@@ -253,6 +255,26 @@ def read_mapped(path: Path) -> object:
     return events, events.to_dense()
 
 
+def write_decisions(path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    decided = ag.AgreeStop(0.8, (1, 2, 3, 4), 1).calibrate(scores()).decide(scores())
+    columns = {name: getattr(decided, name) for name in ("stop_index", "stop_time", "best", "first_risk")}
+    columns |= {"hash": np.arange(40, dtype=np.uint64), "classes": [list(one.classes) for one in decided]}
+    pq.write_table(pa.table(columns), path, write_page_checksum=True)
+
+
+def read_decisions(path: Path) -> object:
+    decided = load_decisions(path, ag.AgreeStop(0.8, (1, 2, 3, 4), 1).calibrate(scores()))
+    return decided.stop_index, decided.sets, decided.best, decided.first_risk
+
+
+def read_recordings(path: Path) -> object:
+    part = ParquetFile(str(path), X.shape[2:]).read(0, len(X))
+    return part.events, part.carried
+
+
 def forge_archive(content: bytes, change: Callable[[bytes], bytes], seed: int) -> bytes:
     """Change one member, or its name, and make an archive with the right checksums and without a digest."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -352,6 +374,10 @@ FORMATS = {
         Format("energy", lambda path: write_archive(path, True, emitted=SPIKES, accumulates=SPIKES, multiplies=SPIKES), read_energy),
         Format("key", write_key, read_key, digest=True),
         Format("nir", write_nir, read_nir),
+        Format(
+            "recordings", lambda path: save_recordings(path, ag.events.Events.from_dense(X, LABELS), ids=list("abcdef")), read_recordings
+        ),
+        Format("decisions", write_decisions, read_decisions),
         Format("configuration", lambda path: path.write_text(CONFIG), load_config),
     )
 }

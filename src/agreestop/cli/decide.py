@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +18,8 @@ from agreestop.decide.drift import DriftMonitor
 from agreestop.decide.score_files import load_scores
 
 from .calibrate import Groups, read_lines
-from .console import errors_name_options, never_stops, say
-from .run import Engine, Members
+from .console import errors_name_options, never_stops, progress_bar, say
+from .run import Engine, Members, Ray
 
 FORMATS = (".csv", ".json", ".npz")
 RuleFile = Annotated[Path, typer.Argument(help="Rule file that `agreestop calibrate` wrote.")]
@@ -38,18 +39,35 @@ def decide(
         Path | None,
         typer.Option("--monitor", help="Drift monitor to go on with, or to begin; it uses the labels or final answers of the scores."),
     ] = None,
+    ray: Ray = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="File to write: .csv, .json or .npz. Without it, CSV on the terminal.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", help="File to write: .csv, .json or .npz, with --ray also .parquet. Without it, CSV on the terminal."
+        ),
     ] = None,
 ) -> None:
-    """Decide for every input when to stop and what to answer."""
-    if output is not None and output.suffix not in FORMATS:
-        raise InputError(f"{output} ends in {output.suffix!r}: give a name that ends in {', '.join(FORMATS)}.")
+    """Decide for every input when to stop and what to answer.
+
+    With --ray, inputs may also be a folder or Parquet files, and a call that was killed continues when it is repeated.
+    """
+    formats = FORMATS if ray is None else (*FORMATS, ".parquet")
+    if output is not None and output.suffix not in formats:
+        raise InputError(f"{output} ends in {output.suffix!r}: give a name that ends in {', '.join(formats)}.")
+    if ray is not None and (members is None or output is None or groups is not None):
+        advice = "give --members and -o; groups come from the column 'group' of Parquet files"
+        raise InputError(f"--ray runs members on inputs and writes a file: {advice}.")
     calibrated = load_rule(rule)
     if sentence := never_stops(calibrated):
         say(sentence)
-    labels = None
-    if members is None:
+    labels, classes = None, None
+    if ray is not None and members is not None and output is not None:
+        allowed = {"any_engine": any_engine, "any_members": any_members}
+        place = _decide_on_ray(ray, rule, calibrated, members, scores, engine, output, allowed)
+        if output.suffix == ".parquet" and monitor is None:
+            return
+        decisions, classes = _load_decisions(place, calibrated, scores)
+    elif members is None:
         if engine != "auto":
             raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members and inputs.")
         data = load_scores(scores, calibrated.checkpoints)
@@ -68,6 +86,8 @@ def decide(
         say(f"These decisions say nothing about new inputs: {decisions.reuse}")
     if monitor is not None:
         _watch(monitor, calibrated, decisions, labels)
+    if output is not None and output.suffix == ".parquet":
+        return
     names = class_names(calibrated, classes)
     if output is None:
         typer.echo(_csv(decisions, names), nl=False)
@@ -78,6 +98,8 @@ def decide(
         else:
             as_json = json.dumps(_records(decisions, names), ensure_ascii=False, indent=1) + "\n"
             stream.write((_csv(decisions, names) if output.suffix == ".csv" else as_json).encode())
+    if ray is not None:
+        shutil.rmtree(_parts(output), ignore_errors=True)
     latency = float(np.mean(decisions.stop_time)) / decisions.checkpoints[-1]
     say(f"Wrote {output}: {len(decisions)} decisions, latency {latency:.3f} of T, set size {decisions.set_size.mean():.2f}.")
 
@@ -116,6 +138,35 @@ def _run_members(
     share = float(run.computed.mean()) / steps
     say(f"The {ensemble.engine.name} engine computed {share:.0%} of the {steps} steps, in {run.seconds:.2f} s.")
     return run.decisions, data.classes
+
+
+def _parts(output: Path) -> Path:
+    """The folder of the decisions of shards, until all of them are in the file."""
+    return output.with_name(f"{output.name}.parts")
+
+
+def _decide_on_ray(
+    address: str, rule: Path, calibrated: CalibratedRule, members: Path, inputs: Path, engine: str, output: Path, allowed: dict[str, bool]
+) -> Path:
+    """Decide on a Ray cluster, and say which engine ran and how much it computed; the file or folder of the decisions."""
+    from agreestop import cluster
+
+    place = output if output.suffix == ".parquet" else _parts(output)
+    with progress_bar(output.name) as progress:
+        run = cluster.decide(rule, members, inputs, place, address=address, engine=engine, progress=progress, **allowed)
+    steps = f"{run.mean_computed:.1f} of {calibrated.checkpoints[-1]:g} steps of a recording"
+    say(f"The {run.engine} engine decided on {run.recordings:,} recordings and computed {steps}, in {run.seconds:.2f} s.")
+    if place == output:
+        say(f"These decisions say nothing about new inputs: {run.reuse}" if run.reuse else f"Wrote {output}.")
+    return place
+
+
+def _load_decisions(place: Path, calibrated: CalibratedRule, inputs: Path) -> tuple[Decisions, tuple[str, ...] | None]:
+    """Decisions of a cluster, and the names of the classes where the inputs are one file that has them."""
+    from agreestop import cluster
+    from agreestop.events.files import load as load_inputs
+
+    return cluster.load_decisions(place, calibrated), load_inputs(inputs).classes if inputs.suffix == ".npz" else None
 
 
 def _signature(calibrated: CalibratedRule) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -26,6 +26,7 @@ Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder. [de
 Members = Annotated[
     Path | None, typer.Option(help="Ensemble to run on inputs: what `agreestop train` or ensemble.save wrote (members.safetensors).")
 ]
+Ray = Annotated[str | None, typer.Option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: local, auto, or its address.")]
 Engine = Annotated[str, typer.Option(help="With --members: dense, event-driven, fused, …; auto chooses one.")]
 
 
@@ -69,14 +70,17 @@ def run(
     show_written(folder / "metrics.json", *products, *written)
 
 
-def train(config: Config = None, output: Output = None) -> None:
-    """Train the ensembles of a configuration, deep or variational. A training that was stopped continues from its last whole epoch."""
+def train(config: Config = None, output: Output = None, ray: Ray = None) -> None:
+    """Train the ensembles of a configuration, deep or variational. A training that was stopped continues from its last whole epoch.
+
+    With --ray the members of a deep ensemble train in parallel, to the same weights.
+    """
     from agreestop.pipeline.run import train_ensembles
 
     settings = _settings(config)
     folder = _folder(settings, output)
     with progress_bar(folder.name) as progress:
-        made = train_ensembles(settings, folder, progress)
+        made = train_ensembles(settings, folder, progress, on_ray(ray))
     show_written(*(files.members for files in made))
 
 
@@ -88,13 +92,14 @@ def score(
     ] = None,
     members: Members = None,
     engine: Engine = "auto",
+    ray: Ray = None,
 ) -> None:
     """Run the members over the data, after training them if needed, and write score files: tuning, calibration, test.
 
     With --members, run a trained ensemble over a file of inputs and write one score file.
     """
     if members is not None:
-        _score_inputs(members, config, output, engine)
+        _score_inputs(members, config, output, engine, ray)
         return
     if engine != "auto":
         raise InputError(f"--engine is {engine}, but without --members the configuration names it: set decide.engine there.")
@@ -103,20 +108,35 @@ def score(
     settings = _settings(config)
     folder = _folder(settings, output)
     with progress_bar(folder.name) as progress:
-        made = score_ensembles(settings, folder, progress)
+        made = score_ensembles(settings, folder, progress, on_ray(ray))
     show_written(*(path for files in made for path in (files.tuning, files.calibration, files.test)), folder / "test-inputs.npz")
 
 
-def _score_inputs(members: Path, inputs: Path | None, output: Path | None, engine: str) -> None:
+def _score_inputs(members: Path, inputs: Path | None, output: Path | None, engine: str, ray: str | None) -> None:
     from agreestop.ensembles import load
 
     if inputs is None or output is None:
         raise InputError(f"--members is given, but no {'file of inputs' if inputs is None else 'score file to write (-o)'}: give both.")
     ensemble, stored = load(members, engine=engine), read_stored(inputs)
-    scores = ensemble.score(stored.inputs, stored.labels, steps=stored.held, classes=stored.classes)
+    if ray is None:
+        scores = ensemble.score(stored.inputs, stored.labels, steps=stored.held, classes=stored.classes)
+    else:
+        from agreestop import cluster
+
+        with progress_bar(output.name) as progress:
+            scores = cluster.score(members, inputs, address=ray, engine=engine, steps=stored.held, progress=progress)
     save_scores(output, scores)
-    say(f"The {ensemble.engine.name} engine scored {len(scores)} inputs{'' if stored.labels is not None else ', which have no labels'}.")
+    say(f"The {scores.engine} engine scored {len(scores)} inputs{'' if stored.labels is not None else ', which have no labels'}.")
     show_written(output)
+
+
+def on_ray(address: str | None) -> Callable[..., list[Any]] | None:
+    """What runs tasks on the Ray cluster at this address; None for no cluster, which leaves the work in this process."""
+    if address is None:
+        return None
+    from agreestop import cluster
+
+    return partial(cluster.map_tasks, cluster.Actors(address))
 
 
 def _settings(config: Path | None) -> RunConfig:

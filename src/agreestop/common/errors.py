@@ -1,8 +1,14 @@
 """The error for bad input: its message says what was given, what is needed and what to do."""
 
 LONGEST = 299  # characters of a message
-_EXTRAS = {"networks": ("torch", "safetensors"), "engines": ("numba",), "figures": ("matplotlib", "jinja2"), "learn": ("sklearn",)}
-_EXTRAS["nir"] = ("nir", "h5py")
+_EXTRAS = {
+    "networks": ("torch", "safetensors"),
+    "engines": ("numba",),
+    "figures": ("matplotlib", "jinja2"),
+    "learn": ("sklearn",),
+    "nir": ("nir", "h5py"),
+    "cluster": ("ray", "pyarrow"),
+}
 """The extras of agreestop, and the packages that each installs."""
 
 

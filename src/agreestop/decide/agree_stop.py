@@ -123,9 +123,36 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         return self.risk.evidence(index, log_confidence, self.max_set_size)
 
+    @property
+    def reducible(self) -> bool:
+        """Whether a few numbers of each example are enough for calibration."""
+        return self.gate is None and self.loss is None and not self.accumulated
+
+    def reduce(self, evidence: Evidence, labels: Integers) -> dict[str, Floats]:
+        """What calibration needs of each example: W (n,), and the least and the largest of its finite risks."""
+        failures = Failures.of(evidence, labels, self.max_set_size, self._log_trim)
+        known = np.isfinite(failures.risk)
+        lowest = np.where(known, failures.risk, np.inf).min(axis=1)
+        return {"W": failures.first(), "lowest": lowest, "highest": np.where(known, failures.risk, -np.inf).max(axis=1)}
+
+    def fit_reduced(self, numbers: dict[str, Floats], examples: LabelledEvidence) -> Policy:
+        """The policy learned from what `reduce` gave; the evidence of the examples is not used."""
+        first, conditions = numbers["W"], examples.conditions
+        reach = _reach(first, np.column_stack([numbers["lowest"], numbers["highest"]]))
+        policy = replace(self._untaught(examples), reach=reach)
+        thresholds = examples.thresholds(partial(self._coverage, first, examples), self.class_conditional, None, 1)
+        if conditions.groups is None:
+            return replace(policy, threshold=float(thresholds[0, 0]))
+        return ConditionalThresholds(policy, thresholds, conditions.group_names)
+
+    def _untaught(self, examples: LabelledEvidence) -> RiskThreshold:
+        return RiskThreshold(-math.inf, self.max_set_size, self._log_trim == -math.inf, self._log_trim, examples.conditions.final)
+
     def fit(self, examples: LabelledEvidence) -> Policy:
+        if self.reducible:
+            return self.fit_reduced(self.reduce(examples.evidence, examples.labels), examples)
         size, conditions = self.max_set_size, examples.conditions
-        policy = RiskThreshold(-math.inf, size, self._log_trim == -math.inf, self._log_trim, conditions.final)
+        policy = self._untaught(examples)
         evidence, blocks, gate = examples.evidence, None, self.gate
         failures = Failures.of(evidence, examples.labels, size, self._log_trim)
         if self.accumulated:

@@ -448,12 +448,19 @@ class Uncalibrated:
         examples = LabelledEvidence(evidence, truth, classes, conditions)
         policy = rule.fit(examples)
         sentence = warn_of(rule, examples, members)
-        fingerprint = _fingerprint(rows.rows, truth)
-        source = data.engine, data.ensemble_digest, data.classes, rows
-        guarantee = conditions.words(rule.promise(), as_delta(getattr(rule, "delta", None)))
-        guarantee += ENDED_INPUTS if data.lengths is not None else ""
-        known = evidence[:, 0].level, conditions.effective_size, final
-        return CalibratedRule(rule, policy, n, members, classes, guarantee, sentence, fingerprint, *source, *known)
+        return calibrated_rule(rule, policy, examples, members, sentence, data, rows, evidence[:, 0].level)
+
+
+def calibrated_rule(
+    rule: Rule, policy: Policy, examples: LabelledEvidence, members: int, shortage: str, source: Any, rows: TunedRows, first_risks: Floats
+) -> CalibratedRule:
+    """The calibrated rule from its policy; source: a `Scores`, or what has its engine, ensemble_digest, classes and lengths."""
+    conditions, fingerprint = examples.conditions, _fingerprint(rows.rows, examples.labels)
+    guarantee = conditions.words(rule.promise(), as_delta(getattr(rule, "delta", None)))
+    guarantee += ENDED_INPUTS if source.lengths is not None else ""
+    about = len(examples), members, examples.classes, guarantee, shortage, fingerprint
+    known = source.engine, source.ensemble_digest, source.classes, rows
+    return CalibratedRule(rule, policy, *about, *known, first_risks, conditions.effective_size, conditions.final)
 
 
 def _asks_for_final(labels: ArrayLike | str | None) -> bool:

@@ -20,9 +20,10 @@ of earlier checkpoints. All is constant between neighbouring breakpoints, so V i
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agreestop.common import Floats, InputError, Integers
 
@@ -221,18 +222,43 @@ class SpikeCP(Uncalibrated, KeptInFiles):
     def _threshold(self, values: Floats) -> float:
         return order_statistic(values, quantile_rank(len(values), 1 - self._alpha, self._delta))
 
-    def fit(self, examples: LabelledEvidence) -> Policy:
-        evidence, labels = examples.evidence, examples.labels
+    @property
+    def reducible(self) -> bool:
+        """Whether a few numbers of each example are enough for calibration."""
+        return self.gate is None and self.calibration in ("simultaneous", "stop-aware")
+
+    def reduce(self, evidence: Evidence, labels: Integers) -> dict[str, NDArray[Any]]:
+        """What calibration needs of each example: V (n,), and for stop-aware calibration its least score and where it stops."""
+        values = evidence.values
+        if self.calibration == "simultaneous":
+            return {"V": values[np.arange(len(labels)), :, labels].max(axis=1)}
+        profile = StopProfile.of(values, self.max_set_size)
+        failures = last_failures(values, labels, profile)
+        return {"V": failures, "lowest": values.min(axis=(1, 2)), "breaks": profile.breaks, "stops": profile.stops}
+
+    def fit_reduced(self, numbers: dict[str, NDArray[Any]], examples: LabelledEvidence) -> Policy:
+        """The policy learned from what `reduce` gave; the evidence of the examples is not used."""
         if self.calibration == "stop-aware":
-            return self._fit_stop_aware(examples)
+            profile = StopProfile(numbers["breaks"], numbers["stops"])
+            return self._fit_stop_aware(examples, numbers["V"], numbers["lowest"], profile, None)
+        self._refuse_conditions(examples)
+        groups = examples.cells(self.class_conditional)
+        return RunningThreshold(np.array([self._threshold(numbers["V"][rows]) for rows in groups]), self.max_set_size)
+
+    def _refuse_conditions(self, examples: LabelledEvidence) -> None:
         if examples.conditions.used:
             advice = "give AgreeStop, or calibration='stop-aware'"
             raise InputError(f"{examples.conditions.used} need a rule with one threshold, which {self.calibration} is not: {advice}.")
+
+    def fit(self, examples: LabelledEvidence) -> Policy:
+        evidence, labels = examples.evidence, examples.labels
+        if self.reducible:
+            return self.fit_reduced(self.reduce(evidence, labels), examples)
+        if self.calibration == "stop-aware":
+            return self._fit_gated(examples)
+        self._refuse_conditions(examples)
         groups = examples.cells(self.class_conditional)
         own = evidence.values[np.arange(len(labels)), ..., labels]  # the true label's entry along the class axis, which is the last
-        if self.calibration == "simultaneous":
-            worst = own.max(axis=1)
-            return RunningThreshold(np.array([self._threshold(worst[rows]) for rows in groups]), self.max_set_size)
         bags = [(np.ascontiguousarray(np.moveaxis(own[rows], 0, -1)), self._alpha * (len(rows) + 1)) for rows in groups]
         match self.pooling:
             case MergePValues() as merging:
@@ -253,16 +279,21 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         """The miscoverage of each member of a majority vote: a miss needs half of an even number of members, or (K+1)/2 of an odd one."""
         return self._alpha * Fraction(members + members % 2, 2 * members)
 
-    def _fit_stop_aware(self, examples: LabelledEvidence) -> Policy:
-        conditions, gate, values, blocks = examples.conditions, self.gate, examples.evidence.values, None
-        policy = StoppingThreshold(np.inf, self.max_set_size, conditions.final)
-        if gate is not None:
-            assert examples.evidence.log_risk is not None
-            opened, blocks = gate.opened(examples.evidence.log_risk)
-            opened[:, -1] = True  # the last checkpoint answers whatever happened before
-            values = np.where(opened[:, :, None], values, np.inf)
+    def _fit_gated(self, examples: LabelledEvidence) -> Policy:
+        evidence, gate = examples.evidence, self.gate
+        assert gate is not None and evidence.log_risk is not None
+        opened, blocks = gate.opened(evidence.log_risk)
+        opened[:, -1] = True  # the last checkpoint answers whatever happened before
+        values = np.where(opened[:, :, None], evidence.values, np.inf)
         profile = StopProfile.of(values, self.max_set_size)
-        failures = last_failures(values, examples.labels, profile)
+        return self._fit_stop_aware(examples, last_failures(values, examples.labels, profile), values, profile, blocks)
+
+    def _fit_stop_aware(
+        self, examples: LabelledEvidence, failures: Floats, values: Floats, profile: StopProfile, blocks: Integers | None
+    ) -> Policy:
+        """From the V (n,) of the examples, their scores or the least of them, where they stop, and the blocks (n,) of a gate."""
+        conditions, gate = examples.conditions, self.gate
+        policy = StoppingThreshold(np.inf, self.max_set_size, conditions.final)
         times = np.array(self.checkpoints, dtype=np.float64)
 
         def threshold(rows: Integers) -> float:

@@ -54,6 +54,7 @@ def decide_early(
     steps: int | None = None,
     groups: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
+    first: int = 0,
 ) -> EarlyRun:
     """Decide on inputs (n, T, ...) or `Events`, or on images (n, 1, ...) held for `steps`, and stop computing where the rule stops.
 
@@ -61,13 +62,14 @@ def decide_early(
     end of the chunk in which it stops. chunk: steps computed together, the engine's choice where None. any_engine and any_members allow
     another engine or ensemble (`ensemble_digest`) than the rule was calibrated with. Inputs of one step are held up to the rule's last
     checkpoint where `steps` is None, with a warning. groups are those of the inputs, for a rule with groups. lengths (n,): where
-    each input ends; see `ending`.
+    each input ends; see `ending`. first: the number of the first input, where these are a part of more (randomised merging and members
+    that are drawn for every input depend on numbers).
     """
     check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
     given, batch_size = as_inputs(inputs), as_count(batch_size, "batch_size")
     ends = as_lengths(lengths, None, given.shape)
     if ends is not None:
-        engine, given = EndingInputs(engine, ends), without_padding(given, ends)
+        engine, given = EndingInputs(engine, ends, first), without_padding(given, ends)
     chunk = None if chunk is None else as_count(chunk, "chunk")
     times = checkpoint_steps(calibrated, engine, None if steps is None and given.shape[1] == 1 else _length(given, steps))
     if steps is None and given.shape[1] == 1 < times[-1]:
@@ -81,9 +83,9 @@ def decide_early(
         on_cpu = prefilter if prefilter is not None and can_prefilter_on_cpu() else None
         members = MemberGroups(engine, calibrated.checkpoints)
 
-        def decide(batch: NDArray[Any], first: int) -> Outcomes:
-            state = calibrated.start(len(batch), first, None if inside is None else inside[first : first + len(batch)])
-            run = JoiningPass(members, batch, first, engine.output)
+        def decide(batch: NDArray[Any], begin: int) -> Outcomes:
+            state = calibrated.start(len(batch), first + begin, None if inside is None else inside[begin : begin + len(batch)])
+            run = JoiningPass(members, batch, first + begin, engine.output)
             return _RunningBatch(engine, calibrated, on_cpu, members, run, state).decide(times, chunk)
 
         outcomes = _in_batches(engine, given, batch_size, decide)
@@ -202,20 +204,24 @@ def _length(inputs: Inputs, steps: int | None) -> int:
     return inputs.shape[1] if steps is None else as_count(steps, "steps")
 
 
-def run_to_end(engine: Engine, inputs: ArrayLike | Events, batch_size: int = BATCH_SIZE, steps: int | None = None) -> NDArray[Any]:
+def run_to_end(
+    engine: Engine, inputs: ArrayLike | Events, batch_size: int = BATCH_SIZE, steps: int | None = None, first: int = 0
+) -> NDArray[Any]:
     """Outputs (n, T, K, C) at every step of inputs (n, T, ...) or `Events`, or of images (n, 1, ...) that are held for `steps`."""
     given = as_inputs(inputs)
     length = _length(given, steps)
-    return _in_batches(engine, given, batch_size, lambda batch, first: engine.begin(batch, first).advance(length))
+    return _in_batches(engine, given, batch_size, lambda batch, begin: engine.begin(batch, first + begin).advance(length))
 
 
-def run_counted(engine: Engine, inputs: ArrayLike | Events, batch_size: int = BATCH_SIZE, steps: int | None = None) -> EnsembleRun:
+def run_counted(
+    engine: Engine, inputs: ArrayLike | Events, batch_size: int = BATCH_SIZE, steps: int | None = None, first: int = 0
+) -> EnsembleRun:
     """Spikes and operations of inputs (n, T, ...) or `Events`, or of images held for `steps`, from one pass to the end."""
     given = as_inputs(inputs)
     length = _length(given, steps)
 
-    def run(batch: NDArray[Any], first: int) -> EnsembleRun:
-        started = engine.begin(batch, first)
+    def run(batch: NDArray[Any], begin: int) -> EnsembleRun:
+        started = engine.begin(batch, first + begin)
         if not isinstance(started, CountingPass):
             raise InputError(f"the {engine.name} engine cannot count the operations of these members: use run_to_end for their outputs.")
         return started.advance_counted(length)
@@ -232,11 +238,12 @@ def score(
     ensemble_digest: str = "",
     batch_size: int = BATCH_SIZE,
     lengths: ArrayLike | None = None,
+    first: int = 0,
 ) -> Scores:
     """Log-confidences of all members after every step, for inputs (n, T, ...) or `Events`, or images (n, 1, ...) held for `steps`.
 
     labels (n,) and the names of classes are those of the `Events` where they are not given. lengths (n,): where each input ends; the
-    scores at its end stand for all later steps.
+    scores at its end stand for all later steps. first: the number of the first input.
     """
     given = as_inputs(inputs)
     if isinstance(given, Events):
@@ -245,10 +252,10 @@ def score(
     length = _length(given, steps)
     ends = as_lengths(lengths, None, given.shape)
     if ends is not None:
-        engine, given = EndingInputs(engine, ends), without_padding(given, ends)
+        engine, given = EndingInputs(engine, ends, first), without_padding(given, ends)
 
-    def run(batch: NDArray[Any], first: int) -> Floats:
-        outputs = engine.begin(batch, first).advance(length)
+    def run(batch: NDArray[Any], begin: int) -> Floats:
+        outputs = engine.begin(batch, first + begin).advance(length)
         return log_confidence(np.cumsum(outputs, axis=1, dtype=np.int64) if engine.output == "spikes" else outputs)
 
     values = _in_batches(engine, given, batch_size, run)

@@ -49,10 +49,13 @@ def without_padding(inputs: Inputs, lengths: Integers) -> NDArray[Any]:
 
 @final
 class EndingInputs:
-    """The `Engine` that runs inputs of these lengths (n,) on another engine. `first` of `begin` says which of them a batch holds."""
+    """The `Engine` that runs inputs of these lengths (n,), numbered from `first` on, on another engine.
 
-    def __init__(self, engine: Engine, lengths: Integers) -> None:
-        self._engine, self._lengths = engine, lengths
+    `first` of `begin` says which of them a batch holds.
+    """
+
+    def __init__(self, engine: Engine, lengths: Integers, first: int = 0) -> None:
+        self._engine, self._lengths, self._first = engine, lengths, first
         self.name, self.members, self.output = engine.name, engine.members, engine.output
         self.reason, self.copies_weights = engine.reason, engine.copies_weights
 
@@ -64,14 +67,15 @@ class EndingInputs:
         return self._engine.chunk_steps(rows)
 
     def begin(self, inputs: NDArray[Any], first: int = 0) -> "EndingPass":
-        return EndingPass(self._engine.begin(inputs, first), self._lengths[first : first + len(inputs)], self.output == "spikes")
+        lengths = self._lengths[first - self._first :][: len(inputs)]
+        return EndingPass(self._engine.begin(inputs, first), lengths, self.output == "spikes")
 
     def live(self, number: int = 0) -> Live:
         return self._engine.live(number)
 
     def members_slice(self, first: int, last: int) -> "EndingInputs | None":
         part = self._engine.members_slice(first, last) if isinstance(self._engine, DividingEngine) else None
-        return None if part is None else EndingInputs(part, self._lengths)
+        return None if part is None else EndingInputs(part, self._lengths, self._first)
 
 
 @final

@@ -224,18 +224,19 @@ class Ensemble(ABC):
         mask: ArrayLike | None = None,
         classes: Sequence[str] | None = None,
         batch_size: int = BATCH_SIZE,
+        first: int = 0,
     ) -> Scores:
         """Log-confidences of every member after every step, for inputs (n, T, ...) or images (n, 1, ...) held for `steps` steps.
 
         y (n,) are the labels, which calibration needs. Labels and class names come from x if x is an `Events` that has them. Inputs that
         end early have lengths (n,), or a mask (n, T) that is True up to their ends: the scores at its end stand for all later steps of an
-        input.
+        input. first: the number of the first input, where x is a part of more.
         """
         inputs, given, names = _examples(x, y)
         ends = as_lengths(lengths, mask, inputs.shape)
-        engine = self._engine_for(inputs, steps)
+        engine = self.engine_for(inputs, steps)
         labels = None if given is None else as_labels(given, len(inputs), engine.classes)
-        return score(engine, inputs, labels, classes or names or self.class_names, steps, self.digest, batch_size, ends)
+        return score(engine, inputs, labels, classes or names or self.class_names, steps, self.digest, batch_size, ends, first)
 
     def decide(
         self,
@@ -249,18 +250,20 @@ class Ensemble(ABC):
         any_engine: bool = False,
         any_members: bool = False,
         batch_size: int = BATCH_SIZE,
+        first: int = 0,
     ) -> EarlyRun:
         """Decide on inputs (n, T, ...), or on images (n, 1, ...) held for `steps`, and stop computing where the rule stops.
 
         The decisions are those of `rule.decide` on the scores of the same inputs. `computed` (n,) counts the steps that were computed. A
         rule that was calibrated with another engine or with other members is refused, unless `any_engine` or `any_members` is True.
-        groups are those of the inputs, for a rule with groups. lengths or mask say where inputs end, as for `score`.
+        groups are those of the inputs, for a rule with groups. lengths or mask say where inputs end, as for `score`. first: the number of
+        the first input, where x is a part of more.
         """
         _check_rule(rule)
         inputs, _, _ = _examples(x, None)
         ends = as_lengths(lengths, mask, inputs.shape)
-        engine = self._engine_for(inputs, steps)
-        return decide_early(engine, rule, inputs, batch_size, None, any_engine, any_members, self.digest, steps, groups, ends)
+        engine = self.engine_for(inputs, steps)
+        return decide_early(engine, rule, inputs, batch_size, None, any_engine, any_members, self.digest, steps, groups, ends, first)
 
     def live(
         self,
@@ -308,7 +311,7 @@ class Ensemble(ABC):
         self.class_names, self._density = None if names is None else tuple(names), header.get("density")
         self.history = tuple(Epoch.of(entry) for entry in header.get("history", ()))
 
-    def _engine_for(self, inputs: Inputs, steps: int | None) -> Engine:
+    def engine_for(self, inputs: Inputs, steps: int | None = None) -> Engine:
         """Check inputs and give the engine. Without a density from training, these inputs decide which engine it is."""
         network = self.network
         self._check_inputs(inputs, steps)

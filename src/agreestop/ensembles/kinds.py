@@ -4,9 +4,12 @@ Members of a deep ensemble come from independent initialisations. Members of a v
 over the weights (see `agreestop.networks.posteriors`).
 """
 
+from collections.abc import Sequence
+from dataclasses import astuple
 from os import PathLike
-from typing import Any, final
+from typing import Any, Self, cast, final
 
+import numpy as np
 import torch
 
 from agreestop.common import InputError
@@ -15,7 +18,7 @@ from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import PRIOR_VARIANCE, ModulePosterior, Posterior
 
 from .ensemble import Ensemble, NetworkSource
-from .files import fitting, read_file, restore_settings
+from .files import Epoch, fitting, read_file, restore_settings
 from .training import TrainableMembers
 
 MEMBERS = 6
@@ -51,12 +54,40 @@ class DeepEnsemble(Ensemble):
         if listed and members not in (None, listed):
             raise InputError(f"members is {members}, but network is a list of {listed} modules, one for each member: leave members out.")
         super().__init__(network, listed or (MEMBERS if members is None else members), seed, device, engine, output)
+        self._among: tuple[int, int] | None = None  # which member of how many an ensemble of one is
         if listed:
             self._keep(self._new_model(self.members, None))
 
+    def member(self, index: int) -> "DeepEnsemble":
+        """An ensemble of one member, not trained yet: `fit` trains it as it would among the others, so members may train apart.
+
+        It is for built-in networks; `join` puts the members together.
+        """
+        if self._config is None or not 0 <= index < self.members:
+            raise InputError(f"there is no member {index} to train apart: give 0 to {self.members - 1}, of a built-in network.")
+        alone = DeepEnsemble(self._config, 1, self.seed, self.device, engine=self._engine_name, output=self.output)
+        alone._among = index, self.members
+        return alone
+
+    def join(self, parts: Sequence["DeepEnsemble"]) -> Self:
+        """Take over all K members, which were trained apart, in their order, and return the ensemble."""
+        if self._config is None or len(parts) != self.members or any(part.members != 1 for part in parts):
+            raise InputError(f"{len(parts)} parts are given for {self.members} members: give one ensemble of one member for each.")
+        networks = [cast(SpikingNetwork, part.network) for part in parts]
+        model = self._new_model(self.members, None, networks[0].real_input)
+        states = [network.state_dict() for network in networks]
+        model.network.load_state_dict({name: torch.cat([state[name] for state in states]) for name in states[0]})
+        self._keep(model)
+        epochs = zip(*(part.history for part in parts), strict=True)
+        self.history = tuple(Epoch(*np.mean([astuple(one) for one in epoch], axis=0).tolist()) for epoch in epochs)
+        self.class_names, self._density = parts[0].class_names, parts[0]._density
+        return self
+
     def _new_model(self, members: int, input_shape: tuple[int, ...] | None, real_input: bool = False) -> TrainableMembers[Any]:
         if self._config is not None:
-            return TrainableMembers(SpikingNetwork(self._settings(members, real_input), torch.Generator().manual_seed(self.seed)))
+            index, total = self._among or (None, members)
+            network = SpikingNetwork(self._settings(total, real_input), torch.Generator().manual_seed(self.seed))
+            return TrainableMembers(network if index is None else network.select_members(slice(index, index + 1)))
         return TrainableMembers(ModuleMembers(self._build(members), self.output, input_shape))
 
 

@@ -15,19 +15,19 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
-from agreestop.common import ProgressCallback, atomic_writer, make_folder, read_npz
+from agreestop.common import ProgressCallback, atomic_writer, make_folder, no_progress, read_npz
 from agreestop.decide.score_files import load_spikes, save_spikes
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.dense import FreshMembers
 from agreestop.engines.early_stopping import run_counted, run_to_end
 from agreestop.engines.protocol import Engine, Operations
 from agreestop.ensembles import DeepEnsemble, Ensemble, VariationalEnsemble, load
-from agreestop.ensembles.files import UnusableFile
 from agreestop.events.container import input_ids
 from agreestop.events.data import EventData, EventSplits
 from agreestop.networks.architectures import QUICK, BuiltIn, Convolutional, FullyConnected, ResNet18
@@ -35,6 +35,7 @@ from agreestop.networks.neurons import Neuron
 from agreestop.networks.posteriors import Posterior
 from agreestop.networks.surrogates import Surrogate
 
+from .apart import MapTasks, fit_apart, fit_with_checkpoint, score_apart
 from .config import EnsembleSettings, NetworkSettings, RunConfig
 from .data import data_key, file_digest
 
@@ -116,9 +117,17 @@ def members_are_current(config: RunConfig, ensemble: EnsembleSettings, files: En
 
 
 def train_ensemble(
-    config: RunConfig, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, progress: ProgressCallback
+    config: RunConfig,
+    ensemble: EnsembleSettings,
+    data: EventSplits,
+    files: EnsembleFiles,
+    progress: ProgressCallback,
+    run: MapTasks | None = None,
 ) -> Ensemble:
-    """Train the ensemble, or load what the same settings made before; a killed training continues from its last whole epoch."""
+    """Train the ensemble, or load what the same settings made before; a killed training continues from its last whole epoch.
+
+    run: trains the members on workers elsewhere; see `apart`.
+    """
     if members_are_current(config, ensemble, files):
         return load_ensemble(ensemble, files)
     training = data.training
@@ -129,17 +138,15 @@ def train_ensemble(
         if share:  # the sentence that `fit` begins with is among `notes_before_training`
             progress(what, share)
 
-    def fit() -> Ensemble:
-        made = new_ensemble(ensemble, build_network(config.network, training, ensemble.members))
-        names = ("epochs", "batch_size", "learning_rate", "readouts", "kl_weight", "warm_up", "bf16")
-        options = {name: getattr(ensemble, name) for name in names}
-        return made.fit(training.inputs, training.labels, steps=training.held, checkpoint=files.checkpoint, progress=report, **options)
+    def new() -> Ensemble:
+        return new_ensemble(ensemble, build_network(config.network, training, ensemble.members))
 
-    try:
-        made = fit()
-    except UnusableFile:  # it is damaged, or of a training with other settings
-        files.checkpoint.unlink()
-        made = fit()
+    names = ("epochs", "batch_size", "learning_rate", "readouts", "kl_weight", "warm_up", "bf16")
+    options = {name: getattr(ensemble, name) for name in names}
+    if run is None:
+        made = fit_with_checkpoint(new, training, files.checkpoint, {**options, "progress": report})
+    else:
+        made = fit_apart(run, new(), training, files.folder, options, report)
     with _recorded(files.members, _training_key(config, ensemble)):
         made.save(files.members)
     return made
@@ -167,21 +174,35 @@ def needs_training(config: RunConfig, ensemble: EnsembleSettings, files: Ensembl
 
 
 def score_ensemble(
-    config: RunConfig, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, progress: ProgressCallback
+    config: RunConfig,
+    ensemble: EnsembleSettings,
+    data: EventSplits,
+    files: EnsembleFiles,
+    progress: ProgressCallback,
+    run: MapTasks | None = None,
 ) -> None:
     """Score the trained members on the tuning split and the pool, unless the same settings did so before.
 
-    The pool is also written as two parts: its first `decide.n_calibration` rows for calibration, the others for the test.
+    The pool is also written as two parts: its first `decide.n_calibration` rows for calibration, the others for the test. run: scores on
+    workers elsewhere; see `apart`.
     """
     if not scores_are_current(config, ensemble, files):
         members, settings = load_ensemble(ensemble, files), _score_key(config, ensemble)
         progress(f"scoring {data.tuning.name}", 0.0)
-        chosen = _scoring_engine(members, config.decide.engine, 0, data.tuning)
+        name = config.decide.engine
+        chosen = _scoring_engine(members, name, 0, data.tuning)
+        if run is None:
+            spikes = run_to_end(chosen, data.tuning.inputs, steps=data.tuning.held)
+        else:
+            spikes = score_apart(run, partial(_scoring_engine, members, name, 0, data.tuning), data.tuning, False, no_progress)
         with _recorded(files.tuning, settings):
-            _save_scores(files.tuning, members, chosen, data.tuning, run_to_end(chosen, data.tuning.inputs, steps=data.tuning.held))
+            _save_scores(files.tuning, members, chosen, data.tuning, spikes)
         progress(f"scoring {data.pool.name}", 0.5)
-        chosen = _scoring_engine(members, config.decide.engine, 1, data.pool)
-        counted = run_counted(chosen, data.pool.inputs, steps=data.pool.held)
+        chosen = _scoring_engine(members, name, 1, data.pool)
+        if run is None:
+            counted = run_counted(chosen, data.pool.inputs, steps=data.pool.held)
+        else:
+            counted = score_apart(run, partial(_scoring_engine, members, name, 1, data.pool), data.pool, True, no_progress)
         with _recorded(files.pool, settings):
             _save_scores(files.pool, members, chosen, data.pool, counted.spikes)
         with _recorded(files.energy, settings), atomic_writer(files.energy) as stream:

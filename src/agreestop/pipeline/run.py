@@ -18,6 +18,7 @@ from agreestop.report.contents import Report, describe_ensemble, in_words, versi
 from agreestop.report.pictures import InputPictures
 from agreestop.report.records import MeasurementSettings, Record
 
+from .apart import MapTasks
 from .config import EnsembleSettings, RunConfig, unused_keys
 from .data import load_data
 from .measure import locked_folder, measure_rules, save_records, shortage_in_words
@@ -40,23 +41,26 @@ NOTES = {
 }
 
 
-def train_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback) -> list[EnsembleFiles]:
-    """Train the ensembles of a configuration; the files of each."""
+def train_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback, run: MapTasks | None = None) -> list[EnsembleFiles]:
+    """Train the ensembles of a configuration; the files of each. run: trains members on workers elsewhere; see `apart`."""
     data, pairs = load_data(config), _ensembles(config, folder)
     with locked_folder(folder, progress):
         stages = Stages(progress, [_costs(config, *pair)[0] for pair in pairs])
         for ensemble, files in pairs:
-            train_ensemble(config, ensemble, data, files, stages.begin(files.folder.name))
+            train_ensemble(config, ensemble, data, files, stages.begin(files.folder.name), run)
     return [files for _, files in pairs]
 
 
-def score_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback) -> list[EnsembleFiles]:
-    """Score the ensembles of a configuration, after training where that is missing; the files of each. Writes `test-inputs.npz` too."""
+def score_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback, run: MapTasks | None = None) -> list[EnsembleFiles]:
+    """Score the ensembles of a configuration, after training where that is missing; the files of each. Writes `test-inputs.npz` too.
+
+    run: trains and scores on workers elsewhere; see `apart`.
+    """
     data, pairs = load_data(config), _ensembles(config, folder)
     with locked_folder(folder, progress):
         stages = Stages(progress, [cost for pair in pairs for cost in _costs(config, *pair)])
         for ensemble, files in pairs:
-            _train_and_score(config, ensemble, data, files, stages)
+            _train_and_score(config, ensemble, data, files, stages, run)
         _save_test_inputs(config, data, folder)
     return [files for _, files in pairs]
 
@@ -136,12 +140,19 @@ def _ensembles(config: RunConfig, folder: Path) -> list[tuple[EnsembleSettings, 
     return [(ensemble, EnsembleFiles(folder / name)) for ensemble, name in zip(config.ensembles, names, strict=True)]
 
 
-def _train_and_score(config: RunConfig, ensemble: EnsembleSettings, data: EventSplits, files: EnsembleFiles, stages: Stages) -> None:
+def _train_and_score(
+    config: RunConfig,
+    ensemble: EnsembleSettings,
+    data: EventSplits,
+    files: EnsembleFiles,
+    stages: Stages,
+    run: MapTasks | None = None,
+) -> None:
     name = files.folder.name
     training, scoring = stages.begin(name), stages.begin(name)
     if needs_training(config, ensemble, files):
-        train_ensemble(config, ensemble, data, files, training)
-    score_ensemble(config, ensemble, data, files, scoring)
+        train_ensemble(config, ensemble, data, files, training, run)
+    score_ensemble(config, ensemble, data, files, scoring, run)
 
 
 def _save_test_inputs(config: RunConfig, data: EventSplits, folder: Path) -> None:

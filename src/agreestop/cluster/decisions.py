@@ -1,0 +1,219 @@
+"""Decisions on millions of recordings: `decide` on the actors of a cluster, from files to files.
+
+Every shard of the source becomes one file of decisions. The driver hands out shards and keeps nothing else, so it may be killed as well as
+any worker: the same call continues with the shards that are missing. The decisions are those of one machine, bit for bit.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from agreestop.common import InputError, ProgressCallback, atomic_writer, folder_lock, make_folder, no_progress, read_file
+from agreestop.decide.calibrated import CalibratedRule, load_rule
+from agreestop.ensembles import Ensemble
+from agreestop.ensembles import load as load_ensemble
+from agreestop.events import input_ids
+
+from .parts import PLAN, PartSummary, assemble, columns_of_run, part_path, read_part, write_part
+from .pool import Actors, import_ray, run_tasks
+from .sources import Shard, Source, import_parquet
+from .workers import FileReader, PlannedSource, choose_engine, from_bytes, members_bytes, rule_bytes
+
+
+@dataclass(frozen=True)
+class ClusterRun:
+    """What `decide` did.
+
+    out         the file or folder of decisions
+    recordings  how many were decided; mean_time, mean_set_size, mean_computed: of their answers
+    shards      how many there are; resumed: how many were found finished
+    damaged     a sentence for each file or shard that was skipped
+    reuse       a sentence if the rule was tuned or calibrated on some of the recordings, else an empty string
+    engine      the engine that ran
+    seconds     that this call took
+    """
+
+    out: Path
+    recordings: int
+    mean_time: float
+    mean_set_size: float
+    mean_computed: float
+    shards: int
+    resumed: int
+    damaged: tuple[str, ...]
+    reuse: str
+    engine: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class DecisionSettings:
+    """What a worker needs: the contents of the files of the rule and the members, and where decisions go."""
+
+    rule: bytes
+    members: bytes
+    engine: str
+    threads: int
+    folder: str
+    key: str
+    any_engine: bool
+    any_members: bool
+
+
+class DecisionWorker:
+    """Decides on one shard after another, with one engine."""
+
+    def __init__(self, settings: DecisionSettings) -> None:
+        self._settings = settings
+        self._rule = from_bytes(settings.rule, load_rule)
+        self._reader = FileReader(settings.members, settings.engine, settings.threads)
+
+    def __call__(self, shard: Shard) -> PartSummary:
+        """Decide on a shard and write its file; a file that is there already is used."""
+        settings, rule = self._settings, self._rule
+        path = part_path(Path(settings.folder), shard.number)
+        if (found := read_part(path, settings.key)) is not None:
+            return found
+        allowed = {"any_engine": settings.any_engine, "any_members": settings.any_members}
+        runs, hashes, carried, summaries = [], [], [], []
+        for first, part in self._reader.read(shard):
+            groups = part.carried.get("group") if rule.group_names is not None else None
+            steps = int(rule.checkpoints[-1]) if part.events.shape[1] == 1 else None
+            runs.append(self._reader.ensemble.decide(rule, part.events, steps=steps, groups=groups, first=first, **allowed))
+            hashes.append(input_ids(part.events))
+            carried.append(part.carried)
+            seen = [overlap.seen for overlap in rule.overlaps(hashes[-1])]
+            summaries.append(PartSummary.of(runs[-1].decisions, runs[-1].computed, seen))
+        columns = {name: np.concatenate([one[name] for one in carried]) for name in carried[0]}
+        summary = PartSummary.joined(summaries)
+        write_part(path, columns_of_run(runs, shard.first, np.concatenate(hashes), columns), summary, settings.key)
+        return summary
+
+
+def decide(
+    rule: CalibratedRule | str | PathLike[str],
+    members: Ensemble | str | PathLike[str],
+    source: Source,
+    out: str | PathLike[str],
+    *,
+    address: str = "local",
+    actors: int | None = None,
+    cpus: int = 1,
+    gpus: float = 0.0,
+    engine: str = "auto",
+    shard_rows: int | None = None,
+    skip_damaged: bool = False,
+    any_engine: bool = False,
+    any_members: bool = False,
+    progress: ProgressCallback = no_progress,
+) -> ClusterRun:
+    """Decide on the recordings of a source, and write decisions as Parquet in the order of the source.
+
+    rule, members  a calibrated rule and an ensemble, or their files
+    source         a file, a folder, a pattern or a list: events files (.npz) or Parquet files; see `agreestop.cluster.sources`. Workers
+                   read it, so all machines must see it under the same path
+    out            a name that ends in .parquet for one file; else a folder, with one file for each shard. Its columns:
+                   `agreestop.cluster.parts`
+    address        "local", "auto", or the address of a Ray cluster
+    actors, cpus, gpus   how many actors (as many as there is room for), and the cores and GPUs of each
+    engine         as for `ensembles.load`; "auto" takes that of the rule
+    shard_rows     recordings in a shard: what is lost at most when a worker dies, and what a file of a folder holds
+    skip_damaged   leave out files and shards that cannot be read, and name them in the result, instead of stopping at the first
+    any_engine, any_members   as for `ensemble.decide`
+
+    A call that was killed continues where it ended if it is repeated with the same arguments.
+    """
+    began = perf_counter()
+    where = Actors(address, actors, cpus, gpus)
+    import_ray(), import_parquet()
+    stored_rule, stored_members = rule_bytes(rule), members_bytes(members)
+    calibrated = load_rule(rule) if isinstance(rule, (str, PathLike)) else rule
+    ensemble = load_ensemble(members, engine=engine) if isinstance(members, (str, PathLike)) else members
+    planned = PlannedSource.of(source, shard_rows, skip_damaged)
+    wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
+    name = choose_engine(ensemble, wanted, planned)
+    calibrated.check_source(name, ensemble.digest, any_engine, any_members)
+    key = planned.key(rule=stored_rule.hex(), members=ensemble.digest, engine=name)
+    target = Path(out)
+    single = target.suffix == ".parquet"
+    folder = (target.with_name(f"{target.name}.parts") if single else target).resolve()
+    if single and (summary := read_part(target, key)) is not None and summary.rows == planned.total:
+        return _result(target, planned, calibrated, summary, len(planned.shards), planned.damaged, name, perf_counter() - began)
+    with _job_folder(folder, key):
+        parts = {shard.number: found for shard in planned.shards if (found := read_part(part_path(folder, shard.number), key)) is not None}
+        resumed, damaged = len(parts), list(planned.damaged)
+        left = [shard for shard in planned.shards if shard.number not in parts]
+        settings = DecisionSettings(stored_rule, stored_members, name, cpus, str(folder), key, any_engine, any_members)
+        done = sum(part.rows for part in parts.values())
+        pace: tuple[float, int] | None = None  # when the first shard came, and what was done by then: workers take a while to start
+        progress(f"{done:,} of {planned.total:,} recordings", done / planned.total)
+        for finished in run_tasks(where, partial(DecisionWorker, settings), left):
+            shard = left[finished.index]
+            if finished.result is None:
+                if not skip_damaged:
+                    raise InputError(finished.error)
+                damaged.append(finished.error)
+                part_path(folder, shard.number).unlink(missing_ok=True)
+                continue
+            parts[shard.number] = finished.result
+            done += finished.result.rows
+            now = perf_counter()
+            rate = f"{(done - pace[1]) / (now - pace[0]):,.0f} a second" if pace else "started"
+            pace = pace or (now, done)
+            what = f"{done:,} of {planned.total:,} recordings, {rate}, actors at work: {finished.running}"
+            progress(what, done / planned.total)
+        if not parts:
+            raise InputError(f"none of the {len(planned.shards)} shards can be read: {damaged[0]}")
+        summary = PartSummary.joined([parts[number] for number in sorted(parts)])
+        if single:
+            assemble([part_path(folder, number) for number in sorted(parts)], target, summary, key)
+    if single and summary.rows == planned.total:
+        shutil.rmtree(folder)
+    return _result(target, planned, calibrated, summary, resumed, tuple(damaged), name, perf_counter() - began)
+
+
+@contextmanager
+def _job_folder(folder: Path, key: str) -> Iterator[None]:
+    """The folder of a job, locked. A folder of another job is refused."""
+    make_folder(folder)
+    with folder_lock(folder):
+        plan = folder / PLAN
+        if plan.exists():
+            try:
+                known = json.loads(read_file(plan))["key"]
+            except (KeyError, TypeError, ValueError):
+                known = ""
+            if known != key:
+                changed = "another rule, other members, other files or other versions"
+                raise InputError(f"{folder} holds decisions of another job ({changed}): give another name, or remove it.")
+        elif any(folder.glob("part-*.parquet")):
+            raise InputError(f"{folder} holds files that this job did not write: give another name, or remove them.")
+        else:
+            with atomic_writer(plan) as stream:
+                stream.write(json.dumps({"key": key}).encode())
+        yield
+
+
+def _result(
+    out: Path,
+    planned: PlannedSource,
+    rule: CalibratedRule,
+    summary: PartSummary,
+    resumed: int,
+    damaged: tuple[str, ...],
+    engine: str,
+    seconds: float,
+) -> ClusterRun:
+    rows = summary.rows
+    overlaps = zip(rule.overlaps(np.empty(0, np.uint64)), summary.seen, strict=True)
+    reuse = next((text for overlap, seen in overlaps if (text := replace(overlap, seen=seen, total=rows).reuse)), "")
+    means = summary.stop_time / rows, summary.set_size / rows, summary.computed / rows
+    return ClusterRun(out, rows, *means, len(planned.shards), resumed, damaged, reuse, engine, seconds)

@@ -1,0 +1,159 @@
+"""Decisions in Parquet files: one file for each shard, written whole or not at all, and all of them together.
+
+    row          number of the recording in the source
+    hash         of the recording: `agreestop.events.input_ids`
+    id, label, group   as in the source, where it has them
+    stop_index, stop_time   the checkpoint at which it stopped, and its time
+    classes      list: the answer
+    best         the best class at the stop
+    first_risk   see `Decisions`; nan where it is not known
+    block        for a rule with a gate
+    computed     steps that were computed
+
+The file of a shard carries its `PartSummary` and the key of the job: what all decisions follow from. A job that finds the file of a shard
+with its own key uses it. So a job that was killed continues, and no recording is decided twice or lost.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agreestop.common import Arrays, InputError, atomic_writer
+from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.decisions import Decisions
+from agreestop.decide.policies import Stops
+from agreestop.engines.early_stopping import EarlyRun
+
+from .sources import import_parquet
+
+METADATA = b"agreestop"
+PLAN = "_plan.json"  # readers of Parquet folders skip names that begin with _
+
+
+@dataclass(frozen=True)
+class PartSummary:
+    """What the decisions of a shard add up to. seen: recordings among those used for tuning and for calibration."""
+
+    rows: int
+    stop_time: float
+    set_size: int
+    computed: int
+    seen: tuple[int, ...]
+
+    @classmethod
+    def of(cls, decisions: Decisions, computed: NDArray[Any], seen: Sequence[int]) -> Self:
+        """The sums over decisions."""
+        times = float(decisions.stop_time.sum())
+        return cls(len(decisions), times, int(decisions.set_size.sum()), int(computed.sum()), tuple(seen))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The sums over several shards."""
+        seen = tuple(map(sum, zip(*(part.seen for part in parts), strict=True)))
+        rows, sizes, computed = (sum(getattr(part, name) for part in parts) for name in ("rows", "set_size", "computed"))
+        return cls(rows, sum(part.stop_time for part in parts), sizes, computed, seen)
+
+
+def part_path(folder: Path, number: int) -> Path:
+    """The file of a shard."""
+    return folder / f"part-{number:06}.parquet"
+
+
+def columns_of_run(runs: Sequence[EarlyRun], first: int, hashes: NDArray[np.uint64], carried: Arrays) -> dict[str, Any]:
+    """The columns of consecutive decisions; first: the number of the first recording."""
+    import pyarrow as pa
+
+    decided = [run.decisions for run in runs]
+    sets = np.concatenate([one.sets for one in decided])
+    ends = np.concatenate((np.zeros(1, np.int32), np.cumsum(sets.sum(axis=1), dtype=np.int32)))
+    columns: dict[str, Any] = {"row": np.arange(first, first + len(sets)), "hash": hashes, **carried}
+    columns["stop_index"] = np.concatenate([one.stop_index for one in decided]).astype(np.int32)
+    columns["stop_time"] = np.concatenate([one.stop_time for one in decided])
+    columns["classes"] = pa.ListArray.from_arrays(ends, pa.array(np.nonzero(sets)[1].astype(np.int32)))
+    columns["best"] = np.concatenate([np.full(len(one), -1) if one.best is None else one.best for one in decided]).astype(np.int32)
+    columns["first_risk"] = np.concatenate([np.full(len(one), np.nan) if one.first_risk is None else one.first_risk for one in decided])
+    if decided[0].block is not None:
+        columns["block"] = np.concatenate([one.block for one in decided if one.block is not None]).astype(np.int32)
+    columns["computed"] = np.concatenate([run.computed for run in runs]).astype(np.int32)
+    return columns
+
+
+def write_part(path: Path, columns: dict[str, Any], summary: PartSummary, key: str) -> None:
+    """Write the decisions of a shard."""
+    pq = import_parquet()
+    import pyarrow as pa
+
+    about = {METADATA: json.dumps({"key": key, **asdict(summary)}).encode()}
+    with atomic_writer(path) as stream:
+        pq.write_table(pa.table(columns).replace_schema_metadata(about), stream, write_page_checksum=True)
+
+
+def read_part(path: Path, key: str) -> PartSummary | None:
+    """The summary of a file that a job with this key wrote; None where there is no such file, or where it is damaged."""
+    pq = import_parquet()
+    try:
+        about = json.loads((pq.read_schema(path).metadata or {})[METADATA])
+        if about.pop("key") != key:
+            return None
+        return PartSummary(**{**about, "seen": tuple(about["seen"])})
+    except Exception:  # there is none, or Arrow raises errors of many types for damaged bytes
+        return None
+
+
+def assemble(parts: Sequence[Path], out: Path, summary: PartSummary, key: str) -> None:
+    """Write the decisions of all shards, in their order, to one file. One shard is in memory at a time."""
+    pq = import_parquet()
+
+    about = {METADATA: json.dumps({"key": key, **asdict(summary)}).encode()}
+    with atomic_writer(out) as stream:
+        schema = pq.read_schema(parts[0]).with_metadata(about)
+        with pq.ParquetWriter(stream, schema, write_page_checksum=True) as writer:
+            for path in parts:
+                writer.write_table(pq.read_table(path, page_checksum_verification=True).cast(schema))
+
+
+def part_files(out: Path) -> list[Path]:
+    """The files of decisions, in order: a file itself, or those in a folder."""
+    files = sorted(out.glob("part-*.parquet")) if out.is_dir() else [out]
+    if not files or not all(file.is_file() for file in files):
+        raise InputError(f"{out} holds no decisions: give what ag.cluster.decide wrote.")
+    return files
+
+
+def _tables(out: Path) -> Iterator[Any]:
+    pq = import_parquet()
+    for file in part_files(out):
+        try:
+            yield pq.read_table(file, page_checksum_verification=True)
+        except Exception:  # Arrow raises errors of many types for damaged bytes
+            raise InputError(f"{file} is not a whole file of decisions: remove it, and decide again.") from None
+
+
+def load_decisions(out: str | PathLike[str], rule: CalibratedRule) -> Decisions:
+    """Decisions that `decide` wrote, in memory and in the order of the source; rule: the one that decided."""
+    import_parquet()
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    tables = list(_tables(Path(out)))
+    try:
+        table = pa.concat_tables(tables)
+        lengths, flat = pc.list_value_length(table["classes"]).to_numpy(), pc.list_flatten(table["classes"]).to_numpy()
+        found = {name: table[name].to_numpy() for name in table.column_names if name != "classes"}
+        n, index = len(table), found["stop_index"].astype(np.int64)
+        sets = np.zeros((n, rule.classes), bool)
+        sets[np.repeat(np.arange(n), lengths), flat] = True
+        if index.min() < 0 or flat.min() < 0 or (np.array(rule.checkpoints)[index] != found["stop_time"]).any():
+            raise IndexError
+        block = found["block"].astype(np.int64) if "block" in found else np.full(n, -1)
+        stops = Stops(index, sets, found["best"].astype(np.int64), block, found["first_risk"])
+        groups = rule.find_groups(found.get("group") if rule.group_names else None, n)
+        return rule.decisions(stops, found["hash"] if rule.knows_ids else None, groups=groups)
+    except (KeyError, IndexError, TypeError, ValueError, pa.ArrowException):  # columns are missing, or of another type or range
+        raise InputError(f"{out} holds no decisions of this rule: give what ag.cluster.decide wrote, and the rule that decided.") from None

@@ -1,0 +1,273 @@
+"""Work on Ray actors: each actor builds one worker and runs one task after another.
+
+    task of an actor that died      it is handed out again, at most MOST_DEATHS times; so a task must be safe to repeat
+    task that cannot be done        its sentence (an InputError) is the result, and the actor continues with the next task
+    actor with other versions       refused before any work, because decisions could differ
+
+The caller holds all state. Actors are never restarted in place: a new one takes over.
+"""
+
+import os
+import re
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import metadata
+from platform import python_version
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from agreestop.common import InputError, ProgressCallback, as_count, cores, no_progress
+
+MOST_DEATHS = 3  # actors that one task may end before it is refused
+SECONDS_TO_CONNECT = 10.0
+PACKAGES = ("agreestop", "numpy", "torch", "numba")  # their versions decide the numbers, and must be the same everywhere
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Versions: TypeAlias = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Actors:
+    """Where work runs.
+
+    address  "local" for a cluster on this machine, "auto" for the one that runs here, or that of a cluster: "10.0.0.1:6379", "ray://…"
+    count    how many actors; None: as many as the cluster has room for
+    cpus     processor cores of each actor
+    gpus     GPUs of each actor, which may be a share such as 0.5
+    """
+
+    address: str = "local"
+    count: int | None = None
+    cpus: int = 1
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.address, str) or not self.address:
+            raise InputError(f"address is {self.address!r}: give 'local', 'auto', or the address of a Ray cluster.")
+        if self.count is not None:
+            as_count(self.count, "actors")
+        as_count(self.cpus, "cpus")
+        if not isinstance(self.gpus, (int, float)) or not 0 <= self.gpus < 1024:
+            raise InputError(f"gpus is {self.gpus!r}: give the GPUs of each actor, 0 for none.")
+
+
+@dataclass(frozen=True)
+class Finished(Generic[Result]):
+    """A task that ended: its index, and its result or the sentence that says why there is none. running: actors at work."""
+
+    index: int
+    result: Result | None
+    error: str
+    running: int
+
+
+def run_tasks(
+    actors: Actors, build: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task], names: Callable[[Task], str] = str
+) -> Iterator[Finished[Result]]:
+    """Run tasks on actors, each of which calls `build` once; the results in the order in which they are ready.
+
+    build and tasks travel to other machines: they hold settings and bytes, no open files. names: a task in words.
+    """
+    if not tasks:
+        return
+    ray = import_ray()
+    with connected(ray, actors):
+        yield from _Run(ray, actors, build, tasks, names).results()
+
+
+def map_tasks(
+    actors: Actors,
+    build: Callable[[], Callable[[Task], Result]],
+    tasks: Sequence[Task],
+    progress: ProgressCallback = no_progress,
+    what: str = "tasks",
+) -> list[Result]:
+    """The results of all tasks, in their order; the first that cannot be done is an InputError. what: the tasks in words."""
+    found: dict[int, Any] = {}
+    for finished in run_tasks(actors, build, tasks):
+        if finished.error:
+            raise InputError(finished.error)
+        found[finished.index] = finished.result
+        progress(f"{len(found)} of {len(tasks)} {what}, actors at work: {finished.running}", len(found) / len(tasks))
+    return [found[index] for index in range(len(tasks))]
+
+
+class _Run(Generic[Task, Result]):
+    """The state of one run: the tasks that wait, and for each answer that is awaited its actor and its task, None while it is built."""
+
+    def __init__(self, ray: Any, actors: Actors, build: Any, tasks: Sequence[Task], names: Callable[[Task], str]) -> None:
+        self._ray, self._tasks, self._names = ray, tasks, names
+        self._waiting = deque(range(len(tasks)))
+        self._deaths: Counter[int | None] = Counter()
+        self._awaited: dict[Any, tuple[Any, int | None]] = {}
+        self._build = ray.put(build)
+        self._kind = ray.remote(num_cpus=actors.cpus, num_gpus=actors.gpus, max_restarts=0)(_actor_class())
+        self._count = min(len(tasks), actors.count or _room(ray, actors))
+        self._versions = versions()
+
+    def results(self) -> Iterator[Finished[Result]]:
+        try:
+            for _ in range(self._count):
+                self._start()
+            while self._awaited:
+                (ready, *_), _ = self._ray.wait(list(self._awaited), num_returns=1)
+                actor, index = self._awaited.pop(ready)
+                try:
+                    error, value = self._ray.get(ready)
+                except (self._ray.exceptions.RayTaskError, KeyboardInterrupt):
+                    raise
+                except self._ray.exceptions.RayError as lost:  # the actor, its node or its answer
+                    self._replace(actor, index, lost)
+                    continue
+                if index is None and error:
+                    raise InputError(error)
+                self._hand_out(actor)
+                if index is not None:
+                    yield Finished(index, value, error, len(self._awaited))
+        finally:
+            for actor, _ in self._awaited.values():
+                with suppress(Exception):
+                    self._ray.kill(actor)
+
+    def _start(self) -> None:
+        actor = self._kind.remote()
+        self._awaited[actor.prepare.remote(self._versions, self._build)] = actor, None
+
+    def _hand_out(self, actor: Any) -> None:
+        if self._waiting:
+            index = self._waiting.popleft()
+            self._awaited[actor.run.remote(self._tasks[index])] = actor, index
+        else:
+            self._ray.kill(actor)  # its cores are free for others
+
+    def _replace(self, actor: Any, index: int | None, lost: Exception) -> None:
+        """Hand out the task of an actor that died again, to a new actor."""
+        with suppress(Exception):
+            self._ray.kill(actor)
+        self._deaths[index] += 1
+        if self._deaths[index] > MOST_DEATHS:
+            what = "workers cannot start" if index is None else f"{self._names(self._tasks[index])} ended {self._deaths[index]} workers"
+            why = type(lost).__name__
+            raise InputError(f"{what} ({why}): see the logs of Ray; if memory is too small, give smaller shards or larger machines.")
+        if index is not None:
+            self._waiting.appendleft(index)
+        if self._waiting:
+            self._start()
+
+
+def _actor_class() -> type:
+    """The class of an actor. It travels by value, so a worker without agreestop can say so."""
+
+    class Actor:
+        def __init__(self) -> None:
+            self._work: Any = None
+
+        def prepare(self, wanted: dict[str, str], build: Any) -> tuple[str, None]:
+            """Compare versions with those of the driver, then build the worker. Returns a sentence if that failed."""
+            import platform
+            from importlib import metadata
+
+            here = {"python": platform.python_version()}
+            for name in wanted.keys() - {"python"}:
+                try:
+                    here[name] = metadata.version(name)
+                except metadata.PackageNotFoundError:
+                    here[name] = "none"
+            for name, version in wanted.items():
+                if here[name] != version:
+                    return (
+                        f"a worker on {platform.node()} has {name} {here[name]} and the driver has {version}: install the same everywhere.",
+                        None,
+                    )
+            try:
+                self._work = build()
+            except ValueError as error:
+                if type(error).__name__ != "InputError":
+                    raise
+                return str(error), None
+            return "", None
+
+        def run(self, task: Any) -> tuple[str, Any]:
+            """The result of a task, or the sentence that says why there is none."""
+            try:
+                return "", self._work(task)
+            except MemoryError:
+                return f"{task} does not fit into the memory of a worker: use machines with more memory, or fewer actors on each.", None
+            except ValueError as error:
+                if type(error).__name__ != "InputError":
+                    raise
+                return str(error), None
+
+    return Actor
+
+
+def versions() -> Versions:
+    """The versions of Python and of the packages that decide the numbers; "none" for one that is not installed."""
+    found = {"python": python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "none"
+    return found
+
+
+def import_ray() -> Any:
+    """The package Ray, or a sentence that says what to install."""
+    try:
+        import ray
+        import ray.exceptions
+    except ModuleNotFoundError as error:
+        needed = "work on a cluster needs Ray, which is not installed"
+        raise InputError(f"{needed}: pip install 'agreestop[cluster]'. On one machine nothing of it is needed.") from error
+    return ray
+
+
+@contextmanager
+def connected(ray: Any, actors: Actors) -> Iterator[None]:
+    """A connection to the cluster; one that is open already is used, and left open."""
+    if ray.is_initialized():
+        yield
+        return
+    if found := re.fullmatch(r"(?:ray://)?(.+):(\d+)", actors.address):
+        try:  # Ray itself would try for many minutes
+            socket.create_connection((found[1], int(found[2])), timeout=SECONDS_TO_CONNECT).close()
+        except (OSError, OverflowError):
+            raise _not_there(actors.address) from None
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if actors.address == "local":
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        options |= {"num_cpus": max(cores(), (actors.count or 1) * actors.cpus), "include_dashboard": False}
+    try:
+        ray.init(address=actors.address, **options)
+    except RuntimeError as error:
+        if "ersion" not in str(error):
+            raise _not_there(actors.address) from None
+        mismatch = " ".join(str(error).split())
+        raise InputError(f"the cluster at {actors.address} has other versions than this driver: install the same. {mismatch}") from None
+    except (ConnectionError, ValueError, OSError, TimeoutError):
+        raise _not_there(actors.address) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _not_there(address: str) -> InputError:
+    advice = "start one with `ray start --head`, check the address, or give 'local'"
+    return InputError(f"there is no Ray cluster at {address}: {advice}.")
+
+
+def _room(ray: Any, actors: Actors) -> int:
+    """How many actors fit into the cluster."""
+    resources = ray.cluster_resources()
+    room = int(resources.get("CPU", 0) // actors.cpus)
+    if actors.gpus:
+        room = min(room, int(resources.get("GPU", 0) // actors.gpus))
+    if room < 1:
+        wanted = f"{actors.cpus} cores" + (f" and {actors.gpus:g} GPUs" if actors.gpus else "")
+        raise InputError(f"no machine of the cluster has room for an actor with {wanted}: ask for less, or add machines.")
+    return room

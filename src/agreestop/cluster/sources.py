@@ -1,0 +1,292 @@
+"""Recordings in files, and their division into shards.
+
+A source is a file, a folder, a pattern such as "data/*.parquet", or a list of these. Files are taken in the order of their names, in a list
+as they are given. Every recording has a number: its position in the source. A shard is a range of rows of one file that begins at a
+multiple of the batch size, so an engine sees the same batches as on one machine.
+
+    events files   what `Events.save` or numpy.savez wrote; see `agreestop.events.files`
+    Parquet        one recording a row:
+                   counts   list of T integers: the events in each step
+                   indices  list of integers: the cells of these events, step after step, increasing within each step
+                   values   list of numbers other than 0, one an event; left out where every event is 1
+                   id, label, group   optional: integers or text, an integer, and for a rule with groups the group
+                   The shape of one step is that of the network.
+"""
+
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from glob import glob
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agreestop.common import InputError, as_count, atomic_writer
+from agreestop.decide.checks import as_ids
+from agreestop.decide.tuned_rows import mark_ids
+from agreestop.engines.early_stopping import BATCH_SIZE
+from agreestop.events import Events, load
+
+SUFFIXES = (".npz", ".parquet")
+CARRIED = ("id", "label", "group")
+MOST_SHARDS, LEAST_ROWS = 10_000, 4096  # few enough files for one folder; enough rows that starting a shard costs nothing
+BLOCK_ROWS = 4096  # recordings that a worker holds in memory
+ROWS_OF_IDS = 1 << 25  # ids that are compared together
+Source: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Rows begin to end - 1 of a file. number: of the shard; first: the number of its first recording in the source."""
+
+    number: int
+    path: str
+    begin: int
+    end: int
+    first: int
+
+    def __str__(self) -> str:
+        return f"{self.path}, rows {self.begin} to {self.end - 1}"
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """The rows in pieces that fit into memory."""
+        for begin in range(self.begin, self.end, BLOCK_ROWS):
+            yield begin, min(begin + BLOCK_ROWS, self.end)
+
+
+@dataclass(frozen=True, eq=False)
+class Recordings:
+    """Some recordings, and the columns that are carried through to the decisions."""
+
+    events: Events
+    carried: dict[str, NDArray[Any]]
+
+
+def find_files(source: Source) -> list[str]:
+    """The files of a source."""
+    given = [source] if isinstance(source, (str, PathLike)) else list(source)
+    files = [file for one in given for file in _expand(fspath(one))]
+    if not files:
+        raise InputError(
+            f"{', '.join(str(one) for one in given) or 'the source'} holds no recordings: give files that end in .npz or .parquet."
+        )
+    if len(set(files)) < len(files):
+        twice = next(file for file in files if files.count(file) > 1)
+        raise InputError(f"{twice} is given twice: give every file once.")
+    for file in files:
+        if Path(file).suffix not in SUFFIXES:
+            raise InputError(f"{file} is neither an events file (.npz) nor a Parquet file (.parquet): convert it, or leave it out.")
+    return files
+
+
+def _expand(path: str) -> list[str]:
+    if Path(path).is_dir():
+        return sorted(str(file) for file in Path(path).iterdir() if file.suffix in SUFFIXES and file.name[0] not in "._")
+    if Path(path).exists():
+        return [path]
+    found = sorted(glob(path, recursive=True))  # noqa: PTH207  (a pattern may be absolute)
+    if not found:
+        raise InputError(f"there is no file {path}: check the path, or give a folder or a pattern such as 'data/*.parquet'.")
+    return found
+
+
+def count_rows(path: str) -> int:
+    """The number of recordings in a file, from its header alone."""
+    if path.endswith(".parquet"):
+        return int(_open_parquet(path).metadata.num_rows)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = "shape.npy" if "shape.npy" in archive.namelist() else "inputs_shape.npy"
+            if name in archive.namelist():
+                with archive.open(name) as member:
+                    return int(np.lib.format.read_array(member, allow_pickle=False)[0])
+            with archive.open("inputs.npy") as member:
+                version = np.lib.format.read_magic(member)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                return int(read(member)[0][0])
+    except Exception:  # zip and numpy raise errors of many types for foreign or damaged bytes
+        raise InputError(f"{path} is not a whole file of events: copy it again, or leave it out.") from None
+
+
+def plan_shards(counts: Sequence[tuple[str, int]], rows: int | None = None) -> list[Shard]:
+    """Divide files, given with their numbers of rows, into shards of about `rows` rows; by default there are about MOST_SHARDS at most."""
+    total = sum(count for _, count in counts)
+    size = as_count(max(LEAST_ROWS, -(-total // MOST_SHARDS)) if rows is None else rows, "shard_rows")
+    size = -(-size // BATCH_SIZE) * BATCH_SIZE
+    shards: list[Shard] = []
+    first = 0
+    for path, count in counts:
+        for begin in range(0, count, size):
+            shards.append(Shard(len(shards), path, begin, min(begin + size, count), first + begin))
+        first += count
+    return shards
+
+
+def open_recordings(path: str, input_shape: tuple[int, ...]) -> "EventsFile | ParquetFile":
+    """A file of recordings, checked as far as its header goes; input_shape: the shape of one step."""
+    return ParquetFile(path, input_shape) if path.endswith(".parquet") else EventsFile(path)
+
+
+class EventsFile:
+    """A file that `Events.save` or numpy.savez wrote, memory-mapped where that is possible."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self._events = path, load(path)
+
+    def read(self, begin: int, end: int) -> Recordings:
+        """Some of the rows."""
+        part = self._events.rows(slice(begin, end))
+        return Recordings(part, {} if part.labels is None else {"label": part.labels})
+
+
+class ParquetFile:
+    """A Parquet file with one recording a row."""
+
+    def __init__(self, path: str, input_shape: tuple[int, ...]) -> None:
+        self.path, self._shape, self._file = path, input_shape, _open_parquet(path)
+        names = self._file.schema_arrow.names
+        if missing := {"counts", "indices"} - set(names):
+            raise InputError(f"{path} has no column {' and no column '.join(sorted(missing))}: write it with ag.cluster.save_recordings.")
+        self._columns = [name for name in ("counts", "indices", "values", *CARRIED) if name in names]
+        sizes = [self._file.metadata.row_group(group).num_rows for group in range(self._file.metadata.num_row_groups)]
+        self._starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+
+    def read(self, begin: int, end: int) -> Recordings:
+        """Some of the rows. Only the row groups that hold them are read."""
+        import pyarrow as pa
+
+        first, last = np.searchsorted(self._starts, begin, "right") - 1, np.searchsorted(self._starts, end, "left")
+        position, parts = int(self._starts[first]), []
+        try:
+            for batch in self._file.iter_batches(BATCH_SIZE, list(range(first, last)), self._columns):
+                low, high = max(begin - position, 0), min(end - position, len(batch))
+                if low < high:
+                    parts.append(batch.slice(low, high - low))
+                position += len(batch)
+            return self._recordings(pa.Table.from_batches(parts))
+        except InputError as error:
+            raise InputError(f"{self.path}, rows {begin} to {end - 1}, cannot be used: {error}") from None
+        except MemoryError:
+            raise InputError(f"{self.path}, rows {begin} to {end - 1}, do not fit into memory: write smaller row groups.") from None
+        except Exception:  # Arrow raises errors of many types for damaged bytes
+            raise InputError(f"{self.path} is not a whole Parquet file: copy it again, or leave it out.") from None
+
+    def _recordings(self, table: Any) -> Recordings:
+        columns = {name: _as_numpy(table.column(name), name) for name in self._columns if name not in CARRIED}
+        (counts, steps), (indices, events) = columns["counts"], columns["indices"]
+        if len(set(steps.tolist())) != 1:
+            raise InputError("counts must have one entry for each of T steps, and T must be the same for all rows.")
+        per_step = counts.reshape(len(table), -1)
+        if counts.min(initial=0) < 0 or (per_step.sum(axis=1) != events).any():
+            raise InputError("the counts of a row must add up to the number of its indices.")
+        values = None
+        if "values" in columns:
+            values, sizes = columns["values"]
+            if (sizes != events).any():
+                raise InputError("a row must have as many values as indices.")
+        pointers = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
+        shape = (len(table), per_step.shape[1], *self._shape)
+        carried = {name: _carried(table, name) for name in CARRIED if name in self._columns}
+        return Recordings(Events(indices, pointers, values, shape), carried)
+
+
+def _open_parquet(path: str) -> Any:
+    pq = import_parquet()
+    if not Path(path).is_file():
+        raise InputError(f"there is no file {path}: check the path.")
+    try:
+        return pq.ParquetFile(path, page_checksum_verification=True)
+    except Exception:  # Arrow raises errors of many types for damaged bytes
+        raise InputError(f"{path} is not a whole Parquet file: copy it again, or leave it out.") from None
+
+
+def import_parquet() -> Any:
+    """pyarrow's Parquet module, or a sentence that says what to install."""
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError as error:
+        raise InputError("Parquet files need pyarrow, which is not installed: pip install 'agreestop[cluster]'.") from error
+    return pyarrow.parquet
+
+
+def _as_numpy(column: Any, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The entries of a column of lists, one row after the other, and the length of each list."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise InputError(f"{name} is of type {kind}: a list of numbers for each row is needed.")
+    flat = pc.list_flatten(column)
+    number = pa.types.is_integer(kind.value_type) or (name == "values" and pa.types.is_floating(kind.value_type))
+    if column.null_count or flat.null_count or not number:
+        raise InputError(f"{name} holds {kind.value_type} or nulls: {'numbers' if name == 'values' else 'integers'} are needed.")
+    return flat.to_numpy(), pc.list_value_length(column).to_numpy()
+
+
+def _carried(table: Any, name: str) -> NDArray[Any]:
+    column = table.column(name)
+    array = column.to_numpy()
+    if column.null_count or array.dtype.kind not in ("iu" if name == "label" else "iuO"):
+        needed = "integers" if name == "label" else "integers or text"
+        raise InputError(f"the column {name} is of type {column.type} or holds nulls: {needed} are needed.")
+    return array.astype(np.str_) if array.dtype == object else array
+
+
+def check_ids(files: Iterable[str]) -> None:
+    """Refuse an id that two recordings share; ids are compared in portions that fit into memory.
+
+    Files without ids of their own are left out, and those that cannot be read too: a worker names them.
+    """
+    named = [file for file in files if file.endswith(".parquet") and _ids_of(file, count=True) is not None]
+    portions = np.uint64(1 + sum(count_rows(file) for file in named) // ROWS_OF_IDS)
+    for portion in range(int(portions)):
+        marks, rows, owners = [np.empty(0, np.uint64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for owner, file in enumerate(named):
+            ids = _ids_of(file)
+            mine = np.flatnonzero(ids % portions == portion) if ids is not None else rows[0]
+            marks.append(marks[0] if ids is None else ids[mine])
+            rows.append(mine)
+            owners.append(np.full(len(mine), owner))
+        order = np.argsort(joined := np.concatenate(marks), kind="stable")
+        same = joined[order][1:] == joined[order][:-1]
+        if same.any():
+            both = order[np.argmax(same) : np.argmax(same) + 2]
+            where = [f"{named[np.concatenate(owners)[one]]}, row {np.concatenate(rows)[one]}" for one in both]
+            raise InputError(f"{' and '.join(where)}, have the same id: give every recording an id of its own, or none.")
+
+
+def _ids_of(file: str, count: bool = False) -> NDArray[np.uint64] | None:
+    """Marks of the ids of a file; None where it has none or cannot be read. count: only whether there are any."""
+    try:
+        opened = _open_parquet(file)
+        if "id" not in opened.schema_arrow.names:
+            return None
+        return mark_ids(np.empty(0, np.int64) if count else _carried(opened.read(["id"]), "id"))
+    except (InputError, OSError, ValueError):  # errors of Arrow are among them
+        return None
+
+
+def save_recordings(path: str | PathLike[str], events: Events, ids: ArrayLike | None = None, groups: ArrayLike | None = None) -> None:
+    """Write recordings as a Parquet file with one row each (its columns: `agreestop.cluster.sources`), whole or not at all."""
+    pq = import_parquet()
+    import pyarrow as pa
+
+    part = events.compact()
+    n, steps = part.shape[:2]
+    ends = np.concatenate((np.zeros(1, np.int64), part.pointers[:, -1]))
+    columns: dict[str, Any] = {} if ids is None else {"id": np.asarray(as_ids(ids, n))}
+    counts = pa.array(np.diff(part.pointers, axis=1).astype(np.int32).reshape(-1))
+    columns["counts"] = pa.LargeListArray.from_arrays(np.arange(0, n * steps + 1, steps), counts)
+    columns["indices"] = pa.LargeListArray.from_arrays(ends, pa.array(part.indices))
+    if part.values is not None:
+        columns["values"] = pa.LargeListArray.from_arrays(ends, pa.array(part.values))
+    if events.labels is not None:
+        columns["label"] = events.labels
+    if groups is not None:
+        columns["group"] = np.asarray(groups)
+    with atomic_writer(path) as stream:
+        pq.write_table(pa.table(columns), stream, row_group_size=LEAST_ROWS, write_page_checksum=True)

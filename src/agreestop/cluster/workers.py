@@ -1,0 +1,117 @@
+"""What the workers of every job share: the ensemble, the file that is open, and how rules and members travel."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+from agreestop.common import InputError, read_file
+from agreestop.decide.calibrated import CalibratedRule
+from agreestop.ensembles import Ensemble
+from agreestop.ensembles import load as load_ensemble
+
+from .pool import versions
+from .sources import EventsFile, ParquetFile, Recordings, Shard, Source, check_ids, count_rows, find_files, open_recordings, plan_shards
+
+Loaded = TypeVar("Loaded")
+
+
+class FileReader:
+    """An ensemble and the file that it reads: one engine and one open file at a time."""
+
+    def __init__(self, members: bytes, engine: str, threads: int) -> None:
+        self.ensemble = from_bytes(members, partial(load_ensemble, engine=engine))
+        self._threads = threads
+        self._file: EventsFile | ParquetFile | None = None
+
+    def read(self, shard: Shard) -> Iterator[tuple[int, Recordings]]:
+        """The recordings of a shard in blocks that fit into memory, each with the number of its first recording."""
+        if self._file is None or self._file.path != shard.path:
+            self._file = open_recordings(shard.path, self.ensemble.network.input_shape or ())
+        for begin, end in shard.blocks():
+            part = self._file.read(begin, end)
+            engine = self.ensemble.engine_for(part.events)
+            if hasattr(engine, "threads"):
+                engine.threads = self._threads
+            yield shard.first + begin - shard.begin, part
+
+
+@dataclass(frozen=True)
+class PlannedSource:
+    """The files of a source with their numbers of recordings, its shards, and a sentence for each file that is skipped."""
+
+    counts: tuple[tuple[str, int], ...]
+    shards: tuple[Shard, ...]
+    damaged: tuple[str, ...]
+
+    @classmethod
+    def of(cls, source: Source, shard_rows: int | None, skip_damaged: bool) -> "PlannedSource":
+        """Look at the headers of all files. A damaged one is refused, or left out if it may be skipped."""
+        counts, damaged = [], []
+        for file in map(str, map(Path.resolve, map(Path, find_files(source)))):
+            try:
+                counts.append((file, count_rows(file)))
+            except InputError as error:
+                if not skip_damaged:
+                    raise
+                damaged.append(str(error))
+        check_ids(file for file, _ in counts)
+        shards = tuple(plan_shards(counts, shard_rows))
+        if not shards:
+            raise InputError("the source holds no recordings: give files with at least one.")
+        return cls(tuple(counts), shards, tuple(damaged))
+
+    @property
+    def total(self) -> int:
+        """The number of recordings."""
+        return sum(count for _, count in self.counts)
+
+    def key(self, **settings: object) -> str:
+        """A hash of what the results follow from: the files, the shards, the versions and these settings."""
+        files = [(file, rows, Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file, rows in self.counts]
+        ranges = [(shard.path, shard.begin, shard.end) for shard in self.shards]
+        return hashlib.sha256(json.dumps([files, ranges, versions(), settings], sort_keys=True).encode()).hexdigest()
+
+
+def choose_engine(ensemble: Ensemble, wanted: str, planned: PlannedSource) -> str:
+    """The name of the engine that all workers use. "auto" chooses it once, from the members and the first recordings."""
+    if wanted != "auto":
+        return wanted
+    first = planned.shards[0]
+    begin, end = next(first.blocks())
+    return ensemble.engine_for(open_recordings(first.path, ensemble.network.input_shape or ()).read(begin, end).events).name
+
+
+def from_bytes(content: bytes, load: Callable[[Path], Loaded]) -> Loaded:
+    """What `load` reads from a file with this content."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "content"
+        path.write_bytes(content)
+        return load(path)
+
+
+def rule_bytes(rule: CalibratedRule | str | PathLike[str]) -> bytes:
+    """The content of a rule file, of a rule in memory or in a file."""
+    if isinstance(rule, (str, PathLike)):
+        return read_file(rule, "calibrate a rule first")
+    if not isinstance(rule, CalibratedRule):
+        raise InputError(f"the rule, {type(rule).__name__}, is not calibrated: give what rule.calibrate returned, or a rule file.")
+    with TemporaryDirectory() as folder:
+        rule.save(path := Path(folder) / "rule")
+        return path.read_bytes()
+
+
+def members_bytes(members: Ensemble | str | PathLike[str]) -> bytes:
+    """The content of an ensemble file, of an ensemble in memory or in a file."""
+    if isinstance(members, (str, PathLike)):
+        return read_file(members, "check the path, or train first")
+    if not isinstance(members, Ensemble):
+        raise InputError(f"members is of type {type(members).__name__}: give an ensemble, or a file that ensemble.save wrote.")
+    with TemporaryDirectory() as folder:
+        members.save(path := Path(folder) / "members")
+        return path.read_bytes()

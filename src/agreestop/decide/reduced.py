@@ -1,0 +1,81 @@
+"""Calibration of examples that lie in several places, exactly: every part is reduced where it lies, and the parts become one rule.
+
+An example is reduced to what the threshold needs (W of `AgreeStop`, V of `SpikeCP`; see `reduce` of the rule), to its label, and to what
+recognises it later: the marks of its scores, its id, and its risk at the first checkpoint. The rule is the one that `calibrate` would make
+of all scores together.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agreestop.common import Floats, InputError, Integers
+
+from .calibrated import CalibratedRule, calibrated_rule
+from .checks import CalibrationWarning
+from .conditions import LabelledEvidence
+from .policies import Evidence
+from .rules import Rule, gather_evidence, refuse_tuned, shortage
+from .score_files import Scores, at_times, labels_of
+from .tuned_rows import Marks, TunedRows, kind_of_ids, mark_ids
+
+
+@dataclass(frozen=True, eq=False)
+class ReducedExamples:
+    """n examples after reduction: the rule's own numbers, labels (n,), marks (n, M), ids (n,), first risks (n,); and their source."""
+
+    numbers: dict[str, NDArray[Any]]
+    labels: Integers
+    marks: Marks
+    ids: NDArray[Any] | None
+    first_risks: Floats
+    members: int
+    class_count: int
+    engine: str
+    ensemble_digest: str
+    classes: tuple[str, ...] | None
+    lengths: Integers | None
+
+
+def check_reducible(rule: Rule) -> None:
+    """Refuse a rule whose calibration needs more than a few numbers of each example."""
+    if not getattr(rule, "reducible", False):
+        needed = "AgreeStop without gate, loss and accumulated, or SpikeCP with calibration='simultaneous' or 'stop-aware'"
+        raise InputError(f"this {type(rule).__name__} needs all scores of its examples in one place: use rule.calibrate, or give {needed}.")
+
+
+def reduce_examples(rule: Rule, scores: Scores) -> ReducedExamples:
+    """Reduce labelled scores to what the calibration of the rule needs of them."""
+    check_reducible(rule)
+    data, reducible = at_times(scores, rule.checkpoints), cast(Any, rule)
+    _, checkpoints, members, classes = data.log_confidence.shape
+    evidence, labels = gather_evidence(rule, data.log_confidence, range(checkpoints)), labels_of(data)
+    marks = TunedRows.of(data.log_confidence).marks
+    numbers = reducible.reduce(evidence, labels)
+    known = members, classes, data.engine, data.ensemble_digest, data.classes, data.lengths
+    return ReducedExamples(numbers, labels, marks, data.ids, evidence[:, 0].level, *known)
+
+
+def calibrate_reduced(rule: Rule, parts: Sequence[ReducedExamples]) -> CalibratedRule:
+    """The rule that `rule.calibrate` would make of the scores of all parts, one after the other."""
+    check_reducible(rule)
+    first = parts[0]
+    for name in ("members", "class_count", "engine", "ensemble_digest", "classes"):
+        if any(getattr(part, name) != getattr(first, name) for part in parts):
+            raise InputError(f"the parts have different {name}: score all of them with one ensemble on one engine.")
+    labels, marks, first_risks = (np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "marks", "first_risks"))
+    given = [part.ids for part in parts if part.ids is not None]
+    ids = np.concatenate(given) if len(given) == len(parts) else None
+    rows = TunedRows(marks) if ids is None else TunedRows(marks, ids=mark_ids(ids), id_kind=kind_of_ids(ids))
+    rows = rows.cut(range(marks.shape[1]), marks.shape[1])
+    refuse_tuned(rule, ids, lambda: rows.rows, "calibration")
+    numbers = {name: np.concatenate([part.numbers[name] for part in parts]) for name in first.numbers}
+    examples = LabelledEvidence(Evidence(np.empty((len(labels), 0, 0))), labels, first.class_count)
+    policy = cast(Any, rule).fit_reduced(numbers, examples)
+    if sentence := shortage(rule, examples, first.members):
+        warnings.warn(sentence, CalibrationWarning, stacklevel=3)
+    return calibrated_rule(rule, policy, examples, first.members, sentence, first, rows, first_risks)

@@ -1,0 +1,94 @@
+"""Training and scoring that is divided among workers elsewhere, with the same numbers as in one process.
+
+The members of a deep ensemble train apart, because no gradient passes from one to another. Inputs are scored in ranges of rows that begin
+with a batch. What runs the tasks is given: `MapTasks` takes a function that builds a worker, the tasks, a callback for progress and the
+tasks in words, and gives the results in order. The package `agreestop.cluster` has one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+
+from agreestop.common import ProgressCallback
+from agreestop.engines.early_stopping import BATCH_SIZE, run_counted, run_to_end
+from agreestop.engines.protocol import Engine, joined
+from agreestop.ensembles import DeepEnsemble, Ensemble, load
+from agreestop.ensembles.files import UnusableFile
+from agreestop.events.data import EventData
+
+ROWS = 4 * BATCH_SIZE  # inputs of one task
+
+
+class MapTasks(Protocol):
+    """Runs tasks on workers, each of which `build` makes once, and gives the results in order."""
+
+    def __call__(
+        self, build: Callable[[], Callable[[Any], Any]], tasks: Sequence[Any], progress: ProgressCallback, what: str
+    ) -> list[Any]: ...
+
+
+def fit_with_checkpoint(ensemble: Callable[[], Ensemble], data: EventData, checkpoint: Path, options: dict[str, Any]) -> Ensemble:
+    """Train a new ensemble; a checkpoint that is damaged, or of a training with other settings, is removed."""
+    given = data.inputs, data.labels
+    try:
+        return ensemble().fit(*given, steps=data.held, checkpoint=checkpoint, **options)
+    except UnusableFile:
+        checkpoint.unlink()
+        return ensemble().fit(*given, steps=data.held, checkpoint=checkpoint, **options)
+
+
+@dataclass(frozen=True)
+class MemberTraining:
+    """Trains one member of an ensemble after another, each with a checkpoint of its own; None trains the whole ensemble."""
+
+    ensemble: Ensemble
+    data: EventData
+    folder: Path
+    options: dict[str, Any]
+
+    def __call__(self, index: int | None) -> bytes:
+        """The content of the file of the member, or of the ensemble."""
+        checkpoint = self.folder / ("training.safetensors" if index is None else f"training-{index}.safetensors")
+        ensemble = self.ensemble
+        new = partial(ensemble.member, index) if isinstance(ensemble, DeepEnsemble) and index is not None else lambda: ensemble
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "trained"
+            fit_with_checkpoint(new, self.data, checkpoint, {**self.options, "progress": False}).save(path)
+            return path.read_bytes()
+
+
+def fit_apart(
+    run: MapTasks, ensemble: Ensemble, data: EventData, folder: Path, options: dict[str, Any], progress: ProgressCallback
+) -> Ensemble:
+    """Train a new ensemble on workers: the members of a deep one apart, another one as a whole."""
+    deep = ensemble if isinstance(ensemble, DeepEnsemble) else None
+    tasks: list[int | None] = [None] if deep is None else list(range(deep.members))
+    build = partial(MemberTraining, ensemble, data, folder.resolve(), options)
+    contents = run(build, tasks, progress, "ensembles" if deep is None else "members")
+    with TemporaryDirectory() as place:
+        trained = []
+        for number, content in enumerate(contents):
+            path = Path(place) / str(number)
+            path.write_bytes(content)
+            trained.append(load(path, device=ensemble.device))
+    return trained[0] if deep is None else deep.join(trained)  # type: ignore[arg-type]
+
+
+class RowScoring:
+    """Runs an engine, which `engine` makes, over ranges of inputs; counted: with the operations."""
+
+    def __init__(self, engine: Callable[[], Engine], data: EventData, counted: bool) -> None:
+        self._engine, self._data, self._run = engine(), data, run_counted if counted else run_to_end
+
+    def __call__(self, begin: int) -> Any:
+        """The outputs for the inputs from `begin` on, with their operations if they are counted."""
+        part = self._data.rows(slice(begin, begin + ROWS))
+        return self._run(self._engine, part.inputs, steps=part.held, first=begin)
+
+
+def score_apart(run: MapTasks, engine: Callable[[], Engine], data: EventData, counted: bool, progress: ProgressCallback) -> Any:
+    """The outputs of an engine for all inputs, with their operations if they are counted, computed on workers."""
+    return joined(run(partial(RowScoring, engine, data, counted), range(0, len(data), ROWS), progress, f"parts of {data.name}"))

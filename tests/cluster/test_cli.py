@@ -1,0 +1,137 @@
+"""--ray on train, score and decide: the same files as without it. A stand-in for Ray runs the actors in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import agreestop as ag
+from agreestop.cli.app import app
+from agreestop.decide.score_files import load_spikes
+from agreestop.ensembles import load
+
+from .conftest import Work
+from .fake_ray import FakeRay
+
+pytest.importorskip("pyarrow", reason="files of recordings need pyarrow (the extra cluster)")
+
+CONFIG = """name = "small"
+[data]
+name = "files"
+file = "{file}"
+[network]
+hidden = [8]
+[[ensembles]]
+kind = "deep"
+members = 3
+epochs = 2
+device = "cpu"
+[[ensembles]]
+kind = "variational"
+members = 2
+epochs = 1
+device = "cpu"
+[decide]
+n_calibration = 20
+"""
+
+
+def call(*words: object) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_decide_writes_the_file_of_one_machine(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    fake = use(FakeRay())
+    inputs = tmp_path / "a.npz"
+    ag.events.Events.from_dense(work.events.to_dense(), classes=("x", "y", "z")).save(inputs)
+    for suffix in (".csv", ".json"):
+        one, many = tmp_path / f"one{suffix}", tmp_path / f"many{suffix}"
+        call("decide", work.rule_file, inputs, "--members", work.members, "-o", one)
+        call("decide", work.rule_file, inputs, "--members", work.members, "--ray", "local", "-o", many)
+        assert one.read_bytes() == many.read_bytes() and not (tmp_path / f"many{suffix}.parts").exists()
+    assert fake.started == 2
+    call("decide", work.rule_file, inputs, "--members", work.members, "--ray", "local", "-o", tmp_path / "many.parquet")
+    expected = work.ensemble.decide(work.rule, work.events).decisions
+    assert np.array_equal(ag.cluster.load_decisions(tmp_path / "many.parquet", work.rule).sets, expected.sets)
+
+
+def test_decide_watches_for_drift(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay())
+    work.events.save(tmp_path / "a.npz")
+    words = ("decide", work.rule_file, tmp_path / "a.npz", "--members", work.members)
+    call(*words, "--monitor", tmp_path / "one", "-o", tmp_path / "one.csv")
+    call(*words, "--ray", "local", "--monitor", tmp_path / "many", "-o", tmp_path / "many.parquet")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "many").read_bytes()
+
+
+@pytest.mark.parametrize("words", [("-o", "a.csv"), ("--members", "m"), ("--members", "m", "--groups", "g", "-o", "a.csv")])
+def test_decide_on_ray_needs_members_and_a_file(work: Work, words: tuple[str, ...]) -> None:
+    with pytest.raises(ag.InputError, match="--ray runs members on inputs and writes a file: give --members and -o"):
+        call("decide", work.rule_file, "a.npz", "--ray", "local", *words)
+
+
+def test_score_writes_the_scores_of_one_machine(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay())
+    inputs = tmp_path / "a.npz"
+    ag.events.Events.from_dense(work.events.to_dense(), work.events.labels, ("x", "y", "z")).save(inputs)
+    call("score", inputs, "--members", work.members, "-o", tmp_path / "one.npz")
+    call("score", inputs, "--members", work.members, "--ray", "local", "-o", tmp_path / "many.npz")
+    one, many = ag.load_scores(tmp_path / "one.npz"), ag.load_scores(tmp_path / "many.npz")
+    assert all(np.array_equal(getattr(one, name), getattr(many, name)) for name in ("log_confidence", "labels", "ids", "times"))
+    assert (one.classes, one.engine, one.ensemble_digest) == (many.classes, many.engine, many.ensemble_digest)
+
+
+def test_members_that_train_apart_are_those_that_train_together(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    """Two actors die meanwhile. Scores of the configuration are the same too."""
+    died: set[int] = set()
+
+    def lose(actor: int, method: str, argument: object) -> bool:
+        dies = method == "run" and len(died) < 2
+        died.update({actor} if dies else ())
+        return dies
+
+    work.events.rows(slice(0, 400)).save(tmp_path / "data.npz")
+    config = tmp_path / "small.toml"
+    config.write_text(CONFIG.format(file=tmp_path / "data.npz"))
+    call("train", config, "-o", tmp_path / "one")
+    use(FakeRay(lose))
+    call("train", config, "--ray", "local", "-o", tmp_path / "many")
+    assert len(died) == 2
+    for kind in ("deep", "variational"):
+        one, many = (load(tmp_path / folder / kind / "members.safetensors") for folder in ("one", "many"))
+        assert one.digest == many.digest and len(one.history) == len(many.history)
+        assert np.allclose([epoch.loss for epoch in one.history], [epoch.loss for epoch in many.history], rtol=1e-5)
+    call("score", config, "-o", tmp_path / "one")
+    call("score", config, "--ray", "local", "-o", tmp_path / "many")
+    for name in ("deep/tuning.npz", "deep/pool.npz", "variational/test.npz"):
+        assert np.array_equal(load_spikes(tmp_path / "one" / name).spikes, load_spikes(tmp_path / "many" / name).spikes)
+    stored = [np.load(tmp_path / folder / "deep" / "energy.npz") for folder in ("one", "many")]
+    assert all(np.array_equal(stored[0][name], stored[1][name]) for name in stored[0])
+
+
+def test_a_training_that_was_killed_continues(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    """Members that had finished are not trained again: their checkpoints are whole."""
+
+    def lose(actor: int, method: str, argument: object) -> bool:
+        if method == "run" and argument == 2:
+            raise KeyboardInterrupt
+        return False
+
+    work.events.rows(slice(0, 400)).save(tmp_path / "data.npz")
+    config = tmp_path / "small.toml"
+    config.write_text(CONFIG.format(file=tmp_path / "data.npz"))
+    use(FakeRay(lose, cores=1))
+    assert CliRunner().invoke(app, ["train", str(config), "--ray", "local", "-o", str(tmp_path / "many")]).exit_code == 130
+    finished = {path: path.stat().st_mtime_ns for path in (tmp_path / "many" / "deep").glob("training-*.safetensors")}
+    assert sorted(path.name for path in finished) == ["training-0.safetensors", "training-1.safetensors"]
+    use(FakeRay())
+    call("train", config, "--ray", "local", "-o", tmp_path / "many")
+    assert all(path.stat().st_mtime_ns == when for path, when in finished.items())
+    call("train", config, "-o", tmp_path / "one")
+    assert load(tmp_path / "one/deep/members.safetensors").digest == load(tmp_path / "many/deep/members.safetensors").digest

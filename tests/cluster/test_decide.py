@@ -1,0 +1,220 @@
+"""Decisions on a cluster are those of one machine, whatever dies in between. A stand-in for Ray runs the actors in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import agreestop as ag
+from agreestop.cluster import pool
+from agreestop.cluster.parts import part_path
+from agreestop.cluster.pool import Actors, run_tasks
+
+from .conftest import Work
+from .fake_ray import FakeRay
+
+pq = pytest.importorskip("pyarrow.parquet", reason="files of recordings need pyarrow (the extra cluster)")
+Files = Callable[[str], list[Path]]
+
+
+def same(found: ag.Decisions, expected: ag.Decisions) -> bool:
+    names = ("stop_index", "sets", "best", "first_risk")
+    equal = all(np.array_equal(getattr(found, name), getattr(expected, name)) for name in names)
+    return equal and found.notes == expected.notes and found.reuse == expected.reuse
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+@pytest.mark.parametrize("out", ["decisions.parquet", "decisions"])
+def test_decisions_are_those_of_one_machine(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay], suffix: str, out: str
+) -> None:
+    use(FakeRay())
+    source = in_files(suffix)
+    run = ag.cluster.decide(work.rule_file, work.members, source, tmp_path / out, shard_rows=256)
+    expected = work.ensemble.decide(work.rule, work.events)
+    assert same(ag.cluster.load_decisions(tmp_path / out, work.rule), expected.decisions)
+    assert (run.recordings, run.shards, run.resumed, run.damaged, run.reuse) == (1100, 6, 0, (), "")
+    assert run.mean_time == expected.decisions.stop_time.mean() and run.mean_computed == expected.computed.mean()
+    table = pq.read_table(tmp_path / out)
+    assert table["row"].to_pylist() == list(range(1100))
+    assert table["label"].to_pylist() == work.events.labels.tolist()  # type: ignore[union-attr]
+    assert suffix == ".npz" or table["id"].to_pylist() == list(range(5000, 6100))
+    assert not (tmp_path / "decisions.parquet.parts").exists()
+
+
+@pytest.mark.parametrize("after_work", [False, True])
+def test_a_worker_that_dies_loses_nothing_and_repeats_nothing(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay], after_work: bool
+) -> None:
+    """Every second actor dies in its second shard, before or after it wrote its file."""
+    calls: dict[int, int] = {}
+
+    def lose(actor: int, method: str, argument: Any) -> bool:
+        calls[actor] = calls.get(actor, 0) + (method == "run")
+        return method == "run" and actor % 2 == 0 and calls[actor] == 2
+
+    fake = use(FakeRay(lose, after_work))
+    ag.cluster.decide(work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256)
+    assert fake.started > 2
+    assert same(ag.cluster.load_decisions(tmp_path / "out", work.rule), work.ensemble.decide(work.rule, work.events).decisions)
+
+
+def test_a_driver_that_was_killed_continues(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    source = in_files(".npz")
+
+    def lose(actor: int, method: str, argument: Any) -> bool:
+        if method == "run" and argument.number == 3:
+            raise KeyboardInterrupt
+        return False
+
+    use(FakeRay(lose))
+    with pytest.raises(KeyboardInterrupt):
+        ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256)
+    finished = sorted((tmp_path / "out").glob("part-*"))
+    assert 0 < len(finished) < 6
+    times = [path.stat().st_mtime_ns for path in finished]
+    use(FakeRay())
+    run = ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256)
+    assert run.resumed == len(finished) and run.recordings == 1100
+    assert [path.stat().st_mtime_ns for path in finished] == times
+    assert same(ag.cluster.load_decisions(tmp_path / "out", work.rule), work.ensemble.decide(work.rule, work.events).decisions)
+
+
+def test_a_damaged_part_is_decided_again(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay())
+    source = in_files(".npz")
+    ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256)
+    part = part_path(tmp_path / "out", 2)
+    part.write_bytes(part.read_bytes()[:-20])
+    run = ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256)
+    assert run.resumed == 5
+    assert same(ag.cluster.load_decisions(tmp_path / "out", work.rule), work.ensemble.decide(work.rule, work.events).decisions)
+
+
+def test_another_job_does_not_mix_with_what_is_there(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
+    use(FakeRay())
+    source = in_files(".npz")
+    ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out")
+    with pytest.raises(ag.InputError, match="decisions of another job"):
+        ag.cluster.decide(work.rule, work.ensemble, source[:2], tmp_path / "out")
+
+
+def test_a_shard_that_ends_its_workers_is_named(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay(lambda actor, method, argument: method == "run" and argument.number == 1))
+    with pytest.raises(ag.InputError, match=r"a\.npz, rows 256 to 511 ended 4 workers .RayError.: .*memory is too small"):
+        ag.cluster.decide(work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_a_damaged_file_is_named_and_skipped_only_when_asked(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay], suffix: str
+) -> None:
+    use(FakeRay())
+    source = in_files(suffix)
+    content = bytearray(source[1].read_bytes())
+    middle = content.index(work.events.rows(slice(600, 900)).compact().indices[:100].tobytes()) if suffix == ".npz" else 3000
+    content[middle] ^= 1
+    source[1].write_bytes(content)
+    with pytest.raises(ag.InputError, match=rf"b\{suffix}"):
+        ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256)
+    run = ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256, skip_damaged=True)
+    assert run.recordings == 800 and len(run.damaged) == 2 and all(source[1].name in sentence for sentence in run.damaged)
+    rows = [*range(600), *range(900, 1100)]
+    assert pq.read_table(tmp_path / "out")["row"].to_pylist() == rows  # numbers are those in the source
+    expected = work.ensemble.decide(work.rule, work.events.rows(rows)).decisions
+    assert same(ag.cluster.load_decisions(tmp_path / "out", work.rule), expected)
+
+
+def test_a_file_without_a_header_is_named_before_any_work(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
+    fake = use(FakeRay())
+    source = in_files(".parquet")
+    source[2].write_bytes(source[2].read_bytes()[:500])
+    with pytest.raises(ag.InputError, match=r"c\.parquet is not a whole Parquet file"):
+        ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out")
+    assert fake.started == 0
+    run = ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", skip_damaged=True)
+    assert run.recordings == 900 and len(run.damaged) == 1
+
+
+def test_recordings_that_the_rule_was_calibrated_on_are_noticed(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
+    use(FakeRay())
+    rule = work.rule.rule.calibrate(work.ensemble.score(work.events.rows(slice(0, 80))))  # type: ignore[attr-defined]
+    run = ag.cluster.decide(rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256)
+    assert run.reuse.startswith("80 of the 1100 rows were used for calibration")
+    assert run.reuse == work.ensemble.decide(rule, work.events).decisions.reuse
+
+
+def test_the_numbers_of_recordings_reach_randomised_rules(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
+    """Each recording draws its uniform number by its number in the source, so shards must not count from 0."""
+    use(FakeRay())
+    pooling = ag.MergePValues(r=1, form="randomized")
+    rule = ag.SpikeCP(0.8, (4, 8, 12), 1, pooling).calibrate(work.ensemble.score(*_examples()))
+    ag.cluster.decide(rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256)
+    expected = work.ensemble.decide(rule, work.events).decisions
+    assert same(ag.cluster.load_decisions(tmp_path / "out", rule), expected)
+    from_zero = work.ensemble.decide(rule, work.events.rows(slice(600, 900))).decisions
+    assert not np.array_equal(from_zero.stop_index, expected.stop_index[600:900])
+
+
+def _examples() -> tuple[np.ndarray, np.ndarray]:
+    from .conftest import examples
+
+    return examples(200, 4)
+
+
+def test_groups_come_from_the_source(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay())
+    x, y = _examples()
+    groups = np.where(np.arange(1100) % 3, "even", "odd")
+    rule = ag.AgreeStop(0.8, range(1, 13), 1).calibrate(work.ensemble.score(x, y), groups=np.where(np.arange(200) % 2, "even", "odd"))
+    ag.cluster.save_recordings(tmp_path / "a.parquet", work.events, groups=groups)
+    ag.cluster.decide(rule, work.ensemble, tmp_path / "a.parquet", tmp_path / "out.parquet")
+    assert same(ag.cluster.load_decisions(tmp_path / "out.parquet", rule), work.ensemble.decide(rule, work.events, groups=groups).decisions)
+
+
+def test_a_worker_without_memory_says_so(use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay())
+    (finished,) = run_tasks(Actors(), _Hungry, ["b.parquet, rows 0 to 9"])
+    assert finished.result is None and finished.error.startswith("b.parquet, rows 0 to 9 does not fit into the memory of a worker")
+
+
+class _Hungry:
+    def __call__(self, task: str) -> None:
+        raise MemoryError
+
+
+def test_workers_with_other_versions_are_refused(use: Callable[[FakeRay], FakeRay], monkeypatch: pytest.MonkeyPatch) -> None:
+    use(FakeRay())
+    monkeypatch.setattr(pool, "versions", lambda: {"python": "3.9.1", "agreestop": "0.2.0"})
+    with pytest.raises(ag.InputError, match=r"a worker on .* has python 3\.\d+\.\d+ and the driver has 3\.9\.1: install the same"):
+        list(run_tasks(Actors(), _Hungry, ["task"]))
+    monkeypatch.setattr(pool, "versions", lambda: {"no-such-package": "1.0"})
+    with pytest.raises(ag.InputError, match=r"has no-such-package none and the driver has 1\.0"):
+        list(run_tasks(Actors(), _Hungry, ["task"]))
+
+
+def test_a_cluster_without_room_says_so(use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay(cores=2))
+    with pytest.raises(ag.InputError, match="no machine of the cluster has room for an actor with 4 cores"):
+        list(run_tasks(Actors(cpus=4), _Hungry, ["task"]))
+
+
+def test_progress_is_reported(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay())
+    said: list[tuple[str, float]] = []
+    ag.cluster.decide(
+        work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256, progress=lambda *words: said.append(words)
+    )
+    assert len(said) == 7 and said[-1][1] == 1 and said[-1][0].startswith("1,100 of 1,100 recordings")

@@ -1,0 +1,153 @@
+"""Shards cover every recording once, and what is wrong with a source is said in a sentence."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import agreestop as ag
+from agreestop.cluster import sources
+from agreestop.cluster.pool import Actors
+from agreestop.cluster.sources import count_rows, find_files, open_recordings, plan_shards
+
+from .conftest import Work
+
+SHAPE = (8,)
+
+
+@pytest.mark.parametrize("rows", [1, 256, 257, 1000, None])
+def test_shards_cover_every_recording_once_and_begin_with_a_batch(rows: int | None) -> None:
+    counts = [("a", 1000), ("b", 0), ("c", 257), ("d", 70_000)]
+    shards = plan_shards(counts, rows)
+    assert [shard.number for shard in shards] == list(range(len(shards)))
+    assert [number for shard in shards for number in range(shard.first, shard.first + shard.end - shard.begin)] == list(range(71_257))
+    assert all(shard.begin % 256 == 0 for shard in shards)
+    blocks = [block for shard in shards for block in shard.blocks()]
+    assert sum(end - begin for begin, end in blocks) == 71_257 and all(begin % 256 == 0 for begin, _ in blocks)
+
+
+def test_a_billion_recordings_make_a_number_of_files_that_a_folder_can_hold() -> None:
+    assert len(plan_shards([(str(number), 10**6) for number in range(1000)])) <= 12_000
+
+
+def test_files_are_found_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for name in ("b.npz", "a.npz", "c.parquet", "_plan.json", ".x.npz", "notes.txt"):
+        (tmp_path / name).touch()
+    names = ["a.npz", "b.npz", "c.parquet"]
+    assert [Path(file).name for file in find_files(tmp_path)] == names
+    assert [Path(file).name for file in find_files(f"{tmp_path}/*.npz")] == names[:2]
+    assert [Path(file).name for file in find_files([tmp_path / "c.parquet", tmp_path / "a.npz"])] == ["c.parquet", "a.npz"]
+    with pytest.raises(ag.InputError, match=r"a\.npz is given twice"):
+        find_files([tmp_path, tmp_path / "a.npz"])
+    with pytest.raises(ag.InputError, match=r"notes\.txt is neither"):
+        find_files(tmp_path / "notes.txt")
+    with pytest.raises(ag.InputError, match="there is no file"):
+        find_files(tmp_path / "nothing.npz")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ag.InputError, match="holds no recordings"):
+        find_files(tmp_path / "empty")
+
+
+def test_rows_are_counted_without_reading_the_events(work: Work, tmp_path: Path) -> None:
+    work.events.save(tmp_path / "sparse.npz")
+    np.savez(tmp_path / "dense.npz", inputs=np.zeros((7, 3, 2), bool))
+    assert [count_rows(str(tmp_path / name)) for name in ("sparse.npz", "dense.npz")] == [1100, 7]
+    (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(ag.InputError, match=r"damaged\.npz is not a whole file of events"):
+        count_rows(str(tmp_path / "damaged.npz"))
+
+
+@pytest.mark.parametrize("missing", ["ray", "pyarrow"])
+def test_without_its_packages_a_sentence_says_what_to_install(
+    work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", sys if missing == "pyarrow" else None)  # any module will do in its place
+    monkeypatch.setitem(sys.modules, "ray.exceptions", sys if missing == "pyarrow" else None)
+    if missing == "pyarrow":
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ag.InputError, match=r"not installed: pip install 'agreestop\[cluster\]'"):
+        ag.cluster.decide(work.rule, work.ensemble, tmp_path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("given", [{"address": ""}, {"count": 0}, {"cpus": 0}, {"gpus": -1}])
+def test_actors_that_cannot_be_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ag.InputError, match=r"give|needed"):
+        Actors(**given)
+
+
+class TestParquet:
+    """Recordings in Parquet files."""
+
+    pa: Any
+    pq: Any
+
+    @pytest.fixture(autouse=True)
+    def need_arrow(self) -> None:
+        type(self).pq = pytest.importorskip("pyarrow.parquet", reason="files of recordings need pyarrow (the extra cluster)")
+        type(self).pa = pytest.importorskip("pyarrow")
+
+    @pytest.mark.parametrize("dtype", [bool, np.uint8, np.float32])
+    def test_events_come_back_as_they_were(self, tmp_path: Path, dtype: Any) -> None:
+        x = (np.random.default_rng(0).random((700, 5, 2, 3)) * 4 * (np.random.default_rng(1).random((700, 5, 2, 3)) < 0.3)).astype(dtype)
+        ids = [f"recording {row}" for row in range(700)]
+        ag.cluster.save_recordings(tmp_path / "a.parquet", ag.events.Events.from_dense(x, np.arange(700) % 4), ids)
+        assert count_rows(str(tmp_path / "a.parquet")) == 700
+        file = open_recordings(str(tmp_path / "a.parquet"), (2, 3))
+        for begin, end in ((0, 700), (3, 4), (256, 600)):
+            part = file.read(begin, end)
+            assert part.events.dtype == dtype and np.array_equal(part.events.to_dense(), x[begin:end])
+            assert part.carried["id"].tolist() == ids[begin:end] and part.carried["label"].tolist() == [
+                row % 4 for row in range(begin, end)
+            ]
+
+    def test_rows_are_found_across_row_groups(self, work: Work, tmp_path: Path) -> None:
+        ag.cluster.save_recordings(tmp_path / "a.parquet", work.events)
+        self.pq.write_table(self.pq.read_table(tmp_path / "a.parquet"), tmp_path / "b.parquet", row_group_size=100)
+        part = open_recordings(str(tmp_path / "b.parquet"), SHAPE).read(256, 777)
+        assert np.array_equal(part.events.to_dense(), work.events.rows(slice(256, 777)).to_dense())
+
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            ({"counts": None}, "has no column counts"),
+            ({"counts": [[1, 1], [1]]}, "T must be the same for all rows"),
+            ({"counts": [[1, 1], [1, 2]]}, "must add up to the number of its indices"),
+            ({"counts": [[1, 1], [3, -1]]}, "must add up to the number of its indices"),
+            ({"counts": [2, 2]}, "a list of numbers for each row is needed"),
+            ({"counts": [[1, 1], None]}, "nulls: integers are needed"),
+            ({"indices": [[0.5, 1], [2, 3]]}, "integers are needed"),
+            ({"indices": [[0, 1], [2, 8]]}, "8"),
+            ({"values": [[1.0], [1.0, 2.0]]}, "as many values as indices"),
+            ({"values": [["a", "b"], ["a", "b"]]}, "numbers are needed"),
+            ({"values": [[1.0, 0.0], [1.0, 2.0]]}, "0"),
+            ({"id": [1.5, 2.5]}, "the column id"),
+            ({"label": ["a", "b"]}, "the column label"),
+        ],
+    )
+    def test_wrong_columns_are_refused(self, tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+        columns = {"counts": [[1, 1], [2, 0]], "indices": [[0, 1], [2, 3]]} | change
+        self.pq.write_table(self.pa.table({name: value for name, value in columns.items() if value is not None}), tmp_path / "a.parquet")
+        with pytest.raises(ag.InputError, match=sentence) as error:
+            open_recordings(str(tmp_path / "a.parquet"), SHAPE).read(0, 2)
+        assert "a.parquet" in str(error.value)
+
+    @pytest.mark.parametrize("portion", [1, 100, 10**6])
+    @pytest.mark.parametrize("text", [False, True])
+    def test_an_id_that_two_recordings_share_is_named(
+        self, work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portion: int, text: bool
+    ) -> None:
+        monkeypatch.setattr(sources, "ROWS_OF_IDS", portion)
+        ids = np.arange(10, 40).astype(str if text else np.int64)
+        for name, rows in (("a", slice(0, 10)), ("b", slice(10, 20)), ("c", slice(20, 30))):
+            ag.cluster.save_recordings(tmp_path / f"{name}.parquet", work.events.rows(rows), ids[rows])
+        files = [str(tmp_path / f"{name}.parquet") for name in "abc"]
+        sources.check_ids(files)
+        ids[24] = ids[3]
+        ag.cluster.save_recordings(tmp_path / "c.parquet", work.events.rows(slice(20, 30)), ids[20:])
+        with pytest.raises(ag.InputError, match=r"a\.parquet, row 3 and .*c\.parquet, row 4, have the same id"):
+            sources.check_ids(files)
