@@ -226,7 +226,7 @@ def billion_table() -> str:
     counts = (1, 256, 2048)  # cores
     days = [n / rate / count / 86400 for count in counts]
     lines.append(f"| decisions a second | {' | '.join(f'{rate * count:,.0f}' for count in counts)} |")
-    times = " | ".join(f"{one:,.1f} days" if one > 2 else f"{24 * one:,.1f} hours" for one in days)
+    times = " | ".join(f"{one:,.1f} days" if one > 2 else f"{24 * 60 * one:,.0f} minutes" for one in days)
     lines.append(f"| time | {times} |")
     lines.append(f"| bytes read a second | {' | '.join(f'{rate * count * size / 1e6:,.1f} MB' for count in counts)} |")
     lines.append(f"| price | {' | '.join([f'{n / rate / 3600 * PRICE:,.0f} $'] * 3)} |")
