@@ -76,8 +76,8 @@ $(BENCH)/.bench: pyproject.toml constraints.txt
 $(PEERS)/.peers: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(PEERS)
 	@echo '*' > $(PEERS)/.gitignore
-	$(PEERS)/bin/pip install $(PIP_FLAGS) --editable '.[engines,figures,learn,nir]' pytest hypothesis nirtorch pbr loguru
-	$(PEERS)/bin/pip install $(PIP_FLAGS) --no-deps snntorch spikingjelly norse sinabs
+	$(PEERS)/bin/pip install $(PIP_FLAGS) --editable '.[engines,figures,learn,nir]' pytest hypothesis nirtorch pbr loguru deprecated pandas
+	$(PEERS)/bin/pip install $(PIP_FLAGS) --no-deps snntorch spikingjelly norse sinabs aeon
 	@touch $@
 
 peers: $(PEERS)/.peers  ## the adapters' tests and examples with the libraries that they adapt, none of them skipped; makes .venv-peers

@@ -110,12 +110,28 @@ def shapes(
     run_shapes(repeats, output, page)
 
 
+def early_classification(
+    resamples: Annotated[int, typer.Option(help="Random divisions of each data set into training and test halves.")] = 10,
+    data: Annotated[list[str] | None, typer.Option(help="A data set that aeon brings along; may be repeated. [default: eight]")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder.")] = Path("results/early-classification"),
+    page: Annotated[Path, typer.Option(help="Page whose table is written again.")] = Path("docs/time-series.md"),
+) -> None:
+    """Compare early classifiers of aeon with ours."""
+    from .early_classification import DATA_SETS, run_early_classification
+
+    with printed_warnings(), progress_bar("early classification") as progress:
+        written = run_early_classification(resamples, data or DATA_SETS, output, page, progress)
+    for path in written:
+        out.print(f"Wrote {path}", markup=False, soft_wrap=True)
+
+
 app = new_app(getdoc(bench) or "")
 app.callback(invoke_without_command=True, no_args_is_help=True, subcommand_metavar="[COMMAND]")(bench)
 app.command()(decide)
 app.command()(adapters)
 app.command()(cluster)
 app.command()(shapes)
+app.command()(early_classification)
 
 
 def _parts(records: Sequence[BenchRecord]) -> list[list[BenchRecord]]:

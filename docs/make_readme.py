@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PRICE = 0.04  # dollars for an hour of a core, an assumption that docs/scale.md states
 RESULTS = ROOT / "results"
 RULES = ("p-variable merging", "confidence merging", "stop-aware, every step", "AgreeStop, every step")
-EXAMPLES = ("train_and_decide", "own_arrays", "own_network", "own_scores", "live", "drift", "own_configuration")
+EXAMPLES = ("train_and_decide", "own_arrays", "own_network", "own_scores", "time_series", "live", "drift", "own_configuration")
 SPEED = (
     ("decide-early", "batch of 64, every input stops at its decision", {"batch": 64}),
     ("decide-full", "batch of 64, every input runs to T", {"batch": 64}),

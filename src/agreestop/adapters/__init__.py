@@ -6,6 +6,7 @@
     rule = AgreeStop(target=0.9, checkpoints=range(1, 81), max_set_size=1).calibrate(engine.score(x_cal, y_cal))
     run = engine.decide(rule, x_new)                       stops computing an input soon after the rule stops
     session = engine.live(rule)                            one live input
+    EarlyClassifier(forest, 20, 0.9).fit(X, y)             any scikit-learn classifier, on time series; `AeonEarlyClassifier` for aeon
 
 Each name is loaded on first use, and the library that it adapts only when it is called.
 """
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .comparing import Comparison as Comparison
     from .comparing import compare as compare
+    from .aeon_classifier import AeonEarlyClassifier as AeonEarlyClassifier
     from .engine import AdaptedEngine as AdaptedEngine
+    from .estimators import EarlyClassifier as EarlyClassifier
     from .modules import from_module as from_module
     from .nir import from_nir as from_nir
     from .spiking_libraries import from_norse as from_norse
@@ -27,9 +30,10 @@ if TYPE_CHECKING:
 _LAZY = {"AdaptedEngine": "engine", "from_module": "modules", "from_norse": "spiking_libraries", "from_sinabs": "spiking_libraries"}
 _LAZY |= {"from_snntorch": "spiking_libraries", "from_spikingjelly": "spiking_libraries"}
 _LAZY |= {"Comparison": "comparing", "compare": "comparing", "from_nir": "nir"}
+_LAZY |= {"EarlyClassifier": "estimators", "AeonEarlyClassifier": "aeon_classifier"}
 """Public names, and the module of each."""
 
-__all__ = sorted(_LAZY)
+__all__ = sorted(_LAZY.keys() - {"AeonEarlyClassifier"})  # that one exists only where aeon is installed
 
 
 def __getattr__(name: str) -> Any:
@@ -39,4 +43,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_LAZY})

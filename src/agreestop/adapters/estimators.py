@@ -1,0 +1,219 @@
+"""A scikit-learn classifier for time series that answers as soon as it has seen enough: one model for each checkpoint, one calibrated rule.
+
+`fit` divides the rows at random. Most of them fit the models: for each checkpoint t a clone of the estimator on the prefixes X[..., :t].
+Cross-validated confidences of the same rows set a temperature for each checkpoint. The others calibrate the rule and are used for nothing
+else, so the promise is that of the rule:
+
+    P(the answer holds the true class) ≥ target        for new rows exchangeable with those of `fit`
+
+`predict` returns the most probable class at the stop. `decide` returns the whole answer, which may hold several classes at the last
+checkpoint; the promise is about it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.model_selection import KFold
+from sklearn.utils import get_tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from agreestop.common import Floats, InputError, Integers, as_seed, is_integer, is_number
+from agreestop.decide.agree_stop import AgreeStop
+from agreestop.decide.build import AnyRule, build_rule
+from agreestop.decide.checks import as_checkpoints
+from agreestop.decide.decisions import Decisions
+from agreestop.decide.levels import Target
+from agreestop.decide.merging import MODEL_AVERAGE
+from agreestop.decide.policies import State, Verdict, run_checkpoints
+from agreestop.decide.risks import TopMass
+from agreestop.decide.score_files import Scores
+from agreestop.decide.scores import Temperature
+from agreestop.decide.spikecp import SpikeCP
+
+RuleMaker = Callable[[Target, tuple[float, ...], int], AnyRule]
+RULES: dict[str, RuleMaker] = {
+    "agreestop": AgreeStop,
+    "stop-aware": partial(SpikeCP, calibration="stop-aware"),
+    "simultaneous": partial(SpikeCP, pooling=MODEL_AVERAGE, calibration="simultaneous"),
+    "spikecp": partial(SpikeCP, pooling=MODEL_AVERAGE),
+    "fixed-time": partial(build_rule, "fixed-time"),
+}
+LEAST_ROWS = 10
+LEAST_CONFIDENCE = 1e-6  # a forest often gives a class no vote at all, and log 0 is no number
+
+
+class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Fit a classifier for each checkpoint on prefixes of time series, and answer each series as early as the promise allows.
+
+    estimator     a classifier with `predict_proba`, of scikit-learn or aeon
+    checkpoints   times at which it may stop, from 1 to T; or their number, spread evenly up to T; or None for every time
+    target        the probability that the answer holds the true class, such as 0.9
+    max_set_size  the largest answer that may stop early
+    rule          "agreestop", "stop-aware", "simultaneous", "spikecp" or "fixed-time"; or what makes a rule from a target, checkpoints
+                  and max_set_size, such as `ag.AgreeStop`
+    seed          which rows calibrate
+    calibration   the share of the rows that calibrate
+    folds         cross-validation folds for the temperatures; 0 for none, which saves their time
+    one_model     True if one model reads prefixes of every length: it is fitted once, on whole series
+
+    X is (n, T), or (n, channels, T). For an estimator that takes two axes, channels are put side by side. After `fit`: `classes_`,
+    `checkpoints_`, `models_`, `calibration_rows_` (rows of X), and `rule_`, the calibrated rule.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        checkpoints: Any,
+        target: Target,
+        *,
+        max_set_size: int = 1,
+        rule: str | RuleMaker = "agreestop",
+        seed: int = 0,
+        calibration: float = 0.3,
+        folds: int = 3,
+        one_model: bool = False,
+    ) -> None:
+        self.estimator, self.checkpoints, self.target = estimator, checkpoints, target
+        self.max_set_size, self.rule, self.seed = max_set_size, rule, seed
+        self.calibration, self.folds, self.one_model = calibration, folds, one_model
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Fit the models on some rows of X, (n, T) or (n, channels, T), with labels y (n,), and calibrate the rule on the others."""
+        series, labels = validate_data(self, X, y, allow_nd=True, dtype=np.float64)
+        check_classification_targets(labels)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InputError(f"y holds one class, {self.classes_[0]!r}: a classifier needs two or more.")
+        self.checkpoints_ = self._times(series.shape[-1])
+        make = self._rule_maker()
+        fitting, calibration = self._divide(len(series))
+        known = np.unique(codes[fitting])
+        if len(known) < 2:
+            raise InputError(f"the {len(fitting)} rows that fit the models hold one class, {self.classes_[known[0]]!r}: give more rows.")
+        rule = make(self.target, self.checkpoints_, self.max_set_size)
+        if self.folds:
+            rule = self._with_temperatures(make, rule, series[fitting], codes[fitting], fitting)
+        self.calibration_rows_ = calibration
+        self.models_ = self._fit_models(series[fitting], codes[fitting])
+        self.rule_ = rule.calibrate(self._scores(self.models_, series[calibration], codes[calibration], calibration))
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The most probable class of each series at its stop, (n,)."""
+        best = self.decide(X).best
+        return self.classes_[best]
+
+    def decide(self, X: ArrayLike) -> Decisions:
+        """Where each series stops and the classes it answers with. Only series that have not stopped are shown to a model."""
+        series = self._series(X)
+        rule = self.rule_
+
+        def judge(index: int, active: Integers, state: State) -> Verdict:
+            return rule.step(index, self._confidence(self.models_, index, series[active])[:, None], state)
+
+        stops = run_checkpoints(judge, rule.start(len(series)), len(self.checkpoints_), len(self.classes_))
+        return Decisions(
+            stops.index,
+            stops.sets,
+            self.checkpoints_,
+            class_names=rule.class_names,
+            draw=rule.draw,
+            best=stops.best,
+            first_risk=stops.first_risk,
+            members=1,
+        )
+
+    def scores(self, X: ArrayLike, y: ArrayLike | None = None) -> Scores:
+        """The confidences of the models at every checkpoint, with labels where y is given: for `ag.write_report` or another rule."""
+        series = self._series(X)
+        if y is None:
+            return self._scores(self.models_, series, None, None)
+        labels = np.asarray(y)
+        if not np.isin(labels, self.classes_).all():
+            raise InputError(f"y holds classes that were not fitted: give labels among {', '.join(map(str, self.classes_[:10]))}.")
+        return self._scores(self.models_, series, np.searchsorted(self.classes_, labels), None)
+
+    def _series(self, X: ArrayLike) -> Floats:
+        """Checked series of the length that was fitted."""
+        check_is_fitted(self)
+        series = validate_data(self, X, allow_nd=True, dtype=np.float64, reset=False)
+        if series.shape[-1] < self.checkpoints_[-1]:
+            raise InputError(f"X has {series.shape[-1]} times, but the last checkpoint is {self.checkpoints_[-1]}: give whole series.")
+        return cast(Floats, series)
+
+    def _times(self, length: int) -> tuple[int, ...]:
+        """The checkpoints of series of that length."""
+        given: Any = length if self.checkpoints is None else self.checkpoints
+        if is_integer(given):
+            if given < 1:
+                raise InputError(f"checkpoints is {given}: give how many there are, at least 1, or the times themselves.")
+            return tuple(sorted({-(-length * part // min(given, length)) for part in range(1, min(given, length) + 1)}))
+        times = as_checkpoints(given)
+        if not all(is_integer(time) for time in times) or times[-1] > length:
+            raise InputError(f"checkpoints is {given!r}: give whole numbers of time steps, at most {length}, the length of the series.")
+        return cast(tuple[int, ...], times)
+
+    def _rule_maker(self) -> RuleMaker:
+        if callable(self.rule):
+            return self.rule
+        if self.rule not in RULES:
+            raise InputError(f"rule is {self.rule!r}: choose one of {', '.join(RULES)}, or give a class such as ag.AgreeStop.")
+        return RULES[self.rule]
+
+    def _divide(self, n: int) -> tuple[Integers, Integers]:
+        """The rows that fit and those that calibrate. The division is random and ignores labels, as the promise needs it."""
+        if not (is_number(self.calibration) and 0 < self.calibration < 1):
+            raise InputError(f"calibration is {self.calibration!r}: give a share of the rows, between 0 and 1.")
+        if n < LEAST_ROWS:
+            raise InputError(f"X has {n} samples, but a minimum of {LEAST_ROWS} is required: some fit the models, others calibrate.")
+        order = np.random.default_rng(as_seed(self.seed)).permutation(n)
+        count = min(max(1, round(self.calibration * n)), n - 2)
+        return np.sort(order[count:]), np.sort(order[:count])
+
+    def _with_temperatures(self, make: RuleMaker, rule: AnyRule, series: Floats, codes: Integers, rows: Integers) -> AnyRule:
+        """The rule with a temperature for each checkpoint, from cross-validated confidences of the rows that fit the models."""
+        plain = isinstance(rule, AgreeStop) and isinstance(rule.risk, TopMass) and rule.risk.temperatures is None and rule.gate is None
+        own = isinstance(rule, SpikeCP) and rule.calibration == "stop-aware" and rule.score is None
+        if not (plain or own):
+            return rule
+        values = np.empty((len(series), len(self.checkpoints_), 1, len(self.classes_)))
+        folds = KFold(min(self.folds, len(series)), shuffle=True, random_state=as_seed(self.seed))
+        for inside, outside in folds.split(series):
+            if len(np.unique(codes[inside])) < 2:
+                return rule
+            values[outside] = self._scores(self._fit_models(series[inside], codes[inside]), series[outside], None, None).log_confidence
+        tuning = Scores(values, codes, self.checkpoints_, ids=rows)
+        fitted = {"risk": TopMass.fit(tuning)} if plain else {"score": Temperature.fit(tuning), "pooling": None}
+        return partial(make, **fitted)(self.target, self.checkpoints_, self.max_set_size)
+
+    def _fit_models(self, series: Floats, codes: Integers) -> list[Any]:
+        """One model for each checkpoint, or one for all of them, fitted on labels 0 … C - 1."""
+        if self.one_model:
+            return [clone(self.estimator).fit(self._prefix(series, self.checkpoints_[-1]), codes)] * len(self.checkpoints_)
+        return [clone(self.estimator).fit(self._prefix(series, time), codes) for time in self.checkpoints_]
+
+    def _prefix(self, series: Floats, time: int) -> Floats:
+        """What the estimator sees of series at a time."""
+        seen = series[..., :time]
+        return seen if _takes_channels(self.estimator) else seen.reshape(len(seen), -1)
+
+    def _confidence(self, models: list[Any], index: int, series: Floats) -> Floats:
+        """Log-confidences (n, C) of whole series at a checkpoint. A class that a model has not met has hardly any confidence."""
+        found = models[index].predict_proba(self._prefix(series, self.checkpoints_[index]))
+        confidence = np.zeros((len(series), len(self.classes_)))
+        confidence[:, np.asarray(models[index].classes_, dtype=np.int64)] = found
+        return np.log(np.clip(confidence, LEAST_CONFIDENCE, 1.0))
+
+    def _scores(self, models: list[Any], series: Floats, codes: Integers | None, rows: Integers | None) -> Scores:
+        values = np.stack([self._confidence(models, index, series) for index in range(len(self.checkpoints_))], axis=1)
+        return Scores(values[:, :, None], codes, self.checkpoints_, tuple(map(str, self.classes_.tolist())), ids=rows)
+
+
+def _takes_channels(estimator: Any) -> bool:
+    """Whether an estimator takes (n, channels, T): those of aeon do, and those of scikit-learn whose tags say so."""
+    return hasattr(type(estimator), "get_class_tags") or bool(get_tags(estimator).input_tags.three_d_array)
