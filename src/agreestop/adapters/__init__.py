@@ -15,9 +15,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .aeon_classifier import AeonEarlyClassifier as AeonEarlyClassifier
     from .comparing import Comparison as Comparison
     from .comparing import compare as compare
-    from .aeon_classifier import AeonEarlyClassifier as AeonEarlyClassifier
     from .engine import AdaptedEngine as AdaptedEngine
     from .estimators import EarlyClassifier as EarlyClassifier
     from .modules import from_module as from_module
