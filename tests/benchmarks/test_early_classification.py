@@ -47,9 +47,9 @@ def test_means_and_errors_are_over_resamples() -> None:
 
 def test_the_table_stands_between_its_marks_and_the_figure_shows_every_method(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- peers: begin -->\nold\n<!-- peers: end -->\nafter\n")
+    page.write_text("before\n<!-- peers: begin -->\nbefore this\n<!-- peers: end -->\nafter\n")
     for teaser, words in ((0.75, "0.50 instead of 0.50"), (0.95, "not reached")):
         write_table(page, records(teaser))
         text = page.read_text()
-        assert words in text and "old" not in text and text.startswith("before\n<!--") and text.endswith("end -->\nafter\n")
+        assert words in text and "before this" not in text and text.startswith("before\n<!--") and text.endswith("end -->\nafter\n")
     assert len(_draw(records(0.75)).axes[0].lines) == 4
