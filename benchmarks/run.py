@@ -81,8 +81,8 @@ def benchmark(
     kinds: list[tuple[str, Booleans, Booleans, Integers]] = []
     count, chance = max(plan.batches) * plan.rounds, np.random.default_rng(plan.seed)
     if data is not None:
-        timed = data.pool.inputs[N_CALIBRATION : N_CALIBRATION + plan.inputs]
-        kinds.append((MNIST, timed, data.training.inputs[:count], data.training.labels[:count]))
+        timed = np.asarray(data.pool.inputs[N_CALIBRATION : N_CALIBRATION + plan.inputs])
+        kinds.append((MNIST, timed, np.asarray(data.training.inputs[:count]), data.training.labels[:count]))
     noise = plan.bernoulli(max(plan.inputs, count))
     kinds.append((BERNOULLI, noise[: plan.inputs], noise[:count], chance.integers(plan.classes, size=count)))
     total, done = len(kinds) * (2 * len(plan.batches) + 1) + 2 + (resnet is not None), 0

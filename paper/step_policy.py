@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, cast, final
+from typing import cast, final
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from agreestop.common import InputError, Integers
 from agreestop.decide.checks import as_checkpoints
+from agreestop.events.container import Inputs, dense_rows
 
 CHANNELS = (16, 32, 32)
 HIDDEN = 64
@@ -29,16 +30,17 @@ SMALLEST_IMAGE = 8
 BATCH = 256
 
 
-def summarise(inputs: NDArray[Any], steps_read: int) -> NDArray[np.float32]:
+def summarise(inputs: Inputs, steps_read: int) -> NDArray[np.float32]:
     """What a policy reads from inputs (n, steps, channels, H, W): the sum of the first `steps_read` steps, (n, channels, H, W).
 
     Inputs (n, steps, channels) of a one-dimensional sensor are frames of one pixel.
     """
     _check_steps_read(steps_read)
-    inputs = inputs[..., None, None] if inputs.ndim == 3 else inputs
-    if inputs.ndim != 5 or inputs.shape[1] < steps_read:
+    if len(inputs.shape) not in (3, 5) or inputs.shape[1] < steps_read:
         raise InputError(f"inputs has shape {inputs.shape}: (n, steps, channels, H, W) with at least {steps_read} steps is needed.")
-    return inputs[:, :steps_read].sum(axis=1, dtype=np.float32)
+    batches = (dense_rows(inputs, slice(start, start + BATCH)) for start in range(0, max(1, len(inputs)), BATCH))
+    summed: NDArray[np.float32] = np.concatenate([batch[:, :steps_read].sum(axis=1, dtype=np.float32) for batch in batches])
+    return summed[..., None, None] if summed.ndim == 2 else summed
 
 
 def _check_steps_read(steps_read: int) -> None:
@@ -84,10 +86,10 @@ class StepPolicy(nn.Module):
         return cast(Tensor, self.layers((summaries - self.mean) / self.deviation))
 
     @torch.no_grad()
-    def pick(self, inputs: NDArray[Any]) -> Integers:
+    def pick(self, inputs: Inputs) -> Integers:
         """The index (n,) of the picked time for inputs (n, steps, channels, H, W). Later steps than `steps_read` are not read."""
-        batches = [summarise(inputs[start : start + BATCH], self.steps_read) for start in range(0, max(1, len(inputs)), BATCH)]
-        return np.concatenate([self(torch.from_numpy(batch)).numpy().argmax(axis=1) for batch in batches]).astype(np.int64)
+        batches = torch.from_numpy(summarise(inputs, self.steps_read)).split(BATCH)
+        return np.concatenate([self(batch).numpy().argmax(axis=1) for batch in batches]).astype(np.int64)
 
     def _check(self, summaries: Tensor) -> None:
         if summaries.shape[1:] != self.shape:

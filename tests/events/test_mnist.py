@@ -38,7 +38,9 @@ def test_the_parts_have_their_sizes_and_are_called_simulated(folder: Path) -> No
     for part in (data.training, data.tuning, data.pool):
         assert part.inputs.shape[1:] == (80, 2, 26, 26)
         assert part.simulated and "sim" in part.name and "events are simulated" in part.description
-    streams = np.concatenate([np.packbits(part.inputs.reshape(len(part), -1), axis=1) for part in (data.training, data.tuning, data.pool)])
+    streams = np.concatenate(
+        [np.packbits(np.asarray(part.inputs).reshape(len(part), -1), axis=1) for part in (data.training, data.tuning, data.pool)]
+    )
     assert len(np.unique(streams, axis=0)) == 26
 
 

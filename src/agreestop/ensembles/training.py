@@ -36,6 +36,9 @@ from .files import Epoch, Key, load_checkpoint, save_checkpoint
 GPU_SHARE_FOR_INPUTS = 0.25
 """The share of a GPU's free memory that training inputs may take."""
 
+UPLOADED = 2**26
+"""Bytes of the dense form that are uploaded together."""
+
 Network = TypeVar("Network", SpikingNetwork, ModuleMembers)
 
 
@@ -205,7 +208,18 @@ def _key(model: Trainable, settings: TrainingSettings, inputs: Inputs, labels: I
 
 
 def _on_gpu_if_it_fits(inputs: Inputs, device: torch.device) -> Inputs | Tensor:
-    """The inputs, on the GPU if an array of all of them fits there, so that batches need no upload."""
-    if isinstance(inputs, Events) or device.type != "cuda" or inputs.nbytes > GPU_SHARE_FOR_INPUTS * torch.cuda.mem_get_info(device)[0]:
+    """The inputs, on the GPU if an array of all of them fits there, so that batches need no upload.
+
+    `Events` are made dense some rows at a time, so the host never holds the whole array.
+    """
+    size = math.prod(inputs.shape) * inputs.dtype.itemsize
+    if device.type != "cuda" or size > GPU_SHARE_FOR_INPUTS * torch.cuda.mem_get_info(device)[0]:
         return inputs
-    return upload(inputs, device)
+    if not isinstance(inputs, Events):
+        return upload(inputs, device)
+    together = max(1, UPLOADED * len(inputs) // max(1, size))
+    parts = (upload(inputs.rows(slice(start, start + together)).to_dense(), device) for start in range(0, len(inputs), together))
+    whole = torch.empty(inputs.shape, dtype=torch.from_numpy(np.empty(0, inputs.dtype)).dtype, device=device)
+    for number, part in enumerate(parts):
+        whole[number * together : number * together + len(part)] = part
+    return whole

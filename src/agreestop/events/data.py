@@ -19,7 +19,7 @@ from agreestop.common import InputError, Integers, ProgressCallback, is_integer,
 from agreestop.decide.checks import as_labels
 
 from .checks import RowIndex
-from .container import Events, as_inputs
+from .container import Events, Inputs, as_inputs
 
 NUMBERS = (np.bool_, np.uint8, np.float32)
 PARTS = ("training", "tuning", "pool")
@@ -32,7 +32,7 @@ DIGIT_NAMES = tuple("0123456789")
 
 Sizes: TypeAlias = tuple[int, int, int]
 Done: TypeAlias = Callable[[int], None]
-Made: TypeAlias = tuple[NDArray[Any], Integers]  # inputs and labels
+Made: TypeAlias = tuple[Inputs, Integers]  # inputs and labels
 Item = TypeVar("Item", bound=Sequence[object] | Integers)
 
 with Path(__file__).with_suffix(".toml").open("rb") as _stream:
@@ -45,8 +45,9 @@ class EventData:
 
     name         the name of the data set in records and figures
     simulated    True where a simulator made the events, False where a sensor recorded them
-    inputs       (n, T, ...), an array or `Events`: bool where a cell fires or not, numbers where a step counts events or holds
-                 intensities. An event camera has (n, T, 2, H, W), ON before OFF; a sensor of channels has (n, T, channels)
+    inputs       (n, T, ...), `Events`, or an array where most cells are not zero, as in images: bool where a cell fires or not, numbers
+                 where a step counts events or holds intensities. An event camera has (n, T, 2, H, W), ON before OFF; a sensor of
+                 channels has (n, T, channels)
     labels       (n,) int64, from 0 to C-1
     classes      the names of the C classes
     description  where inputs and labels come from, in a sentence
@@ -300,17 +301,16 @@ def bin_files(
     """Training, tuning and pool of recordings, whose rows are those of `files` and `labels`; the options are those of `make_splits`."""
 
     def make(some: Integers, done: Done) -> Made:
-        return stack_rows((bin_file(files[row]) for row in some), len(some), done), labels[some]
+        return join_rows((Events.from_dense(bin_file(files[row])[None]) for row in some), done), labels[some]
 
     return make_splits(name, rows, make, **options)
 
 
-def stack_rows(rows: Iterable[NDArray[Any]], count: int, done: Done) -> NDArray[Any]:
-    """One array of `count` rows, which are stored as they are made."""
-    stacked = np.empty(0)
-    for number, row in enumerate(rows):
-        if not number:
-            stacked = np.empty((count, *row.shape), row.dtype)
-        stacked[number] = row
-        done(number + 1)
-    return stacked
+def join_rows(rows: Iterable[Events], done: Done) -> Events:
+    """The rows of all parts, which are made one after the other; no more than one of them is ever dense."""
+    parts, count = [], 0
+    for row in rows:
+        parts.append(row)
+        count += len(row)
+        done(count)
+    return Events.concatenate(parts)

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from agreestop.common import Arrays, InputError, Integers, as_seed, check_finite, is_number, read_list, read_npz, read_text, write_npz
 
-from .checks import as_labels_and_classes, as_shape
-from .container import Events, Inputs, as_inputs, dense_rows
+from .checks import as_labels_and_classes, as_shape, index_type
+from .container import Events, Inputs, as_inputs
 from .data import NUMBERS, PARTS, EventData, EventSplits, Sizes, as_sizes, as_sizes_of, class_numbers, draw
 
 HOW = "write one with Events.save, or with numpy.savez(path, inputs=x, labels=y)"
@@ -44,22 +44,36 @@ def load(path: str | PathLike[str], *, mmap: bool = True) -> Events:
     the file must stay as it is meanwhile. A dense file is converted.
     """
     stored = read_stored(path, mmap)
-    if isinstance(stored.inputs, Events):
-        return stored.inputs
-    return Events.from_dense(stored.inputs, stored.labels, stored.classes)
+    return stored.inputs if isinstance(stored.inputs, Events) else Events.from_dense(stored.inputs, stored.labels, stored.classes)
 
 
 def save_events(path: str | PathLike[str], data: EventData) -> None:
     """Write a part of a data set, sparse or dense, whichever is smaller; whole or not at all."""
+    write_npz(path, part_arrays(data))
+
+
+def part_arrays(data: EventData) -> Arrays:
+    """The arrays of the file of a part of a data set."""
     words = {"name": data.name, "description": data.description, "simulated": data.simulated, "held": data.held or 0}
-    arrays = _input_arrays(data.inputs) | {"labels": data.labels, "classes": np.array(data.classes, np.str_)}
-    write_npz(path, arrays | {name: np.array(word) for name, word in words.items()})
+    inputs = smaller_form(data.inputs)
+    arrays = inputs.arrays() if isinstance(inputs, Events) else {"inputs": inputs}
+    arrays |= {"labels": data.labels, "classes": np.array(data.classes, np.str_)}
+    return arrays | {name: np.array(word) for name, word in words.items()}
+
+
+def smaller_form(inputs: Inputs) -> Inputs:
+    """The inputs as `Events`, unless an array takes less memory."""
+    if isinstance(inputs, Events):
+        return inputs
+    cells, values = math.prod(inputs.shape[2:]), 0 if inputs.dtype == np.bool_ else inputs.dtype.itemsize
+    events = int(np.count_nonzero(inputs)) * (np.dtype(index_type(cells)).itemsize + values)
+    return Events.from_dense(inputs) if events + 8 * math.prod(inputs.shape[:2]) < inputs.nbytes else inputs
 
 
 def load_events(path: str | PathLike[str]) -> EventData:
-    """A part of a data set, which must have labels, with its inputs as a dense array."""
-    stored = read_stored(path, mmap=False)
-    return replace(stored, inputs=dense_rows(stored.inputs, slice(None)), name=stored.name or str(path)).labelled(path)
+    """A part of a data set, which must have labels; its inputs are memory-mapped where the file is not compressed."""
+    stored = read_stored(path)
+    return replace(stored, name=stored.name or str(path)).labelled(path)
 
 
 def load_files(
@@ -80,7 +94,8 @@ def load_files(
     sizes                   how many inputs training, tuning and pool get, drawn at random; by default all inputs are used
     seed                    chooses the parts, and their order
 
-    Numbers become float32, or stay uint8; booleans stay booleans. Where no file names the classes, every class needs an input.
+    Inputs are `Events`, which stay in the file where it can be mapped, or arrays where those are smaller. Numbers become float32, or stay
+    uint8; booleans stay booleans. Where no file names the classes, every class needs an input.
     """
     paths = _as_paths(file, (training, tuning, pool))
     if shares is not None and (sizes is not None or len(paths) == 3):
@@ -133,7 +148,7 @@ def as_stored(path: str | PathLike[str], arrays: Arrays) -> StoredEvents:
     classes = read_list(path, arrays, "classes") if "classes" in arrays else None
     try:
         labels = arrays.get("labels")
-        inputs = _sparse_inputs(arrays, labels, classes) if "indices" in arrays else _dense_inputs(arrays)
+        inputs = (_sparse_inputs if "indices" in arrays else _dense_inputs)(arrays, labels, None if classes is None else tuple(classes))
         labels, names = as_labels_and_classes(labels, classes, len(inputs))
         name, description = (read_text(path, arrays, word) for word in ("name", "description"))
         return StoredEvents(inputs, labels, names, name, description, bool(_number(arrays, "simulated")), _number(arrays, "held") or None)
@@ -143,14 +158,13 @@ def as_stored(path: str | PathLike[str], arrays: Arrays) -> StoredEvents:
         raise InputError(f"{path} is not a whole file of events: {HOW}.") from None
 
 
-def _sparse_inputs(arrays: Arrays, labels: NDArray[Any] | None, classes: list[Any] | None) -> Events:
+def _sparse_inputs(arrays: Arrays, labels: NDArray[Any] | None, names: tuple[str, ...] | None) -> Events:
     if missing := {"shape", "pointers"} - arrays.keys():
         raise InputError(f"indices are there, but not {' and '.join(sorted(missing))}: write it with Events.save.")
-    names = None if classes is None else tuple(classes)
     return Events(arrays["indices"], arrays["pointers"], arrays.get("values"), arrays["shape"].tolist(), labels, names)
 
 
-def _dense_inputs(arrays: Arrays) -> NDArray[Any]:
+def _dense_inputs(arrays: Arrays, labels: NDArray[Any] | None, names: tuple[str, ...] | None) -> Inputs:
     if "inputs" not in arrays:
         raise InputError(f"it holds {', '.join(sorted(arrays)) or 'nothing'} but no 'inputs' and no 'indices'; {HOW}.")
     inputs = arrays["inputs"]
@@ -158,7 +172,14 @@ def _dense_inputs(arrays: Arrays) -> NDArray[Any]:
         shape = as_shape(arrays["inputs_shape"].tolist())
         if len(inputs) != -(-math.prod(shape) // 8):
             raise InputError(f"it holds {8 * len(inputs):,} bits for inputs of shape {shape}, so it is not whole: copy it again.")
-        inputs = np.unpackbits(inputs, count=math.prod(shape)).view(np.bool_).reshape(shape)
+        cells = math.prod(shape[1:])
+
+        def read(rows: slice) -> NDArray[Any]:
+            first, count = rows.start * cells, (rows.stop - rows.start) * cells
+            bits = np.unpackbits(inputs[first // 8 : -(-(first + count) // 8)])[first % 8 :]
+            return bits[:count].view(np.bool_).reshape(-1, *shape[1:])
+
+        return Events.from_blocks(read, shape, np.bool_, labels, names)
     dense = as_inputs(inputs)
     assert isinstance(dense, np.ndarray)
     check_finite(dense, "inputs")
@@ -171,13 +192,6 @@ def _number(arrays: Arrays, name: str) -> int:
     if array.ndim or array.dtype.kind not in "biu":
         raise ValueError("no single number")
     return int(array)
-
-
-def _input_arrays(inputs: Inputs) -> Arrays:
-    if isinstance(inputs, Events):
-        return inputs.arrays()
-    arrays = Events.from_dense(inputs).arrays()
-    return arrays if sum(array.nbytes for array in arrays.values()) < inputs.nbytes else {"inputs": inputs}
 
 
 def _as_paths(file: str | PathLike[str] | None, parts: Sequence[str | PathLike[str] | None]) -> list[Path]:
@@ -214,9 +228,10 @@ def _matching_parts(paths: Sequence[Path]) -> list[EventData]:
     classes = named[0][1] if named else _every_number([one.labels for one in stored if one.labels is not None])
     dtypes = {_number_type(one.inputs) for one in stored}
     dtype = dtypes.pop() if len(dtypes) == 1 else np.float32
+    converted = [_converted(smaller_form(one.inputs), dtype) for one in stored]
     return [
-        replace(one, inputs=_converted(one.inputs, dtype), classes=classes, description=one.description or DESCRIPTION).labelled(path)
-        for one, path in zip(stored, paths, strict=True)
+        replace(one, inputs=inputs, classes=classes, description=one.description or DESCRIPTION).labelled(path)
+        for one, inputs, path in zip(stored, converted, paths, strict=True)
     ]
 
 

@@ -1,8 +1,8 @@
 """The data sets by name: how each is loaded, and whether its files are whole. `data.DataSet` says what is known about each.
 
 Binned and simulated frames are kept on disk, so that recordings are read once: one file for each data set and way of reading it. A file
-is an `.npz` with a digest (`agreestop.common.npz`): the key, and for each part the arrays of a dense file of events
-(`agreestop.events.files`, booleans as packed bits), named <part>.<array>.
+is an `.npz` with a digest (`agreestop.common.npz`): the key, and for each part the arrays of a file of events (`agreestop.events.files`),
+named <part>.<array>. It is memory-mapped, so inputs are read from disk when they are used. Files of earlier versions are not used.
 
 The key is a fingerprint of the settings and of the names, sizes and times of the recordings: other settings or other files make
 another key. Files appear whole or not at all, so several runs may share a cache: the worst that can happen is that two make the same
@@ -25,10 +25,10 @@ import numpy as np
 from agreestop.common import Arrays, InputError, ProgressCallback, make_folder, read_npz, write_npz
 
 from ..data import DAMAGED, FOUND, NO_EFFECT, PARTS, DataSet, EventData, EventSplits
-from ..files import as_stored
+from ..files import as_stored, part_arrays
 from . import braille, cifar10, dvs_gesture, gesture_sim, mnist_dvs, moving_digits, n_mnist
 
-FORMAT = "agreestop frames 3"
+FORMAT = "agreestop frames 4"
 _RECORDED = (mnist_dvs.DATA_SET, dvs_gesture.DATA_SET, cifar10.DATA_SET, n_mnist.DATA_SET, braille.DATA_SET)
 DATA_SETS = (*_RECORDED, moving_digits.DIGITS_SET, moving_digits.MNIST_SET, gesture_sim.DATA_SET)
 NAMES = tuple(entry.name for entry in DATA_SETS)
@@ -147,15 +147,12 @@ def fingerprint(settings: Mapping[str, object], files: Iterable[Path], root: str
 def _write(path: Path, key: str, data: EventSplits) -> None:
     arrays: Arrays = {"key": np.array(key)}
     for part, content in zip(PARTS, data, strict=True):
-        arrays |= {f"{part}.{name}": np.asarray(value) for name, value in vars(content).items() if value is not None}
-        if content.inputs.dtype == np.bool_:
-            arrays[f"{part}.inputs"] = np.packbits(content.inputs.ravel())
-            arrays[f"{part}.inputs_shape"] = np.array(content.inputs.shape)
+        arrays |= {f"{part}.{name}": array for name, array in part_arrays(content).items()}
     write_npz(path, arrays)
 
 
 def _read(path: Path, key: str) -> EventSplits:
-    arrays = read_npz(path, "file of this cache", "it is of no use", needed=("key",))
+    arrays = read_npz(path, "file of this cache", "it is of no use", needed=("key",), mmap=True)
     if arrays.pop("key") != key:
         raise InputError(f"{path} was made from other files or with other settings: it is of no use.")
 

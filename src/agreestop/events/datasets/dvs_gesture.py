@@ -24,6 +24,7 @@ import numpy as np
 
 from agreestop.common import InputError, ProgressCallback, as_count, as_seed, read_file
 
+from ..container import Events
 from ..data import DataSet, Done, EventSplits, Findings, Made, address_of, as_finding, begins_with, check_each, find_folder, make_splits
 from ..formats.aedat import VERSIONS, read_aedat3
 from ..formats.recording import bin_events
@@ -128,18 +129,20 @@ def _bin(recordings: Sequence[GestureRecording], done: Done, side: int, steps: i
     """Counts of events and labels of the gestures in these recordings, in random order."""
     gestures = [read_gesture_labels(one.labels) for one in recordings]
     count = sum(len(some) for some in gestures)
-    rows = iter(rng.permutation(count))
-    counts = np.empty((count, steps, 2, side, side), np.uint8)
-    labels = np.empty(count, np.int64)
+    rows = rng.permutation(count)
+    counts, labels = [], []
     for number, (one, some) in enumerate(zip(recordings, gestures, strict=True)):
         recording = read_aedat3(one.recording)
         for gesture in some:
-            row, window = next(rows), (gesture.start, gesture.start + steps * STEP)
+            window = (gesture.start, gesture.start + steps * STEP)
             inside = recording.between(gesture.start, gesture.stop)
-            counts[row] = bin_events(inside, steps, size=(side, side), binary=False, window=window)
-            labels[row] = gesture.gesture - 1
+            counts.append(Events.from_dense(bin_events(inside, steps, size=(side, side), binary=False, window=window)[None]))
+            labels.append(gesture.gesture - 1)
         done(number + 1)
-    return counts, labels
+    if not counts:
+        raise InputError(f"the labels of {len(recordings)} recordings name no gesture: get them again from {ADDRESS}.")
+    order = np.argsort(rows)  # gesture i becomes row rows[i]
+    return Events.concatenate([counts[index] for index in order]), np.array(labels, np.int64)[order]
 
 
 def _check(folder: Path) -> Findings:

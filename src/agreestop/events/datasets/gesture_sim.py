@@ -41,12 +41,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from agreestop.common import Floats, InputError, Integers, ProgressCallback, as_count, as_seed, is_integer
 
 from ..camera.simulator import Purpose, Sensor, draw_uniforms, stream_keys, watch_frames
-from ..data import FOUND, DataSet, Done, EventSplits, Findings, Sizes, as_sizes, make_splits, stack_rows
+from ..container import Events
+from ..data import FOUND, DataSet, Done, EventSplits, Findings, Made, Sizes, as_sizes, join_rows, make_splits
 
 STEPS = 80
 SIZE = (128, 128)
@@ -210,27 +211,27 @@ def _uniform_draws(seed: int, number: int) -> Callable[[float, float], float]:
     return lambda low, high: low + (high - low) * next(values)
 
 
-def _watch_part(numbers: Integers, done: Done, seed: int, downsample: int, steps: int, workers: int) -> tuple[NDArray[np.uint8], Integers]:
+def _watch_part(numbers: Integers, done: Done, seed: int, downsample: int, steps: int, workers: int) -> Made:
     labels = np.array([draw_performance(number, seed).gesture for number in numbers.tolist()], dtype=np.int64)
     watch = partial(_watch_one, seed=seed, downsample=downsample, steps=steps)
     # Each process is spawned: a fork of a process that runs threads, as torch and numba do, can hang.
     with nullcontext() if workers == 1 else ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as processes:
         made = map(watch, numbers.tolist()) if processes is None else processes.map(watch, numbers.tolist(), chunksize=CHUNK)
-        return stack_rows(made, len(numbers), done), labels
+        return join_rows(made, done), labels
 
 
-def _watch_one(number: int, seed: int, downsample: int, steps: int) -> NDArray[np.uint8]:
-    """The counts (steps, 2, H, W) of one input."""
+def _watch_one(number: int, seed: int, downsample: int, steps: int) -> Events:
+    """The counts (1, steps, 2, H, W) of one input."""
     times = np.arange(steps * MOMENTS + 1) * (FRAME / MOMENTS)
     pictures = (picture[None] for picture in render_frames(draw_performance(number, seed), times, SIZE))
     events = watch_frames(pictures, SENSOR, seed, np.array([number]))
     height, width = SIZE[0] // downsample, SIZE[1] // downsample
-    counts = np.empty((steps, 2, height, width), dtype=np.uint8)
+    counts = np.empty((1, steps, 2, height, width), dtype=np.uint8)
     for step in range(steps):
         fired = sum(next(events)[0].astype(np.uint8) for _ in range(MOMENTS))
         cells = np.asarray(fired).reshape(2, height, downsample, width, downsample)
-        counts[step] = cells.sum(axis=(2, 4), dtype=np.uint8)
-    return counts
+        counts[0, step] = cells.sum(axis=(2, 4), dtype=np.uint8)
+    return Events.from_dense(counts)
 
 
 def joint_angles(performance: Performance, times: ArrayLike) -> Floats:

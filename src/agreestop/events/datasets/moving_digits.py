@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from agreestop.common import Floats, InputError, Integers, ProgressCallback, as_count, as_seed, open_file
 
 from ..camera.simulator import Range, Sensor, circular_path, simulate_events
-from ..data import DAMAGED, FOUND, DataSet, Done, EventSplits, Findings, Made, Sizes, address_of, as_sizes, divide, make_splits
+from ..container import Events
+from ..data import DAMAGED, FOUND, DataSet, Done, EventSplits, Findings, Made, Sizes, address_of, as_sizes, divide, join_rows, make_splits
 
 
 class Scene(NamedTuple):
@@ -93,13 +94,14 @@ def _repeat(digits: Integers, views: int, count: int) -> Integers:
 
 def _watch(numbers: Integers, done: Done, images: NDArray[Any], labels: Integers, scene: Scene, sensor: Sensor, seed: int) -> Made:
     rows = numbers % len(labels)
-    events = np.empty((len(rows), STEPS, 2, *scene.size), dtype=bool)
-    for start in range(0, len(rows), BATCH):
+
+    def watch(start: int) -> Events:
         part = slice(start, start + BATCH)
         path = circular_path(numbers[part], STEPS, scene.radius, scene.period, scene.angle, False, scene.slow_start, seed)
-        events[part] = simulate_events(images[rows[part]] / scene.white, path, scene.size, sensor, seed, numbers[part], scene.scale)
-        done(min(start + BATCH, len(rows)))
-    return events, labels[rows]
+        fired = simulate_events(images[rows[part]] / scene.white, path, scene.size, sensor, seed, numbers[part], scene.scale)
+        return Events.from_dense(fired)
+
+    return join_rows(map(watch, range(0, len(rows), BATCH)), done), labels[rows]
 
 
 def _load_images() -> tuple[Floats, Integers]:

@@ -9,8 +9,7 @@ every recording; the few events in a thousand that come later are left out. A pi
 
 In a complete copy, training and tuning are drawn from the training recordings, 5,000 of them for tuning, and the pool are the test
 recordings, all in an order drawn from the seed. In a partial copy all three parts are drawn from all recordings, 7 : 1 : 2, except where
-the sizes that are asked for fit its two official parts. The description of the data says which. All of N-MNIST takes 13 GB of memory: ask
-for fewer.
+the sizes that are asked for fit its two official parts. The description of the data says which.
 
 A file is a recording of 34 × 34 pixels with 5 bytes for each event, big-endian, and nothing else:
 
