@@ -88,7 +88,8 @@ class StepPolicy(nn.Module):
     @torch.no_grad()
     def pick(self, inputs: Inputs) -> Integers:
         """The index (n,) of the picked time for inputs (n, steps, channels, H, W). Later steps than `steps_read` are not read."""
-        batches = torch.from_numpy(summarise(inputs, self.steps_read)).split(BATCH)
+        summaries = torch.from_numpy(summarise(inputs, self.steps_read))
+        batches = (summaries[start : start + BATCH] for start in range(0, max(1, len(summaries)), BATCH))
         return np.concatenate([self(batch).numpy().argmax(axis=1) for batch in batches]).astype(np.int64)
 
     def _check(self, summaries: Tensor) -> None:

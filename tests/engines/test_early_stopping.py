@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from agreestop.common import Booleans, Integers
 from agreestop.engines.dense import Dense, FreshMembers
 from agreestop.engines.early_stopping import decide_early, measure_saving, run_counted, run_to_end, score
 from agreestop.engines.live import LiveSession
-from agreestop.engines.protocol import Engine
+from agreestop.engines.protocol import CountingPass, Engine
 from agreestop.events.container import Events
+from agreestop.events.files import load_events
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.neurons import Neuron
@@ -436,3 +438,59 @@ class Noisy(torch.nn.Module):  # type: ignore[name-defined,misc]
 
     def forward(self, x: Any, state: Any) -> Any:
         return self.dropout(x.flatten(1)[:, :CLASSES] + 1.0), None
+
+
+def test_inputs_in_a_mapped_file_are_scored_without_a_warning(tmp_path: Path) -> None:
+    inputs, labels = some_inputs(6)
+    np.savez(tmp_path / "dense.npz", inputs=inputs, labels=labels)
+    mapped = load_events(tmp_path / "dense.npz").inputs
+    assert isinstance(mapped, np.ndarray) and not mapped.flags.writeable
+    engine = Dense(network("fully-connected"))
+    np.testing.assert_array_equal(run_to_end(engine, mapped), run_to_end(engine, inputs))
+
+
+VALUES = {"spikes": (np.bool_, 2), "ones": (np.uint8, 2), "counts": (np.uint8, 5), "numbers": (np.float64, 5)}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("held", [False, True])
+def test_the_event_driven_engine_takes_events_as_they_are(kind: str, values: str, held: bool) -> None:
+    """Spikes and operations are those of the dense form bit for bit, for rows in any order, in chunks, and while rows stop."""
+    dtype, largest = VALUES[values]
+    rng = np.random.default_rng(2)
+    x = (rng.integers(1, largest, (9, 1 if held else STEPS, 2, 4, 4)) * (rng.random((9, 1 if held else STEPS, 2, 4, 4)) < 0.3)).astype(
+        dtype
+    )
+    made = replace(cast(Any, CONFIGS[kind]), real_input=largest > 2)
+    engine = event_driven(SpikingNetwork(made, torch.Generator().manual_seed(3), deviation=0.5).eval())
+    order = [7, 0, 3, 3, 8, 1]
+    events = Events.from_dense(x).rows(order)
+    runs = [engine.begin(events), engine.begin(x[order])]
+    for steps in (5, 1, 8):
+        sparse, dense = (cast(CountingPass, run).advance_counted(steps) for run in runs)
+        np.testing.assert_array_equal(sparse.spikes, dense.spikes)
+        for field, expected in vars(dense.operations).items():
+            np.testing.assert_array_equal(getattr(sparse.operations, field), expected)
+        for run in runs:
+            run.keep(np.arange(run.rows) % 3 != 1)
+    assert dense.spikes.any() and dense.operations.emitted.any()
+    empty = np.zeros_like(x[:2])
+    np.testing.assert_array_equal(engine.begin(Events.from_dense(empty)).advance(4), engine.begin(empty).advance(4))
+
+
+def test_events_that_members_cannot_take_are_refused() -> None:
+    engine = event_driven(network("fully-connected"))
+    for x, match in (
+        (np.full((1, 3, 2, 4, 4), 2, np.uint8), "values other than 0 and 1"),
+        (np.ones((1, 3, 2, 4), bool), "is what these members take"),
+        (np.ones((0, 3, 2, 4, 4), bool), "n and T at least 1"),
+    ):
+        for inputs in (x, Events.from_dense(x)):
+            with pytest.raises(ag.InputError, match=match):
+                engine.begin(inputs)
+    real = replace(cast(Any, CONFIGS["fully-connected"]), real_input=True)
+    large = np.full((1, 3, 2, 4, 4), 1e39)
+    for inputs in (large, Events.from_dense(large)):
+        with pytest.raises(ag.InputError, match="which float32 cannot hold"):
+            event_driven(SpikingNetwork(real, torch.Generator().manual_seed(3)).eval()).begin(inputs)

@@ -270,6 +270,16 @@ def test_parts_are_joined(dtype: Any) -> None:
             Events.concatenate(parts)
 
 
+def test_events_after_the_end_of_an_input_are_left_out() -> None:
+    x = some_inputs((4, 5, 6), np.uint8)
+    cut = Events.from_dense(x, np.arange(4)).rows([2, 0, 3]).first_steps(np.array([0, 5, 2]))
+    expected = x[[2, 0, 3]]
+    expected[0], expected[2, 2:] = 0, 0
+    for one in (cut, cut.compact(), pickle.loads(pickle.dumps(cut))):
+        np.testing.assert_array_equal(one.to_dense(), expected)
+        assert one.count == np.count_nonzero(expected)
+
+
 @pytest.mark.parametrize("given", DTYPES)
 @pytest.mark.parametrize("wanted", DTYPES)
 def test_numbers_take_another_dtype(given: Any, wanted: Any) -> None:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, InputError, Integers, as_count, as_seed
+from agreestop.events.container import Inputs
 from agreestop.networks._kernels.gpu_runtime import check_device, to_input_dtype, upload
 from agreestop.networks.architectures import Activity, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
@@ -46,7 +47,7 @@ class Dense:
     def chunk_steps(self, rows: int) -> int:
         return CHUNK_STEPS
 
-    def begin(self, inputs: NDArray[Any], first: int = 0) -> "DensePass":
+    def begin(self, inputs: Inputs, first: int = 0) -> "DensePass":
         return DensePass([self._network.eval()], self._device, check_inputs(inputs, self._network.input_shape, self._network.real_input))
 
     def live(self, number: int = 0) -> "DenseLive":
@@ -204,7 +205,7 @@ class FreshMembers:
         drawn = Dense(self._posterior.members(torch.Generator().manual_seed(int(seed))), self._device)
         return drawn if self._part is None else drawn.members_slice(*self._part)
 
-    def begin(self, inputs: NDArray[Any], first: int = 0) -> "FreshPass":
+    def begin(self, inputs: Inputs, first: int = 0) -> "FreshPass":
         return FreshPass(self, check_inputs(inputs, self._posterior.input_shape, self._posterior.real_input), first)
 
     def live(self, number: int = 0) -> DenseLive:

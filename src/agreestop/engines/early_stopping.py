@@ -83,7 +83,7 @@ def decide_early(
         on_cpu = prefilter if prefilter is not None and can_prefilter_on_cpu() else None
         members = MemberGroups(engine, calibrated.checkpoints)
 
-        def decide(batch: NDArray[Any], begin: int) -> Outcomes:
+        def decide(batch: Inputs, begin: int) -> Outcomes:
             state = calibrated.start(len(batch), first + begin, None if inside is None else inside[begin : begin + len(batch)])
             run = JoiningPass(members, batch, first + begin, engine.output)
             return _RunningBatch(engine, calibrated, on_cpu, members, run, state).decide(times, chunk)
@@ -220,7 +220,7 @@ def run_counted(
     given = as_inputs(inputs)
     length = _length(given, steps)
 
-    def run(batch: NDArray[Any], begin: int) -> EnsembleRun:
+    def run(batch: Inputs, begin: int) -> EnsembleRun:
         started = engine.begin(batch, first + begin)
         if not isinstance(started, CountingPass):
             raise InputError(f"the {engine.name} engine cannot count the operations of these members: use run_to_end for their outputs.")
@@ -254,7 +254,7 @@ def score(
     if ends is not None:
         engine, given = EndingInputs(engine, ends, first), without_padding(given, ends)
 
-    def run(batch: NDArray[Any], begin: int) -> Floats:
+    def run(batch: Inputs, begin: int) -> Floats:
         outputs = engine.begin(batch, first + begin).advance(length)
         return log_confidence(np.cumsum(outputs, axis=1, dtype=np.int64) if engine.output == "spikes" else outputs)
 
@@ -263,15 +263,15 @@ def score(
     return Scores(values, truth, tuple(range(1, length + 1)), names, engine.name, ensemble_digest, input_ids(given), ends)
 
 
-def _in_batches(engine: Engine, inputs: Inputs, batch_size: int, run: Callable[[NDArray[Any], int], Result]) -> Result:
-    """The results of `run(batch, first)` for batches of the inputs, joined in order.
+def _in_batches(engine: Engine, inputs: Inputs, batch_size: int, run: Callable[[Inputs, int], Result]) -> Result:
+    """The results of `run(batch, first)` for batches of the inputs, joined in order. A batch of `Events` is an `Events`.
 
     Where memory is too small for a batch, the batch size is halved, and one warning says so.
     """
     results: list[Result] = []
     start, halved, batch_size = 0, False, as_count(batch_size, "batch_size")
     while start < len(inputs) or not results:
-        batch = dense_rows(inputs, slice(start, start + batch_size))
+        batch = inputs[start : start + batch_size]
         try:
             results.append(run(batch, start))
         except (MemoryError, RuntimeError) as error:

@@ -39,10 +39,10 @@ def as_lengths(lengths: ArrayLike | None, mask: ArrayLike | None, shape: tuple[i
     return found.astype(np.int64)
 
 
-def without_padding(inputs: Inputs, lengths: Integers) -> NDArray[Any]:
+def without_padding(inputs: Inputs, lengths: Integers) -> Inputs:
     """The inputs (n, T, ...), with zeros after the end of each, so that padding of any kind has no effect."""
     if isinstance(inputs, Events):
-        inputs = inputs.to_dense()
+        return inputs.first_steps(lengths)
     ended = np.arange(inputs.shape[1]) >= lengths[:, None]
     return np.where(ended.reshape(*ended.shape, *[1] * (inputs.ndim - 2)), inputs.dtype.type(0), inputs)
 
@@ -66,7 +66,7 @@ class EndingInputs:
     def chunk_steps(self, rows: int) -> int:
         return self._engine.chunk_steps(rows)
 
-    def begin(self, inputs: NDArray[Any], first: int = 0) -> "EndingPass":
+    def begin(self, inputs: Inputs, first: int = 0) -> "EndingPass":
         lengths = self._lengths[first - self._first :][: len(inputs)]
         return EndingPass(self._engine.begin(inputs, first), lengths, self.output == "spikes")
 

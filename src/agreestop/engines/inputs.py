@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, InputError, Integers, as_array, check_finite, is_integer
+from agreestop.events.container import Events
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -15,30 +16,49 @@ LARGEST = float(np.finfo(np.float32).max)
 NOT_BINARY = "holds values other than 0 and 1: set real_input=True in the settings of the network to use them."
 
 
-def check_inputs(inputs: ArrayLike, shape: Sequence[int] | None, real_input: bool = True) -> NDArray[Any]:
-    """Inputs (n, T, *shape) of booleans or finite numbers, with n and T at least 1; shape None: any. Only 0 and 1 unless real_input."""
-    array = as_array(inputs, "inputs")
-    inner = "..." if shape is None else ", ".join(map(str, shape))
-    if array.ndim < 2 or not array.size or (shape is not None and tuple(array.shape[2:]) != tuple(shape)):
-        raise InputError(f"inputs has shape {array.shape}: (n, T, {inner}), n and T at least 1, is what these members take.")
+def check_inputs(inputs: ArrayLike | Events, shape: Sequence[int] | None, real_input: bool = True) -> NDArray[Any]:
+    """Inputs (n, T, *shape) of booleans or finite numbers, with n and T at least 1; shape None: any. Only 0 and 1 unless real_input.
+
+    `Events`, of which engines are given a batch at a time, become an array.
+    """
+    array = inputs.to_dense() if isinstance(inputs, Events) else as_array(inputs, "inputs")
+    _check_shape(array.shape, shape)
     if array.dtype.kind not in "bfiu":
         raise InputError(f"inputs has dtype {array.dtype}: booleans or numbers are needed.")
     _check_range(array, "inputs")
     if not real_input and not is_binary(array):
         raise InputError(f"inputs {NOT_BINARY}")
-    return array.copy() if min(array.strides) < 0 else array  # PyTorch refuses arrays with negative strides
+    # PyTorch refuses arrays with negative strides, and warns of read-only ones, such as those of a mapped file
+    return array.copy() if min(array.strides) < 0 or not array.flags.writeable else array
+
+
+def check_event_inputs(inputs: Events, shape: Sequence[int], real_input: bool) -> Events:
+    """The same of `Events`, which stay events: those of these inputs, one after the other."""
+    _check_shape(inputs.shape, shape)
+    events = inputs.compact()
+    if events.values is not None:
+        _check_range(events.values, "inputs")
+        if not real_input and not is_binary(events.values):
+            raise InputError(f"inputs {NOT_BINARY}")
+    return events
+
+
+def _check_shape(given: tuple[int, ...], shape: Sequence[int] | None) -> None:
+    inner = "..." if shape is None else ", ".join(map(str, shape))
+    if len(given) < 2 or 0 in given or (shape is not None and tuple(given[2:]) != tuple(shape)):
+        raise InputError(f"inputs has shape {given}: (n, T, {inner}), n and T at least 1, is what these members take.")
 
 
 def is_binary(array: NDArray[Any]) -> bool:
     """Whether every value is 0 or 1, tested without a temporary of the size of the array."""
     if array.dtype.kind in "bui":
-        return array.dtype == np.bool_ or bool(array.min() >= 0 and array.max() <= 1)
+        return array.dtype == np.bool_ or not array.size or bool(array.min() >= 0 and array.max() <= 1)
     return all(bool(((row == 0) | (row == 1)).all()) for row in array)
 
 
 def _check_range(array: NDArray[Any], name: str) -> None:
     """Refuse numbers that are not finite, or not in float32, in which engines compute."""
-    if array.dtype.kind == "f":
+    if array.dtype.kind == "f" and array.size:
         check_finite(array, name)
         if array.dtype.itemsize > 4 and max(-array.min(), array.max()) > LARGEST:
             raise InputError(f"{name} reaches {max(-array.min(), array.max()):.3g}, which float32 cannot hold: rescale the inputs.")

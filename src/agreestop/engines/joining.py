@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Integers, as_array, check_finite
 from agreestop.decide.schedules import Schedule
+from agreestop.events.container import Inputs
 
 from .protocol import DividingEngine, Engine, Live, Pass
 
@@ -55,7 +56,7 @@ class MemberGroups:
 class JoiningPass:
     """A batch on its way through time; groups of members join it."""
 
-    def __init__(self, groups: MemberGroups, batch: NDArray[Any], first: int, output: str) -> None:
+    def __init__(self, groups: MemberGroups, batch: Inputs, first: int, output: str) -> None:
         self._groups, self._batch, self._first, self._spikes = groups, batch, first, output == "spikes"
         self._passes: list[Pass] = []
         self._active: Integers = np.arange(len(batch))

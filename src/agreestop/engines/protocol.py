@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, Integers
 from agreestop.decide.evidence import Stops
+from agreestop.events.container import Inputs
 
 from .prefilter import Prefilter
 
@@ -72,8 +73,11 @@ class Engine(Protocol):
     def chunk_steps(self, rows: int) -> int:
         """The number of steps to compute together while this many inputs are running."""
 
-    def begin(self, inputs: NDArray[Any], first: int = 0) -> Pass:
-        """Start on inputs (n, T, ...), or on images (n, 1, ...) that are held; `first` is the number of the first input."""
+    def begin(self, inputs: Inputs, first: int = 0) -> Pass:
+        """Start on inputs (n, T, ...), or on images (n, 1, ...) that are held; `first` is the number of the first input.
+
+        An array or `Events`; an engine that needs an array makes one of this batch (`inputs.check_inputs`).
+        """
 
     def live(self, number: int = 0) -> Live:
         """Start on one live input, which has this number."""

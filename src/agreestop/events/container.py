@@ -138,6 +138,12 @@ class Events:
         made = object.__new__(type(self))
         return made._set(self.indices, pointers, self.values, (len(pointers), *self.shape[1:]), labels, self.classes)
 
+    def first_steps(self, lengths: Integers) -> Self:
+        """The same inputs, of which only the first steps (n,) have events; the events are not copied."""
+        ends = self.pointers[np.arange(len(self)), lengths]
+        pointers = np.minimum(self.pointers, ends[:, None])
+        return object.__new__(type(self))._set(self.indices, pointers, self.values, self.shape, self.labels, self.classes)
+
     def compact(self) -> Self:
         """The same inputs with their events, and no others, one after the other in memory; views where they are so already."""
         pointers = self.pointers

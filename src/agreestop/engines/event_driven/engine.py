@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, InputError, Integers, as_count, cores
+from agreestop.events.container import Events, Inputs
 from agreestop.networks._kernels.numba_runtime import parallel_for
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.graphs import GraphNetwork
 
-from ..inputs import check_events, check_frame, check_inputs, check_kept_rows, check_one_of, check_steps, is_binary
+from ..inputs import check_event_inputs, check_events, check_frame, check_inputs, check_kept_rows, check_one_of, check_steps, is_binary
 from ..protocol import CHUNK_STEPS, EnsembleRun, Operations, describe
 from .chains import plan_chain
 from .layout import FlatNetwork, aligned, flatten_network, flatten_plans, load_kernels
@@ -72,8 +73,11 @@ class EventDriven:
     def chunk_steps(self, rows: int) -> int:
         return CHUNK_STEPS
 
-    def begin(self, inputs: NDArray[Any], first: int = 0) -> "EventDrivenPass":
+    def begin(self, inputs: Inputs, first: int = 0) -> "EventDrivenPass":
         # the inputs are read where they are, and copied only if they are not contiguous
+        if isinstance(inputs, Events):
+            events = check_event_inputs(inputs, self.input_shape, self._network.real_input)
+            return EventDrivenPass(self._network, events, events.values is not None and not is_binary(events.values), self.threads)
         array = check_inputs(inputs, self.input_shape, self._network.real_input)
         flat = np.ascontiguousarray(array).reshape(*array.shape[:2], -1)
         binary = not self._network.real_input or is_binary(flat)
@@ -138,7 +142,7 @@ class _Block:
 class EventDrivenPass:
     """A batch on its way through time; see `protocol.Pass`."""
 
-    def __init__(self, network: FlatNetwork, inputs: NDArray[Any], valued: bool, threads: int) -> None:
+    def __init__(self, network: FlatNetwork, inputs: Inputs, valued: bool, threads: int) -> None:
         self._network, self._inputs, self._valued, self._threads = network, inputs, valued, threads
         self._active: Integers = np.arange(len(inputs))
         self._time = 0
@@ -146,6 +150,9 @@ class EventDrivenPass:
         words = network.received + sum(network.spikes) + sum(network.pooled)
         self._pairs = max(1, min(BLOCK_PAIRS, BLOCK_BYTES // (8 * words + 8 * network.inputs)))
         self._block: _Block | None = None
+        self._values = NO_VALUES
+        if isinstance(inputs, Events) and valued and inputs.values is not None:
+            self._values = inputs.values.astype(np.float32)
 
     @property
     def rows(self) -> int:
@@ -183,18 +190,9 @@ class EventDrivenPass:
         kernels, network, pairs = load_kernels(), self._network, len(slots) * steps
         if self._block is None or self._block.pairs < pairs or self._block.steps < steps:
             self._block = _Block.of(network, pairs, steps, self._threads)
-        block, lists = self._block, self._block.inputs
-        marks, frames, rows, total = self._inputs.reshape(-1), NO_VALUES, slots, self._inputs.shape[1]
-        if marks.dtype != np.uint8 or self._valued or total == 1:
-            part = np.repeat(self._inputs[slots], steps, axis=1) if total == 1 else self._inputs[slots, first : first + steps]
-            part = part.reshape(-1)
-            marks, rows, total, first = (part != 0).view(np.uint8), np.arange(len(slots)), steps, 0
-            frames = part.astype(np.float32) if self._valued else NO_VALUES
-        if network.received:
-            kernels.mark_positions(network.layers[0], marks, total, rows, first, steps, block.received)
-        else:
-            lists_of_inputs = (lists.starts, lists.events, lists.values)
-            kernels.list_inputs(marks, frames, self._valued, network.inputs, total, rows, first, steps, *lists_of_inputs)
+        block = self._block
+        lists_of_inputs = (block.inputs.active, block.inputs.starts, block.inputs.events, block.inputs.values)
+        frames = (self._read_events if isinstance(self._inputs, Events) else self._read_frames)(block, slots, first, steps)
         received = block.received
         for index, layer in enumerate(network.layers):
             spikes, shared = block.spikes[index], not (index or network.received)
@@ -202,7 +200,7 @@ class EventDrivenPass:
             given = (*fixed, spikes, received, frames, self._valued and index == 0)
             if shared:
                 units = network.members * int(layer["wide"] + layer["narrow"])
-                self._in_parallel(units * len(slots), kernels.advance, (*given, lists.active, *lists_of_inputs), ("currents",))
+                self._in_parallel(units * len(slots), kernels.advance, (*given, *lists_of_inputs), ("currents",))
             else:
                 units = (network.members if index else 1) * int(layer["height"])
                 self._in_parallel(units * len(slots), kernels.advance, given, ("active", "starts", "events", "values", "currents"))
@@ -213,6 +211,35 @@ class EventDrivenPass:
                 self._in_parallel(lines, kernels.pool, (layer, pairs, spikes, received), ())
         bits = received[:, :pairs].reshape(network.members, -1, len(slots), steps).transpose(2, 3, 0, 1)  # (rows, steps, K, words)
         return np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), axis=-1, count=network.classes, bitorder="little").view(np.bool_)
+
+    def _read_frames(self, block: _Block, slots: Integers, first: int, steps: int) -> NDArray[np.float32]:
+        """List or mark the active inputs of dense frames. Returns the frames of a network of real inputs."""
+        kernels, network, inputs = load_kernels(), self._network, cast(NDArray[Any], self._inputs)
+        marks, frames, rows, total = inputs.reshape(-1), NO_VALUES, slots, inputs.shape[1]
+        if marks.dtype != np.uint8 or self._valued or total == 1:
+            part = np.repeat(inputs[slots], steps, axis=1) if total == 1 else inputs[slots, first : first + steps]
+            part = part.reshape(-1)
+            marks, rows, total, first = (part != 0).view(np.uint8), np.arange(len(slots)), steps, 0
+            frames = part.astype(np.float32) if self._valued else NO_VALUES
+        if network.received:
+            kernels.mark_positions(network.layers[0], marks, total, rows, first, steps, block.received)
+        else:
+            lists = (block.inputs.starts, block.inputs.events, block.inputs.values)
+            kernels.list_inputs(marks, frames, self._valued, network.inputs, total, rows, first, steps, *lists)
+        return frames
+
+    def _read_events(self, block: _Block, slots: Integers, first: int, steps: int) -> NDArray[np.float32]:
+        """The same from `Events`, where nothing is dense but the values of this block for a convolution of real inputs."""
+        kernels, network, inputs = load_kernels(), self._network, cast(Events, self._inputs)
+        held = inputs.shape[1] == 1
+        bounds = np.ascontiguousarray(inputs.pointers[slots] if held else inputs.pointers[slots, first : first + steps + 1])
+        given = (bounds, np.asarray(inputs.indices), self._values, self._valued, held, steps)
+        if network.received:
+            frames = np.zeros(len(slots) * steps * network.inputs if self._valued else 0, np.float32)
+            kernels.mark_events(network.layers[0], *given, block.received, frames)
+            return frames
+        kernels.list_events(*given, block.inputs.starts, block.inputs.events, block.inputs.values)
+        return NO_VALUES
 
     def _in_parallel(self, items: int, kernel: Callable[..., None], arguments: tuple[Any, ...], buffers: tuple[str, ...]) -> None:
         """Run a kernel over its items in several threads, each with its own buffers."""

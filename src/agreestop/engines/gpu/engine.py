@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from numpy.typing import NDArray
 
+from agreestop.events.container import Inputs
 from agreestop.networks._kernels.gpu_runtime import check_device
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import SRM
@@ -58,7 +59,7 @@ class Fused:
         load = FULL_LOAD if self._fully_connected else CONVOLUTIONAL_LOAD
         return max(LEAST_STEPS[self._fully_connected], load // max(rows, 1))
 
-    def begin(self, inputs: NDArray[Any], first: int = 0) -> DensePass:
+    def begin(self, inputs: Inputs, first: int = 0) -> DensePass:
         load = MAX_LOAD if self._fully_connected else CONVOLUTIONAL_LOAD
         return DensePass(self._networks, self._device, self._check(inputs), load, self._bf16)
 
@@ -75,7 +76,7 @@ class Fused:
         part.members = last - first
         return part
 
-    def _check(self, inputs: NDArray[Any]) -> NDArray[Any]:
+    def _check(self, inputs: Inputs) -> NDArray[Any]:
         return check_inputs(inputs, self._network.input_shape, self._network.real_input)
 
     def live(self, number: int = 0) -> Live:

@@ -363,6 +363,41 @@ def mark_positions(layer, marks, total, rows, first, steps, received):
                         received[word, row * steps + t] |= np.uint64(1) << np.uint64(channel % 64)
 
 
+@jit()
+def list_events(bounds, indices, given, valued, held, steps, starts, events, values):
+    """List the events of each row and step, and their values, from a sparse form.
+
+    The events of step t of a row are indices[bounds[row, t] : bounds[row, t + 1]]; an image (held) has one step, which is listed for each.
+    """
+    n = 0
+    for row in range(len(bounds)):
+        for t in range(steps):
+            starts[row * steps + t] = n
+            step = 0 if held else t
+            for m in range(bounds[row, step], bounds[row, step + 1]):
+                events[n] = indices[m]
+                if valued:
+                    values[n] = given[m]
+                n += 1
+    starts[len(bounds) * steps] = n
+
+
+@jit()
+def mark_events(layer, bounds, indices, given, valued, held, steps, received, frames):
+    """`mark_positions` from a sparse form (see `list_events`). frames (rows, steps, channels, positions), all 0, gets the values."""
+    positions = layer.in_height * layer.in_width
+    received[:, : len(bounds) * steps] = 0
+    for row in range(len(bounds)):
+        for t in range(steps):
+            pair, step = row * steps + t, 0 if held else t
+            for m in range(bounds[row, step], bounds[row, step + 1]):
+                index = np.int64(indices[m])
+                channel, position = index // positions, index % positions
+                received[position * layer.in_words + channel // 64, pair] |= np.uint64(1) << np.uint64(channel % 64)
+                if valued:
+                    frames[pair * layer.in_channels * positions + index] = given[m]
+
+
 # ---- one live stream
 
 
