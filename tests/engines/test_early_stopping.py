@@ -459,9 +459,8 @@ def test_the_event_driven_engine_takes_events_as_they_are(kind: str, values: str
     """Spikes and operations are those of the dense form bit for bit, for rows in any order, in chunks, and while rows stop."""
     dtype, largest = VALUES[values]
     rng = np.random.default_rng(2)
-    x = (rng.integers(1, largest, (9, 1 if held else STEPS, 2, 4, 4)) * (rng.random((9, 1 if held else STEPS, 2, 4, 4)) < 0.3)).astype(
-        dtype
-    )
+    shape = (9, 1 if held else STEPS, 2, 4, 4)
+    x: Any = np.where(rng.random(shape) < 0.3, rng.integers(1, largest, shape), 0).astype(dtype)
     made = replace(cast(Any, CONFIGS[kind]), real_input=largest > 2)
     engine = event_driven(SpikingNetwork(made, torch.Generator().manual_seed(3), deviation=0.5).eval())
     order = [7, 0, 3, 3, 8, 1]
