@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from agreestop.common import Arrays, InputError, atomic_writer
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decisions
-from agreestop.decide.policies import Stops
+from agreestop.decide.evidence import Stops
 from agreestop.engines.early_stopping import EarlyRun
 
 from .sources import import_parquet

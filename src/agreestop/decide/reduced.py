@@ -18,7 +18,7 @@ from agreestop.common import Floats, InputError, Integers
 from .calibrated import CalibratedRule, calibrated_rule
 from .checks import CalibrationWarning
 from .conditions import LabelledEvidence
-from .policies import Evidence
+from .evidence import Evidence
 from .rules import Rule, gather_evidence, refuse_tuned, shortage
 from .score_files import Scores, at_times, labels_of
 from .tuned_rows import Marks, TunedRows, kind_of_ids, mark_ids
