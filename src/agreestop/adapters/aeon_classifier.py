@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from agreestop.common import Booleans, InputError
 from agreestop.decide.decisions import Decisions
+from agreestop.decide.evidence import State, Stops
 from agreestop.decide.levels import Target
-from agreestop.decide.policies import State, Stops
 
 from .estimators import EarlyClassifier, RuleMaker
 

@@ -27,9 +27,9 @@ from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule, build_rule
 from agreestop.decide.checks import as_checkpoints
 from agreestop.decide.decisions import Decisions
+from agreestop.decide.evidence import State, Verdict, run_checkpoints
 from agreestop.decide.levels import Target
 from agreestop.decide.merging import MODEL_AVERAGE
-from agreestop.decide.policies import State, Verdict, run_checkpoints
 from agreestop.decide.risks import TopMass
 from agreestop.decide.score_files import Scores
 from agreestop.decide.scores import Temperature
