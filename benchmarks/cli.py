@@ -86,6 +86,20 @@ def adapters(
     run_adapters(repeats, output)
 
 
+def events(
+    distinct: Annotated[int, typer.Option(help="How many different inputs are simulated.")] = 48,
+    inputs: Annotated[int, typer.Option(help="How many inputs the data set has.")] = 1_584,
+    rounds: Annotated[int, typer.Option(help="How often each time is measured.")] = 5,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/bench/events.json"),
+) -> None:
+    """Compare memory and time of a data set as events with its dense array."""
+    from .events import run_events
+
+    for record in run_events(distinct, inputs, rounds, output):
+        out.print(f"{record.work}, {record.unit}: dense {record.dense:,.4g}, events {record.events:,.4g}, ratio {record.ratio:.1f}")
+    out.print(f"Wrote {output}", markup=False, soft_wrap=True)
+
+
 def cluster(
     recordings: Annotated[int, typer.Option(help="How many recordings are decided on.")] = 32_768,
     rounds: Annotated[int, typer.Option(help="How often each measurement is repeated.")] = 5,
@@ -129,6 +143,7 @@ app = new_app(getdoc(bench) or "")
 app.callback(invoke_without_command=True, no_args_is_help=True, subcommand_metavar="[COMMAND]")(bench)
 app.command()(decide)
 app.command()(adapters)
+app.command()(events)
 app.command()(cluster)
 app.command()(shapes)
 app.command()(early_classification)

@@ -332,7 +332,7 @@ def forge_nir(content: bytes, change: Callable[[bytes], bytes], seed: int) -> by
 
 
 FORGES = {
-    **dict.fromkeys(("scores", "spikes", "events", "part", "dense", "packed", "cache", "braille", "energy"), forge_archive),
+    **dict.fromkeys(("scores", "spikes", "events", "counts", "part", "dense", "packed", "cache", "braille", "energy"), forge_archive),
     **dict.fromkeys(("members", "posterior", "ensemble", "checkpoint"), forge_tensors),
     **dict.fromkeys(("rule", "gated rule", "accumulated rule", "rule of loss", "monitor", "adaptive"), forge_rule),
     "idx": forge_gzip,
@@ -351,6 +351,12 @@ FORMATS = {
         Format("accumulated rule", write_accumulated_rule, ag.load_rule, digest=True),
         Format("rule of loss", write_rule_of_loss, ag.load_rule, digest=True),
         Format("events", lambda path: ag.events.Events.from_dense(X, LABELS, CLASSES).save(path), read_mapped, digest=True),
+        Format(
+            "counts",
+            lambda path: ag.events.Events.from_dense(3 * X.astype(np.uint8), LABELS).rows([4, 0, 1]).save(path),
+            read_mapped,
+            digest=True,
+        ),
         Format("part", lambda path: ag.events.save_events(path, DATA), ag.events.load_events, digest=True),
         Format("dense", lambda path: write_archive(path, False, inputs=X, labels=LABELS, classes=np.array(CLASSES)), read_mapped),
         Format("compressed", lambda path: write_archive(path, True, inputs=X.astype("f4"), labels=LABELS), read_mapped),
