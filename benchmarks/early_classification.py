@@ -188,7 +188,12 @@ def table_of(records: Sequence[EarlyRecord]) -> str:
         equal = at_equal_accuracy(records, data, TEASER)
         last = "not reached" if equal is None else f"{equal:.2f} instead of {here[TEASER, None].earliness:.2f}"
         lines.append(f"| {data} | {ours.coverage:.3f} ± {ours.coverage_se:.3f} | {' | '.join(cells)} | {last} |")
-    return "\n".join(lines)
+    count = min(record.resamples for record in records)
+    names = list(dict.fromkeys(record.data for record in records))
+    teaser = {record.data: record.earliness for record in records if record.method == TEASER}
+    no_later = sum((mine := at_equal_accuracy(records, name, TEASER)) is not None and mine <= teaser[name] for name in names)
+    words = f"Means over {count} resamples; target {TARGETS[0]:g}; ± is one standard error."
+    return "\n".join([*lines, "", f"*{words} At equal accuracy ours is no later than TEASER on {no_later} of {len(names)} data sets.*"])
 
 
 def _draw(records: Sequence[EarlyRecord]) -> Figure:

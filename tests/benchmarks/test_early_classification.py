@@ -48,7 +48,7 @@ def test_means_and_errors_are_over_resamples() -> None:
 def test_the_table_stands_between_its_marks_and_the_figure_shows_every_method(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- peers: begin -->\nbefore this\n<!-- peers: end -->\nafter\n")
-    for teaser, words in ((0.75, "0.50 instead of 0.50"), (0.95, "not reached")):
+    for teaser, words in ((0.75, "no later than TEASER on 1 of 1"), (0.95, "not reached"), (0.85, "no later than TEASER on 0 of 1")):
         write_table(page, records(teaser))
         text = page.read_text()
         assert words in text and "before this" not in text and text.startswith("before\n<!--") and text.endswith("end -->\nafter\n")
