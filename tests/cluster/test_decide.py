@@ -58,8 +58,8 @@ def test_a_worker_that_dies_loses_nothing_and_repeats_nothing(
         return method == "run" and actor % 2 == 0 and calls[actor] == 2
 
     fake = use(FakeRay(lose, after_work))
-    ag.cluster.decide(work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256)
-    assert fake.started > 2
+    run = ag.cluster.decide(work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256)
+    assert fake.started > 2 and run.recordings == 1100
     assert same(ag.cluster.load_decisions(tmp_path / "out", work.rule), work.ensemble.decide(work.rule, work.events).decisions)
 
 
@@ -103,6 +103,22 @@ def test_another_job_does_not_mix_with_what_is_there(
     ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out")
     with pytest.raises(ag.InputError, match="decisions of another job"):
         ag.cluster.decide(work.rule, work.ensemble, source[:2], tmp_path / "out")
+
+
+def test_a_file_of_another_rule_is_decided_again(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay())
+    source, out = in_files(".npz"), tmp_path / "out.parquet"
+    ag.cluster.decide(work.rule, work.ensemble, source, out)
+    later = ag.AgreeStop(0.97, range(1, 13), 1).calibrate(work.ensemble.score(*_examples()))
+    run = ag.cluster.decide(later, work.ensemble, source, out)
+    assert run.resumed == 0
+    assert same(ag.cluster.load_decisions(out, later), work.ensemble.decide(later, work.events).decisions)
+
+
+def test_inputs_that_end_early_keep_their_ends_in_a_part_of_more(work: Work) -> None:
+    x, lengths = work.events.rows(slice(0, 20)).to_dense(), np.arange(20) % 12 + 1
+    whole, part = work.ensemble.score(x, lengths=lengths), work.ensemble.score(x[8:], lengths=lengths[8:], first=8)
+    assert np.array_equal(whole.log_confidence[8:], part.log_confidence)
 
 
 def test_a_shard_that_ends_its_workers_is_named(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
