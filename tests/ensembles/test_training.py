@@ -20,9 +20,11 @@ from agreestop.engines.dense import Dense
 from agreestop.engines.early_stopping import run_counted
 from agreestop.engines.protocol import PICOJOULE_ACCUMULATE, running_energy
 from agreestop.ensembles import load as load_ensemble
+from agreestop.ensembles import training
 from agreestop.ensembles.files import Epoch, save_members
 from agreestop.ensembles.streams import StreamTraining
 from agreestop.ensembles.training import TrainableMembers, train
+from agreestop.events.container import Events
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.posteriors import Posterior
 
@@ -224,3 +226,12 @@ def test_a_label_outside_the_classes_is_refused() -> None:
     inputs, labels = toy()
     with pytest.raises(ag.InputError, match="labels run from 0 to 2"):
         train(make("deep"), inputs, labels + 1, StreamTraining(epochs=1))
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.float32])
+def test_events_are_uploaded_in_parts(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = (np.random.default_rng(0).random((11, 3, 2, 4)) < 0.3).astype(dtype)
+    for size in (1, 3 * x[0].nbytes, 2**20):
+        monkeypatch.setattr(training, "UPLOADED", size)
+        whole = training.upload_in_parts(Events.from_dense(x).rows(slice(None, None, -1)), torch.device("cpu"))
+        np.testing.assert_array_equal(whole.numpy(), x[::-1])

@@ -208,16 +208,16 @@ def _key(model: Trainable, settings: TrainingSettings, inputs: Inputs, labels: I
 
 
 def _on_gpu_if_it_fits(inputs: Inputs, device: torch.device) -> Inputs | Tensor:
-    """The inputs, on the GPU if an array of all of them fits there, so that batches need no upload.
-
-    `Events` are made dense some rows at a time, so the host never holds the whole array.
-    """
+    """The inputs, on the GPU if an array of all of them fits there, so that batches need no upload."""
     size = math.prod(inputs.shape) * inputs.dtype.itemsize
     if device.type != "cuda" or size > GPU_SHARE_FOR_INPUTS * torch.cuda.mem_get_info(device)[0]:
         return inputs
-    if not isinstance(inputs, Events):
-        return upload(inputs, device)
-    together = max(1, UPLOADED * len(inputs) // max(1, size))
+    return upload_in_parts(inputs, device) if isinstance(inputs, Events) else upload(inputs, device)
+
+
+def upload_in_parts(inputs: Events, device: torch.device) -> Tensor:
+    """The dense form (n, T, ...) on a device. Some rows are made dense at a time, so the host never holds the whole array."""
+    together = max(1, UPLOADED // (math.prod(inputs.shape[1:]) * inputs.dtype.itemsize))
     parts = (upload(inputs.rows(slice(start, start + together)).to_dense(), device) for start in range(0, len(inputs), together))
     whole = torch.empty(inputs.shape, dtype=torch.from_numpy(np.empty(0, inputs.dtype)).dtype, device=device)
     for number, part in enumerate(parts):
