@@ -139,6 +139,20 @@ def early_classification(
         out.print(f"Wrote {path}", markup=False, soft_wrap=True)
 
 
+def nir(
+    networks: Annotated[Path, typer.Option(help="Folder with the .nir files of the NIR paper.")],
+    n_mnist: Annotated[Path | None, typer.Option(help="Folder with N-MNIST recordings.")] = None,
+    braille: Annotated[Path | None, typer.Option(help="File of Braille letters, x_test and y_test.")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/nir/numbers.json"),
+    speed: Annotated[Path | None, typer.Option(help="File for the speed against other libraries, e.g. results/bench/nir.json.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the speed, on few recordings.")] = False,
+) -> None:
+    """Networks published in NIR: how good and how early they are on our engines, and how fast against other libraries."""
+    from .nir import run_nir
+
+    run_nir(networks, n_mnist, braille, output, speed, quick)
+
+
 app = new_app(getdoc(bench) or "")
 app.callback(invoke_without_command=True, no_args_is_help=True, subcommand_metavar="[COMMAND]")(bench)
 app.command()(decide)
@@ -147,6 +161,7 @@ app.command()(events)
 app.command()(cluster)
 app.command()(shapes)
 app.command()(early_classification)
+app.command()(nir)
 
 
 def _parts(records: Sequence[BenchRecord]) -> list[list[BenchRecord]]:

@@ -212,17 +212,20 @@ class EventDrivenPass:
         bits = received[:, :pairs].reshape(network.members, -1, len(slots), steps).transpose(2, 3, 0, 1)  # (rows, steps, K, words)
         return np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), axis=-1, count=network.classes, bitorder="little").view(np.bool_)
 
-    def _read_frames(self, block: _Block, slots: Integers, first: int, steps: int) -> NDArray[np.float32]:
+    def _read_frames(self, block: _Block, slots: Integers, first: int, steps: int) -> NDArray[Any]:
         """List or mark the active inputs of dense frames. Returns the frames of a network of real inputs."""
         kernels, network, inputs = load_kernels(), self._network, cast(NDArray[Any], self._inputs)
         marks, frames, rows, total = inputs.reshape(-1), NO_VALUES, slots, inputs.shape[1]
         if marks.dtype != np.uint8 or self._valued or total == 1:
             part = np.repeat(inputs[slots], steps, axis=1) if total == 1 else inputs[slots, first : first + steps]
             part = part.reshape(-1)
-            marks, rows, total, first = (part != 0).view(np.uint8), np.arange(len(slots)), steps, 0
-            frames = part.astype(np.float32) if self._valued else NO_VALUES
+            rows, total, first = np.arange(len(slots)), steps, 0
+            marks = part if part.dtype == np.uint8 else (part != 0).view(np.uint8)
+            if self._valued:
+                frames = part if part.dtype == np.uint8 else part.astype(np.float32)
         if network.received:
-            kernels.mark_positions(network.layers[0], marks, total, rows, first, steps, block.received)
+            marked = (network.layers[0], marks, total, rows, first, steps, block.received)
+            self._in_parallel(len(rows), kernels.mark_positions, marked, ())
         else:
             lists = (block.inputs.starts, block.inputs.events, block.inputs.values)
             kernels.list_inputs(marks, frames, self._valued, network.inputs, total, rows, first, steps, *lists)

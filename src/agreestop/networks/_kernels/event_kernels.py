@@ -192,13 +192,15 @@ def _find_active(layer, received, first, pairs, steps, y, active):
 
 
 @jit_template
-def _list_window(layer, received, first, pairs, active, steps, begin, count, y, x, starts, events):
+def _list_window(layer, received, first, pairs, active, steps, begin, count, y, x, starts, events, valued, frames, frame_at, values):
     """List the weight rows of the spikes that reach position (y, x) in the steps from `begin` on, one list a step, in a fixed order.
 
-    received holds the bits from `first` on, and `active` what `_find_active` found. The first pass counts the spikes of each step, and the
+    received holds the bits from `first` on, frames the values (steps, channels, positions) from `frame_at` on, and `active` what
+    `_find_active` found. The first pass counts the spikes of each step, and the
     second one writes their rows.
     """
     top, left, groups = y * layer.stride_y - layer.pad_y, x * layer.stride_x - layer.pad_x, (steps + 63) // 64
+    positions = layer.in_height * layer.in_width
     for t in range(count + 2):
         put(starts, t, 0)
     for writing in range(2):
@@ -220,16 +222,28 @@ def _list_window(layer, received, first, pairs, active, steps, begin, count, y, 
                             left_over &= left_over - np.uint64(1)
                             bits = get(received, at + t)
                             if writing:
-                                put(starts, t - begin + 1, _append_exactly(bits, base, events, get(starts, t - begin + 1)))
+                                frame = (
+                                    frame_at
+                                    + (t * layer.in_channels + 64 * word) * positions
+                                    + (top + row) * layer.in_width
+                                    + left
+                                    + column
+                                )
+                                n = get(starts, t - begin + 1)
+                                n = _append_exactly(bits, base, events, n, valued, frames, frame, positions, values)
+                                put(starts, t - begin + 1, n)
                             else:
                                 put(starts, t - begin + 2, get(starts, t - begin + 2) + simd.count_bits(bits))
 
 
 @jit_template
-def _append_exactly(bits, base, events, n):
-    """`_append` that writes nothing past the end of the list."""
+def _append_exactly(bits, base, events, n, valued, frames, at, positions, values):
+    """`_append` that writes nothing past the end of the list, and the values of the events too: those of frames from `at` on."""
     while bits != 0:
-        put(events, n, base + simd.lowest_bit(bits))
+        bit = simd.lowest_bit(bits)
+        put(events, n, base + bit)
+        if valued:
+            put(values, n, get(frames, at + bit * positions))
         bits &= bits - np.uint64(1)
         n += 1
     return n
@@ -248,16 +262,6 @@ def _list_own_spikes(layer, state, neurons, events, values, valued, n):
                     put(values, n, 1)
                 n += 1
     return n
-
-
-@jit_template
-def _read_values(layer, frames, at, y, x, events, begin, end, values):
-    """Read the values of the listed inputs from frames (channels, height, width)."""
-    for n in range(begin, end):
-        cell, channel = get(events, n) // layer.in_channels, get(events, n) % layer.in_channels
-        row, column = y * layer.stride_y - layer.pad_y + cell // layer.window_x, x * layer.stride_x - layer.pad_x + cell % layer.window_x
-        position = row * layer.in_width + column
-        put(values, n, get(frames, at + channel * layer.in_height * layer.in_width + position))
 
 
 @jit()
@@ -291,12 +295,8 @@ def advance(
             for t in range(0, steps, together):
                 _list_window(
                     layer, address(received), first, received.shape[1], address(active), steps, t, together, y, x,
-                    address(starts), address(events),
+                    address(starts), address(events), valued, address(frames), row * steps * layer.in_channels * positions, address(values),
                 )  # fmt: skip
-                if valued:
-                    for step in range(together):
-                        at = (row * steps + t + step) * layer.in_channels * positions
-                        _read_values(layer, address(frames), at, y, x, address(events), starts[step], starts[step + 1], address(values))
                 end = starts[together]
                 for member in range(group if layer.own else 0, group + 1 if layer.own else members):
                     if layer.recurrent:
@@ -349,18 +349,29 @@ def list_inputs(marks, frames, valued, inputs, total, rows, first, steps, starts
 
 
 @jit()
-def mark_positions(layer, marks, total, rows, first, steps, received):
-    """Set a bit for each active input of a convolution, channels of a position together. marks is (rows, steps, channels, positions)."""
-    positions = layer.in_height * layer.in_width
-    received[:, : len(rows) * steps] = 0
-    for row in range(len(rows)):
+def mark_positions(layer, marks, total, rows, first, steps, received, start, stop):
+    """Set a bit for each active input, channels of a position together, for rows start … stop. marks is (rows, steps, channels, positions)."""
+    positions, flags, channels = layer.in_height * layer.in_width, address(marks), layer.in_channels
+    whole, width = positions - positions % 64, received.shape[1]
+    bits = address(received)
+    for row in range(start, stop):
+        for word in range(positions * layer.in_words):
+            for t in range(row * steps, (row + 1) * steps):
+                put(bits, word * width + t, 0)
         for t in range(steps):
-            for channel in range(layer.in_channels):
-                at = ((rows[row] * total + first + t) * layer.in_channels + channel) * positions
-                for position in range(positions):
-                    if marks[at + position]:
-                        word = position * layer.in_words + channel // 64
-                        received[word, row * steps + t] |= np.uint64(1) << np.uint64(channel % 64)
+            for channel in range(channels):
+                at = ((rows[row] * total + first + t) * channels + channel) * positions
+                one, pair = np.uint64(1) << np.uint64(channel % 64), channel // 64 * width + row * steps + t
+                for piece in range(0, whole, 64):
+                    active = simd.nonzero_mask(flags, at + piece)
+                    while active != 0:
+                        place = (piece + simd.lowest_bit(active)) * layer.in_words * width + pair
+                        put(bits, place, get(bits, place) | one)
+                        active &= active - np.uint64(1)
+                for position in range(whole, positions):
+                    if get(flags, at + position):
+                        place = position * layer.in_words * width + pair
+                        put(bits, place, get(bits, place) | one)
 
 
 @jit()
@@ -451,7 +462,7 @@ def push(
     if layer.listed:
         list_inputs(marks, frames, valued, inputs, one, slots, zero, one, starts, events, values)
     else:
-        mark_positions(layer, marks, one, slots, zero, one, spikes[:at])
+        mark_positions(layer, marks, one, slots, zero, one, spikes[:at], zero, one)
     if valued or not layer.listed:
         items = members * (layer.wide + layer.narrow) if layer.listed else layer.height
         advance(
