@@ -1,8 +1,10 @@
 """Networks published with the NIR paper, on our engines: how good and how early they are, and how fast against four libraries.
 
-`python -m benchmarks nir --networks FOLDER --n-mnist FOLDER --braille FILE` writes results/nir/numbers.json, and results/bench/nir.json where
-the libraries are installed (`make bench` makes that environment). The networks are files of the NIR repository (github.com/neuromorphs/NIR):
-paper/02_cnn/cnn_sinabs.nir and paper/03_rnn/braille_noDelay_*.nir, in one folder.
+    python -m benchmarks nir --networks FOLDER --n-mnist FOLDER --braille FILE --speed results/bench/nir.json
+
+writes results/nir/numbers.json and, where the libraries are installed, the file of the speed (`make bench` makes that environment). The
+networks are files of the NIR repository, github.com/neuromorphs/NIR, in one folder: paper/02_cnn/cnn_sinabs.nir and
+paper/03_rnn/braille_noDelay_*.nir.
 
 For the speed, every library runs the convolutional network with its own IF neurons, reset to zero, on the same 1 ms bins: layer by layer
 where it can take a sequence, and step by step. The linear maps are PyTorch's in all of them. Ours also applies the rule.
@@ -12,8 +14,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,7 +40,7 @@ from .timing import Conditions, FormTrial, TimedSystem, fastest_form, measure
 
 CNN, BRAILLE = "cnn_sinabs.nir", {"braille_noDelay_bias_zero.nir": "graph", "braille_noDelay_noBias_subtract.nir": "subtract"}
 STEPS, BIN = 300, 1000  # steps of an N-MNIST recording, and microseconds of each
-RECORDINGS, CALIBRATION = 500, 100
+RECORDINGS, CALIBRATION, SPLITS = 500, 100, 50
 TARGETS = (0.9, 0.95)
 TIMED, BATCH, REPEATS = 32, 16, 5
 WANTED = {"nir-full": "at least 10", "nir-early": "at least 20"}
@@ -60,7 +63,10 @@ def load_recordings(folder: Path, count: int, seed: int = 0) -> tuple[NDArray[np
 
 @dataclass(frozen=True)
 class Stopping:
-    """A rule on a network: its target, and on the test recordings coverage, mean stopping time over T, set size and share of steps computed."""
+    """A rule on the network: coverage, stopping time over T and set size, means over random choices of the calibration recordings.
+
+    computed: the share of the steps that the engine computed, for one choice.
+    """
 
     rule: str
     target: float
@@ -72,32 +78,35 @@ class Stopping:
 
 def measure_cnn(path: Path, x: NDArray[np.uint8], y: Integers) -> dict[str, Any]:
     """Accuracy at T with both resets, and where rules stop that answer one class."""
-    found: dict[str, Any] = {"recordings": len(x), "calibration": CALIBRATION, "accuracy": {}}
+    found: dict[str, Any] = {"recordings": len(x), "calibration": CALIBRATION, "choices_of_calibration": SPLITS, "accuracy": {}}
     engines = {reset: ag.adapters.from_nir(path, reset=reset) for reset in ("graph", "subtract")}
     for reset, engine in engines.items():
         scores = engine.score(x, y)
         found["accuracy"][reset] = float((scores.log_confidence[:, -1, 0].argmax(axis=1) == y).mean())
         say(f"cnn, reset {reset}: accuracy {found['accuracy'][reset]:.3f}")
         if reset == "graph":
-            found["stopping"] = [asdict(one) for one in stopping_times(engine, scores, x, y)]
+            found["stopping"] = [asdict(one) for one in stopping_times(engine, scores, x)]
     return found
 
 
-def stopping_times(engine: AdaptedEngine, scores: ag.Scores, x: NDArray[np.uint8], y: Integers) -> list[Stopping]:
-    """AgreeStop at every step, run on the engine, and SpikeCP at four checkpoints."""
-    known, test = scores.rows(slice(0, CALIBRATION)), scores.rows(slice(CALIBRATION, len(y)))
+def stopping_times(engine: AdaptedEngine, scores: ag.Scores, x: NDArray[np.uint8]) -> list[Stopping]:
+    """AgreeStop at every step, also run on the engine, and SpikeCP at four checkpoints."""
+    known, test = scores.rows(slice(0, CALIBRATION)), scores.rows(slice(CALIBRATION, len(x)))
     found = []
     for target in TARGETS:
-        every = ag.AgreeStop(target, range(1, STEPS + 1), max_set_size=1).calibrate(known)
-        run = engine.decide(every, x[CALIBRATION:])
-        if not np.array_equal(run.decisions.stop_time, every.decide(test).stop_time):
+        every = ag.AgreeStop(target, range(1, STEPS + 1), max_set_size=1)
+        four = ag.SpikeCP(target, tuple(range(STEPS // 4, STEPS + 1, STEPS // 4)), 1, ag.MergeConfidence(r=1))
+        calibrated = every.calibrate(known)
+        run = engine.decide(calibrated, x[CALIBRATION:])
+        if not np.array_equal(run.decisions.stop_time, calibrated.decide(test).stop_time):
             raise AssertionError("decisions of the engine that stops are not those on full scores")
-        four = ag.SpikeCP(target, tuple(range(STEPS // 4, STEPS + 1, STEPS // 4)), 1, ag.MergeConfidence(r=1)).calibrate(known)
-        for name, decisions in (("AgreeStop, every step", run.decisions), ("SpikeCP, four checkpoints", four.decide(test))):
-            result = ag.evaluate(decisions, test)
-            computed = float(run.computed.mean()) / STEPS if decisions is run.decisions else None
-            numbers = (float(value) for value in (result.coverage, result.normalized_latency, result.set_size))
-            found.append(Stopping(name, target, *numbers, computed))
+        for name, rule, computed in (
+            ("AgreeStop, every step", every, float(run.computed.mean()) / STEPS),
+            ("SpikeCP, four checkpoints", four, None),
+        ):
+            splits = ag.repeat_splits(rule, scores, n_calibration=CALIBRATION, repeats=SPLITS)
+            coverage, latency, set_size = (float(values.mean()) for values in (splits.coverages, splits.latencies, splits.set_sizes))
+            found.append(Stopping(name, target, coverage, latency, set_size, computed))
             say(f"cnn, {name}, target {target}: stops at {found[-1].latency:.3f} T, coverage {found[-1].coverage:.3f}")
     return found
 
@@ -117,8 +126,6 @@ def measure_braille(folder: Path, file: Path) -> dict[str, Any]:
 
 
 # ---- how fast
-
-Sequence_ = Callable[[Tensor], Tensor]
 
 
 class PeerIF(nn.Module):
@@ -192,8 +199,8 @@ class PeerNetwork(nn.Module):
         for part in self.parts:
             if isinstance(part, PeerIF):
                 x = neurons(part, x)
-            else:
-                x = part(x.flatten(0, 1)).unflatten(0, x.shape[:2]) if folded else part(x)
+                continue
+            x = part(x.flatten(0, 1)).unflatten(0, x.shape[:2]) if folded else part(x)
         return x
 
 
@@ -220,25 +227,23 @@ def bench_speed(path: Path, x: NDArray[np.uint8], y: Integers, note: Callable[[s
             note(f"{library} is left out ({error}).")
             continue
         note(f"{library}: {agree:.0%} of the answers at T are those of ours.")
-
-        def run(network: PeerNetwork = peer, stepwise: bool = False, all_batches: bool = True) -> None:
-            for batch in batches if all_batches else batches[:1]:
-                network.decide(batch, stepwise)
-
         forms = {"layer by layer": False, "step by step": True}
-        trials = {name: FormTrial(lambda stepwise=way, run=run: lambda: run(stepwise=stepwise, all_batches=False)) for name, way in forms.items()}
+        trials = {name: FormTrial(partial(partial, peer.decide, batches[0], way)) for name, way in forms.items()}
         chosen = fastest_form(trials).form or "layer by layer"
-        systems.append(TimedSystem("nir-full", library, version_of(library), chosen, lambda run=run, way=forms[chosen]: run(stepwise=way), TIMED))
+        work = partial(_run_batches, peer, batches, forms[chosen])
+        systems.append(TimedSystem("nir-full", library, version_of(library), chosen, work, TIMED))
     records = measure(systems, Conditions(f"N-MNIST, {CNN}", DECISIONS, BATCH), REPEATS)
-    run_early = engine.decide(rule, timed)
     peers = [record for record in records if record.system != OURS]
-    share = float(run_early.computed.mean()) / STEPS
+    share = float(engine.decide(rule, timed).computed.mean()) / STEPS
     return [_finished(record, peers, share) for record in records]
 
 
-def _finished(record: BenchRecord, peers: list[BenchRecord], share: float) -> BenchRecord:
-    from dataclasses import replace
+def _run_batches(network: PeerNetwork, batches: Sequence[Tensor], stepwise: bool) -> None:
+    for batch in batches:
+        network.decide(batch, stepwise)
 
+
+def _finished(record: BenchRecord, peers: list[BenchRecord], share: float) -> BenchRecord:
     if record.system != OURS:
         return record
     named = replace(record, wanted=WANTED[record.work], computed=share if record.work == "nir-early" else None)
@@ -257,7 +262,12 @@ def run_nir(networks: Path, n_mnist: Path | None, braille: Path | None, output: 
         if speed is not None:
             torch.set_num_threads(cores())
             notes: list[str] = []
-            records = bench_speed(networks / CNN, x, y, lambda text: (say(text), notes.append(text))[0])
+
+            def note(text: str) -> None:
+                say(text)
+                notes.append(text)
+
+            records = bench_speed(networks / CNN, x, y, note)
             for record in records:
                 times = "" if record.times_fastest_peer is None else f", {record.times_fastest_peer:.1f} × {record.fastest_peer}"
                 say(f"{record.work}, {record.system}, {record.form}: {record.median:.1f} decisions/s{times}")

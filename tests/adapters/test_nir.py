@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="adapters need PyTorch")
 nir = pytest.importorskip("nir", reason="agreestop[nir] is not installed")
 
 import agreestop as ag
-from agreestop.adapters import compare, from_nir
+from agreestop.adapters import compare, from_nir, to_nir
 from tests.adapters.nir_reference import Array, chain, neurons, simulate, weights
 from tests.networks.plain import refused
 
@@ -297,6 +297,53 @@ def test_a_comparison_tells_where_engines_part() -> None:
     assert report.difference[first - 1] == 1 and not report.difference[: first - 1].any()
     assert f"first at step {first}" in str(report) and len(str(report).splitlines()) <= 11
     refused(lambda: compare(from_nir(graph, dt=1e-3), from_nir(EVENT_CASES["wide"], dt=1e-3), x), "classes")
+
+
+# ---- our networks in NIR
+
+EQUAL_TIMES = ag.networks.Neuron(membrane_time=6.0, synapse_time=2.0, refractory_time=6.0)
+
+
+@pytest.mark.parametrize("name", ["fully connected", "resnet"])
+def test_our_networks_are_the_same_in_nir(name: str, tmp_path: Path) -> None:
+    """Up to the roundings of other constants: a spike in a thousand may move."""
+    import torch
+
+    settings: Any = ag.networks.FullyConnected((2, 4, 4), 3, members=2, hidden=(30,), neuron=EQUAL_TIMES)
+    if name == "resnet":
+        settings = ag.networks.ResNet18((2, 8, 8), 3, members=2, width=2, neuron=EQUAL_TIMES, real_input=False)
+    network = ag.networks.SpikingNetwork(settings, torch.Generator().manual_seed(0)).eval()
+    with torch.no_grad():
+        parts: list[Any] = list(network.modules())
+        for part in parts:
+            if hasattr(part, "running_mean"):
+                part.running_mean.normal_(0, 0.1)
+                part.bias.uniform_(0.0, 0.4)
+        layers: list[Any] = list(network.layers)
+        for index, layer in enumerate(layers):
+            layer.synapses.weight.mul_(4.0 if name == "fully connected" or index == len(layers) - 1 else 1.0)
+    graphs = to_nir(network, dt=1e-3)
+    for number, graph in enumerate(graphs):
+        nir.write(tmp_path / f"{number}.nir", graph)
+    engine = from_nir([tmp_path / "0.nir", tmp_path / "1.nir"], dt=1e-3, reset="subtract")
+    assert engine.engine.name == ("dense" if name == "resnet" else "event-driven")
+    x = generator(0).random((6, 60, *settings.input_shape)) < 0.3
+    report = compare(ag.engines.Dense(network), engine, x)
+    assert report.totals[0].sum() > 100
+    assert np.abs(report.totals[0] - report.totals[1]).sum() < 2e-3 * report.totals[0].sum() and report.same_class.mean() > 0.99
+
+
+def test_what_nir_cannot_say_is_refused() -> None:
+    import torch
+
+    def network(settings: Any) -> Any:
+        return ag.networks.SpikingNetwork(settings, torch.Generator().manual_seed(0))
+
+    refused(lambda: to_nir(network(ag.networks.FullyConnected((4,), 3))), "refractory time of its own")
+    refused(lambda: to_nir(network(ag.networks.Convolutional((1, 4, 4), 3, channels=(2,), hidden=(4,), neuron=EQUAL_TIMES))), "no max-pool")
+    refused(lambda: to_nir(network(ag.networks.ResNet18((1, 4, 4), 3, width=1, neuron=EQUAL_TIMES, timed=2))), "timed=0")
+    refused(lambda: to_nir(torch.nn.Linear(2, 2)), "is a Linear")
+    refused(lambda: to_nir(network(ag.networks.FullyConnected((4,), 3, neuron=EQUAL_TIMES)), dt=0), "dt is 0")
 
 
 # ---- networks published with the NIR paper

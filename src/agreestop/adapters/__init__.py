@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .estimators import EarlyClassifier as EarlyClassifier
     from .modules import from_module as from_module
     from .nir import from_nir as from_nir
+    from .nir_export import to_nir as to_nir
     from .spiking_libraries import from_norse as from_norse
     from .spiking_libraries import from_sinabs as from_sinabs
     from .spiking_libraries import from_snntorch as from_snntorch
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _LAZY = {"AdaptedEngine": "engine", "from_module": "modules", "from_norse": "spiking_libraries", "from_sinabs": "spiking_libraries"}
 _LAZY |= {"from_snntorch": "spiking_libraries", "from_spikingjelly": "spiking_libraries"}
-_LAZY |= {"Comparison": "comparing", "compare": "comparing", "from_nir": "nir"}
+_LAZY |= {"Comparison": "comparing", "compare": "comparing", "from_nir": "nir", "to_nir": "nir_export"}
 _LAZY |= {"EarlyClassifier": "estimators", "AeonEarlyClassifier": "aeon_classifier"}
 """Public names, and the module of each."""
 

@@ -142,6 +142,7 @@ def _pack(plan: LayerPlan, precision: str, first: bool) -> _Packed:
     constants[0, :, :outputs] *= unit
     constants[kernels.CONSTANTS.index("threshold"), :, outputs:] = np.inf  # lanes without a neuron never spike
     entry = {
+        "still": int(_is_still(plan)),
         "neuron": plan.neuron, "recurrent": plan.recurrent, "listed": int(first and not plan.convolves and not plan.recurrent),
         "own": int(not first), "rows": rows, "outputs": outputs, "height": plan.size[0], "width": plan.size[1],
         "window_y": plan.window[0], "window_x": plan.window[1], "stride_y": plan.stride[0], "stride_x": plan.stride[1],
@@ -151,6 +152,15 @@ def _pack(plan: LayerPlan, precision: str, first: bool) -> _Packed:
         "row_stride": block.shape[1], "member_stride": lanes if first else rows * block.shape[1],
     }  # fmt: skip
     return _Packed(entry, block, constants)
+
+
+def _is_still(plan: LayerPlan) -> bool:
+    """Whether neurons below their threshold stay as they are without input: integrators without leak, synapse or constant current."""
+    kernels = load_kernels()
+    wanted = {"bias": 0, "a": 1, "b": 0, "r": 0}
+    return plan.neuron != kernels.SRM and all(
+        (plan.constants[:, kernels.CONSTANTS.index(name)] == value).all() for name, value in wanted.items()
+    )
 
 
 @dataclass(frozen=True, eq=False)
