@@ -16,7 +16,8 @@ from agreestop.engines.dense import Dense
 from agreestop.engines.early_stopping import decide_early, run_counted
 from agreestop.engines.gpu import continuous_batching as batching
 from agreestop.engines.gpu.engine import Fused
-from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
+from agreestop.networks.architectures import Convolutional, FullyConnected, ResNet18, SpikingNetwork
+from agreestop.networks.layers import MemberBatchNorm2d
 from agreestop.networks.neurons import Neuron
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -107,6 +108,73 @@ def test_inputs_run_to_the_end_of_the_chunk_they_stop_in(chunk: int | None, slot
 
 
 @KERNELS
+@pytest.mark.parametrize("values", (False, True))
+def test_events_are_decided_as_their_dense_form(values: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events arrive in pieces, in blocks of rows, and with values."""
+    engine, every = fused(real=values), tuple(range(1, 21))
+    (known, labels), (inputs, _) = events(60, 0), events(9, 1)
+    given = inputs * np.random.default_rng(2).choice([0.5, 1.5], inputs.shape).astype(np.float32) if values else inputs
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
+    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(given).advance(20), axis=1)))
+    assert len(np.unique(expected.stop_index)) > 2
+    monkeypatch.setattr("agreestop.engines.gpu.device_inputs.PIECE", 1000)
+    for block in (1 << 31, 1000):
+        monkeypatch.setattr(batching, "BLOCK_BYTES", block)
+        for form in (given, ag.events.Events.from_dense(given)):
+            run = decide_early(engine, calibrated, form, batch_size=4)
+            np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+            np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+    if not values:
+        with pytest.raises(ag.InputError, match="other than 0 and 1"):
+            decide_early(engine, calibrated, ag.events.Events.from_dense(inputs * 2))
+    with pytest.raises(ag.InputError, match="is what these members take"):
+        decide_early(engine, calibrated, ag.events.Events.from_dense(inputs[..., :2]))
+
+
+def deep_network(kind: str) -> SpikingNetwork:
+    """Two members, with statistics that make most layers spike."""
+    shape = (2, 9, 10)
+    config = Convolutional(shape, 3, 2, (5, 4), (6,)) if kind == "convolutional" else ResNet18(shape, 3, 2, 3, timed=3 * (kind == "timed"))
+    network = SpikingNetwork(config, torch.Generator().manual_seed(1), deviation=0.6).eval()
+    chance = torch.Generator().manual_seed(3)
+    for module in network.modules():
+        if isinstance(module, MemberBatchNorm2d):
+            module.running_mean.uniform_(-0.2, 0.2, generator=chance)
+            module.running_var.uniform_(0.5, 2.0, generator=chance)
+            module.bias.data.uniform_(0.1, 0.5, generator=chance)
+    return network
+
+
+@KERNELS
+@pytest.mark.parametrize("kind", ("convolutional", "resnet", "timed"))
+def test_deep_members_spike_as_on_the_dense_engine_and_decide_in_slots(kind: str) -> None:
+    """Slots are reused, so inputs are at different steps; odd sizes are pooled; an image is held."""
+    network = deep_network(kind)
+    engine, reference, rng = Fused(network, DEVICE), Dense(network, DEVICE), np.random.default_rng(0)
+    inputs, labels = rng.random((12, 12, 2, 9, 10)) < 0.3, rng.integers(3, size=12)
+    expected, run = reference.begin(inputs[:5]).advance(12), engine.begin(inputs[:5])
+    assert 0.02 < expected.mean() < 0.98
+    np.testing.assert_array_equal(run.advance(5), expected[:, :5])
+    run.keep(np.array([True, False, True, True, False]))
+    np.testing.assert_array_equal(run.advance(7), expected[[0, 2, 3], 5:])
+    images = rng.random((6, 1, 2, 9, 10), dtype=np.float32)
+    np.testing.assert_array_equal(engine.begin(images).advance(18), reference.begin(images).advance(18))
+    scores = ag.log_confidence(np.cumsum(engine.begin(inputs).advance(12), axis=1))
+    calibrated = ag.AgreeStop(0.5, tuple(range(1, 13)), 1).calibrate(scores, labels)
+    decisions = calibrated.decide(scores)
+    assert len(np.unique(decisions.stop_index)) > 1
+    for given in (inputs, ag.events.Events.from_dense(inputs)):
+        early = decide_early(engine, calibrated, given, batch_size=5)
+        np.testing.assert_array_equal(early.decisions.stop_index, decisions.stop_index)
+        np.testing.assert_array_equal(early.decisions.sets, decisions.sets)
+        assert (early.computed >= np.minimum(2 * (decisions.stop_index // 2 + 1), 12)).all()
+    held = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(images).advance(12), axis=1)))
+    np.testing.assert_array_equal(decide_early(engine, calibrated, images, 5, steps=12).decisions.sets, held.sets)
+    with pytest.raises(ag.InputError, match="counted from the first step"):
+        run.advance_counted(1)
+
+
+@KERNELS
 def test_a_long_chunk_ends_where_it_should_and_slots_are_reused() -> None:
     engine, every = fused(), tuple(range(1, 41))
     (known, labels), (inputs, _) = events(60, 0), events(5, 1)
@@ -129,24 +197,20 @@ def test_no_more_are_computed_together_than_allowed(chunk: int | None, monkeypat
     expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)))
     computed: dict[object, int] = {}
     waited, taken = [], []
-    start, finish, frame_rows = batching._SlotGroup.start, batching._SlotGroup.finish, batching._Assignment.frame_rows
+    start, finish = batching._SlotGroup.start, batching._SlotGroup.finish
 
-    def assigning(assignment: Any) -> Any:
-        taken.append(int(assignment._taken.sum()))
-        return frame_rows(assignment)
-
-    def starting(group: Any, frames: Any, rows: Any, begins: Any, behind: Any) -> None:
+    def starting(group: Any, source: Any, assignment: Any, behind: Any) -> None:
         assert behind is None or behind in computed
         waited.append(behind is not None)
+        taken.append(int(assignment._taken.sum()))
         computed[group] = taken[-1]
         assert sum(count for one, count in computed.items() if one is not behind) <= 4
-        start(group, frames, rows, begins, behind)
+        start(group, source, assignment, behind)
 
     def finishing(group: Any) -> Any:
         computed.pop(group)
         return finish(group)
 
-    monkeypatch.setattr(batching._Assignment, "frame_rows", assigning)
     monkeypatch.setattr(batching._SlotGroup, "start", starting)
     monkeypatch.setattr(batching._SlotGroup, "finish", finishing)
     monkeypatch.setattr("agreestop.engines.gpu.continuous_batching.SLACK", 0.1)  # some inputs run again

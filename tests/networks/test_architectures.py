@@ -333,3 +333,28 @@ def test_bad_settings_and_shapes_are_refused() -> None:
     refused(lambda: network(frames()[:1], steps=0), "steps is 0")
     refused(lambda: network(frames(), state=State((), 0)), "state has 0 layers and the network 4")
     refused(lambda: network.count(0.5 * frames()), "set real_input=True")
+
+
+@pytest.mark.parametrize("rates", (False, True))
+def test_members_in_turn_compute_what_they_compute_together(rates: bool) -> None:
+    """Outputs, state, gradients, running statistics and observed currents; with learned constants, and from a state."""
+    config = ResNet18((3, 8, 8), 4, 2, 3, neuron=replace(EAGER, learned=True), timed=2)
+    x, found = torch.rand(3, 2, 3, 8, 8, generator=generator(1)), []
+    for in_turn in (False, True):
+        network = SpikingNetwork(config, generator(0), deviation=0.5).train()
+        for module in network.modules():
+            if isinstance(module, SRM):
+                module.rates = rates
+        seen: list[torch.Tensor] = []
+        network.layers[-1].observe = seen.append
+        run = network._run_in_turn if in_turn else network
+        with torch.no_grad():
+            _, state = run(x, None, None)
+        spikes, after = run(x, state, None)
+        (spikes.sum() + seen[-1].square().sum()).backward()  # type: ignore[no-untyped-call]
+        grads = [value.grad for value in network.parameters() if value.grad is not None]
+        found.append([spikes, seen[-1], *after.layers[3], *grads, *network.buffers()])
+        assert after.time == 6 and len(seen) == 2
+    assert len(found[0]) == len(found[1]) > 60
+    for together, alone in zip(*found, strict=True):
+        torch.testing.assert_close(alone, together, rtol=1e-3, atol=1e-4)  # sums in another order

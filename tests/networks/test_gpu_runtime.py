@@ -12,13 +12,12 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_rows_are_copied(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
+def test_arrays_are_locked_in_memory(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     monkeypatch.setattr(gpu_runtime, "WORTH_SHARING", 0 if shared else 1 << 21)
     monkeypatch.setattr(gpu_runtime, "cores", lambda: 8)
-    source, rows = np.random.default_rng(0).random((20, 3)) < 0.5, np.random.default_rng(1).integers(20, size=7)
-    out = np.zeros((7, 3), dtype=bool)
-    gpu_runtime.copy_rows(source, rows, out)
-    np.testing.assert_array_equal(out, source[rows])
+    source = np.random.default_rng(0).integers(2**16, size=(21, 3)).astype(np.uint16)
+    source.flags.writeable = False  # as in a file that is memory-mapped
+    np.testing.assert_array_equal(gpu_runtime.lock_in_memory(source).numpy(), source)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (5, 3), (300, 80, 100)])

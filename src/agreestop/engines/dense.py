@@ -68,7 +68,7 @@ class DensePass:
 
     def __init__(
         self,
-        networks: Sequence[SpikingNetwork | ModuleMembers],
+        networks: Sequence[Any],
         device: torch.device | str,
         inputs: NDArray[Any],
         load: int | None = None,
@@ -90,7 +90,7 @@ class DensePass:
         return self._advance(steps)[0]
 
     def advance_counted(self, steps: int) -> EnsembleRun:
-        if not isinstance(self._networks[0], SpikingNetwork):
+        if isinstance(self._networks[0], ModuleMembers):
             raise InputError("the operations of own modules cannot be counted: use run_to_end or score for their outputs.")
         spikes, operations = self._advance(steps, counted=True)
         return EnsembleRun(spikes, joined(operations, 1))
@@ -105,7 +105,7 @@ class DensePass:
                 frames, held = self._next_frames(end)
                 outputs, counts = [], []
                 for index, network in enumerate(self._networks):
-                    run: Any = network.count if counted and isinstance(network, SpikingNetwork) else network
+                    run: Any = network.count if counted else network
                     found, self._states[index], *activity = run(frames, self._states[index], held)
                     outputs.append(found.permute(2, 0, 1, 3))
                     counts += [count_operations(one) for one in activity]

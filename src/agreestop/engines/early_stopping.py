@@ -29,7 +29,6 @@ from .prefilter import Prefilter, can_prefilter_on_cpu, prefilter_for
 from .protocol import CountingPass, DecidingEngine, Engine, EnsembleRun, Outcomes, Result, joined
 
 BATCH_SIZE = 256
-DENSE_BYTES = 1 << 30  # sparse inputs are made dense in blocks of at most this size, for engines that schedule their inputs themselves
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,22 +100,13 @@ def _decide_on_engine(engine: Engine, prefilter: Prefilter | None, inputs: Input
     """The outcomes of an engine that schedules its inputs itself; None where it cannot."""
     if prefilter is None or not prefilter.fits_gpu or not isinstance(engine, DecidingEngine):
         return None
-    step = len(inputs)
-    if isinstance(inputs, Events):
-        step = max(slots, DENSE_BYTES // (int(np.prod(inputs.shape[1:])) * inputs.dtype.itemsize))
-    parts = []
     try:
-        for start in range(0, len(inputs), max(1, step)):
-            part = engine.decide(dense_rows(inputs, slice(start, start + step)), prefilter, slots, chunk)
-            if part is None:
-                return None
-            parts.append(part)
+        return engine.decide(inputs, prefilter, slots, chunk)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
         warnings.warn(f"memory is too small for {slots} inputs at once with continuous batching: a slower way is used.", stacklevel=3)
         return None
-    return joined(parts) if parts else None
 
 
 class _RunningBatch:

@@ -151,5 +151,5 @@ class DividingEngine(Protocol):
 class DecidingEngine(Protocol):
     """An engine that schedules its inputs itself while it decides (continuous batching)."""
 
-    def decide(self, inputs: NDArray[Any], prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes | None:
-        """Decide on inputs (n, T, ...), at most `slots` of them computed together; None if it cannot for these inputs."""
+    def decide(self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes | None:
+        """Decide on inputs (n, T, ...) or `Events`, at most `slots` of them computed together; None if it cannot for these inputs."""

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias, final
+from typing import Any, Self, TypeAlias, cast, final
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from agreestop.common import InputError, Integers, as_count
 from agreestop.events.container import Inputs
 from agreestop.networks._kernels.gpu_runtime import upload
-from agreestop.networks.architectures import SpikingNetwork
+from agreestop.networks.architectures import SpikingLayer, SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d
 from agreestop.networks.neurons import SRM
 from agreestop.networks.posteriors import Posterior
@@ -192,11 +192,12 @@ def _running_network(model: Model) -> SpikingNetwork:
 def _currents_into_read_out(network: SpikingNetwork) -> Iterator[list[Tensor]]:
     """A list that collects the currents (T, K, batch, C) of each call."""
     seen: list[Tensor] = []
-    handle = network.layers[-1].synapses.register_forward_hook(lambda module, given, result: seen.append(result))  # type: ignore[union-attr]
+    last = cast(SpikingLayer, network.layers[-1])
+    last.observe = seen.append
     try:
         yield seen
     finally:
-        handle.remove()
+        last.observe = None
 
 
 def augmented(images: Tensor, noise: torch.Generator) -> Tensor:

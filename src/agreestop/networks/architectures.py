@@ -8,7 +8,8 @@ Time is the first axis. A network stores no state between calls: state goes in a
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, final
@@ -206,6 +207,8 @@ class SpikingLayer(nn.Module):
         super().__init__()
         self.synapses, self.norm, self.neurons, self.shortcut = synapses, norm, neurons, shortcut
         self.max_pool, self.average = max_pool, average
+        self.observe: Callable[[Tensor], None] | None = None
+        """Called with the currents (T, K, batch, ...) of every call, if it is set."""
 
     def receive(self, x: Tensor) -> Tensor:
         """The spikes that reach the synapses."""
@@ -231,6 +234,8 @@ class SpikingLayer(nn.Module):
     def forward(self, x: Tensor, earlier: Tensor, state: SRMState | None, steps: int | None, time: int = 0) -> tuple[Tensor, SRMState]:
         """Spikes (T, K, batch, ...) and the state after them. With `steps`, one image is held for that many steps."""
         currents = self.currents(x, earlier, 0 if steps else time)
+        if self.observe is not None:
+            self.observe(currents)
         if steps is not None:
             currents = currents.expand(steps, *(-1,) * (currents.ndim - 1))
         return cast(tuple[Tensor, SRMState], self.neurons(currents, state))
@@ -279,6 +284,9 @@ class SpikingNetwork(nn.Module):
         self.members, self.classes = config.members, config.classes
         self.input_shape, self.real_input = config.input_shape, config.real_input
         self.layers = nn.ModuleList(config.layers())
+        # For each member a network of one, and views of the buffers for them; in lists, so that they are no part of this network.
+        self._singles: list[SpikingNetwork] = []
+        self._views: list[Any] = []
         draw_weights(self, generator, deviation)
 
     def select_members(self, members: slice) -> "SpikingNetwork":
@@ -308,6 +316,8 @@ class SpikingNetwork(nn.Module):
     ) -> tuple[Tensor, State]:
         self._check(x, state, steps)
         layers = list(cast(Iterable[SpikingLayer], self.layers))
+        if self.members > 1 and x.is_cuda and torch.is_grad_enabled() and isinstance(layers[0].synapses, MemberConv2d) and counts is None:
+            return self._run_in_turn(x, state, steps)
         if isinstance(layers[0].synapses, MemberLinear):
             x = x.reshape(*x.shape[: x.ndim - len(self.input_shape)], -1)
         earlier, after = x, []
@@ -319,6 +329,43 @@ class SpikingNetwork(nn.Module):
             earlier, x = x, spikes
             after.append(layer_after)
         return x, State(tuple(after), time + len(x))
+
+    def _run_in_turn(self, x: Tensor, state: State | None, steps: int | None) -> tuple[Tensor, State]:
+        """The same, one member after the other: on a GPU each fills the device, and convolutions with groups are slower backwards."""
+        if not self._singles:
+            first = SpikingNetwork(replace(self.config, members=1), torch.Generator().manual_seed(0))
+            self._singles += [deepcopy(first) for _ in range(self.members)]
+        buffers = list(self.named_buffers())
+        if len(self._views) != 2 or any(old is not new for old, (_, new) in zip(self._views[0], buffers, strict=True)):
+            # The views are kept, since neurons keep their constants as long as these are the same tensors.
+            views = [{name: value[member : member + 1] for name, value in buffers} for member in range(self.members)]
+            self._views[:] = [value for _, value in buffers], views
+        last, seen = cast(SpikingLayer, self.layers[-1]), cast(list[Tensor], [])
+        parts = {name: value.unbind(0) for name, value in self.named_parameters()}
+        outputs, afters = [], []
+        for member, single in enumerate(self._singles):
+            single.like(self)
+            cast(SpikingLayer, single.layers[-1]).observe = None if last.observe is None else seen.append
+            values = {name: part[member][None] for name, part in parts.items()} | self._views[1][member]
+            before = None if state is None else State(tuple(layer.members(slice(member, member + 1)) for layer in state.layers), state.time)
+            received = x[:, member : member + 1] if x.ndim == 3 + len(self.input_shape) else x
+            spikes, after = torch.func.functional_call(single, values, (received, before, steps))
+            outputs.append(spikes)
+            afters.append(after)
+            cast(SpikingLayer, single.layers[-1]).observe = None  # `seen` holds tensors of this call
+        if last.observe is not None:
+            last.observe(torch.cat(seen, 1))
+        layers = (SRMState(*map(torch.cat, zip(*parts, strict=True))) for parts in zip(*(after.layers for after in afters), strict=True))
+        return torch.cat(outputs, 1), State(tuple(layers), afters[0].time)
+
+    def like(self, other: "SpikingNetwork") -> None:
+        """Take over the mode of another network: training, momentum, and how its neurons run."""
+        self.train(other.training)
+        for its, mine in zip(other.modules(), self.modules(), strict=True):
+            if isinstance(its, SRM) and isinstance(mine, SRM):
+                mine.fused, mine.rates = its.fused, its.rates
+            if isinstance(its, MemberBatchNorm2d) and isinstance(mine, MemberBatchNorm2d):
+                mine.momentum = its.momentum
 
     def _count_operations(
         self, layer: SpikingLayer, index: int, x: Tensor, earlier: Tensor, spikes: Tensor

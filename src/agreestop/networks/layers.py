@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from agreestop.common import InputError, is_number
 
 from ._kernels import mixed_product
+from ._kernels.gpu_runtime import TRITON_AVAILABLE
 from ._kernels.numba_runtime import numba_available
 
 CHUNK = 1024  # rows of a chunk in `product_in_chunks`, approximately
@@ -171,6 +172,11 @@ class MemberBatchNorm2d(nn.Module):
 
     def _normalise(self, images: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         weight, bias = self.weight.flatten(), self.bias.flatten()
+        if self.training and images.is_cuda and TRITON_AVAILABLE:
+            from ._kernels import gpu_batchnorm  # importing Triton is slow
+
+            if gpu_batchnorm.can_run(images, weight):
+                return gpu_batchnorm.batch_norm(images, mean.view(-1), var.view(-1), weight, bias, self.momentum)
         return F.batch_norm(images, mean.view(-1), var.view(-1), weight, bias, self.training, self.momentum)
 
 

@@ -21,6 +21,10 @@ class SRMState(NamedTuple):
     membrane: Tensor
     refractory: Tensor
 
+    def members(self, chosen: slice) -> "SRMState":
+        """The state of some members, which are the first axis."""
+        return SRMState(*(value[chosen] for value in self))
+
 
 Constants = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 """a, b, r, θ and c."""

@@ -1,19 +1,21 @@
-"""Continuous batching for fully connected members on a GPU: as soon as an input stops, the next input takes its slot.
+"""Continuous batching on a GPU: as soon as an input stops, the next input takes its slot.
 
-The slots form two groups. While one group computes, the host reads the results of the other and prepares its next frames. If one segment
+The slots form two groups. While one group computes, the host reads the results of the other and chooses its next inputs. If one segment
 takes all slots to their end and more inputs wait, each group has all the slots instead, and the GPU runs the groups in turn.
 
-A segment is a number of steps with its copies to and from the GPU. It is captured once as a CUDA graph and replayed, since launching its
-short kernels from Python would take longer than running them. The prefilter's kernel finds, for each slot, the first checkpoint at which
-the rule may stop, and the counts there. `calibrated.step` then judges on the host. An input that it does not stop runs again, up to a
-later checkpoint.
+A segment is a number of steps, captured once as a CUDA graph (`slots`). The inputs are on the GPU (`device_inputs`), so the host only says
+which input a slot runs and at which step. The prefilter's kernel finds, for each slot, the first checkpoint at which the rule may stop, and
+the counts there. `calibrated.step` then judges on the host. An input that it does not stop runs again, up to a later checkpoint.
 
 Without a GPU, as in tests, the same steps run without a CUDA graph.
 """
 
 import math
+import os
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from threading import Lock
 from typing import Any, final
 
@@ -25,19 +27,17 @@ from torch import Tensor
 from agreestop.common import Booleans, Integers
 from agreestop.decide.confidence import log_softmax
 from agreestop.decide.evidence import Stops
-from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph, copy_rows, to_input_dtype
-from agreestop.networks.architectures import SpikingNetwork, State
-from agreestop.networks.srm_core import SRMState
+from agreestop.events.container import Events, Inputs
 
 from ..inputs import dense_step
 from ..prefilter import Prefilter
-from ..protocol import Outcomes
+from ..protocol import Outcomes, joined
+from .device_inputs import DeviceInputs, frames_dtype
+from .slots import SlotMembers, Slots, SlotShape
 
-SEGMENT_STEPS = 16  # the most steps of a segment where the caller names no chunk
-FULL_LOAD = 2048  # inputs times steps that fill the GPU
-MAX_LOAD = 16384  # the most inputs times steps that are computed together
 KEPT_KINDS = 2  # groups of slots are kept ready for this many different kinds of calls
-JUDGED_TOGETHER = 1024  # the rule judges at least this many inputs at once: for fewer, the call itself takes most of the time
+JUDGED_TOGETHER = 512  # the rule judges at least this many inputs at once: for fewer, the call itself takes most of the time
+BLOCK_BYTES = 1 << 31  # inputs are brought to the GPU in blocks of at most this size
 SLACK = 2e-4  # the prefilter's margin: above the rounding error of float32 for log-risks near ten, and it grows with them
 EPSILON = float(np.finfo(np.float32).eps)
 FAR = 1e30  # no logarithm of a risk is as large
@@ -47,42 +47,53 @@ FAR = 1e30  # no logarithm of a risk is as large
 class ContinuousBatching:
     """The members, and groups of slots for inputs like those of the last calls."""
 
-    def __init__(self, network: SpikingNetwork, device: torch.device) -> None:
-        self._network, self._device = network, device
+    def __init__(self, members: SlotMembers, device: torch.device) -> None:
+        self._members, self._device = members, device
+        self._uploads: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._kept: list[tuple[Any, list[_SlotGroup]]] = []
         self._free_live: list[_LiveSlot] = []
         self._lock = Lock()  # only one call at a time may use the slots
 
-    def decide(self, inputs: NDArray[Any], prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes:
-        """Decide on inputs (n, T, ...), at most `slots` of them computed together; `chunk` is that of `decide_early`."""
+    def decide(self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes:
+        """Decide on inputs (n, T, ...), or on images (n, 1, ...) that are held, at most `slots` of them computed together.
+
+        `chunk` is that of `decide_early`. Inputs are brought to the GPU in blocks of rows.
+        """
+        size = len(inputs.indices) * inputs.indices.itemsize if isinstance(inputs, Events) else inputs.nbytes
+        rows = max(slots, BLOCK_BYTES * len(inputs) // max(size, 1))
+        parts = []
         with self._lock:
             try:
-                return self._run(inputs, prefilter, slots, chunk)
+                for start in range(0, len(inputs), rows):
+                    block = slice(start, start + rows)
+                    part = inputs if rows >= len(inputs) else inputs.rows(block) if isinstance(inputs, Events) else inputs[block]
+                    parts.append(self._run(part, prefilter, slots, chunk))
             except BaseException:
                 self._release_groups()
                 raise
+        return joined(parts)
 
-    def _run(self, inputs: NDArray[Any], prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes:
+    def _run(self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes:
         chunk = None if chunk is None else min(chunk, int(prefilter.calibrated.checkpoints[-1]))
-        queue = _Queue(prefilter, inputs.shape[:2], self._network.config.classes, chunk or 1)
+        queue = _Queue(prefilter, len(inputs), self._members.classes, chunk or 1)
         count = min(slots, len(inputs))
-        in_turn = len(inputs) > count and _segment_steps(_width(count), chunk) >= queue.last
+        in_turn = len(inputs) > count and self._segment_steps(_width(count), chunk) >= queue.last
         shares = (count, count) if in_turn else (-(-count // 2), count // 2)
         width = _width(shares[0])
-        steps = min(queue.last, _segment_steps(width, chunk))
-        groups = self._groups_for(prefilter, width, steps, torch.from_numpy(np.empty(0, inputs.dtype)).dtype)
-        stretch = steps if inputs.shape[1] % steps == 0 else 1
-        frames = inputs.reshape(len(inputs) * inputs.shape[1] // stretch, -1)
-        idle = [(group, _Assignment(queue, width, used, steps, stretch)) for group, used in zip(groups, shares, strict=True) if used]
+        steps = min(queue.last, self._segment_steps(width, chunk))
+        source = DeviceInputs(inputs, self._device, self._uploads)
+        shape = SlotShape(width, steps, inputs.shape[1] == 1, frames_dtype(inputs, self._device))
+        groups = self._groups_for(prefilter, shape, source.kind)
+        idle = [(group, _Assignment(queue, width, used, steps)) for group, used in zip(groups, shares, strict=True) if used]
         busy: deque[tuple[_SlotGroup, _Assignment]] = deque()
         while True:
             for group, assignment in tuple(idle):
                 if assignment.fill():
                     behind = busy[-1][0] if in_turn and busy else None
-                    group.start(frames, assignment.frame_rows(), assignment.begins(), behind)
+                    group.start(source, assignment, behind)
                     idle.remove((group, assignment))
                     busy.append((group, assignment))
-            queue.judge(JUDGED_TOGETHER if busy else 1)
+            queue.judge(JUDGED_TOGETHER if busy else 1, wait=not busy)
             if busy:
                 group, assignment = busy.popleft()
                 assignment.release(group.finish())
@@ -90,40 +101,39 @@ class ContinuousBatching:
             elif not len(queue.waiting):
                 return queue.outcomes
 
+    def _segment_steps(self, width: int, chunk: int | None) -> int:
+        """The steps of a segment for this width: enough to fill the GPU, or the largest divisor of the chunk that the GPU takes at once."""
+        load = self._members.load
+        if chunk is None:
+            return max(1, min(load.steps, load.full // width))
+        return next(steps for steps in range(max(1, min(chunk, load.most // width)), 0, -1) if chunk % steps == 0)
+
     def _release_groups(self) -> None:
         """Drop all groups, once nothing runs on them."""
         for group in (group for _, groups in self._kept for group in groups):
             group.finish()
         self._kept.clear()
 
-    def _groups_for(self, prefilter: Prefilter, width: int, steps: int, dtype: torch.dtype) -> "list[_SlotGroup]":
-        """Two groups of this width; those of an earlier call of the same kind if they are still kept."""
-        key = (prefilter.calibrated.rule, prefilter.calibrated.policy, width, steps, dtype)
+    def _groups_for(self, prefilter: Prefilter, shape: SlotShape, kind: tuple[Any, ...]) -> "list[_SlotGroup]":
+        """Two groups of slots; those of an earlier call of the same kind if they are still kept."""
+        key = (prefilter.calibrated.rule, prefilter.calibrated.policy, shape, kind)
         found = next((position for position, (known, _) in enumerate(self._kept) if known == key), None)
         if found is not None:
             self._kept.append(self._kept.pop(found))
         else:
             del self._kept[: max(0, len(self._kept) + 1 - KEPT_KINDS)]
-            on_gpu = GpuPrefilter(prefilter, self._network.config.classes, steps, self._device)
-            groups = [_SlotGroup(self._network, self._device, width, steps, dtype, on_gpu) for _ in range(2)]
-            self._kept.append((key, groups))
+            on_gpu = GpuPrefilter(prefilter, self._members.classes, shape.steps, self._device)
+            self._kept.append((key, [_SlotGroup(self._members, self._device, shape, kind, on_gpu) for _ in range(2)]))
         return self._kept[-1][1]
 
     def live(self) -> "SlotLive":
         """Start on one live input."""
-        return SlotLive(self._free_live, self._free_live.pop() if self._free_live else _LiveSlot(self._network, self._device))
+        return SlotLive(self._free_live, self._free_live.pop() if self._free_live else _LiveSlot(self._members, self._device))
 
 
 def _width(slots: int) -> int:
     """The width of a group: a power of two, so that one CUDA graph serves other numbers of inputs too."""
     return 1 << max(2, math.ceil(math.log2(slots)))
-
-
-def _segment_steps(width: int, chunk: int | None) -> int:
-    """The steps of a segment for this width: enough to fill the GPU, or the largest divisor of the chunk that the GPU takes at once."""
-    if chunk is None:
-        return max(1, min(SEGMENT_STEPS, FULL_LOAD // width))
-    return next(steps for steps in range(max(1, min(chunk, MAX_LOAD // width)), 0, -1) if chunk % steps == 0)
 
 
 class GpuPrefilter:
@@ -148,16 +158,17 @@ class GpuPrefilter:
 
 
 class _Queue:
-    """Inputs (count, length, ...) that wait for a slot, and the outcomes of the others."""
+    """Inputs that wait for a slot, and the outcomes of the others."""
 
-    def __init__(self, prefilter: Prefilter, shape: tuple[int, ...], classes: int, chunk: int) -> None:
-        (count, self.length), self.chunk, self._calibrated = shape, chunk, prefilter.calibrated
+    def __init__(self, prefilter: Prefilter, count: int, classes: int, chunk: int) -> None:
+        self.chunk, self._calibrated = chunk, prefilter.calibrated
         self._times = np.array(prefilter.calibrated.checkpoints, dtype=np.int64)
         self.last = int(self._times[-1])
         self.waiting: Integers = np.arange(count)
         self.no_stop_before: Integers = np.zeros(count, np.int64)
         """For each input, the number of first steps in which it is known not to stop."""
         self.outcomes = Outcomes(Stops.empty(count, classes), np.zeros(count, np.int64), np.zeros(count, np.int64))
+        self._judging: Future[Integers] | None = None
         self.released: list[tuple[Integers, Integers, Integers]] = []
         """Inputs that have left their slots, with the results of the prefilter (see `find_first_stops`) and the steps that they ran."""
 
@@ -166,12 +177,23 @@ class _Queue:
         taken, self.waiting = self.waiting[:count], self.waiting[count:]
         return taken
 
-    def judge(self, least: int) -> None:
-        """Judge the released inputs if there are at least `least`; those that the rule does not stop wait again."""
-        if sum(len(inputs) for inputs, _, _ in self.released) < least:
-            return
-        inputs, found, computed = (np.concatenate(part) for part in zip(*self.released, strict=True))
-        self.released.clear()
+    def judge(self, least: int, wait: bool) -> None:
+        """Judge the released inputs if there are at least `least`; those that the rule does not stop wait again.
+
+        A second thread judges, so that the GPU never waits for it. wait: finish all judgements.
+        """
+        while self._judging is not None or sum(len(inputs) for inputs, _, _ in self.released) >= least:
+            if self._judging is None:
+                given = [np.concatenate(part) for part in zip(*self.released, strict=True)]
+                self.released.clear()
+                self._judging = _judges(os.getpid()).submit(self._judge, *given)
+            if not (wait or self._judging.done()):
+                return
+            self.waiting = np.concatenate([self._judging.result(), self.waiting])
+            self._judging = None
+
+    def _judge(self, inputs: Integers, found: Integers, computed: Integers) -> Integers:
+        """Judge these inputs and return those that the rule does not stop."""
         outcomes, calibrated = self.outcomes, self._calibrated
         steps = np.minimum(computed, self.last)
         outcomes.computed[inputs] += steps
@@ -182,20 +204,22 @@ class _Queue:
         outcomes.stops.put(inputs, index, verdict)
         again = inputs[~verdict.stop]
         self.no_stop_before[again] = found[~verdict.stop, 0]
-        self.waiting = np.concatenate([again, self.waiting])
+        return again
+
+
+@cache
+def _judges(process: int) -> ThreadPoolExecutor:
+    """The thread that judges, one for each process: threads do not survive a fork."""
+    return ThreadPoolExecutor(1, thread_name_prefix="agreestop-judge")
 
 
 class _Assignment:
-    """The inputs in the slots of a group, and the steps that each has run. Only the first `used` slots are used.
+    """The inputs in the slots of a group, and the steps that each has run. Only the first `used` slots are used."""
 
-    A segment has `steps` steps. Frames are copied in stretches of `stretch` steps, which divides `steps`.
-    """
-
-    def __init__(self, queue: _Queue, width: int, used: int, steps: int, stretch: int) -> None:
-        self._queue, self._steps, self._stretch = queue, steps, stretch
-        self._stretches = np.arange(steps // stretch)
-        self._input: Integers = np.zeros(width, np.int64)
-        self._time: Integers = np.zeros(width, np.int64)
+    def __init__(self, queue: _Queue, width: int, used: int, steps: int) -> None:
+        self._queue, self._steps = queue, steps
+        self.inputs: Integers = np.zeros(width, np.int64)
+        self.times: Integers = np.zeros(width, np.int64)
         self._taken: Booleans = np.zeros(width, bool)
         self._free: Integers = np.arange(used)
 
@@ -203,125 +227,62 @@ class _Assignment:
         """Give the free slots to the next inputs and return whether any slot is taken."""
         inputs = self._queue.take(len(self._free))
         slots, self._free = self._free[: len(inputs)], self._free[len(inputs) :]
-        self._input[slots], self._taken[slots] = inputs, True
+        self.inputs[slots], self._taken[slots] = inputs, True
         return bool(self._taken.any())
 
     def begins(self) -> Integers:
         """The `begins` of `find_first_stops` for each slot; a slot that is not taken begins in every segment."""
-        return np.where(self._time > 0, -1, self._queue.no_stop_before[self._input])
-
-    def frame_rows(self) -> Integers:
-        """The stretches of frames for the next segment, slot after slot; after the end of an input its last one is repeated."""
-        length = self._queue.length // self._stretch
-        stretches = np.minimum(self._time[:, None] // self._stretch + self._stretches, length - 1)
-        return (self._input[:, None] * length + stretches).ravel()
+        return np.where(self.times > 0, -1, self._queue.no_stop_before[self.inputs])
 
     def release(self, found: Integers) -> None:
         """After a segment, release the inputs that may stop, each at the end of its chunk."""
         queue, stops = self._queue, found[:, 0]
-        self._time[self._taken] += self._steps
+        self.times[self._taken] += self._steps
         leaving = self._taken & (stops > 0)
         if queue.chunk > self._steps:
-            leaving &= self._time >= np.minimum(-(-stops // queue.chunk) * queue.chunk, queue.last)
+            leaving &= self.times >= np.minimum(-(-stops // queue.chunk) * queue.chunk, queue.last)
         slots = np.flatnonzero(leaving)
         if len(slots):
-            queue.released.append((self._input[slots], found[slots], self._time[slots]))
+            queue.released.append((self.inputs[slots], found[slots], self.times[slots]))
             self._free = np.concatenate([self._free, slots])
-            self._time[slots], self._taken[slots] = 0, False
-
-
-@final
-class _Slots:
-    """The state of `width` inputs at fixed memory addresses, and one segment of steps from frames to spikes.
-
-    The host writes `frames` (width, steps, ...) and `begins` (width,) while nothing runs. A slot continues where `begins` is -1 and starts
-    from zero where it is another number. `after(spikes, begins)` receives the read-out spikes (steps, K, width, C) of the segment.
-    """
-
-    @torch.inference_mode()
-    def __init__(
-        self,
-        network: SpikingNetwork,
-        device: torch.device,
-        width: int,
-        steps: int,
-        dtype: torch.dtype,
-        after: Callable[[Tensor, Tensor], None],
-    ) -> None:
-        shape, on_gpu = network.config.input_shape, device.type == "cuda"
-        self._network, self._after = network, after
-        self._host_frames = torch.zeros((width, steps, *shape), dtype=dtype, pin_memory=on_gpu)
-        self._host_begins = torch.zeros(width, dtype=torch.int32, pin_memory=on_gpu)
-        self.frames, self.begins = self._host_frames.numpy(), self._host_begins.numpy()
-        self._frames, self._begins = self._host_frames.to(device), self._host_begins.to(device)
-        self._floats = to_input_dtype(self._frames.transpose(0, 1)).contiguous()
-        layers = network(torch.zeros((1, width, *shape), device=device))[1].layers
-        self._memory = [torch.stack(layer) for layer in layers]
-        self._state = State(tuple(SRMState(*memory) for memory in self._memory), 0)
-        self._stream: Any = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
-        self._replay = self._captured() if on_gpu else self._segment
-
-    @torch.inference_mode()
-    def _segment(self) -> None:
-        self._frames.copy_(self._host_frames, non_blocking=True)
-        self._begins.copy_(self._host_begins, non_blocking=True)
-        fresh = (self._begins >= 0)[:, None]
-        for memory in self._memory:
-            memory.masked_fill_(fresh, 0)
-        spikes, after = self._network(self._floats.copy_(self._frames.transpose(0, 1)), self._state)
-        torch._foreach_copy_([part for layer in self._state.layers for part in layer], [part for layer in after.layers for part in layer])
-        self._after(spikes, self._begins)
-
-    def _captured(self) -> Callable[[], None]:
-        """The segment as a CUDA graph. The capture changes the state, so every slot must begin in the first segment."""
-        self._stream.wait_stream(torch.cuda.current_stream(self._frames.device))
-        with torch.cuda.stream(self._stream):
-            return capture_cuda_graph(self._segment)
-
-    def start(self, behind: "_Slots | None" = None) -> None:
-        """Start a segment, after the work of `behind` if that is given."""
-        if self._stream is None:
-            self._replay()
-            return
-        if behind is not None:
-            self._stream.wait_stream(behind._stream)
-        before = torch.cuda.current_stream(self._stream.device)
-        torch.cuda.set_stream(self._stream)  # `with torch.cuda.stream` takes several times as long
-        try:
-            self._replay()
-        finally:
-            torch.cuda.set_stream(before)
-
-    def wait(self) -> None:
-        """Wait until the segment is done."""
-        if self._stream is not None:
-            self._stream.synchronize()
+            self.times[slots], self._taken[slots] = 0, False
 
 
 @final
 class _SlotGroup:
-    """Slots under a prefilter."""
+    """Slots under a prefilter. kind: the dtypes of the inputs, an `InputKind`."""
 
     def __init__(
-        self, network: SpikingNetwork, device: torch.device, width: int, steps: int, dtype: torch.dtype, prefilter: Callable[..., None]
+        self, members: SlotMembers, device: torch.device, shape: SlotShape, kind: tuple[Any, ...], prefilter: Callable[..., None]
     ) -> None:
-        members, classes = network.config.members, network.config.classes
-        self._prefilter = prefilter
+        width, outputs = shape.width, (members.members, members.classes)
+        self._prefilter, self._kind = prefilter, kind
         self._time = torch.zeros(width, dtype=torch.int32, device=device)
-        self._counts = torch.zeros((width, members, classes), dtype=torch.int32, device=device)
-        self._outcome = torch.zeros((width, 1 + members * classes), dtype=torch.int32, device=device)
+        self._counts = torch.zeros((width, *outputs), dtype=torch.int32, device=device)
+        self._outcome = torch.zeros((width, 1 + math.prod(outputs)), dtype=torch.int32, device=device)
         self._result = torch.zeros(self._outcome.shape, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._slots = _Slots(network, device, width, steps, dtype, self._find_stops)
+        self._blank = torch.zeros(math.prod(members.input_shape) + 2, dtype=torch.int64, device=device)
+        self._slots = Slots(members, device, shape, self._load_frames, self._find_stops)
+
+    def _load_frames(self, slots: Slots, frames: Tensor) -> None:
+        from agreestop.networks._kernels.gpu_inputs import load_frames  # imported here since importing Triton is slow
+
+        if not slots.host_table[0]:  # while the graph is captured: the inputs are one frame of zeros
+            slots.host_table[:] = (*[self._blank.data_ptr()] * 3, 1)
+            slots.table.copy_(torch.from_numpy(slots.host_table))
+        load_frames(self._kind, slots.table, slots.rows, slots.times, frames)
 
     def _find_stops(self, spikes: Tensor, begins: Tensor) -> None:
         self._prefilter(spikes, begins, self._time, self._counts, self._outcome)
         self._result.copy_(self._outcome, non_blocking=True)
 
-    def start(self, frames: NDArray[Any], rows: Integers, begins: Integers, behind: "_SlotGroup | None") -> None:
-        """Start a segment on these rows of the frames, after the work of `behind`."""
-        copy_rows(frames, rows, self._slots.frames.reshape(len(rows), -1))
-        self._slots.begins[:] = begins
-        self._slots.start(None if behind is None else behind._slots)
+    def start(self, source: DeviceInputs, assignment: _Assignment, behind: "_SlotGroup | None") -> None:
+        """Start a segment on the inputs of the assignment, after the work of `behind`."""
+        slots = self._slots
+        slots.host_table[:] = source.table
+        slots.host_rows[:], slots.host_times[:], slots.host_begins[:] = assignment.inputs, assignment.times, assignment.begins()
+        source.wait_for(int(assignment.inputs.max()), slots.stream)
+        slots.start(None if behind is None else behind._slots)
 
     def finish(self) -> Integers:
         """Wait for the segment and return the outcome of the prefilter for each slot."""
@@ -331,15 +292,19 @@ class _SlotGroup:
 
 @final
 class _LiveSlot:
-    """One slot that runs one step at a time."""
+    """One slot that runs one step at a time: one launch of a CUDA graph copies the step to the GPU, computes it, and copies counts back."""
 
-    def __init__(self, network: SpikingNetwork, device: torch.device) -> None:
-        shape = (network.config.members, network.config.classes)
+    def __init__(self, members: SlotMembers, device: torch.device) -> None:
+        shape, on_gpu = (members.members, members.classes), device.type == "cuda"
         self._counts = torch.zeros(shape, dtype=torch.int32, device=device)
-        self._total = torch.zeros(shape, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self.shape, self.real_input = network.input_shape, network.real_input
-        dtype = torch.float32 if self.real_input else torch.bool
-        self._slot = _Slots(network, device, 1, 1, dtype, self._count)
+        self._total = torch.zeros(shape, dtype=torch.int32, pin_memory=on_gpu)
+        self.shape, self.real_input = members.input_shape, members.real_input
+        self._frame = torch.zeros(self.shape, dtype=torch.float32 if self.real_input else torch.bool, pin_memory=on_gpu)
+        dtype = torch.float16 if on_gpu and not self.real_input else torch.float32
+        self._slot = Slots(members, device, SlotShape(1, 1, False, dtype), self._load_frame, self._count)
+
+    def _load_frame(self, slots: Slots, frames: Tensor) -> None:
+        frames[0, 0].copy_(self._frame.to(frames.device, non_blocking=True))
 
     def _count(self, spikes: Tensor, begins: Tensor) -> None:
         self._counts.masked_fill_(begins >= 0, 0)
@@ -348,8 +313,8 @@ class _LiveSlot:
 
     def step(self, frame: NDArray[Any], begins: bool) -> Integers:
         """Run one step and return the spike counts (K, C) so far."""
-        self._slot.frames[0, 0] = frame
-        self._slot.begins[:] = 0 if begins else -1
+        self._frame.numpy()[...] = frame
+        self._slot.host_begins[:] = 0 if begins else -1
         self._slot.start()
         self._slot.wait()
         return self._total.numpy().astype(np.int64)

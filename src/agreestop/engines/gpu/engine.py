@@ -1,27 +1,27 @@
-"""The fused engine: members on a GPU, with the neurons of a chunk of steps in one kernel (`networks._kernels.gpu_srm`).
+"""The fused engine: members on a GPU, with the neurons of a chunk of steps in one kernel.
 
-Members of a convolutional network run one after the other: each fills the GPU, and grouped convolutions are slower.
-Fully connected networks decide with continuous batching where the rule has a prefilter for GPUs, and have a slot for each live input.
+Fully connected members run together, in the kernel of `networks._kernels.gpu_srm`. Members with convolutions run one after the other
+(`deep`): each fills the GPU, and grouped convolutions are slower. Both decide with continuous batching where the rule has a GPU prefilter.
 """
 
 from copy import copy, deepcopy
 from typing import Any, final
 
 import torch
-from numpy.typing import NDArray
 
-from agreestop.events.container import Inputs
+from agreestop.events.container import Events, Inputs
 from agreestop.networks._kernels.gpu_runtime import check_device
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import SRM
 
 from ..dense import DenseLive, DensePass, check_network
-from ..inputs import check_inputs
+from ..inputs import check_event_inputs, check_inputs
 from ..prefilter import Prefilter
 from ..protocol import Live, Outcomes, describe
-from .continuous_batching import FULL_LOAD, MAX_LOAD, ContinuousBatching
+from .continuous_batching import ContinuousBatching
+from .deep import DeepMember
+from .slots import DeepMembers, FullyConnectedMembers, SlotMembers
 
-CONVOLUTIONAL_LOAD = 1024  # for networks with convolutions, the inputs times steps that fill the GPU and that are computed together
 LEAST_STEPS = {True: 16, False: 4}  # the least steps of a chunk, for fully connected networks and for others
 
 
@@ -44,40 +44,43 @@ class Fused:
         self._device, self._bf16 = torch.device(device), bf16
         self.members, self.classes = network.config.members, network.config.classes
         self._fully_connected = isinstance(network.config, FullyConnected)
-        for module in self._network.modules():
-            if isinstance(module, SRM):
-                module.float16_spikes = self._fully_connected
-        self._batching = ContinuousBatching(self._network, self._device) if self._fully_connected and not bf16 else None
-        self._networks = [self._network]
-        if not self._fully_connected:
-            self._networks = [self._network.select_members(slice(member, member + 1)) for member in range(self.members)]
+        self._networks: list[Any] = [self._network]
+        if self._fully_connected:
+            for module in self._network.modules():
+                if isinstance(module, SRM):
+                    module.float16_spikes = True
+            members: SlotMembers = FullyConnectedMembers(self._network)
+        else:
+            self._networks = [DeepMember(self._network.select_members(slice(member, member + 1)), bf16) for member in range(self.members)]
+            members = DeepMembers(self._network, self._networks)
+        self._load = members.load
+        self._batching = ContinuousBatching(members, self._device) if not (self._fully_connected and bf16) else None
 
     __repr__ = describe
 
     def chunk_steps(self, rows: int) -> int:
         # more as inputs stop, since few inputs take hardly longer for many steps
-        load = FULL_LOAD if self._fully_connected else CONVOLUTIONAL_LOAD
-        return max(LEAST_STEPS[self._fully_connected], load // max(rows, 1))
+        return max(LEAST_STEPS[self._fully_connected], self._load.full // max(rows, 1))
 
     def begin(self, inputs: Inputs, first: int = 0) -> DensePass:
-        load = MAX_LOAD if self._fully_connected else CONVOLUTIONAL_LOAD
-        return DensePass(self._networks, self._device, self._check(inputs), load, self._bf16)
+        checked = check_inputs(inputs, self._network.input_shape, self._network.real_input)
+        return DensePass(self._networks, self._device, checked, self._load.most, self._bf16)
 
-    def decide(self, inputs: NDArray[Any], prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes | None:
-        if self._batching is None or inputs.shape[1] == 1 or not len(inputs):
+    def decide(self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes | None:
+        if self._batching is None or not len(inputs) or (self._fully_connected and inputs.shape[1] == 1):
             return None
-        return self._batching.decide(self._check(inputs), prefilter, slots, chunk)
+        shape, real_input = self._network.input_shape, self._network.real_input
+        checked = check_event_inputs(inputs, shape, real_input) if isinstance(inputs, Events) else check_inputs(inputs, shape, real_input)
+        return self._batching.decide(checked, prefilter, slots, chunk)
 
     def members_slice(self, first: int, last: int) -> "Fused | None":
         if self._fully_connected:
             return None
         part = copy(self)
         part._network, part._networks = self._network.select_members(slice(first, last)).eval(), self._networks[first:last]
+        part._batching = ContinuousBatching(DeepMembers(part._network, part._networks), self._device)
         part.members = last - first
         return part
-
-    def _check(self, inputs: Inputs) -> NDArray[Any]:
-        return check_inputs(inputs, self._network.input_shape, self._network.real_input)
 
     def live(self, number: int = 0) -> Live:
         return DenseLive(self._network, str(self._device)) if self._batching is None else self._batching.live()

@@ -44,26 +44,23 @@ def on_device_of(values: Tensor) -> AbstractContextManager[Any]:
 
 def upload(array: Tensor | NDArray[Any], device: torch.device | str) -> Tensor:
     """Copy an array to a device. The copy to a GPU goes through page-locked memory, and Python continues meanwhile."""
-    source = array if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))
-    return _locked(source).to(device, non_blocking=True) if torch.device(device).type == "cuda" else source.to(device)
+    if torch.device(device).type == "cuda":
+        return lock_in_memory(array.numpy() if isinstance(array, Tensor) else array).to(device, non_blocking=True)
+    return (array if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))).to(device)
 
 
-def copy_rows(source: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-    """Copy these rows of `source` into `out`."""
-
-    def copy(_: int, first: int, last: int) -> None:
-        source.take(rows[first:last], axis=0, out=out[first:last], mode="clip")
-
-    parallel_for(copy, len(rows), _copiers(out.nbytes), CHUNKS)
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """The same dtype in PyTorch."""
+    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
-def _locked(source: Tensor) -> Tensor:
-    """A copy in page-locked memory, which a GPU reads by itself.
+def lock_in_memory(source: NDArray[Any]) -> Tensor:
+    """A copy in page-locked memory, which a GPU reads by itself. Without a GPU, a plain copy.
 
     PyTorch would copy with all its threads. On a busy machine they wait for one another longer than one thread takes.
     """
-    locked = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
-    given, out = np.atleast_1d(source.numpy()), np.atleast_1d(locked.numpy())
+    locked = torch.empty(source.shape, dtype=torch_dtype(source.dtype), pin_memory=torch.cuda.is_available())
+    given, out = np.atleast_1d(source), np.atleast_1d(locked.numpy())
 
     def copy(_: int, first: int, last: int) -> None:
         np.copyto(out[first:last], given[first:last])
@@ -104,7 +101,7 @@ class AsyncUpload:
         """Start the copy."""
         if self._stream is None:
             return PendingUpload(source.to(self._device), None)
-        locked = _locked(source)
+        locked = lock_in_memory(source.numpy())
         with torch.cuda.stream(self._stream):
             return PendingUpload(locked.to(self._device, non_blocking=True), self._stream.record_event())
 

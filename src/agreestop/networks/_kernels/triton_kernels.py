@@ -304,7 +304,7 @@ def _prefilter_kernel(
     counts += row * members * classes
     # `begin` is below 0 for a row that continues. For a row that begins it is the number of steps in which the row is known not to stop,
     # which is stored as a negative `stopped` until a stop is found.
-    begin = tl.load(begins + row)
+    begin = tl.load(begins + row).to(tl.int32)
     fresh = begin >= 0
     passed = tl.where(fresh, 0, tl.load(time + row))
     stopped = tl.where(fresh, -begin, tl.load(outcome))

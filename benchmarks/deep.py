@@ -1,0 +1,420 @@
+"""The benchmark of deep networks: decisions and training of a convolutional network and of a ResNet-18, against the same peers.
+
+    gestures   the network of DVS128 Gesture (Fang et al. 2021) on gesture-sim, 128 × 128 pixels, T = 80; on a CPU a small one, 16 × 16
+    resnet18   ResNet-18 on 32 × 32 images of CIFAR-10 that are held for T = 80 steps; on a GPU
+
+    decide-full   decisions per second at T; ours also apply the rule at every step
+    decide-early  ours stop with AgreeStop (at most one class, target 0.95 for the ensemble's own answer at T). Peers run to T, and, as
+                  "stopped", to the fixed time at which our ensemble is as accurate as the early decisions
+    train         inputs per second: one step of T = 16 (gestures) or T = 4 (resnet18)
+    roof          on a GPU: decisions per second at T if only the same convolutions ran, and at the measured peak of a matrix product
+
+On a GPU all systems run in bfloat16 with channels innermost. Peers find their inputs on the device as bytes, ours in host memory.
+
+    python3 -m benchmarks.deep --device cuda --data FOLDER -o FILE
+
+FOLDER holds `gestures-training.npz` and `gestures-pool.npz`, files of `Events.save`, which are simulated if they are not there. It may hold
+files `data_batch_*.bin` of CIFAR-10, without which the ResNet-18 is left out. Members are trained once and kept in the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from agreestop.common import InputError, Integers
+from agreestop.decide.agree_stop import AgreeStop
+from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.confidence import log_confidence
+from agreestop.decide.risks import TopMass
+from agreestop.engines.choice import choose_engine
+from agreestop.engines.early_stopping import decide_early, run_to_end
+from agreestop.engines.protocol import Engine
+from agreestop.ensembles import load as load_ensemble
+from agreestop.ensembles.files import save_members
+from agreestop.ensembles.images import ImageRecipe, ImageTraining, reestimate_batchnorm
+from agreestop.ensembles.streams import StreamRecipe, StreamTraining
+from agreestop.ensembles.training import TrainableMembers, train
+from agreestop.events.container import Events
+from agreestop.events.files import load as load_inputs
+from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph
+from agreestop.networks.architectures import Convolutional, ResNet18, SpikingNetwork
+
+from .deep_peers import DeepForm, DeepPeer
+from .peers import LEARNING_RATE, PEERS, FoundPeers, Peer, find_peers
+from .preparation import NoteCallback, ours
+from .records import DECISIONS, OURS, TRAINED, BenchRecord, compared, save_benchmark
+from .run import describe, in_words
+from .timing import Conditions, FormTrial, TimedSystem, fastest_form, measure
+
+STEPS, TARGET, N_TUNING, N_CALIBRATION, REPEATS = 80, 0.95, 40, 50, 3
+RIVAL = 1.5  # at K = 6 only the peers are run that take at most this many times as long as the fastest at K = 1
+WANTED = {
+    ("cuda", "decide-full"): "at least 3 × the fastest peer",
+    ("cuda", "decide-early"): "at least 20 × the fastest peer at T",
+    ("cuda", "train"): "at least 3 × the fastest peer",
+    ("cpu", "decide-full"): "at least 10 × the fastest peer",
+    ("cpu", "decide-early"): "at least 20 × the fastest peer at T",
+}
+PROTOCOL = (
+    "each repeat gives every system a turn; medians over repeats, low and high are the 10 % and 90 % quantiles",
+    "peers use their plain LIF neuron, ours are SRM neurons; peers have the weights and statistics of our members",
+    "on a GPU: bfloat16, channels innermost; peers without training have batch normalisation folded into their convolutions",
+    "on a GPU: peers find dense inputs on the device as bytes; ours find events, or images, in host memory",
+    "each peer runs in the faster of two forms, with and without a CUDA graph; torch.compile is not tried",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class DeepCase:
+    """One network, its inputs, and the sizes of its workloads.
+
+    held       the steps for which images are held, None for streams
+    batch      inputs that are decided on together
+    trained    inputs and steps of a training step
+    training, pool   inputs (n, T, ...) as bytes, dense, for members and rule and for the timed runs
+    """
+
+    name: str
+    config: Any
+    held: int | None
+    batch: int
+    trained: tuple[int, int]
+    training: NDArray[np.uint8]
+    labels: Integers
+    pool: NDArray[np.uint8]
+    truth: Integers
+    epochs: int
+    notes: list[str] = field(default_factory=list)
+
+
+def gestures(device: str, folder: Path) -> DeepCase:
+    """gesture-sim: the large network on all pixels, or on a CPU a small one on cells of 8 × 8 pixels."""
+    parts = []
+    for name, part, size in (("training", 0, 320), ("pool", 2, 160)):
+        path = folder / f"gestures-{name}.npz"
+        if not path.is_file():
+            from agreestop.events.datasets.gesture_sim import simulate_gestures
+
+            splits = simulate_gestures(sizes=(size, 1, 1) if part == 0 else (1, 1, size), downsample=1)
+            chosen = splits.training if part == 0 else splits.pool
+            Events.from_dense(chosen.inputs, chosen.labels, chosen.classes).save(path)
+        parts.append(load_inputs(path))
+    dense = [events.to_dense() for events in parts]
+    labels = [cast(Integers, events.labels) for events in parts]
+    if device == "cuda":
+        config: Any = Convolutional((2, 128, 128), 11, 6)
+        return DeepCase("gestures, 128 × 128", config, None, 16, (16, 16), dense[0], labels[0], dense[1], labels[1], 12)
+    small = [x.reshape(*x.shape[:3], 16, 8, 16, 8).sum((4, 6), dtype=np.uint8) for x in dense]
+    config = Convolutional((2, 16, 16), 11, 6, (16, 32, 64), (128,))
+    return DeepCase("gestures, 16 × 16", config, None, 32, (32, 80), small[0], labels[0], small[1], labels[1], 10)
+
+
+def resnet(folder: Path) -> DeepCase | None:
+    """ResNet-18 on what there is of CIFAR-10's training images."""
+    files = sorted(folder.glob("data_batch_*.bin"))
+    if not files:
+        return None
+    rows = np.concatenate([np.fromfile(path, np.uint8) for path in files])
+    rows = rows[: len(rows) // 3073 * 3073].reshape(-1, 3073)
+    images, labels = rows[:, 1:].reshape(-1, 1, 3, 32, 32), rows[:, 0].astype(np.int64)
+    last = len(images) - 1200
+    name, config = "ResNet-18, 32 × 32", ResNet18((3, 32, 32), 10, 6)
+    return DeepCase(name, config, STEPS, 256, (256, 4), images[:last], labels[:last], images[last:], labels[last:], 30)
+
+
+def as_given(case: DeepCase, inputs: NDArray[np.uint8]) -> NDArray[Any]:
+    """Images as numbers around zero; counts of events as they are."""
+    return inputs if case.held is None else (inputs.astype(np.float32) - 120) / 64
+
+
+def members_of(case: DeepCase, device: str, folder: Path, progress: Callable[[str], None]) -> SpikingNetwork:
+    """The members, trained, or read if they are there."""
+    path = folder / f"members-{case.name.split(',')[0]}-{device}.safetensors"
+    if path.is_file():
+        return cast(SpikingNetwork, load_ensemble(path, device="cpu").network)
+    model: Any = TrainableMembers(SpikingNetwork(case.config, torch.Generator().manual_seed(0)))
+    settings: Any = StreamTraining(case.epochs, case.trained[0], 2e-3, 0, device=device, bf16=device == "cuda", readouts=8)
+    if case.held:
+        rates = case.epochs - 6
+        settings = ImageTraining(6, 256, 0.05, 0, device=device, bf16=True, rate_epochs=rates, horizons=(2, 4), rate_learning_rate=0.15)
+    inputs = as_given(case, case.training)
+    train(model, inputs, case.labels, settings, None, lambda epoch, found: progress(f"{case.name}: epoch {epoch + 1}, {found}"))
+    if case.held:
+        reestimate_batchnorm(model, inputs, 8, bf16=True)
+    network = cast(SpikingNetwork, model.network.cpu().eval())
+    save_members(path, network)
+    return network
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedCase:
+    """Members, engine and rule of a case; the inputs for ours and for peers; and what the early decisions are like."""
+
+    network: SpikingNetwork
+    engine: Engine
+    calibrated: CalibratedRule
+    timed: Any
+    dense: NDArray[np.uint8]
+    fixed: int
+    facts: dict[str, float]
+
+
+def prepare(case: DeepCase, network: SpikingNetwork, device: str) -> PreparedCase:
+    """The rule is about the ensemble's own answer at T, so that it does not depend on how well the members were trained."""
+    engine = choose_engine(network, "fused-bfloat16" if device == "cuda" else "event-driven", 0.01, device=device)
+    given = as_given(case, case.pool)
+    spikes = run_to_end(engine, given, 8 * case.batch if case.held else case.batch, case.held)
+    scores = log_confidence(np.cumsum(spikes, axis=1, dtype=np.int64))
+    tuning, last = slice(0, N_TUNING), N_TUNING + N_CALIBRATION
+    answers = scores[:, -1].mean(1).argmax(-1)
+    rule = AgreeStop(TARGET, tuple(range(1, STEPS + 1)), 1, risk=TopMass.fit(scores[tuning], answers[tuning]))
+    calibrated = replace(rule.calibrate(scores[N_TUNING:last], "final"), engine=engine.name)
+    decisions = calibrated.decide(scores[last:])
+    truth = case.truth[last:]
+    accuracy = float((decisions.sets[np.arange(len(truth)), truth] & (decisions.set_size == 1)).mean())
+    correct = (scores[last:].mean(2).argmax(-1) == truth[:, None]).mean(0)
+    fixed = int(np.argmax(correct >= min(accuracy, correct.max()))) + 1
+    agrees = float(decisions.sets[np.arange(len(truth)), answers[last:]].mean())
+    facts = {"latency": float(decisions.stop_time.mean()) / STEPS, "coverage": agrees, "set_size": float(decisions.set_size.mean())}
+    print(
+        f"{case.name}, K = {network.members}: accuracy at T {correct[-1]:.3f}, early {accuracy:.3f}, as accurate at step {fixed}; {facts}"
+    )
+    dense = np.concatenate([case.pool[last:]] * -(-8 * case.batch // len(truth)))[: 8 * case.batch]
+    timed = as_given(case, dense) if case.held else Events.from_dense(dense)
+    return PreparedCase(network, engine, calibrated, timed, dense, fixed, facts)
+
+
+@dataclass(eq=False)
+class DeepPeers:
+    """The installed peers, and the form of each that was found to be the fastest."""
+
+    found: FoundPeers
+    device: str
+    note: NoteCallback
+    forms: dict[tuple[str, ...], DeepForm] = field(default_factory=dict)
+
+    def systems(
+        self,
+        key: tuple[str, ...],
+        work: str,
+        peers: list[Peer],
+        amount: float,
+        make: Callable[[Peer, DeepForm], Callable[[], object]],
+        words: str = "",
+    ) -> list[TimedSystem]:
+        """Every peer at a workload; `make` gives what it runs."""
+        systems = []
+        for peer in peers:
+            at = (*key, peer.name)
+            if at not in self.forms:
+                named = {str(form): form for form in (DeepForm(), DeepForm(graph=True))[: 2 if self.device == "cuda" else 1]}
+                choice = fastest_form({name: FormTrial(partial(make, peer, form)) for name, form in named.items()}, self.device)
+                for name, why in choice.failures.items():
+                    self.note(f"{peer.name}, {work}, {name}: does not work on this machine ({why}).")
+                if choice.form is None:
+                    continue
+                self.forms[at] = named[choice.form]
+                free(self.device)
+            systems.append(TimedSystem(work, peer.name, peer.version, f"{self.forms[at]}{words}", make(peer, self.forms[at]), amount))
+        return systems
+
+
+def free(device: str) -> None:
+    """Give unused memory back."""
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def bench_case(case: DeepCase, prepared: PreparedCase, peers: DeepPeers, rivals: list[Peer]) -> Iterator[list[BenchRecord]]:
+    """All workloads of one network with K members."""
+    network, device, K = prepared.network, peers.device, prepared.network.members
+    name, batch, key = f"{case.name}, K = {K}", case.batch, (case.name,)
+    slots = 8 * batch if case.held else batch
+
+    def finish(records: list[BenchRecord]) -> list[BenchRecord]:
+        others = [record for record in records if record.system != OURS and "stopped" not in record.form]
+        return [replace(compared(r, others), wanted=WANTED.get((device, r.work))) if r.system == OURS else r for r in records]
+
+    def decide(chunk: int | None) -> Callable[[], object]:
+        return lambda: decide_early(prepared.engine, prepared.calibrated, prepared.timed, slots, chunk, any_engine=True, steps=case.held)
+
+    def peer_decides(steps: int) -> Callable[[Peer, DeepForm], Callable[[], object]]:
+        def make(peer: Peer, form: DeepForm) -> Callable[[], object]:
+            members = DeepPeer(peer, form, network, steps if case.held else None, device, trained=False)
+            x = members.prepare(prepared.dense[:batch] if case.held else prepared.dense[:batch, :steps])
+            return lambda: members.decide(x)
+
+        return make
+
+    amount = len(prepared.timed)
+    systems = [
+        ours("decide-full", f"{prepared.engine.name} engine, the rule at every step", decide(STEPS), amount),
+        ours("decide-early", f"{prepared.engine.name} engine, stops with AgreeStop", decide(None), amount),
+        *peers.systems((*key, "decide"), "decide-full", rivals, batch, peer_decides(STEPS)),
+    ]
+    records = finish(measure(systems, Conditions(name, DECISIONS, batch), REPEATS, device))
+    early = decide_early(prepared.engine, prepared.calibrated, prepared.timed, slots, any_engine=True, steps=case.held)
+    records[1] = replace(records[1], computed=float(early.computed.mean()) / STEPS, **cast(Any, prepared.facts))
+    yield records
+    del systems
+    free(device)
+    fastest = max((r for r in records if r.system != OURS), key=lambda r: r.median, default=None)
+    stopped = [peer for peer in rivals if fastest is not None and peer.name == fastest.system]
+    words = f", stopped at step {prepared.fixed}"
+    again = peers.systems((*key, "decide"), "decide-early", stopped, batch, peer_decides(prepared.fixed), words)
+    yield measure(again, Conditions(name, DECISIONS, batch), REPEATS, device)
+    del again
+    free(device)
+    if device == "cuda":
+        yield bench_roof(case, prepared, name)
+        free(device)
+
+    count, steps = case.trained
+    rows, truth = case.training[:count], case.labels[:count]
+
+    def train_ours() -> Callable[[], object]:
+        model: Any = TrainableMembers(SpikingNetwork(network.config, torch.Generator().manual_seed(0)))
+        model.network.load_state_dict(network.state_dict())
+        x = torch.from_numpy(as_given(case, rows if case.held else rows[:, :steps])).to(device)
+        if case.held:
+            settings: Any = ImageTraining(4, count, LEARNING_RATE, 0, device=device, bf16=True, rate_epochs=0, horizons=(steps,))
+            recipe: Any = ImageRecipe(model.train(), settings, count)
+            return lambda: recipe.step(x, truth, 0.5, 0)
+        recipe = StreamRecipe(model.train(), StreamTraining(1, count, LEARNING_RATE, 0, device=device, bf16=device == "cuda"), count)
+        return lambda: recipe.step(x, truth, 0.5)
+
+    def peer_trains(peer: Peer, form: DeepForm) -> Callable[[], object]:
+        members = DeepPeer(peer, form, network, steps if case.held else None, device, trained=True)
+        x, labels = members.prepare(rows if case.held else rows[:, :steps]), torch.from_numpy(truth).to(device)
+        return lambda: members.train_step(x, labels)
+
+    systems = [ours("train", "weights", train_ours(), count), *peers.systems((*key, "train"), "train", rivals, count, peer_trains)]
+    for system in systems[:1] * 5:
+        system.run()  # the CUDA graph is captured after a few steps
+    yield finish(measure(systems, Conditions(name, TRAINED, count), REPEATS, device))
+    free(device)
+
+
+def bench_roof(case: DeepCase, prepared: PreparedCase, name: str) -> list[BenchRecord]:
+    """Decisions per second at T if only the convolutions and products of one member's pass ran, K times; and at the peak of a product."""
+    import agreestop.engines.gpu.deep as deep
+
+    seen: list[tuple[Any, torch.Size, torch.Size]] = []
+    currents, K = deep._Synapses.currents, prepared.network.members
+    member = deep.DeepMember(prepared.network.select_members(slice(0, 1)).to("cuda").eval(), bf16=True)
+    steps, rows = 16, case.batch
+    frames = torch.zeros((1 if case.held else steps, rows, *prepared.network.input_shape), device="cuda")
+
+    def watch(synapses: Any, x: torch.Tensor) -> torch.Tensor:
+        y = currents(synapses, x)
+        seen.append((synapses, x.shape, y.shape))
+        return y
+
+    deep._Synapses.currents = watch  # type: ignore[method-assign, assignment]
+    try:
+        member(frames, None, steps if case.held else None)
+    finally:
+        deep._Synapses.currents = currents  # type: ignore[method-assign]
+    work = [(one, (torch.rand(given, device="cuda") < 0.1).to(one.weight.dtype)) for one, given, _ in seen]
+
+    @torch.inference_mode()
+    def convolve() -> None:
+        for one, x in work:
+            currents(one, x)
+
+    side = 8192
+    left, right = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    runs, share = 10, 16 / STEPS / K
+    operations = sum(2 * np.prod(out) * np.prod(one.weight.shape[1:]) for one, _, out in seen) / (steps * rows)
+
+    def often(run: Callable[[], object]) -> Callable[[], object]:
+        def repeat() -> None:
+            for _ in range(runs):
+                run()
+
+        return capture_cuda_graph(repeat)
+
+    systems = [
+        TimedSystem("roof", "PyTorch", torch.__version__, "the same convolutions alone", often(convolve), runs * rows * share),
+        TimedSystem("roof", "PyTorch", torch.__version__, "", often(lambda: left @ right), runs * 2 * side**3 / (operations * STEPS * K)),
+    ]
+    alone, peak = measure(systems, Conditions(name, DECISIONS, case.batch), REPEATS, "cuda")
+    rate = peak.median * operations * STEPS * K / 1e12
+    return [alone, replace(peak, form=f"{operations / 1e9:.2f} GFLOP an input, member and step at the measured peak of {rate:.0f} TFLOP/s")]
+
+
+def run_deep(device: str, folder: Path, output: Path, command: str) -> list[BenchRecord]:
+    """Run everything; `output` is written after every workload."""
+    notes: list[str] = []
+
+    def note(sentence: str) -> None:
+        notes.append(sentence)
+        print(f"Note: {sentence}", file=sys.stderr, flush=True)
+
+    if device == "cuda":
+        torch.set_num_threads(1)
+    found = find_peers(PEERS)
+    if found.missing:
+        note(found.missing)
+    cases = [gestures(device, folder)]
+    if device == "cuda":
+        images = resnet(folder)
+        cases += [] if images is None else [images]
+        if images is None:
+            note("ResNet-18 is left out: the folder holds no data_batch_*.bin of CIFAR-10.")
+    from .preparation import BenchmarkPlan
+
+    header = {**describe(BenchmarkPlan(device, plain=True), command), "protocol": list(PROTOCOL)}
+    header.pop("plan")
+    records: list[BenchRecord] = []
+    for case in cases:
+        network = members_of(case, device, folder, print)
+        peers = DeepPeers(found, device, note)
+        rivals = list(found.peers)
+        for members in (1, 6):
+            prepared = prepare(case, network.select_members(slice(0, members)), device)
+            for part in bench_case(case, prepared, peers, rivals):
+                records += part
+                for record in part:
+                    print(in_words(record), flush=True)
+                save_benchmark(output, {**header, "notes": notes}, records)
+            if members == 1:
+                speeds = {r.system: r.median for r in records if r.work == "decide-full" and r.system != OURS and case.name in r.inputs}
+                rivals = [peer for peer in rivals if speeds.get(peer.name, 0) * RIVAL >= max(speeds.values(), default=0)]
+            del prepared
+            free(device)
+        if len(rivals) < len(found.peers):
+            left = ", ".join(peer.name for peer in found.peers if peer not in rivals)
+            note(f"{case.name}: {left} are left out at K = 6, since they take more than {RIVAL} times as long as the fastest at K = 1.")
+            save_benchmark(output, {**header, "notes": notes}, records)
+    return records
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.deep", description="Deep networks against other libraries.")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--data", type=Path, default=Path("runs/bench"), help="folder of inputs and trained members")
+    parser.add_argument("-o", "--output", type=Path, help="default: results/bench/DEVICE-deep.json")
+    options = parser.parse_args()
+    output = options.output or Path("results/bench") / f"{options.device}-deep.json"
+    options.data.mkdir(parents=True, exist_ok=True)
+    try:
+        run_deep(options.device, options.data, output, shlex.join(["python3", "-m", "benchmarks.deep", *sys.argv[1:]]))
+    except InputError as error:
+        sys.exit(f"agreestop: {error}")
+
+
+if __name__ == "__main__":
+    main()
