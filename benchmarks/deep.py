@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agreestop.common import InputError, Integers
+from agreestop.common import InputError, Integers, cores
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence
@@ -106,7 +106,7 @@ def gestures(device: str, folder: Path) -> DeepCase:
         if not path.is_file():
             from agreestop.events.datasets.gesture_sim import simulate_gestures
 
-            splits = simulate_gestures(sizes=(size, 1, 1) if part == 0 else (1, 1, size), downsample=1)
+            splits = simulate_gestures(sizes=(size, 1, 1) if part == 0 else (1, 1, size), downsample=1, workers=cores())
             chosen = splits.training if part == 0 else splits.pool
             Events.from_dense(chosen.inputs, chosen.labels, chosen.classes).save(path)
         parts.append(load_inputs(path))
