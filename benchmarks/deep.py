@@ -144,7 +144,8 @@ def members_of(case: DeepCase, device: str, folder: Path, progress: Callable[[st
     if path.is_file():
         return cast(SpikingNetwork, load_ensemble(path, device="cpu").network)
     model: Any = TrainableMembers(SpikingNetwork(case.config, torch.Generator().manual_seed(0)))
-    settings: Any = StreamTraining(case.epochs, case.trained[0], 2e-3, 0, device=device, bf16=device == "cuda", readouts=8)
+    batch = 8 if device == "cuda" else case.trained[0]  # all T steps of six members must fit into memory
+    settings: Any = StreamTraining(case.epochs, batch, 2e-3, 0, device=device, bf16=device == "cuda")
     if case.held:
         rates = case.epochs - 6
         settings = ImageTraining(6, 256, 0.05, 0, device=device, bf16=True, rate_epochs=rates, horizons=(2, 4), rate_learning_rate=0.15)
@@ -240,7 +241,7 @@ def bench_case(case: DeepCase, prepared: PreparedCase, peers: DeepPeers, rivals:
     """All workloads of one network with K members."""
     network, device, K = prepared.network, peers.device, prepared.network.members
     name, batch, key = f"{case.name}, K = {K}", case.batch, (case.name,)
-    slots = 8 * batch if case.held else batch
+    slots = 4 * batch if case.held else batch  # the state of six members must fit into memory
 
     def finish(records: list[BenchRecord]) -> list[BenchRecord]:
         others = [record for record in records if record.system != OURS and "stopped" not in record.form]

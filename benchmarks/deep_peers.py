@@ -79,6 +79,9 @@ class _Layer(nn.Module):
 
     def forward(self, x: Tensor, earlier: Tensor, steps: int | None) -> Tensor:
         """x and earlier have two leading axes, of time and batch in the library's order."""
+        if not self.training:  # some libraries' neurons give float32 for bfloat16
+            dtype = next(self.synapses.parameters()).dtype
+            x, earlier = x.to(dtype), earlier.to(dtype)
         y = x.flatten(0, 1)
         y = F.max_pool2d(y, 2) if self.pool else y.mean((2, 3)) if self.average else y
         currents = self.synapses(y.flatten(1) if self.product else y)

@@ -170,6 +170,8 @@ def test_deep_members_spike_as_on_the_dense_engine_and_decide_in_slots(kind: str
         assert (early.computed >= np.minimum(2 * (decisions.stop_index // 2 + 1), 12)).all()
     held = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(images).advance(12), axis=1)))
     np.testing.assert_array_equal(decide_early(engine, calibrated, images, 5, steps=12).decisions.sets, held.sets)
+    run = engine.begin(inputs)
+    run.advance(1)
     with pytest.raises(ag.InputError, match="counted from the first step"):
         run.advance_counted(1)
 

@@ -21,7 +21,7 @@ from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.evidence import State, Stops
 from agreestop.decide.score_files import Scores
-from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
+from agreestop.events.container import Events, Inputs, as_inputs, input_ids
 
 from .ending import EndingInputs, as_lengths, without_padding
 from .joining import JoiningPass, MemberGroups

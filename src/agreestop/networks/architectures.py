@@ -8,7 +8,7 @@ Time is the first axis. A network stores no state between calls: state goes in a
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -29,12 +29,25 @@ from .srm_core import SRMState
 class State(NamedTuple):
     """State of a network between time steps: the state of each layer, and the number of steps so far."""
 
-    layers: tuple[SRMState, ...]
+    layers: Sequence[SRMState]
     time: int
 
     def rows(self, index: Tensor) -> "State":
         """The state of some inputs of the batch; index holds their positions."""
         return State(tuple(SRMState(*(part.index_select(1, index) for part in layer)) for layer in self.layers), self.time)
+
+
+class _JoinedLayers(Sequence[SRMState]):
+    """The layers' states of members that ran one after the other, joined when they are read, which training does not do."""
+
+    def __init__(self, members: list[Sequence[SRMState]]) -> None:
+        self._members = members
+
+    def __len__(self) -> int:
+        return len(self._members[0])
+
+    def __getitem__(self, index: Any) -> Any:
+        return SRMState(*map(torch.cat, zip(*(layers[index] for layers in self._members), strict=True)))
 
 
 QUICK = Neuron(membrane_time=2.0, synapse_time=0.5, refractory_time=2.0)
@@ -355,8 +368,7 @@ class SpikingNetwork(nn.Module):
             cast(SpikingLayer, single.layers[-1]).observe = None  # `seen` holds tensors of this call
         if last.observe is not None:
             last.observe(torch.cat(seen, 1))
-        layers = (SRMState(*map(torch.cat, zip(*parts, strict=True))) for parts in zip(*(after.layers for after in afters), strict=True))
-        return torch.cat(outputs, 1), State(tuple(layers), afters[0].time)
+        return torch.cat(outputs, 1), State(_JoinedLayers([after.layers for after in afters]), afters[0].time)
 
     def like(self, other: "SpikingNetwork") -> None:
         """Take over the mode of another network: training, momentum, and how its neurons run."""

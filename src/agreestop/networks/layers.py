@@ -95,6 +95,8 @@ class MemberConv2d(nn.Module):
         x = mixed_product.match_precision(x, self.weight)
         planes = x.flatten(0, 1) if x.ndim == 5 else channels_first(x)
         groups = 1 if x.ndim == 5 else self.members
+        if x.is_cuda and torch.is_grad_enabled():  # channels innermost: faster, and kept by all layers after this one
+            planes = planes.contiguous(memory_format=torch.channels_last)
         y = F.conv2d(planes, self.weight.flatten(0, 1), stride=self.stride, padding=self.size // 2, groups=groups)
         return members_first(y, len(x), self.members)
 

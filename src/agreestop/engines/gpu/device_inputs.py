@@ -45,7 +45,7 @@ class DeviceInputs:
         if isinstance(inputs, Events):
             inputs = inputs.compact()
             pointers, values = np.ascontiguousarray(inputs.pointers), inputs.values
-            self._ends, self._hosts = pointers[steps::steps], [inputs.indices] if values is None else [inputs.indices, values]
+            self._ends, self._hosts = pointers[:, -1], [inputs.indices] if values is None else [inputs.indices, values]
         else:
             pointers, cells = np.zeros(1, np.int64), int(np.prod(inputs.shape[1:]))
             self._ends, self._hosts = cells * np.arange(1, n + 1), [np.ascontiguousarray(inputs).reshape(-1)]

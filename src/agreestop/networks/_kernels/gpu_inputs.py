@@ -51,9 +51,9 @@ def _events_kernel(table, rows, times, frames, slots, cells, KIND: tl.constexpr,
     indices = tl.load(table).to(tl.pointer_type(KIND))
     pointers = tl.load(table + 1).to(tl.pointer_type(tl.int64))
     length = tl.load(table + 3)
-    frame = tl.load(rows + slot) * length + tl.minimum(tl.load(times + slot) + step, length - 1)
+    pointers += tl.load(rows + slot) * (length + 1) + tl.minimum(tl.load(times + slot) + step, length - 1)
     target = frames + (step.to(tl.int64) * slots + slot) * cells
-    begin, end = tl.load(pointers + frame), tl.load(pointers + frame + 1)
+    begin, end = tl.load(pointers), tl.load(pointers + 1)
     while begin < end:
         event = begin + tl.arange(0, BLOCK)
         cell = tl.load(indices + event, mask=event < end, other=0).to(tl.int64)
