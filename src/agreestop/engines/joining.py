@@ -112,16 +112,21 @@ class JoiningLive:
 
     def push(self, events: ArrayLike | None, frame: ArrayLike | None) -> None:
         """Run one step."""
-        self._evidence = [_push(live, events, frame) for live in self._live]
+        self._evidence = [live.push(events, frame=frame) for live in self._live]
         if len(self._live) < len(self._groups):
             self._steps.append((_copied(events), _copied(frame)))
+
+    def check(self) -> None:
+        """Refuse evidence that is not finite."""
+        for evidence in self._evidence:
+            _check(evidence)
 
     def join(self, count: int) -> NDArray[Any] | None:
         """The evidence (K, C) of the first `count` groups, of which the new ones replay the input; None before the first step."""
         while len(self._live) < count:
             live = self._groups.engine(len(self._live)).live(self._number)
             for events, frame in self._steps:
-                evidence = _push(live, events, frame)
+                evidence = _check(live.push(events, frame=frame))
             if self._steps:
                 self._evidence.append(evidence)
             self._live.append(live)
@@ -134,9 +139,8 @@ def _copied(step: ArrayLike | None) -> NDArray[Any] | None:
     return None if step is None else as_array(step, "the step").copy()
 
 
-def _push(live: Live, events: ArrayLike | None, frame: ArrayLike | None) -> NDArray[Any]:
-    """Run one step and return the evidence (K, C), which must be finite."""
-    evidence = live.push(events, frame=frame)
+def _check(evidence: NDArray[Any]) -> NDArray[Any]:
+    """The evidence (K, C) of a step, which must be finite."""
     if evidence.dtype.kind == "f":
         check_finite(evidence, "the output of the members")
     return evidence

@@ -58,6 +58,7 @@ class LiveSession:
             raise InputError(f"this input stopped at time {session.decision.time}: open a new session for the next input.")
         self._live.push(events, frame)
         self.time += 1
+        self._live.check()  # after the count, since the members have made the step
         while self.decision is None and self._times[session.index] == self.time:
             self._look()
         return self.decision
