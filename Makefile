@@ -3,7 +3,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-BENCH := .venv-bench
 CLUSTER := .venv-cluster
 PEERS := .venv-peers
 CLEAN := .venv-wheel
@@ -66,13 +65,6 @@ figures: $(VENV)/.run  ## the paper's figures from the stored score files; write
 
 # The other libraries have their own environment. They require torchvision, torchaudio, tensorboard and samna, which are large and not used
 # here. So they are installed without their requirements, after the small packages that they do import.
-$(BENCH)/.bench: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(BENCH)
-	@echo '*' > $(BENCH)/.gitignore
-	$(BENCH)/bin/pip install $(PIP_FLAGS) --editable '.[engines,figures,learn]' 'nir<=1.0.4' nirtorch pbr loguru
-	$(BENCH)/bin/pip install $(PIP_FLAGS) --no-deps snntorch spikingjelly norse sinabs
-	@touch $@
-
 $(PEERS)/.peers: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(PEERS)
 	@echo '*' > $(PEERS)/.gitignore
@@ -83,9 +75,9 @@ $(PEERS)/.peers: pyproject.toml constraints.txt
 peers: $(PEERS)/.peers  ## the adapters' tests and examples with the libraries that they adapt, none of them skipped; makes .venv-peers
 	AGREESTOP_PEERS=1 $(PEERS)/bin/python -m pytest tests/adapters
 
-bench: $(VENV)/.test $(BENCH)/.bench  ## speed against other libraries, half an hour or more; give MNIST=FOLDER for all workloads; writes results/bench
+bench: $(VENV)/.test $(PEERS)/.peers  ## speed against other libraries, half an hour or more; give MNIST=FOLDER for all workloads; writes results/bench
 	$(BIN)/python -m benchmarks decide
-	$(BENCH)/bin/python -m benchmarks --device cpu $(if $(MNIST),--mnist $(MNIST))
+	$(PEERS)/bin/python -m benchmarks --device cpu $(if $(MNIST),--mnist $(MNIST))
 
 $(CLUSTER)/.cluster: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CLUSTER)
@@ -109,4 +101,4 @@ docs: $(VENV)/.test  ## write what comes from docstrings, results and examples: 
 ci: test lowest
 
 clean:  ## remove the environments and the caches
-	rm -rf $(VENV) $(BENCH) $(CLUSTER) $(PEERS) $(CLEAN) .venv-core dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CLUSTER) $(PEERS) $(CLEAN) .venv-core dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -197,7 +197,7 @@ def find_peers(peers: Sequence[Peer] = PEERS) -> FoundPeers:
             missing.append(f"{peer.name} ({error})")
         else:
             found.append(peer)
-    advice = "`make bench` installs all peers in .venv-bench; they are the extra agreestop[bench]"
+    advice = "`make bench` installs all peers in .venv-peers; they are the extra agreestop[bench]"
     return FoundPeers(tuple(found), f"left out, since they cannot be imported: {', '.join(missing)}. {advice}." if missing else "")
 
 
