@@ -153,6 +153,18 @@ def nir(
     run_nir(networks, n_mnist, braille, output, speed, quick)
 
 
+def c(
+    inputs: Annotated[int, typer.Option(help="How many inputs are decided on.")] = 547,
+    rounds: Annotated[int, typer.Option(help="How often each measurement is repeated.")] = 5,
+    epochs: Annotated[int, typer.Option(help="Epochs of training.")] = 6,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/bench/c.json"),
+) -> None:
+    """Time the exported C code beside the event-driven engine, and compare all decisions; needs make and a C compiler."""
+    from .c import run_c
+
+    run_c(inputs, rounds, epochs, output)
+
+
 app = new_app(getdoc(bench) or "")
 app.callback(invoke_without_command=True, no_args_is_help=True, subcommand_metavar="[COMMAND]")(bench)
 app.command()(decide)
@@ -162,6 +174,7 @@ app.command()(cluster)
 app.command()(shapes)
 app.command()(early_classification)
 app.command()(nir)
+app.command()(c)
 
 
 def _parts(records: Sequence[BenchRecord]) -> list[list[BenchRecord]]:

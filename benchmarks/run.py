@@ -161,7 +161,7 @@ def describe(plan: BenchmarkPlan, command: str) -> dict[str, Any]:
     """The machine, the versions, the sizes and the protocol."""
     machine = {
         "device": torch.cuda.get_device_name() if plan.device == "cuda" else "cpu",
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": cores(),
         "torch_threads": torch.get_num_threads(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
@@ -179,7 +179,8 @@ def describe(plan: BenchmarkPlan, command: str) -> dict[str, Any]:
     }
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -34,6 +34,7 @@ PACKAGES = {
     "events": "Inputs, file formats, data sets and the simulated event camera",
     "engines": "What runs the members, and stops early",
     "cluster": "The same work on the machines of a Ray cluster",
+    "export": "An ensemble and its rule as C sources, for a device",
 }
 LONGEST_DEFAULT, LONGEST_CONSTANT = 45, 120  # characters
 BEFORE_CALIBRATION = ("decide", "stream", "save", "fit", "start", "step", "judge")
@@ -43,8 +44,8 @@ INTRODUCTION = """# API
 Every public name of `agreestop`. Shapes: n inputs, M checkpoints, K members, C classes, T steps. Written by `make docs`.
 
 `import agreestop as ag` gives the decision layer, which needs only numpy. The packages `ag.ensembles`, `ag.adapters`, `ag.networks`,
-`ag.events`, `ag.engines` and `ag.cluster` are loaded when they are first used. They need `agreestop[networks]`, and `agreestop[engines]`
-for the fastest engine on CPUs; `ag.cluster` needs `agreestop[cluster]`.
+`ag.events`, `ag.engines`, `ag.cluster` and `ag.export` are loaded when they are first used. They need `agreestop[networks]`, and
+`agreestop[engines]` for the fastest engine on CPUs and for `ag.export`; `ag.cluster` needs `agreestop[cluster]`.
 
 Names of types in the signatures:
 

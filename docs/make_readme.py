@@ -13,7 +13,17 @@ ROOT = Path(__file__).parents[1]
 PRICE = 0.04  # dollars for an hour of a core, an assumption that docs/scale.md states
 RESULTS = ROOT / "results"
 RULES = ("p-variable merging", "confidence merging", "stop-aware, every step", "AgreeStop, every step")
-EXAMPLES = ("train_and_decide", "own_arrays", "own_network", "own_scores", "time_series", "live", "drift", "own_configuration")
+EXAMPLES: tuple[str, ...] = (
+    "train_and_decide",
+    "own_arrays",
+    "own_network",
+    "own_scores",
+    "time_series",
+    "live",
+    "drift",
+    "own_configuration",
+)
+EXAMPLES += ("microcontroller",)
 SPEED = (
     ("decide-early", "batch of 64, every input stops at its decision", {"batch": 64}),
     ("decide-full", "batch of 64, every input runs to T", {"batch": 64}),
@@ -276,6 +286,24 @@ def examples() -> str:
     return "\n".join(parts)
 
 
+def c_table() -> str:
+    """The exported C code: memory, code, time of a step beside that of the engine, and equal decisions."""
+    lines = ["| hidden × members | weights | flash | RAM | code | a step in C | engine and rule | engine | in a batch | equal decisions |"]
+    lines.append("|---|---|---|---|---|---|---|---|---|---|")
+    for one in read("bench/c.json"):
+        name = f"{'-'.join(map(str, one['hidden']))} × {one['members']}"
+        sizes = " | ".join(f"{one[size] / 1024:.0f} KiB" for size in ("flash", "ram", "code"))
+        times = " | ".join(f"{one[step]:.1f} µs" for step in ("c_step", "live_step", "live_step_without_rule", "batch_step"))
+        lines.append(f"| {name} | {one['weights']} | {sizes} | {times} | {one['equal']} of {one['inputs']} |")
+    return "\n".join(lines)
+
+
+def microcontroller(text: str) -> str:
+    """docs/microcontroller.md with its script and its table."""
+    code = (ROOT / "examples" / "microcontroller.py").read_text()
+    return fill(fill(text, "script", lambda: f"```python\n{code}```"), "sizes", c_table)
+
+
 def reliability(text: str) -> str:
     """docs/reliability.md with its table."""
     return fill(text, "fuzz", fuzz_table)
@@ -313,6 +341,7 @@ def scale(text: str) -> str:
 
 PAGES: dict[str, Callable[[str], str]] = {"README.md": readme, "docs/adapters.md": adapters, "docs/engines.md": engines}
 PAGES |= {"docs/reliability.md": reliability, "docs/promises.md": promises, "docs/drift.md": drift, "docs/scale.md": scale}
+PAGES["docs/microcontroller.md"] = microcontroller
 
 
 def main() -> None:

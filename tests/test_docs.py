@@ -67,7 +67,7 @@ def test_the_examples_run_and_are_short(path: Path, tmp_path: Path) -> None:
 
 def test_the_tables_of_the_pages_and_the_examples_page_are_up_to_date() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "make_readme.py"))
-    written = ("adapters", "drift", "engines", "promises", "reliability", "scale")
+    written = ("adapters", "drift", "engines", "microcontroller", "promises", "reliability", "scale")
     assert set(pages["PAGES"]) == {"README.md", *(f"docs/{name}.md" for name in written)}
     for path, write in pages["PAGES"].items():
         text = (ROOT / path).read_text(encoding="utf-8")
@@ -91,7 +91,7 @@ def test_the_api_page_is_up_to_date(api: str) -> None:
 def test_the_api_page_has_every_public_name(api: str) -> None:
     for name in ag.__all__:
         assert f"### `{name}`" in api
-    for package in ("adapters", "events", "networks", "engines", "ensembles"):
+    for package in ("adapters", "events", "networks", "engines", "ensembles", "export"):
         for name in getattr(ag, package).__all__:
             assert f"### `ag.{package}.{name}`" in api
     assert " at 0x" not in api and "<factory>" not in api

@@ -1,7 +1,7 @@
 """agreestop: decide when an ensemble watching a stream has seen enough, and be right as often as promised.
 
 The names of the decision layer, which needs numpy alone, and the packages `agreestop.events`, `agreestop.networks`, `agreestop.engines`,
-`agreestop.ensembles`, `agreestop.adapters` and `agreestop.cluster` load on first use.
+`agreestop.ensembles`, `agreestop.adapters`, `agreestop.cluster` and `agreestop.export` load on first use.
 """
 
 from importlib import import_module
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from agreestop import engines as engines
     from agreestop import ensembles as ensembles
     from agreestop import events as events
+    from agreestop import export as export
     from agreestop import networks as networks
     from agreestop.decide import *  # noqa: F403
     from agreestop.decide import __all__ as __all__
     from agreestop.pipeline.scores_report import write_report as write_report
     from agreestop.report import plot as plot
 
-_PACKAGES = ("adapters", "cluster", "common", "decide", "engines", "ensembles", "events", "networks")
+_PACKAGES = ("adapters", "cluster", "common", "decide", "engines", "ensembles", "events", "export", "networks")
 _ELSEWHERE = {"plot": "agreestop.report.plot", "write_report": "agreestop.pipeline.scores_report"}
 """Names of the top level that are a module, or in a module, of another name."""
 

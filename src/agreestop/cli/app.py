@@ -10,7 +10,7 @@ import typer
 
 from agreestop.common.errors import InputError, missing_extra
 
-from . import calibrate, data, decide, evaluate, report, run
+from . import calibrate, data, decide, evaluate, export, report, run
 from .console import say_error
 
 INTERRUPTED = 130  # the exit code that shells expect after Ctrl-C
@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[Callable[..., None], str]] = {
     "calibrate": (calibrate.calibrate, "Score file with labels -> rule file."),
     "decide": (decide.decide, "Rule file and scores or inputs -> decisions."),
     "evaluate": (evaluate.evaluate, "Rule file and labelled scores -> coverage, latency."),
+    "export": (export.export, "Rule file and members -> C sources, for a device."),
     "report": (report.report, "Labelled scores -> a page: every rule, and which to take."),
 }
 DATA_VERBS: dict[str, tuple[Callable[..., None], str]] = {

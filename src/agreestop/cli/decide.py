@@ -1,11 +1,9 @@
 """`agreestop decide`: a rule file, and a score file or members and their inputs, become decisions."""
 
-import csv
-import io
 import json
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -16,6 +14,7 @@ from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.drift import DriftMonitor
 from agreestop.decide.score_files import load_scores
+from agreestop.decide.tables import decision_records, decisions_csv
 
 from .calibrate import Groups, read_lines
 from .console import errors_name_options, never_stops, progress_bar, say
@@ -90,14 +89,14 @@ def decide(
         return
     names = class_names(calibrated, classes)
     if output is None:
-        typer.echo(_csv(decisions, names), nl=False)
+        typer.echo(decisions_csv(decisions, names), nl=False)
         return
     with atomic_writer(output) as stream:
         if output.suffix == ".npz":
             np.savez_compressed(stream, stop_time=decisions.stop_time, stop_index=decisions.stop_index, sets=decisions.sets)
         else:
-            as_json = json.dumps(_records(decisions, names), ensure_ascii=False, indent=1) + "\n"
-            stream.write((_csv(decisions, names) if output.suffix == ".csv" else as_json).encode())
+            as_json = json.dumps(decision_records(decisions, names), ensure_ascii=False, indent=1) + "\n"
+            stream.write((decisions_csv(decisions, names) if output.suffix == ".csv" else as_json).encode())
     if ray is not None:
         shutil.rmtree(_parts(output), ignore_errors=True)
     latency = float(np.mean(decisions.stop_time)) / decisions.checkpoints[-1]
@@ -190,19 +189,3 @@ def _watch(path: Path, calibrated: CalibratedRule, decisions: Decisions, labels:
         monitor.update(decisions, labels)
     monitor.save(path)
     say(f"{monitor!r}.")
-
-
-def _csv(decisions: Decisions, names: tuple[str, ...]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("input", "stop_time", "set_size", "classes"))
-    for record in _records(decisions, names):
-        writer.writerow((*list(record.values())[:-1], ";".join(record["classes"])))
-    return text.getvalue()
-
-
-def _records(decisions: Decisions, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    return [
-        {"input": row, "stop_time": one.time, "set_size": len(one.classes), "classes": [names[label] for label in one.classes]}
-        for row, one in enumerate(decisions[row] for row in range(len(decisions)))
-    ]

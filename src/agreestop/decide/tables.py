@@ -1,5 +1,7 @@
-"""Decisions as a pandas DataFrame, which needs pandas, and an evaluation as a table in plain text."""
+"""Decisions as records, as CSV and as a pandas DataFrame, which needs pandas, and an evaluation as a table in plain text."""
 
+import csv
+import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,6 +13,24 @@ from agreestop.common import InputError
 
 MOST_TIMES = 8  # rows for stopping times in a table
 COLUMNS = {"agreement": "agreement", "cost": "cost", "coverage": "coverage", "normalized_latency": "latency / T", "set_size": "set size"}
+
+
+def decision_records(decisions: Any, names: Sequence[str]) -> list[dict[str, Any]]:
+    """A record for each of the `Decisions`, with these names of the classes."""
+    return [
+        {"input": row, "stop_time": one.time, "set_size": len(one.classes), "classes": [names[label] for label in one.classes]}
+        for row, one in enumerate(decisions[row] for row in range(len(decisions)))
+    ]
+
+
+def decisions_csv(decisions: Any, names: Sequence[str]) -> str:
+    """The same as CSV, with a header; classes are joined by semicolons."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("input", "stop_time", "set_size", "classes"))
+    for record in decision_records(decisions, names):
+        writer.writerow((*list(record.values())[:-1], ";".join(record["classes"])))
+    return text.getvalue()
 
 
 def as_dataframe(decisions: Any) -> Any:

@@ -28,6 +28,11 @@ class SideBySide:
 
     __repr__ = describe
 
+    @property
+    def engines(self) -> list[Engine]:
+        """The engines, in the order of their members."""
+        return self._engines
+
     def chunk_steps(self, rows: int) -> int:
         return self._engines[0].chunk_steps(rows)
 

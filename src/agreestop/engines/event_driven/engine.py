@@ -70,6 +70,11 @@ class EventDriven:
 
     __repr__ = describe
 
+    @property
+    def network(self) -> FlatNetwork:
+        """The members as the kernels read them: geometry, weights as they are stored, constants."""
+        return self._network
+
     def chunk_steps(self, rows: int) -> int:
         return CHUNK_STEPS
 

@@ -1,0 +1,69 @@
+"""`agreestop export`: an ensemble and its rules for other places."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agreestop.common import InputError
+from agreestop.decide.calibrated import CalibratedRule, load_rule
+
+from .console import errors_name_options, never_stops, say, show
+from .decide import AnyEngine, AnyMembers, say_unchecked
+from .run import Engine
+
+if TYPE_CHECKING:
+    from agreestop.ensembles.ensemble import Ensemble
+
+
+def export(
+    rules: Annotated[list[Path], typer.Argument(help="Rule file that `agreestop calibrate` wrote.")],
+    members: Annotated[Path, typer.Option(help="Ensemble: what `agreestop train` or ensemble.save wrote (members.safetensors).")],
+    to: Annotated[str, typer.Option("--to", help="c: C99 sources, for a device.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
+    inputs: Annotated[Path | None, typer.Option(help="File of inputs, to compare the result with Python.")] = None,
+    engine: Engine = "auto",
+    any_engine: AnyEngine = False,
+    any_members: AnyMembers = False,
+) -> None:
+    """Write an ensemble and its rule as C sources that decide as the Python engine does.
+
+    The weights are those of the engine that the rule was calibrated with: event-driven, event-driven-bfloat16 or event-driven-int8. With
+    --inputs, `make check` in the folder compares the decisions on them.
+    """
+    if to not in TARGETS:
+        raise InputError(f"--to is {to!r}: choose {', '.join(TARGETS)}.")
+    from agreestop.ensembles import load as load_ensemble
+
+    loaded = [load_rule(path) for path in rules]
+    for sentence in filter(None, map(never_stops, loaded)):
+        say(sentence)
+    wanted = engine if engine != "auto" else loaded[0].engine or "event-driven"
+    ensemble = load_ensemble(members, engine=wanted)
+    for rule in loaded:
+        say_unchecked(rule, wanted, ensemble.digest)
+    with errors_name_options():
+        TARGETS[to](loaded, ensemble, inputs, output, any_engine, any_members)
+
+
+def _to_c(
+    rules: Sequence[CalibratedRule], ensemble: "Ensemble", inputs: Path | None, folder: Path, any_engine: bool, any_members: bool
+) -> None:
+    from agreestop.events.files import load as load_inputs
+    from agreestop.export import to_c
+
+    if len(rules) > 1:
+        raise InputError(f"{len(rules)} rules are given, and the C code holds one: export each to a folder of its own.")
+    data = None if inputs is None else load_inputs(inputs)
+    made = to_c(rules[0], ensemble, folder, data, any_engine=any_engine, any_members=any_members)
+    show(f"Wrote {folder}: {', '.join(made.files)}.")
+    show(f"Flash {made.flash:,} bytes ({made.weights} weights), and a few thousand for the code. RAM {made.ram:,} bytes, and the stack.")
+    if made.nearest is not None:
+        ties = "none is a tie" if not made.ties else f"{made.ties} are ties, which C decides as Python does"
+        nearest = f"the smallest distance of a risk or score to its threshold is {made.nearest:.3g}, and {ties}"
+        show(f"On {made.inputs} inputs {nearest}. `make -C {folder} check` compares the decisions.")
+
+
+TARGETS: dict[str, Callable[..., None]] = {"c": _to_c}
+"""What an ensemble can be exported to: `(rules, ensemble, file of inputs or None, output, any_engine, any_members)`."""

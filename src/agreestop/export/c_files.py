@@ -1,0 +1,177 @@
+"""An ensemble and its rule as C sources that decide as the event-driven engine does.
+
+    agreestop.h, agreestop.c, rule.h, rule.c, model.h, replay.c, Makefile    as they are in `c/`, which is readable code
+    sizes.h, model.c, rule_data.h                                            written here: sizes, weights, the numbers of the rule
+    inputs.bin, expected.csv                                                 with inputs: to compare the C code with Python (`make check`)
+
+Weights are stored as the engine stores them: float32, bfloat16, or int8 with a scale for each member and output. So a rule for int8 weights
+is calibrated on scores of the engine "event-driven-int8", and nothing about its promise changes on the device.
+"""
+
+import math
+import struct
+from dataclasses import dataclass
+from importlib.resources import files
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from agreestop.adapters.engine import AdaptedEngine
+from agreestop.common import Floats, InputError, atomic_writer, make_folder
+from agreestop.common.errors import visible
+from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.decisions import Decisions
+from agreestop.decide.rules import read_evidence
+from agreestop.decide.tables import decisions_csv
+from agreestop.engines.early_stopping import BATCH_SIZE, check_rule, checkpoint_steps
+from agreestop.engines.side_by_side import SideBySide
+from agreestop.ensembles.ensemble import Ensemble
+from agreestop.events.container import Events, as_inputs
+
+from .c_model import LARGEST, c_members, flash_of, model_text, ram_of, sizes_of
+from .c_rule import CRule, c_rule, rule_text
+
+SOURCES = ("agreestop.h", "agreestop.c", "rule.h", "rule.c", "model.h", "replay.c", "Makefile")
+SLACK = 1e-11  # that of rule.c
+INPUTS_FORMAT = 1
+WEIGHTS = {"float32": "float32", "uint16": "bfloat16", "int8": "int8"}  # by the type in which they are stored
+
+
+@dataclass(frozen=True)
+class CExport:
+    """What `to_c` wrote.
+
+    files    the names of the files in `folder`
+    weights  how weights are stored: float32, bfloat16 or int8
+    flash    bytes of all numbers; the code takes a few thousand more
+    ram      bytes of static memory; the stack takes a few hundred more
+    inputs   the number of inputs for `make check`
+    nearest  over these inputs: the smallest distance of a risk or score to its threshold, ties left out; None without inputs
+    ties     how often both were equal, up to rounding
+    """
+
+    folder: Path
+    files: tuple[str, ...]
+    weights: str
+    flash: int
+    ram: int
+    inputs: int = 0
+    nearest: float | None = None
+    ties: int = 0
+
+
+def to_c(
+    rule: CalibratedRule,
+    ensemble: Ensemble | AdaptedEngine,
+    folder: str | PathLike[str],
+    inputs: ArrayLike | Events | None = None,
+    *,
+    any_engine: bool = False,
+    any_members: bool = False,
+) -> CExport:
+    """Write C99 sources of the ensemble and the rule to a folder: no allocation, and nothing needed but the C library.
+
+    ensemble: an `Ensemble`, or what `agreestop.adapters.from_nir` returned. The weights are those of its engine, which must be
+    event-driven. inputs: (n, T, ...) of zeros and ones, or images
+    (n, 1, ...), for `make check`. A rule of another engine or of other members is refused, unless any_engine or any_members allows it.
+    """
+    engine = ensemble.engine
+    check_rule(rule, engine, ensemble.digest, any_engine, any_members)
+    known = c_rule(rule)
+    members = c_members(engine, int(known.members[-1]))
+    steps = int(checkpoint_steps(rule, engine, None)[-1])
+    if steps > LARGEST:
+        raise InputError(f"the rule's last checkpoint is step {steps}, and C counts to {LARGEST:,}: calibrate with earlier ones.")
+    shape = engine.engines[0].input_shape if isinstance(engine, SideBySide) else engine.input_shape  # type: ignore[attr-defined]
+    sizes = sizes_of(members, math.prod(shape), rule.classes, known.history, steps)
+    events = None if inputs is None else _as_events(inputs, shape, steps)
+    given = (None if events is None else events.classes) or rule.class_names or tuple(map(str, range(rule.classes)))
+    names = tuple(visible(name) for name in given)
+    contents = {name: (files(__package__) / "c" / name).read_bytes() for name in SOURCES}
+    contents["sizes.h"] = _defines(sizes).encode()
+    contents["model.c"] = model_text(members).encode()
+    contents["rule_data.h"] = rule_text(known, rule.guarantee, names).encode()
+    check = _Check(0, None, 0)
+    if events is not None:
+        contents["inputs.bin"] = _inputs_file(events, steps)
+        decisions, check = _decide(rule, known, ensemble, events, steps)
+        contents["expected.csv"] = decisions_csv(decisions, names).encode()
+    path = Path(folder)
+    make_folder(path)
+    for name, content in contents.items():
+        with atomic_writer(path / name) as stream:
+            stream.write(content)
+    flash = flash_of(members) + known.flash + sum(len(name.encode()) + 5 for name in names)
+    ram = ram_of(sizes) + known.ram(rule.classes)
+    return CExport(path, tuple(contents), WEIGHTS[members[0][0].weights.dtype.name], flash, ram, check.inputs, check.nearest, check.ties)
+
+
+def _defines(sizes: dict[str, int]) -> str:
+    lines = [f"#define {name} {value}\n" for name, value in sizes.items()]
+    return "/* Written by agreestop export. */\n#ifndef AG_SIZES_H\n#define AG_SIZES_H\n\n" + "".join(lines) + "\n#endif\n"
+
+
+# ---- inputs to check with
+
+
+@dataclass(frozen=True)
+class _Check:
+    inputs: int
+    nearest: float | None
+    ties: int
+
+
+def _as_events(inputs: ArrayLike | Events, shape: tuple[int, ...], steps: int) -> Events:
+    """The inputs as events. Those that are not as long as the rule, or that hold other values than 0 and 1, are refused."""
+    given = as_inputs(inputs)
+    events = given if isinstance(given, Events) else Events.from_dense(given)
+    if events.shape[2:] != shape or len(events) < 1 or events.shape[1] not in (1, *range(steps, events.shape[1] + 1)):
+        needed = f"at least one input of shape {shape} at each of {steps} or more steps, or an image of that shape"
+        raise InputError(f"the inputs have shape {events.shape}: {needed} is needed.")
+    compact = events.compact()
+    if compact.values is not None and not (compact.values == 1).all():
+        raise InputError("the inputs hold values other than 0 and 1, and the C code takes events: threshold them, and train on the result.")
+    return compact
+
+
+def _inputs_file(events: Events, steps: int) -> bytes:
+    """inputs.bin, which `replay` reads; its layout is described in replay.c."""
+    n, total = events.shape[:2]
+    kept = min(total, steps)
+    parts = [b"AGINPUTS" + struct.pack("<4I", INPUTS_FORMAT, n, kept, int(np.prod(events.shape[2:])))]
+    for pointers in events.pointers[:, : kept + 1]:
+        parts.append(np.diff(pointers).astype("<u4").tobytes())
+        parts.append(events.indices[pointers[0] : pointers[-1]].astype("<u2").tobytes())
+    return b"".join(parts)
+
+
+def _decide(rule: CalibratedRule, known: CRule, ensemble: Ensemble | AdaptedEngine, events: Events, steps: int) -> tuple[Decisions, _Check]:
+    """The decisions of Python, and how near they came to others."""
+    parts, near, ties = [], np.inf, 0
+    for first in range(0, len(events), BATCH_SIZE):
+        rows = events.rows(slice(first, first + BATCH_SIZE))
+        scores = ensemble.score(rows, steps=steps if events.shape[1] == 1 else None)
+        parts.append(rule.decide(scores, any_engine=True, any_members=True))
+        for index, time in enumerate(known.times):
+            running = parts[-1].stop_index >= index
+            evidence = read_evidence(rule.rule, index, np.ascontiguousarray(scores.log_confidence[running, time - 1]))
+            distances, found = _distances(known, index, evidence.values if evidence.log_risk is None else evidence.log_risk[:, None])
+            near, ties = min(near, distances), ties + found
+    stops, sets = (np.concatenate([getattr(part, name) for part in parts]) for name in ("stop_index", "sets"))
+    decisions = Decisions(stops, sets, rule.checkpoints)
+    return decisions, _Check(len(events), float(near), ties)
+
+
+def _distances(known: CRule, index: int, values: Floats) -> tuple[float, int]:
+    """The smallest distance of values (b, columns) to the thresholds of a look, ties left out, and the number of ties."""
+    rows = known.thresholds if known.blocks is not None else known.thresholds[[index if len(known.thresholds) > 1 else 0]]
+    if known.policy == "AG_CONFIDENCE":
+        values = values.max(axis=1, keepdims=True)
+    if known.blocks is not None:
+        rows = np.append(rows, [[known.slack]], axis=0)
+    limits = rows[:, None, :]  # (blocks, 1, columns)
+    gaps = np.where(np.isfinite(limits) & np.isfinite(values), np.abs(values - np.where(np.isfinite(limits), limits, 0)), np.inf)
+    tied = gaps <= SLACK * (1 + np.abs(np.where(np.isfinite(limits), limits, 0)))
+    return float(np.where(tied, np.inf, gaps).min(initial=np.inf)), int(np.count_nonzero(tied))
