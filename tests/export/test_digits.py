@@ -56,7 +56,7 @@ def test_leaky_neurons(digits: Any, tmp_path: Path) -> None:
     from tests.adapters import nir_reference as graphs
     from tests.adapters.test_nir import linear
 
-    rng, x = np.random.default_rng(0), digits.pool.inputs.reshape(len(digits.pool), 80, -1)
+    rng, x = np.random.default_rng(0), np.asarray(digits.pool.inputs).reshape(len(digits.pool), 80, -1)
     layers = [
         (linear(rng, x.shape[2], 40), graphs.neurons("LIF", (40,), rng), linear(rng, 40, 10), graphs.neurons("LIF", (10,), rng))
         for _ in range(3)

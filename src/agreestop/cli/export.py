@@ -43,8 +43,7 @@ def export(
     ensemble = load_ensemble(members, engine=wanted)
     for rule in loaded:
         say_unchecked(rule, wanted, ensemble.digest)
-    with errors_name_options():
-        TARGETS[to](loaded, ensemble, inputs, output, any_engine, any_members)
+    TARGETS[to](loaded, ensemble, inputs, output, any_engine, any_members)
 
 
 def _to_c(
@@ -56,7 +55,8 @@ def _to_c(
     if len(rules) > 1:
         raise InputError(f"{len(rules)} rules are given, and the C code holds one: export each to a folder of its own.")
     data = None if inputs is None else load_inputs(inputs)
-    made = to_c(rules[0], ensemble, folder, data, any_engine=any_engine, any_members=any_members)
+    with errors_name_options():
+        made = to_c(rules[0], ensemble, folder, data, any_engine=any_engine, any_members=any_members)
     show(f"Wrote {folder}: {', '.join(made.files)}.")
     show(f"Flash {made.flash:,} bytes ({made.weights} weights), and a few thousand for the code. RAM {made.ram:,} bytes, and the stack.")
     if made.nearest is not None:
