@@ -147,6 +147,34 @@ class DividingEngine(Protocol):
         """An engine of the members first … last - 1, whose outputs are those that they have among all; None if it cannot be divided."""
 
 
+class LiveSlots(Protocol):
+    """Many live inputs that are computed together, each in a slot."""
+
+    inputs: int
+    """The number of inputs of one step."""
+
+    def reset(self, slot: int) -> None:
+        """Begin a new input in a slot."""
+
+    def evidence(self, slot: int) -> NDArray[Any]:
+        """The evidence (K, C) after the last step of the input in a slot."""
+
+    def push(self, slots: Integers, pointers: Integers, indices: Integers) -> NDArray[Any]:
+        """Run n steps in this order and return the evidence (n, K, C) after each of them.
+
+        Step i is the next one of the input in slots[i], and its events are indices[pointers[i] : pointers[i + 1]], flat and in range;
+        pointers is (n + 1,). All three are arrays of int64.
+        """
+
+
+@runtime_checkable
+class BatchingEngine(Protocol):
+    """An engine that can compute many live inputs together."""
+
+    def live_slots(self, slots: int) -> LiveSlots:
+        """Slots for as many live inputs."""
+
+
 @runtime_checkable
 class DecidingEngine(Protocol):
     """An engine that schedules its inputs itself while it decides (continuous batching)."""

@@ -91,6 +91,9 @@ class EventDriven:
     def live(self, number: int = 0) -> "EventDrivenLive":
         return EventDrivenLive(self._network, self.input_shape)
 
+    def live_slots(self, slots: int) -> "EventDrivenSlots":
+        return EventDrivenSlots(self._network, slots)
+
     def members_slice(self, first: int, last: int) -> "EventDriven":
         part = copy(self)
         part._network = self._network.select_members(first, last)
@@ -294,6 +297,44 @@ def _windows(layer: Any) -> Integers:
     return np.outer(*sides).ravel()
 
 
+def _live_buffers(network: FlatNetwork) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Buffers for one step of one live input: marks, values and slot of the input; spikes and lists of the layers."""
+    lists = _Lists.of(1, network.listed, network.members * int(network.layers[0]["lanes"]), network.window)
+    spikes = np.zeros((network.received + sum(network.spikes) + sum(network.pooled) + 7, 1), np.uint64)  # as in _Block
+    inputs = (np.zeros(network.inputs, np.uint8), np.zeros(network.inputs, np.float32), np.zeros(1, np.int64))
+    return inputs, (spikes, lists.active, lists.starts, lists.events, lists.values, lists.currents)
+
+
+@final
+class EventDrivenSlots:
+    """Many live inputs, each in a slot of its own and at a time of its own, all members; see `protocol.LiveSlots`.
+
+    Slots share the buffers of a step, so an input costs its state and its counts alone. Results are those of `EventDrivenLive`.
+    """
+
+    def __init__(self, network: FlatNetwork, slots: int) -> None:
+        self._network, self._kernel = network, load_kernels().push_rows
+        self._counts: Integers = np.zeros((slots, network.members, network.classes), np.int64)
+        self._states = aligned(slots * network.state, np.float32).reshape(slots, network.state)
+        self._buffers = _live_buffers(network)
+        self.inputs = network.inputs
+        self.push(np.zeros(1, np.int64), np.zeros(2, np.int64), np.zeros(0, np.int64))  # numba compiles now rather than during a stream
+        self.reset(0)
+
+    def reset(self, slot: int) -> None:
+        self._states[slot], self._counts[slot] = 0, 0
+
+    def evidence(self, slot: int) -> Integers:
+        return self._counts[slot]
+
+    def push(self, slots: Integers, pointers: Integers, indices: Integers) -> Integers:
+        network, (inputs, buffers) = self._network, self._buffers
+        evidence: Integers = np.empty((len(slots), network.members, network.classes), np.int64)
+        before = (network.layers, network.weights, network.constants, slots, pointers, indices, NO_VALUES)
+        self._kernel(*before, *inputs, self._states, *buffers, self._counts, evidence)
+        return evidence
+
+
 @final
 class EventDrivenLive:
     """One live input, all members, in one thread.
@@ -305,11 +346,9 @@ class EventDrivenLive:
         self._network, self._kernel, self._shape = network, load_kernels().push, input_shape
         self._counts: Integers = np.zeros((network.members, network.classes), np.int64)
         self._state = aligned(network.state, np.float32)
-        lists = _Lists.of(1, network.listed, network.members * int(network.layers[0]["lanes"]), network.window)
-        spikes = np.zeros((network.received + sum(network.spikes) + sum(network.pooled) + 7, 1), np.uint64)  # as in _Block
-        inputs = (np.zeros(network.inputs, np.uint8), np.zeros(network.inputs, np.float32), np.zeros(1, np.int64))  # marks, values, slot
+        inputs, buffers = _live_buffers(network)
         self._before = (network.layers, network.weights, network.constants)
-        self._after = (*inputs, self._state, spikes, lists.active, lists.starts, lists.events, lists.values, lists.currents, self._counts)
+        self._after = (*inputs, self._state, *buffers, self._counts)
         self.push(np.zeros(0, np.int64))  # numba compiles now rather than during the stream
         self._state[:], self._counts[:] = 0, 0
 

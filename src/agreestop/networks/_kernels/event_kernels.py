@@ -557,3 +557,21 @@ def push(
         for label in range(counts.shape[1]):
             counts[member, label] += (spikes[at + member * layer.words + label // 64, 0] >> np.uint64(label % 64)) & np.uint64(1)
     return -1
+
+
+@jit()
+def push_rows(
+    layers, weights, constants, rows, pointers, given, no_values, marks, frames, slots, states, spikes, active, starts, events, values,
+    currents, counts, evidence,
+):  # fmt: skip
+    """Run steps of many live streams: step n, with the events given[pointers[n] : pointers[n + 1]], is the next one of stream rows[n].
+
+    states (streams, state) and counts (streams, K, C) are those of all streams; evidence (steps, K, C) gets the counts after each step.
+    """
+    for n in range(len(rows)):
+        row = rows[n]
+        push(
+            layers, weights, constants, given[pointers[n] : pointers[n + 1]], no_values, np.bool_(False), marks, frames, slots, states[row],
+            spikes, active, starts, events, values, currents, counts[row],
+        )  # fmt: skip
+        evidence[n] = counts[row]

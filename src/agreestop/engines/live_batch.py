@@ -1,0 +1,285 @@
+"""Many live inputs under one calibrated rule, each at a time of its own, computed and judged together.
+
+    batch = LiveBatch(calibrated, engine, slots=1000)
+    row = batch.open(number=0)
+    batch.push([Push(row, Steps.of([[3, 17], []])), ...])      for each push the decision if it falls there, else None
+
+Every decision is the one that `LiveSession` makes on the same steps, or `CalibratedRule.stream` on the same log-confidences. The steps of
+all pushes go through an engine with slots (`BatchingEngine`) in one call, and each round of judgements is one call of `calibrated.step`.
+Other engines, and rules with a `Schedule`, run one `LiveSession` for each input.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self, cast, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agreestop.common import Floats, InputError, Integers, as_count
+from agreestop.decide.calibrated import CalibratedRule, Session
+from agreestop.decide.checks import as_log_confidence
+from agreestop.decide.confidence import log_softmax
+from agreestop.decide.decisions import Decision
+from agreestop.decide.evidence import State, Verdict
+from agreestop.decide.schedules import Schedule
+
+from .early_stopping import check_rule, checkpoint_steps
+from .inputs import check_events
+from .live import LiveSession
+from .prefilter import can_prefilter_on_cpu, prefilter_for
+from .protocol import BatchingEngine, Engine, LiveSlots
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Steps of one input: step i has the events indices[pointers[i] : pointers[i + 1]]; both are int64, pointers (n + 1,) begins at 0."""
+
+    pointers: Integers
+    indices: Integers
+
+    def __len__(self) -> int:
+        return len(self.pointers) - 1
+
+    @classmethod
+    def of(cls, steps: Sequence[ArrayLike]) -> Self:
+        """Steps from one list of flat indices for each."""
+        parts = [np.asarray(step) for step in steps]
+        for part in parts:
+            if part.size and (part.ndim != 1 or part.dtype.kind not in "iu"):
+                raise InputError(f"events has shape {part.shape} and dtype {part.dtype}: a list of flat indices is needed for each step.")
+        pointers = np.zeros(len(parts) + 1, np.int64)
+        np.cumsum([part.size for part in parts], out=pointers[1:])
+        return cls(pointers, np.concatenate([np.zeros(0, np.int64), *(part.reshape(-1).astype(np.int64) for part in parts)]))
+
+    def check(self, inputs: int) -> None:
+        """Refuse an event that is not one of `inputs` inputs, and a step that looks like a whole frame."""
+        doubtful = np.flatnonzero(np.diff(self.pointers) == inputs)  # as many numbers may be a frame
+        for step in doubtful:
+            check_events(self.indices[self.pointers[step] : self.pointers[step + 1]], inputs)
+        if len(self.indices) and (self.indices.min() < 0 or self.indices.max() >= inputs):
+            check_events(self.indices, inputs)
+
+
+@final
+class LiveInput:
+    """One input of a `LiveBatch`: the number of steps, or of log-confidences, that it has had, and its decision once there is one."""
+
+    __slots__ = ("decision", "failed", "group", "last", "number", "scored", "separate", "slot", "time")
+
+    def __init__(self, number: int, slot: int, group: ArrayLike | None) -> None:
+        self.number, self.slot, self.group, self.time = number, slot, group, 0
+        self.decision: Decision | None = None
+        self.failed: InputError | None = None
+        self.scored: bool | None = None  # whether it gets log-confidences rather than events; None before the first push
+        self.last: Floats | None = None  # its last log-confidences
+        self.separate: LiveSession | Session | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Push:
+    """The next steps of an input, or instead its log-confidences (m, K, C) at the next m checkpoints."""
+
+    row: LiveInput
+    steps: Steps | None = None
+    log_confidence: ArrayLike | None = None
+
+    def __len__(self) -> int:
+        return len(self.steps) if self.steps is not None else len(cast(Any, self.log_confidence))
+
+
+@final
+class LiveBatch:
+    """At most `slots` live inputs under a rule; without an engine they get log-confidences alone. It belongs to one thread at a time."""
+
+    def __init__(
+        self,
+        calibrated: CalibratedRule,
+        engine: Engine | None,
+        slots: int,
+        *,
+        ensemble_digest: str = "",
+        any_engine: bool = False,
+        any_members: bool = False,
+    ) -> None:
+        self._calibrated, self._engine, self._allowed = calibrated, engine, (any_engine, any_members, ensemble_digest)
+        self._free = list(range(as_count(slots, "slots")))[::-1]
+        self._times: Integers = np.zeros(0, np.int64)
+        self._slots: LiveSlots | None = None
+        self._prefilter = None
+        self._state: State | None = None
+        if engine is not None:
+            check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
+            self._times = checkpoint_steps(calibrated, engine, None)
+        if isinstance(calibrated.checkpoints, Schedule):
+            return
+        self._state = calibrated.start(slots, 0, calibrated.find_groups(None, slots))
+        if isinstance(engine, BatchingEngine):
+            self._slots = engine.live_slots(slots)
+            self._prefilter = prefilter_for(calibrated) if engine.output == "spikes" and can_prefilter_on_cpu() else None
+
+    def open(self, number: int, group: ArrayLike | None = None) -> LiveInput:
+        """Begin an input. number and group: as for `LiveSession`."""
+        if not self._free:
+            raise InputError("all slots are in use: close an input first.")
+        inside = self._calibrated.find_groups(None if group is None else np.asarray(group)[None], 1)
+        row = LiveInput(as_count(number, "number", least=0), self._free.pop(), group)
+        if self._state is not None:
+            self._state = self._state.put(np.array([row.slot]), self._calibrated.start(1, row.number, inside))
+        if self._slots is not None:
+            self._slots.reset(row.slot)
+        return row
+
+    def close(self, row: LiveInput) -> None:
+        """Give up the slot of an input, which gets no further push."""
+        self._free.append(row.slot)
+        row.slot = -1
+
+    def push(self, pushes: Sequence[Push]) -> list[Decision | InputError | None]:
+        """Run the pushes in their order. For each: the decision if it falls there, the error if it is refused, else None.
+
+        An input that has its decision, or whose earlier push was refused, is not run further.
+        """
+        results: list[Decision | InputError | None] = [None] * len(pushes)
+        events, scores = [], []
+        for number, one in enumerate(pushes):
+            row = one.row
+            if row.decision is not None or row.failed is not None:
+                results[number] = row.failed
+                continue
+            try:
+                if self._check(one):
+                    (scores if row.scored else events).append(number)
+                else:
+                    results[number] = self._push_separately(one)
+            except InputError as error:
+                row.failed = results[number] = error
+        if events:
+            self._run_events(pushes, events, results)
+        if scores:
+            self._run_scores(pushes, scores, results)
+        return results
+
+    def end(self, row: LiveInput) -> Decision:
+        """The decision on an input that is over: its last evidence stands for every checkpoint that is left."""
+        if row.time == 0:
+            raise InputError("this stream ends before its first step: push one step at least.")
+        if row.decision is None and isinstance(row.separate, LiveSession):
+            row.decision = row.separate.end()
+        while row.decision is None and isinstance(row.separate, Session):
+            row.decision = row.separate.push(cast(Floats, row.last))
+        if row.decision is None:
+            first = row.time if row.scored else int(np.searchsorted(self._times, row.time, side="right"))
+            left = np.arange(first, len(self._calibrated.checkpoints))
+            evidence = row.last if row.scored else cast(LiveSlots, self._slots).evidence(row.slot)
+            repeated = np.broadcast_to(cast(Any, evidence), (len(left), *cast(Any, evidence).shape))
+            self._judge([row] * len(left), np.full(len(left), row.slot), left, repeated, bool(row.scored), [None])
+        assert row.decision is not None, "every input stops at the last checkpoint"
+        return row.decision
+
+    def _check(self, one: Push) -> bool:
+        """Refuse a wrong push. Whether it can be computed together with others."""
+        row, scored = one.row, one.log_confidence is not None
+        if (one.steps is None) != scored:
+            raise InputError("a push needs either steps or log_confidence: give one of them.")
+        if row.scored not in (None, scored):
+            raise InputError("this input got events and log-confidences: open one session for each.")
+        if not scored and self._engine is None:
+            raise InputError("there are no members here that could read events: push log-confidences.")
+        row.scored = scored
+        if scored:
+            calibrated, array = self._calibrated, as_log_confidence(cast(ArrayLike, one.log_confidence), "(m, K, C)")
+            if self._state is not None:
+                calibrated.check_sizes(array.shape[1], array.shape[2])
+            return self._state is not None
+        if self._slots is not None:
+            cast(Steps, one.steps).check(self._slots.inputs)
+        return self._slots is not None
+
+    def _push_separately(self, one: Push) -> Decision | None:
+        """Run a push through a session of its own."""
+        row, calibrated = one.row, self._calibrated
+        if row.separate is None and row.scored:
+            row.separate = calibrated.stream(row.number, group=row.group)
+        elif row.separate is None:
+            any_engine, any_members, digest = self._allowed
+            row.separate = LiveSession(cast(Engine, self._engine), calibrated, row.number, any_engine, any_members, digest, row.group)
+        for step in range(len(one)):
+            if isinstance(row.separate, LiveSession):
+                steps = cast(Steps, one.steps)
+                row.decision = row.separate.push(steps.indices[steps.pointers[step] : steps.pointers[step + 1]])
+            else:
+                row.last = np.asarray(one.log_confidence)[step]
+                row.decision = row.separate.push(row.last)
+            row.time += 1
+            if row.decision is not None:
+                break
+        return row.decision
+
+    def _run_events(self, pushes: Sequence[Push], numbers: list[int], results: list[Any]) -> None:
+        chosen = [pushes[number] for number in numbers]
+        lengths = np.array([len(one) for one in chosen])
+        parts = [cast(Steps, one.steps) for one in chosen]
+        begins = np.cumsum([0, *(len(part.indices) for part in parts[:-1])])
+        pointers = np.concatenate([np.zeros(1, np.int64), *(part.pointers[1:] + begin for part, begin in zip(parts, begins, strict=True))])
+        slots = np.repeat([one.row.slot for one in chosen], lengths)
+        times = np.concatenate([_advance(one.row, length) for one, length in zip(chosen, lengths.tolist(), strict=True)])
+        indices = np.concatenate([part.indices for part in parts])
+        evidence = cast(LiveSlots, self._slots).push(slots, pointers, indices)
+        looks = np.searchsorted(self._times, times)
+        at_look = np.flatnonzero(self._times[np.minimum(looks, len(self._times) - 1)] == times)
+        source = np.repeat(numbers, lengths)[at_look].tolist()
+        rows = [pushes[number].row for number in source]
+        self._judge(rows, slots[at_look], looks[at_look], evidence[at_look], False, results, source)
+
+    def _run_scores(self, pushes: Sequence[Push], numbers: list[int], results: list[Any]) -> None:
+        rows, looks, source = [], [], []
+        for number in numbers:
+            row, array = pushes[number].row, np.asarray(pushes[number].log_confidence)
+            left = range(row.time, min(row.time + len(array), len(self._calibrated.checkpoints)))
+            looks += left
+            rows, source = rows + [row] * len(left), source + [number] * len(left)
+            row.time, row.last = row.time + len(array), np.ascontiguousarray(array[-1], dtype=np.float64)
+        parts = [np.asarray(pushes[number].log_confidence, dtype=np.float64) for number in numbers]
+        cut = [part[: source.count(number)] for part, number in zip(parts, numbers, strict=True)]
+        self._judge(rows, np.array([row.slot for row in rows]), np.array(looks), np.concatenate(cut), True, results, source)
+
+    def _judge(
+        self,
+        rows: Sequence[LiveInput],
+        slots: Integers,
+        looks: Integers,
+        evidence: NDArray[Any],
+        scored: bool,
+        results: list[Any],
+        source: Sequence[int] | None = None,
+    ) -> None:
+        """Judge the evidence (n, K, C) at looks (n,), those of an input in their order, and note the decisions that fall.
+
+        scored: whether the evidence is log-confidences. source: the result that each look belongs to. Each round judges the first look
+        that is left of every input, so an input is judged as in a stream.
+        """
+        calibrated, state = self._calibrated, cast(State, self._state)
+        left = np.arange(len(looks))
+        if self._prefilter is not None and not scored and len(looks):
+            left = np.flatnonzero(self._prefilter.may_stop(evidence[None], looks)[0])
+        while len(left):
+            _, first = np.unique(slots[left], return_index=True)
+            chosen = left[first]
+            confidence = evidence[chosen] if scored else log_softmax(evidence[chosen].astype(np.float64))
+            verdict = calibrated.step(looks[chosen], np.ascontiguousarray(confidence, dtype=np.float64), state.rows(slots[chosen]))
+            state = self._state = state.put(slots[chosen], verdict.state)
+            for at in np.flatnonzero(verdict.stop).tolist():
+                one, position = slice(at, at + 1), int(chosen[at])
+                row_verdict = Verdict(verdict.stop[one], verdict.sets[one], verdict.state.rows(np.array([at])))
+                rows[position].decision = calibrated.decision(int(looks[position]), row_verdict)
+                if source is not None:
+                    results[source[position]] = rows[position].decision
+            left = np.delete(left, first)
+            left = left[~np.isin(slots[left], slots[chosen[verdict.stop]])]
+
+
+def _advance(row: LiveInput, steps: int) -> Integers:
+    """The times of the next steps of an input."""
+    row.time += steps
+    return np.arange(row.time - steps + 1, row.time + 1)

@@ -1,0 +1,160 @@
+"""Live inputs that are computed together are decided as each would be alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
+pytest.importorskip("numba", reason="the event-driven engine needs numba")
+
+import agreestop as ag
+from agreestop.engines.early_stopping import score
+from agreestop.engines.live import LiveSession
+from agreestop.engines.live_batch import LiveBatch, LiveInput, Push, Steps
+from agreestop.engines.protocol import Engine
+from tests.engines.test_early_stopping import CONFIGS, ENGINES, EVERY, RULES, network, some_inputs
+
+ALL_RULES = RULES | {
+    "schedule": ag.AgreeStop(0.8, ag.Schedule([(2, 1), (2, 2), (5, 3), (9, 3), (24, 3)]), 2),
+    "gate": ag.AgreeStop(0.8, EVERY, 2),
+    "groups": ag.AgreeStop(0.8, EVERY, 2),
+}
+
+
+def calibrated_on(engine: Engine, label: str) -> ag.CalibratedRule:
+    known, truth = some_inputs(90)
+    scores = score(engine, known, truth)
+    if label == "gate":
+        half = score(engine, known[:45], truth[:45])
+        gate = ag.Gate.fit(half, target=0.8, max_set_size=2, blocks=3)
+        return ag.AgreeStop(0.8, EVERY, 2, gate=gate).calibrate(score(engine, known[45:], truth[45:]))
+    return ALL_RULES[label].calibrate(scores, groups=np.arange(90) % 2 if label == "groups" else None)
+
+
+def steps_of(frames: np.ndarray) -> list[np.ndarray]:
+    return [np.flatnonzero(frame) for frame in frames]
+
+
+@pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
+@pytest.mark.parametrize("label", ALL_RULES)
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_inputs_at_different_times_are_decided_as_each_alone(label: str, kind: str) -> None:
+    engine = ENGINES["event-driven"](network(kind))
+    calibrated = calibrated_on(engine, label)
+    inputs, _ = some_inputs(10, 2)
+    rng = np.random.default_rng(4)
+    batch, found = LiveBatch(calibrated, engine, slots=4), dict[int, ag.Decision]()
+    waiting, running, pushed = list(range(len(inputs))), dict[int, LiveInput](), dict[int, int]()
+    group = (lambda row: row % 2) if label == "groups" else (lambda row: None)
+    while waiting or running:
+        while waiting and len(running) < 4 and rng.random() < 0.7:  # inputs begin at different ticks, and slots are used again
+            row = waiting.pop(0)
+            running[row], pushed[row] = batch.open(row, group(row)), 0
+        pushes, rows = [], []
+        for row, one in running.items():
+            for _ in range(rng.integers(3)):  # none, one or two pushes in a tick, of one to three steps
+                count = int(rng.integers(1, 4))
+                part = inputs[row, pushed[row] : pushed[row] + count]
+                if len(part):
+                    pushes.append(Push(one, Steps.of(steps_of(part))))
+                    rows.append(row)
+                pushed[row] += len(part)
+        for row, result in zip(rows, batch.push(pushes), strict=True):
+            assert result is None or isinstance(result, ag.Decision)
+            if result is not None:
+                assert row not in found
+                found[row] = result
+                batch.close(running.pop(row))
+    for row, frames in enumerate(inputs):
+        alone = LiveSession(engine, calibrated, row, group=group(row))
+        expected = next(decision for frame in frames if (decision := alone.push(np.flatnonzero(frame))) is not None)
+        assert found[row] == expected and found[row].first_risk == expected.first_risk and found[row].block == expected.block
+
+
+@pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
+@pytest.mark.parametrize("label", ("AgreeStop", "randomised", "schedule", "DC-SNN"))
+def test_log_confidences_are_judged_as_in_a_stream(label: str) -> None:
+    engine = ENGINES["event-driven"](network("fully-connected"))
+    calibrated = calibrated_on(engine, label)
+    values = calibrated_columns(score(engine, some_inputs(6, 2)[0]), calibrated)
+    for batch in (LiveBatch(calibrated, engine, 6), LiveBatch(calibrated, None, 6)):
+        rows, found = [batch.open(number) for number in range(6)], dict[int, ag.Decision]()
+        for first in range(0, values.shape[1], 3):
+            results = batch.push([Push(row, log_confidence=values[n, first : first + 3]) for n, row in enumerate(rows)])
+            found |= {n: result for n, result in enumerate(results) if isinstance(result, ag.Decision)}
+        for number in range(6):
+            stream = calibrated.stream(number)
+            assert found[number] == next(decision for value in values[number] if (decision := stream.push(value)) is not None)
+
+
+def calibrated_columns(scores: ag.Scores, calibrated: ag.CalibratedRule) -> np.ndarray:
+    return scores.log_confidence[:, [scores.times.index(int(time)) for time in calibrated.checkpoints]]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("label", ("AgreeStop", "schedule"))
+def test_a_stream_that_is_over_is_answered_as_alone(name: str, label: str) -> None:
+    engine = ENGINES[name](network("fully-connected"))
+    calibrated = calibrated_on(engine, label)
+    batch, inputs = LiveBatch(calibrated, engine, 5), some_inputs(5, 2)[0]
+    for number, frames in enumerate(inputs):
+        row, alone = batch.open(number), LiveSession(engine, calibrated, number)
+        with pytest.raises(ag.InputError, match="before its first step"):
+            batch.end(row)
+        (found,) = batch.push([Push(row, Steps.of(steps_of(frames[:2])))])
+        for frame in frames[:2]:
+            expected = alone.decision or alone.push(np.flatnonzero(frame))
+        assert found == expected and batch.end(row) == alone.end() and row.decision == alone.decision
+
+
+def test_the_log_confidences_of_a_stream_that_is_over_stand_for_the_rest() -> None:
+    engine = ENGINES["event-driven"](network("fully-connected"))
+    for label in ("AgreeStop", "schedule"):
+        calibrated = calibrated_on(engine, label)
+        value = score(engine, some_inputs(1, 2)[0]).log_confidence[0, :1]
+        batch, stream = LiveBatch(calibrated, None, 1), calibrated.stream(0)
+        row = batch.open(0)
+        batch.push([Push(row, log_confidence=value)])
+        while stream.decision is None:
+            stream.push(value[0])
+        assert batch.end(row) == stream.decision
+
+
+def test_a_wrong_push_costs_its_own_input_alone() -> None:
+    engine = ENGINES["event-driven"](network("fully-connected"))
+    calibrated = calibrated_on(engine, "AgreeStop")
+    batch = LiveBatch(calibrated, engine, 8)
+    good, *bad = (batch.open(number) for number in range(8))
+    flat = np.zeros((1, calibrated.members, calibrated.classes))
+    wrong = [
+        (Push(bad[0], Steps.of([[0], [32]])), "numbered 0 to 31"),
+        (Push(bad[1], Steps.of([[-1]])), "numbered 0 to 31"),
+        (Push(bad[2], Steps.of([np.arange(32) % 2])), "frame"),
+        (Push(bad[3], log_confidence=flat[:, :1]), "members"),
+        (Push(bad[4], log_confidence=flat + 0.5), "numpy.log"),
+        (Push(bad[5]), "either steps or log_confidence"),
+        (Push(bad[6], Steps.of([[0]]), flat), "either steps or log_confidence"),
+    ]
+    frames = some_inputs(1, 2)[0][0]
+    pushes = [one for one, _ in wrong] + [Push(good, Steps.of(steps_of(frames)))]
+    *errors, decision = batch.push(pushes)
+    for error, (_, message) in zip(errors, wrong, strict=True):
+        assert isinstance(error, ag.InputError) and message in str(error)
+    alone = LiveSession(engine, calibrated, 0)
+    assert decision == next(found for frame in frames if (found := alone.push(np.flatnonzero(frame))) is not None)
+    (again,) = batch.push([Push(bad[0], Steps.of([[0]]))])
+    assert again is errors[0]
+    (later,) = batch.push([Push(good, Steps.of([[0]]))])  # after the decision: not run, not refused
+    assert later is None
+    with pytest.raises(ag.InputError, match="all slots are in use"):
+        batch.open(9)
+    with pytest.raises(ag.InputError, match="flat indices"):
+        Steps.of([[0.5]])
+    (mixed,) = LiveBatch(calibrated, None, 1).push([Push(LiveInput(0, 0, None), Steps.of([[1]]))])
+    assert "no members here" in str(mixed)
+    fresh = LiveBatch(calibrated, engine, 1)
+    row = fresh.open(0)
+    fresh.push([Push(row, Steps.of([[1]]))])
+    (mixed,) = fresh.push([Push(row, log_confidence=flat)])
+    assert "one session for each" in str(mixed)
