@@ -34,6 +34,7 @@ PACKAGES = {
     "events": "Inputs, file formats, data sets and the simulated event camera",
     "engines": "What runs the members, and stops early",
     "cluster": "The same work on the machines of a Ray cluster",
+    "serve": "A server for live inputs, and its clients",
     "export": "An ensemble and its rule as C sources, for a device",
 }
 LONGEST_DEFAULT, LONGEST_CONSTANT = 45, 120  # characters

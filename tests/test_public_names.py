@@ -77,7 +77,7 @@ NAMES = {
     "CalibrationWarning",
 }
 
-PACKAGES = ("adapters", "cluster", "engines", "ensembles", "events", "export", "networks")
+PACKAGES = ("adapters", "cluster", "engines", "ensembles", "events", "export", "networks", "serve")
 ELSEWHERE = ("plot", "write_report")
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "typer", "rich", "pandas", "jax")
 

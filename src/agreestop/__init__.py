@@ -1,7 +1,7 @@
 """agreestop: decide when an ensemble watching a stream has seen enough, and be right as often as promised.
 
 The names of the decision layer, which needs numpy alone, and the packages `agreestop.events`, `agreestop.networks`, `agreestop.engines`,
-`agreestop.ensembles`, `agreestop.adapters`, `agreestop.cluster` and `agreestop.export` load on first use.
+`agreestop.ensembles`, `agreestop.adapters`, `agreestop.cluster`, `agreestop.export` and `agreestop.serve` load on first use.
 """
 
 from importlib import import_module
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from agreestop import events as events
     from agreestop import export as export
     from agreestop import networks as networks
+    from agreestop import serve as serve
     from agreestop.decide import *  # noqa: F403
     from agreestop.decide import __all__ as __all__
     from agreestop.pipeline.scores_report import write_report as write_report
     from agreestop.report import plot as plot
 
-_PACKAGES = ("adapters", "cluster", "common", "decide", "engines", "ensembles", "events", "export", "networks")
+_PACKAGES = ("adapters", "cluster", "common", "decide", "engines", "ensembles", "events", "export", "networks", "serve")
 _ELSEWHERE = {"plot": "agreestop.report.plot", "write_report": "agreestop.pipeline.scores_report"}
 """Names of the top level that are a module, or in a module, of another name."""
 

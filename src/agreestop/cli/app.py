@@ -10,7 +10,7 @@ import typer
 
 from agreestop.common.errors import InputError, missing_extra
 
-from . import calibrate, data, decide, evaluate, export, report, run
+from . import calibrate, data, decide, evaluate, export, report, run, serve
 from .console import say_error
 
 INTERRUPTED = 130  # the exit code that shells expect after Ctrl-C
@@ -24,6 +24,7 @@ VERBS: dict[str, tuple[Callable[..., None], str]] = {
     "evaluate": (evaluate.evaluate, "Rule file and labelled scores -> coverage, latency."),
     "export": (export.export, "Rule file and members -> C sources, for a device."),
     "report": (report.report, "Labelled scores -> a page: every rule, and which to take."),
+    "serve": (serve.serve, "Rule file and members -> a server for live inputs."),
 }
 DATA_VERBS: dict[str, tuple[Callable[..., None], str]] = {
     "list": (data.list_data_sets, "List the data sets, and where to get them."),

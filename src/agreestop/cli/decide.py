@@ -168,12 +168,6 @@ def _load_decisions(place: Path, calibrated: CalibratedRule, inputs: Path) -> tu
     return cluster.load_decisions(place, calibrated), load_inputs(inputs).classes if inputs.suffix == ".npz" else None
 
 
-def _signature(calibrated: CalibratedRule) -> tuple[object, ...]:
-    """What tells two calibrated rules apart."""
-    settings = calibrated.fingerprint, calibrated.guarantee, calibrated.rule.max_set_size, calibrated.checkpoints
-    return *settings, calibrated.thresholds.tobytes()
-
-
 def _watch(path: Path, calibrated: CalibratedRule, decisions: Decisions, labels: Integers | None) -> None:
     """Give the decisions to the monitor in a file, and say what it found. Labels that are not here will never be known.
 
@@ -181,9 +175,7 @@ def _watch(path: Path, calibrated: CalibratedRule, decisions: Decisions, labels:
     """
     if decisions.reuse:
         raise InputError(f"--monitor: {decisions.reuse}")
-    monitor = DriftMonitor.load(path) if path.exists() else DriftMonitor(calibrated)
-    if _signature(monitor.calibrated) != _signature(calibrated):
-        raise InputError(f"{path} watches another rule: give the rule that it watches, or the name of a new file.")
+    monitor = DriftMonitor.resume(path, calibrated)
     monitor.observe(decisions)
     if monitor.level is not None:
         monitor.update(decisions, labels)

@@ -8,6 +8,7 @@ _EXTRAS = {
     "learn": ("sklearn",),
     "nir": ("nir", "h5py"),
     "cluster": ("ray", "pyarrow"),
+    "serve": ("starlette", "uvicorn", "websockets"),
 }
 """The extras of agreestop, and the packages that each installs."""
 

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from os import PathLike
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -153,6 +154,12 @@ def smoothed_rank(bag: Sequence[float], value: float, uniform: float) -> float:
     return (below + uniform * (above - below + 1)) / (len(bag) + 1)
 
 
+def _signature(calibrated: CalibratedRule) -> tuple[object, ...]:
+    """What tells two calibrated rules apart."""
+    settings = calibrated.fingerprint, calibrated.guarantee, calibrated.rule.max_set_size, calibrated.checkpoints
+    return *settings, calibrated.thresholds.tobytes()
+
+
 FINAL = "the class that the ensemble itself answers best at the last checkpoint"
 
 
@@ -277,13 +284,14 @@ class DriftMonitor:
         will do: the oldest decision like it gets the label. None is for a label that will never be known, for reasons that have
         nothing to do with the label. A label is processed once those of all earlier decisions are known; `waiting` says what lacks.
         """
-        if self.level is None:
+        if self.level is None and label is not None:
             raise InputError(self._unwatched[0].upper() + self._unwatched[1:])
         labels = self._queue.check(decision, label)
         alarm = None
         if not self._queue.explicit and isinstance(decision, (Decision, Decisions)):
             alarm = self._observe(decision)
         for number, miss in self._queue.settle(decision, labels):
+            assert self.level is not None, "without a level no label is taken"
             evidence = self.misses.bet(1 + SHARES * (miss / self.level - 1))
             alarm = self._raise("misses", number + 1, evidence) or alarm
         return alarm
@@ -363,6 +371,16 @@ class DriftMonitor:
     def load(cls, path: str | PathLike[str]) -> Self:
         """Read a monitor, which goes on where it was."""
         return read_rule_file(path, SavedMonitor, cls._restored)
+
+    @classmethod
+    def resume(cls, path: str | PathLike[str], calibrated: CalibratedRule) -> Self:
+        """The monitor of this rule in a file, or a new one if there is no such file. A monitor of another rule is refused."""
+        if not Path(path).exists():
+            return cls(calibrated)
+        monitor = cls.load(path)
+        if _signature(monitor.calibrated) != _signature(calibrated):
+            raise InputError(f"{path} watches another rule: give the rule that it watches, or the name of a new file.")
+        return monitor
 
     @classmethod
     def _restored(cls, saved: SavedMonitor) -> Self:

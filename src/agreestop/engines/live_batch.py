@@ -141,7 +141,8 @@ class LiveBatch:
         An input that has its decision, or whose earlier push was refused, is not run further.
         """
         results: list[Decision | InputError | None] = [None] * len(pushes)
-        events, scores = [], []
+        events: list[int] = []
+        scores: list[int] = []
         for number, one in enumerate(pushes):
             row = one.row
             if row.decision is not None or row.failed is not None:
@@ -233,7 +234,9 @@ class LiveBatch:
         self._judge(rows, slots[at_look], looks[at_look], evidence[at_look], False, results, source)
 
     def _run_scores(self, pushes: Sequence[Push], numbers: list[int], results: list[Any]) -> None:
-        rows, looks, source = [], [], []
+        rows: list[LiveInput] = []
+        looks: list[int] = []
+        source: list[int] = []
         for number in numbers:
             row, array = pushes[number].row, np.asarray(pushes[number].log_confidence)
             left = range(row.time, min(row.time + len(array), len(self._calibrated.checkpoints)))

@@ -1,0 +1,73 @@
+"""`agreestop serve`: a rule file and its members become a server for live inputs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agreestop.common import InputError
+from agreestop.decide.calibrated import load_rule
+
+from .console import errors_name_options, guarantee_in_words, never_stops, say, say_warning, show
+from .decide import AnyEngine, AnyMembers, RuleFile, say_unchecked
+from .run import Engine, Members
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+NOTE = "anybody who can reach this port may open sessions and give labels: give --token, or keep the host 127.0.0.1."
+
+
+def serve(
+    rule: RuleFile,
+    members: Members = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; the default is this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    token: Annotated[str | None, typer.Option(envvar="AGREESTOP_TOKEN", help="What clients must know to connect.")] = None,
+    monitor: Annotated[
+        Path | None, typer.Option("--monitor", help="File of the drift monitor, to go on with or to begin. [default: RULE.monitor]")
+    ] = None,
+    engine: Engine = "auto",
+    any_engine: AnyEngine = False,
+    any_members: AnyMembers = False,
+    sessions: Annotated[int, typer.Option(help="Sessions open at once, in all.")] = 4000,
+    sessions_per_client: Annotated[int, typer.Option(help="Sessions open at once on one connection.")] = 1000,
+    message_bytes: Annotated[int, typer.Option(help="Largest message.")] = 1 << 20,
+    idle_seconds: Annotated[float, typer.Option(help="A session without a push is closed after this time.")] = 60.0,
+    drain_seconds: Annotated[float, typer.Option(help="Sessions may go on for this time after SIGTERM.")] = 10.0,
+) -> None:
+    """Serve live inputs over a WebSocket, with a page at / that shows sessions, latency, coverage and alarms.
+
+    Without --members clients push log-confidences. The monitor is saved every second, so a kill loses little of it. docs/protocol.md
+    describes the messages; `agreestop.serve.Client` speaks them.
+    """
+    from agreestop.serve import Limits, Server
+
+    calibrated = load_rule(rule)
+    if sentence := never_stops(calibrated):
+        say(sentence)
+    ensemble = None
+    if members is not None:
+        from agreestop.ensembles import load as load_ensemble
+
+        wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
+        ensemble = load_ensemble(members, engine=wanted)
+        say_unchecked(calibrated, wanted, ensemble.digest)
+    elif engine != "auto":
+        raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members.")
+    limits = Limits(message_bytes, sessions, sessions_per_client, idle_seconds=idle_seconds, drain_seconds=drain_seconds)
+    with errors_name_options():
+        server = Server(
+            calibrated,
+            ensemble,
+            host=host,
+            port=port,
+            token=token,
+            monitor=monitor or rule.with_name(rule.name + ".monitor"),
+            limits=limits,
+            any_engine=any_engine,
+            any_members=any_members,
+        )
+    if host not in LOOPBACK and token is None:
+        say_warning(NOTE)
+    show(guarantee_in_words(calibrated))
+    show(f"Serving on http://{server.url}; clients connect to ws://{server.url}. Ctrl-C drains and ends.", unbroken=True)
+    server.run()

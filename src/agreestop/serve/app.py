@@ -1,0 +1,130 @@
+"""The web application around a `Hub`: the WebSocket of the clients, the page, its numbers, and those for Prometheus."""
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from .hub import Connection, Hub
+from .metrics import prometheus, status
+from .protocol import PATH, SUBPROTOCOL
+
+PAGE = Path(__file__).with_name("page.html")
+SAFE = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+
+def make_app(hub: Hub, token: str | None = None) -> Starlette:
+    """The application. With a token, all but /healthz needs it: as `Authorization: Bearer TOKEN`, or for browsers as ?token=TOKEN."""
+    page = PAGE.read_text(encoding="utf-8")
+
+    def is_allowed(connection: HTTPConnection) -> bool:
+        if token is None:
+            return True
+        bearer = connection.headers.get("authorization", "").removeprefix("Bearer ")
+        given = bearer or connection.query_params.get("token", "")
+        return hmac.compare_digest(given.encode(), token.encode())
+
+    def refused() -> Response:
+        return PlainTextResponse("a token is needed: give it as ?token= or as Authorization: Bearer.\n", 401, SAFE)
+
+    async def show_page(request: Request) -> Response:
+        return HTMLResponse(page, headers=SAFE) if is_allowed(request) else refused()
+
+    async def show_status(request: Request) -> Response:
+        if not is_allowed(request):
+            return refused()
+        counts = hub.sessions, len(hub.connections), hub.draining
+        return JSONResponse(await hub.in_watch(status, hub.metrics, hub.watch, *counts), headers=SAFE)
+
+    async def show_metrics(request: Request) -> Response:
+        if not is_allowed(request):
+            return refused()
+        text = await hub.in_watch(prometheus, hub.metrics, hub.watch, hub.sessions, len(hub.connections))
+        return PlainTextResponse(text, headers=SAFE, media_type="text/plain; version=0.0.4")
+
+    async def show_health(request: Request) -> Response:
+        return PlainTextResponse("the server stops\n" if hub.draining else "ok\n", 503 if hub.draining else 200, SAFE)
+
+    async def serve_client(websocket: WebSocket) -> None:
+        refusal = _refusal(websocket, hub)
+        if not is_allowed(websocket):
+            await websocket.send_denial_response(refused())
+        elif refusal is not None:
+            await websocket.send_denial_response(refusal)
+        else:
+            await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
+            await _talk(hub, websocket)
+
+    @asynccontextmanager
+    async def running(app: Starlette) -> AsyncIterator[None]:
+        await hub.start()
+        yield
+        await hub.stop()
+
+    routes: list[Any] = [
+        Route("/", show_page),
+        Route("/status", show_status),
+        Route("/metrics", show_metrics),
+        Route("/healthz", show_health),
+        WebSocketRoute(PATH, serve_client),
+    ]
+    return Starlette(routes=routes, lifespan=running)
+
+
+def _refusal(websocket: WebSocket, hub: Hub) -> Response | None:
+    """Why a client may not connect: another page's script, another version of the protocol, or too many clients."""
+    origin, offered = websocket.headers.get("origin"), websocket.scope["subprotocols"]
+    if origin is not None and urlsplit(origin).netloc != websocket.headers.get("host"):
+        return PlainTextResponse("scripts of other sites may not connect.\n", 403)
+    if offered and SUBPROTOCOL not in offered:
+        return PlainTextResponse(f"this server speaks {SUBPROTOCOL}: take a client of the same version.\n", 400)
+    if hub.draining or len(hub.connections) >= hub.limits.clients:
+        why = "the server stops" if hub.draining else f"{hub.limits.clients} clients are connected, and no more may"
+        return PlainTextResponse(f"{why}: try again later.\n", 503)
+    return None
+
+
+async def _talk(hub: Hub, websocket: WebSocket) -> None:
+    """Receive the messages of one client until it, or the server, ends the connection."""
+    connection = hub.connect(websocket.scope["abort"])
+    writer = asyncio.create_task(_write(connection, websocket))
+    try:
+        while not connection.ended:
+            message = await websocket.receive()
+            if message["type"] != "websocket.receive":
+                writer.cancel()
+                break
+            text = message.get("text")
+            hub.receive(connection, message["bytes"] if text is None else text)
+            await hub.wait_for_room(connection)
+    finally:
+        hub.disconnect(connection)
+        with suppress(asyncio.CancelledError):
+            await writer
+
+
+async def _write(connection: Connection, websocket: WebSocket) -> None:
+    """Send the answers of one client. `sending_since` shows how long it has not read."""
+    with suppress(WebSocketDisconnect, RuntimeError):  # the client is gone
+        while True:
+            answer = await connection.outbox.get()
+            connection.sending_since = monotonic()
+            if isinstance(answer, tuple):
+                await websocket.close(*answer)
+                return
+            await websocket.send_text(answer)
+            connection.sending_since = 0.0

@@ -1,0 +1,123 @@
+"""What the server counts, for its page and in Prometheus' text format."""
+
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from agreestop.decide.decisions import Estimate
+from agreestop.decide.levels import as_target
+
+from .watch import Watch
+
+BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+"""Upper bounds of the buckets of the latency, in seconds; one more bucket has no bound."""
+RECENT = 1000  # decisions from which the page takes its quantiles
+
+
+@dataclass(eq=False)
+class Metrics:
+    """Counts since the start.
+
+    latency: seconds from the arrival of a push to its decision, by bucket; recent: those of the last decisions
+    """
+
+    opened: int = 0
+    messages: int = 0
+    steps: int = 0
+    decisions: int = 0
+    errors: int = 0
+    idle: int = 0
+    slow: int = 0
+    ticks: int = 0
+    tick_seconds: float = 0.0
+    stop_times: float = 0.0
+    latency_sum: float = 0.0
+    latency: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def decided(self, seconds: float, time: float) -> None:
+        """Count a decision at this time of its stream, and the seconds that it took."""
+        self.decisions += 1
+        self.stop_times += time
+        self.latency_sum += seconds
+        self.latency[bisect_left(BOUNDS, seconds)] += 1
+        self.recent.append(seconds)
+
+
+def status(metrics: Metrics, watch: Watch, sessions: int, clients: int, draining: bool) -> dict[str, Any]:
+    """All numbers of the page, as JSON can hold them; None where there is nothing to say yet."""
+    calibrated, monitor = watch.monitor.calibrated, watch.monitor
+    coverage = Estimate.of_share(watch.hits, watch.labels, 0.95) if watch.labels else None
+    p50, p99 = np.quantile(metrics.recent, [0.5, 0.99]).tolist() if metrics.recent else (None, None)
+    target = getattr(calibrated.rule, "target", None)
+    return {
+        "sessions": sessions,
+        "clients": clients,
+        "draining": draining,
+        "opened": metrics.opened,
+        "messages": metrics.messages,
+        "steps": metrics.steps,
+        "decisions": metrics.decisions,
+        "errors": metrics.errors,
+        "dropped_idle": metrics.idle,
+        "dropped_slow": metrics.slow,
+        "ticks": metrics.ticks,
+        "tick_seconds": metrics.tick_seconds,
+        "latency_p50": p50,
+        "latency_p99": p99,
+        "mean_time": metrics.stop_times / metrics.decisions if metrics.decisions else None,
+        "last_time": calibrated.checkpoints[-1],
+        "labels": watch.labels,
+        "coverage": None if coverage is None else [float(coverage), coverage.low, coverage.high],
+        "target": None if target is None else float(as_target(target)),
+        "promise": calibrated.guarantee,
+        "watched": monitor.observed,
+        "processed": monitor.misses.count,
+        "waiting": monitor.waiting,
+        "alarms": [str(alarm) for alarm in monitor.alarms],
+        "evidence": {"misses": float(np.log10(monitor.misses.evidence)), "inputs": float(np.log10(monitor.inputs.evidence))},
+    }
+
+
+def prometheus(metrics: Metrics, watch: Watch, sessions: int, clients: int) -> str:
+    """The numbers in Prometheus' text format."""
+    monitor = watch.monitor
+    lines: list[str] = []
+
+    def add(name: str, kind: str, words: str, *samples: tuple[str, float]) -> None:
+        lines.extend((f"# HELP agreestop_{name} {words}", f"# TYPE agreestop_{name} {kind}"))
+        lines.extend(f"agreestop_{name}{labels} {value:.17g}" for labels, value in samples)
+
+    add("sessions", "gauge", "Open sessions.", ("", sessions))
+    add("clients", "gauge", "Open connections.", ("", clients))
+    add("sessions_opened_total", "counter", "Sessions opened.", ("", metrics.opened))
+    add("messages_total", "counter", "Messages received.", ("", metrics.messages))
+    add("steps_total", "counter", "Steps computed and log-confidences judged.", ("", metrics.steps))
+    add("decisions_total", "counter", "Decisions.", ("", metrics.decisions))
+    add("errors_total", "counter", "Messages refused.", ("", metrics.errors))
+    dropped = ('{reason="idle"}', metrics.idle), ('{reason="slow"}', metrics.slow)
+    add("dropped_total", "counter", "Idle sessions closed, and slow readers dropped.", *dropped)
+    add("ticks_total", "counter", "Batches computed.", ("", metrics.ticks))
+    add("tick_seconds_total", "counter", "Seconds spent on batches.", ("", metrics.tick_seconds))
+    add("stop_time_total", "counter", "Sum of the stopping times of the decisions.", ("", metrics.stop_times))
+    total, buckets = 0, []
+    for bound, count in zip((*BOUNDS, float("inf")), metrics.latency, strict=True):
+        total += count
+        buckets.append((f'{{le="{"+Inf" if bound == float("inf") else bound}"}}', total))
+    words = "Seconds from the arrival of a push to its decision."
+    lines.extend((f"# HELP agreestop_decision_seconds {words}", "# TYPE agreestop_decision_seconds histogram"))
+    lines.extend(f"agreestop_decision_seconds_bucket{labels} {value}" for labels, value in buckets)
+    lines.extend((f"agreestop_decision_seconds_sum {metrics.latency_sum:.17g}", f"agreestop_decision_seconds_count {total}"))
+    add("labels_total", "counter", "Labels of decisions since the start.", ("", watch.labels))
+    add("hits_total", "counter", "Labels that the answer holds.", ("", watch.hits))
+    add("monitor_decisions", "gauge", "Decisions that the drift monitor has seen, earlier runs included.", ("", monitor.observed))
+    add("monitor_labels", "gauge", "Labels that the drift monitor has processed, earlier runs included.", ("", monitor.misses.count))
+    raised = {alarm.kind for alarm in monitor.alarms}
+    kinds = {"misses": monitor.misses, "inputs": monitor.inputs}
+    add("alarm", "gauge", "1 if this alarm was raised.", *((f'{{kind="{kind}"}}', kind in raised) for kind in kinds))
+    evidence = ((f'{{kind="{kind}"}}', float(np.log10(wealth.evidence))) for kind, wealth in kinds.items())
+    add("evidence_log10", "gauge", "Evidence for drift.", *evidence)
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,177 @@
+"""The server as a process, or in a thread: uvicorn around the application.
+
+SIGTERM and Ctrl-C drain: no new session begins, open ones may go on for a while, the monitor is saved, then the process ends. A second
+signal ends it at once.
+"""
+
+import asyncio
+import contextlib
+import math
+import resource
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from types import FrameType
+from typing import Any, final
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from agreestop.common import InputError
+from agreestop.decide.calibrated import CalibratedRule
+from agreestop.ensembles import Ensemble
+
+from .app import make_app
+from .hub import Hub
+from .limits import Limits
+
+FIRST_REQUEST_SECONDS = 10.0  # a connection that has sent no request by then is closed
+PING_SECONDS = 20.0  # between two pings, and for the answer: a client that is gone without a word is noticed
+SPARE_FILES, BACKLOG = 256, 2048
+
+
+@final
+class _Http(H11Protocol):
+    """uvicorn's protocol, but a connection that never sends a whole request does not stay."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(FIRST_REQUEST_SECONDS, self._check_first, transport)
+
+    def _check_first(self, transport: Any) -> None:
+        if transport.get_protocol() is self and self.cycle is None:
+            transport.abort()
+
+
+@final
+class _WebSocket(WebSocketsSansIOProtocol):
+    """uvicorn's protocol, but the application can abort the connection of a client that does not read."""
+
+    async def run_asgi(self) -> None:
+        self.scope["abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        await super().run_asgi()
+
+
+@final
+class _Uvicorn(uvicorn.Server):
+    """uvicorn's server, which drains before it ends."""
+
+    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+        super().__init__(config)
+        self._hub = hub
+        self._drain: Future[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._drain is not None:
+            super().handle_exit(sig, frame)
+        else:
+            self.drain()
+
+    def drain(self) -> None:
+        """Drain, then end; from any thread."""
+        self._drain = asyncio.run_coroutine_threadsafe(self._hub.drain(), self._loop)
+        self._drain.add_done_callback(lambda done: setattr(self, "should_exit", True))
+
+
+@final
+class Server:
+    """Serves a calibrated rule, and the ensemble whose members read the events; without one, clients push log-confidences.
+
+    Decisions are those of `ensemble.live(rule)`. It binds to `host`, this machine alone unless another is given; port 0 takes a free one.
+
+    token    what clients must know; without it, anybody who can connect may open sessions
+    monitor  file of the `DriftMonitor`, which goes on from it if it exists; without one, the monitor ends with the server
+    """
+
+    def __init__(
+        self,
+        rule: CalibratedRule,
+        ensemble: Ensemble | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        token: str | None = None,
+        monitor: Path | None = None,
+        limits: Limits | None = None,
+        any_engine: bool = False,
+        any_members: bool = False,
+    ) -> None:
+        if token is not None and not token:
+            raise InputError("the token is empty: give one that cannot be guessed, or none.")
+        inputs, digest, engine = None, "", None
+        if ensemble is not None:
+            engine, digest, shape = ensemble.engine, ensemble.digest, ensemble.network.input_shape
+            if shape is None:
+                raise InputError("the shape of the inputs is not known yet: call ensemble.score once, then serve.")
+            inputs = math.prod(shape)
+        allowed: dict[str, Any] = {"any_engine": any_engine, "any_members": any_members}
+        self.hub = Hub(rule, engine, limits, monitor, ensemble_digest=digest, inputs=inputs, **allowed)
+        self._socket = _bind(host, port)
+        self.port = int(self._socket.getsockname()[1])
+        self.url = f"{f'[{host}]' if ':' in host else host}:{self.port}"
+        config = uvicorn.Config(
+            make_app(self.hub, token),
+            http=_Http,
+            ws=_WebSocket,
+            ws_max_size=self.hub.limits.message_bytes,
+            ws_ping_interval=PING_SECONDS,
+            ws_ping_timeout=PING_SECONDS,
+            ws_per_message_deflate=False,
+            timeout_graceful_shutdown=5,
+            backlog=BACKLOG,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+        )
+        self._uvicorn = _Uvicorn(config, self.hub)
+
+    def run(self) -> None:
+        """Serve until SIGTERM or Ctrl-C."""
+        _allow_files(self.hub.limits.clients + SPARE_FILES)
+        self._uvicorn.run(sockets=[self._socket])
+
+    @contextlib.contextmanager
+    def background(self) -> Iterator[str]:
+        """Serve in a thread of its own while the context lasts; gives the address for `Client`."""
+        thread = threading.Thread(target=self.run, name="agreestop-serve", daemon=True)
+        thread.start()
+        while not self._uvicorn.started and thread.is_alive():
+            thread.join(0.01)
+        if not thread.is_alive():
+            raise InputError("the server did not start: its log says why.")
+        try:
+            yield f"ws://{self.url}"
+        finally:
+            self._uvicorn.drain()
+            thread.join()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A socket that listens on a host and port, so that the port is known before the server starts."""
+    bound = None
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, number)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(BACKLOG)  # clients may connect from now on, and wait until the server answers
+    except (OSError, OverflowError) as error:
+        if bound is not None:
+            bound.close()
+        raise InputError(f"cannot listen on {host}:{port} ({error}): choose another host or port.") from None
+    return bound
+
+
+def _allow_files(count: int) -> None:
+    """Let this process have as many open connections, where the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

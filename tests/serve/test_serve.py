@@ -1,0 +1,491 @@
+"""The server decides as a live session does, keeps to its limits, and answers what is wrong with one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+import agreestop as ag
+from agreestop.serve import AsyncClient, Client, Limits, Server
+from agreestop.serve.protocol import SUBPROTOCOL, write, write_push
+
+from .conftest import INPUTS, STEPS, Served, steps_of
+
+
+def get(url: str, path: str) -> str:
+    with urllib.request.urlopen(url.replace("ws:", "http:") + path) as answer:
+        return str(answer.read().decode())
+
+
+def status(url: str) -> dict[str, Any]:
+    return dict(json.loads(get(url, "/status")))
+
+
+@contextmanager
+def serving(served: Served, ensemble: bool = True, **options: Any) -> Iterator[str]:
+    with Server(served.rule, served.ensemble if ensemble else None, port=0, **options).background() as url:
+        yield url
+
+
+@contextmanager
+def raw(url: str, **options: Any) -> Iterator[Any]:
+    """A connection on which a test may send anything; the welcome is read."""
+    with connect(url + "/live", compression=None, proxy=None, **options) as talk:
+        assert json.loads(talk.recv())["type"] == "welcome"
+        yield talk
+
+
+def until(condition: Any, seconds: float = 30.0) -> None:
+    """Wait until something is so; a test fails if it is not after a long time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_client_gets_the_decisions_of_a_live_session(served: Served, url: str) -> None:
+    with Client(url) as client:
+        assert (client.about["inputs"], client.about["classes"], client.about["protocol"]) == (INPUTS, 4, 1)
+        for frames, expected in zip(served.inputs[:8], served.expected[:8], strict=True):
+            session = client.open()
+            found = [session.push(step) for step in steps_of(frames)[: int(expected.time)]]
+            assert found[-1] == expected == session.decision and not any(found[:-1])
+            assert found[-1] is not None and found[-1].first_risk == expected.first_risk and found[-1].members == 3
+            assert session.promise == served.rule.guarantee
+            with pytest.raises(ag.InputError, match="open a new session"):
+                session.push([])
+        for frames, expected in zip(served.inputs, served.expected, strict=True):
+            assert client.open().push_steps(steps_of(frames)) == expected
+        assert status(url)["decisions"] == 28 and status(url)["sessions"] == 0
+
+
+def test_json_pushes_are_decided_as_binary_ones(served: Served, url: str) -> None:
+    with raw(url, subprotocols=[SUBPROTOCOL]) as talk:
+        talk.send(write(type="open", session=7))
+        assert json.loads(talk.recv()) == {"type": "opened", "session": 7, "number": 0}
+        steps = [step.tolist() for step in steps_of(served.inputs[0])]
+        stop = int(served.expected[0].time)
+        for step in range(stop - 2):
+            talk.send(write(type="push", session=7, step=step + 1, events=steps[step]))
+            assert json.loads(talk.recv()) == {"type": "next", "session": 7, "step": step + 2}
+        talk.send(write(type="push", session=7, step=stop - 1, steps=steps[stop - 2 :]))
+        answer = json.loads(talk.recv())
+        assert (answer["type"], answer["time"], tuple(answer["classes"])) == ("decision", stop, served.expected[0].classes)
+        talk.send(write(type="push", session=7, step=STEPS + 1, events=[]))
+        assert "session 7 is not open" in json.loads(talk.recv())["error"]
+        talk.send(write(type="open", session=7))  # the number is free again
+        assert json.loads(talk.recv())["number"] == 1
+
+
+def test_log_confidences_are_judged_as_in_a_stream(served: Served) -> None:
+    values = served.ensemble.score(served.inputs[:4]).log_confidence.astype(np.float64)
+    with serving(served, ensemble=False) as url, Client(url) as client:
+        assert client.about["inputs"] is None
+        for row in values:
+            stream, session, packed = served.rule.stream(0), client.open(), client.open()
+            expected = next(decision for value in row if (decision := stream.push(value)) is not None)
+            found = next(decision for value in row if (decision := session.push(log_confidence=value)) is not None)
+            assert found == expected
+            assert packed.push(log_confidence=row) == expected
+        with pytest.raises(ag.InputError, match="no members here"):
+            client.open().push([1])
+
+
+def test_a_stream_that_is_over_is_answered_and_one_may_be_given_up(served: Served, url: str) -> None:
+    live = served.ensemble.live(served.rule)
+    steps = steps_of(served.inputs[1])[:3]
+    for step in steps:
+        live.push(step)
+    with Client(url) as client:
+        session = client.open()
+        session.push_steps(steps)
+        assert session.end() == live.end()
+        given_up = client.open()
+        given_up.close()
+        with pytest.raises(ag.InputError, match="the client closed it"):
+            given_up.push([])
+        with pytest.raises(ag.InputError, match="before its first step"):
+            client.open().end()
+    until(lambda: status(url)["clients"] == 0)
+    assert status(url)["sessions"] == 0
+
+
+def test_many_sessions_of_many_clients_at_once(served: Served, url: str) -> None:
+    async def one(client: AsyncClient, row: int) -> ag.Decision | None:
+        session, steps = await client.open(), steps_of(served.inputs[row])
+        while (decision := await session.push(steps.pop(0))) is None:
+            pass
+        await session.label(int(served.labels[row]))
+        return decision
+
+    async def all_of_them() -> list[ag.Decision | None]:
+        async with AsyncClient(url) as first, AsyncClient(url) as second:
+            return await asyncio.gather(*(one((first, second)[row % 2], row % 20) for row in range(60)))
+
+    assert asyncio.run(all_of_them()) == served.expected * 3
+    found = status(url)
+    assert (found["decisions"], found["labels"], found["processed"], found["sessions"]) == (60, 60, 60, 0)
+    assert found["ticks"] < found["messages"], "sessions are computed together"
+    hits = sum(label in decision.classes for label, decision in zip(served.labels, served.expected, strict=True))
+    assert found["coverage"][0] == pytest.approx(hits / 20)
+    text = get(url, "/metrics")
+    assert "\nagreestop_decisions_total 60\n" in text and 'agreestop_decision_seconds_bucket{le="+Inf"} 60\n' in text
+    for line in text.splitlines():
+        assert line.startswith("# ") or (line.startswith("agreestop_") and float(line.rpartition(" ")[2]) is not None)
+
+
+BAD = {
+    "no JSON": ("{", None),
+    "too deep": ("[" * 100_000, None),
+    "no object": ("[]", None),
+    "a constant": ('{"type":"open","session":NaN}', None),
+    "no session": ('{"type":"open"}', None),
+    "a session that is no number": ('{"type":"open","session":true}', None),
+    "a short push": (b"\0" * 8, None),
+    "no key": ('{"type":"label"}', None),
+    "an unknown type": ('{"type":"shout","session":1}', "send open, push"),
+    "a group that is none": ('{"type":"open","session":2,"group":{}}', "group is none"),
+    "a group without groups": ('{"type":"open","session":2,"group":"left"}', "calibrated without"),
+    "a session that is open": ('{"type":"open","session":1}', "is open"),
+    "a session that is not": ('{"type":"end","session":3}', "is not open"),
+    "another step": ('{"type":"push","session":1,"step":2,"events":[]}', "step 1 is due"),
+    "no step": ('{"type":"push","session":1,"events":[]}', "step is missing"),
+    "no events": ('{"type":"push","session":1,"step":1}', "one of events, steps"),
+    "an event out of range": ('{"type":"push","session":1,"step":1,"events":[32]}', "numbered 0 to 31"),
+    "an event that is a huge number": ('{"type":"push","session":1,"step":1,"events":[1' + "0" * 30 + "]}", "events"),
+    "an event below 0": ('{"type":"push","session":1,"step":1,"events":[-1]}', "numbered 0 to 31"),
+    "words": ('{"type":"push","session":1,"step":1,"events":["a"]}', "flat indices"),
+    "a ragged list": ('{"type":"push","session":1,"step":1,"steps":[[1],[[2,3],4]]}', "no regular list"),
+    "no list of lists": ('{"type":"push","session":1,"step":1,"steps":[1,2]}', "list of lists"),
+    "too many steps": (write_push(1, 1, [[]] * (STEPS + 1)), "decides within 24"),
+    "counts that do not fit": (write_push(1, 1, [[1, 2]])[:-4], "1 events, but its steps have 2"),
+    "half a number": (write_push(1, 1, [[1, 2]])[:-1], "do not fit"),
+    "log-confidences of other members": ('{"type":"push","session":1,"step":1,"log_confidence":[[-1,-1,-1,-1]]}', "members"),
+    "log-confidences above 0": ('{"type":"push","session":1,"step":1,"log_confidence":[[2,1,1,1],[1,1,1,1],[1,1,1,1]]}', "at most 0"),
+    "log-confidences of words": ('{"type":"push","session":1,"step":1,"log_confidence":[["a"]]}', "log_confidence is no list"),
+}
+
+
+def test_a_bad_message_gets_a_sentence_and_costs_its_session_alone(served: Served, url: str) -> None:
+    with Client(url) as other:
+        good = other.open()
+        for name, (message, sentence) in BAD.items():
+            with raw(url) as talk:
+                for session in (0, 1):
+                    talk.send(write(type="open", session=session))
+                    talk.recv()
+                talk.send(message)
+                answer = json.loads(talk.recv())
+                assert answer["type"] == "error" and len(answer["error"]) < 300, name
+                if sentence is None:  # it names no session: the connection ends
+                    assert answer["session"] is None, name
+                    with pytest.raises(ConnectionClosed):
+                        talk.recv()
+                    continue
+                assert sentence in answer["error"], name
+                talk.send(write(type="push", session=0, step=1, events=[]))
+                assert json.loads(talk.recv()) == {"type": "next", "session": 0, "step": 2}, name
+                if answer["session"] == 1:
+                    talk.send(write(type="push", session=1, step=1, events=[]))
+                    assert "not open" in json.loads(talk.recv())["error"], name
+        assert good.push_steps(steps_of(served.inputs[0])) == served.expected[0]
+
+
+def fuzzed(rng: np.random.Generator) -> str | bytes:
+    """A message that is almost right, or not at all."""
+    pick = int(rng.integers(6))
+    if pick == 0:
+        return rng.bytes(int(rng.integers(80)))
+    if pick == 1:
+        return write_push(int(rng.integers(3)), int(rng.integers(1, 4)), [rng.integers(0, 40, size=int(rng.integers(6)))])
+    words: list[Any] = [0, 1, 2, 3, -1, 1.5, "push", "open", "end", "close", None, True, [], {}, [1], [[2]], [[[-1.0] * 4] * 3], "é"]
+    names = ("session", "step", "events", "steps", "log_confidence", "group", "label", "decision")
+    content = {"type": str(rng.choice(["open", "push", "end", "close", "label", "x"])), "session": int(rng.integers(3)), "step": 1}
+    content |= {str(rng.choice(names)): words[int(rng.integers(len(words)))] for _ in range(int(rng.integers(4)))}
+    text = json.dumps(content)
+    if pick == 2:
+        cut = int(rng.integers(len(text)))
+        text = text[:cut] + chr(int(rng.integers(32, 1000))) + text[cut + 1 :]
+    return text
+
+
+def fuzz(served: Served, url: str, count: int) -> None:
+    """Send fuzzed messages and read an answer to each; the server goes on deciding for others."""
+    rng, sent = np.random.default_rng(5), 0
+    with Client(url) as other:
+        while sent < count:
+            with raw(url) as talk:
+                try:
+                    while sent < count:
+                        sent += 1
+                        talk.send(fuzzed(rng))
+                        assert json.loads(talk.recv(timeout=60))["type"] in ("opened", "next", "decision", "closed", "error", "labelled")
+                except ConnectionClosed:
+                    pass
+            if sent % 1000 < 5:
+                assert other.open().push_steps(steps_of(served.inputs[3])) == served.expected[3]
+        assert other.open().push_steps(steps_of(served.inputs[3])) == served.expected[3]
+    until(lambda: status(url)["clients"] == 0)
+    assert status(url)["sessions"] == 0
+
+
+def test_fuzzed_messages(served: Served, url: str) -> None:
+    fuzz(served, url, 400)
+
+
+@pytest.mark.slow
+def test_many_fuzzed_messages(served: Served, url: str) -> None:
+    fuzz(served, url, 100_000)
+
+
+def test_limits_of_sessions_clients_and_messages(served: Served) -> None:
+    limits = Limits(message_bytes=2000, sessions=3, sessions_per_client=2, clients=2)
+    with serving(served, limits=limits) as url, Client(url) as first, Client(url) as second:
+        kept = [first.open(), first.open()]
+        with pytest.raises(ag.InputError, match="a client may have no more"):
+            first.open()
+        kept.append(second.open())
+        with pytest.raises(ag.InputError, match="all 3 sessions"):
+            second.open()
+        with pytest.raises(ag.InputError, match="2 clients are connected"):
+            Client(url)
+        kept[0].close()
+        assert second.open().push_steps(steps_of(served.inputs[0])) == served.expected[0]
+        with pytest.raises(ag.InputError, match="1009"):
+            second.open().push([0] * 1000)
+        until(lambda: status(url)["clients"] == 1)
+        assert kept[1].push_steps(steps_of(served.inputs[1])) == served.expected[1]
+    for wrong in ({"sessions": 0}, {"sessions": 1.5}, {"idle_seconds": float("inf")}, {"idle_seconds": "a"}):
+        with pytest.raises(ag.InputError, match="above 0"):
+            Limits(**wrong)  # type: ignore[arg-type]
+
+
+def test_idle_sessions_and_connections_are_closed(served: Served) -> None:
+    with serving(served, limits=Limits(idle_seconds=0.2)) as url, raw(url) as talk:
+        talk.send(write(type="open", session=1))
+        talk.recv()
+        assert json.loads(talk.recv(timeout=30)) == {"type": "closed", "session": 1, "reason": "it had no push for 0.2 seconds."}
+        with pytest.raises(ConnectionClosed, match="idle"):
+            talk.recv(timeout=30)
+        assert status(url)["dropped_idle"] == 1 and status(url)["sessions"] == 0
+
+
+def handshake(url: str) -> socket.socket:
+    """A WebSocket whose client never reads: by hand, with a small buffer."""
+    host, port = url.removeprefix("ws://").split(":")
+    plain = socket.socket()
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    plain.connect((host, int(port)))
+    key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg=="
+    plain.sendall(f"GET /live HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}\r\n\r\n".encode())
+    return plain
+
+
+def test_a_client_that_does_not_read_is_dropped_and_others_are_not(served: Served) -> None:
+    limits = Limits(slow_seconds=0.3)
+    with serving(served, limits=limits) as url, Client(url) as other, handshake(url) as slow:
+        text = write(type="end", session=1).encode()  # every one is answered with a sentence
+        frame = bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text
+        stop = threading.Event()
+
+        def shout() -> None:
+            try:
+                while not stop.is_set():
+                    slow.sendall(frame * 200)
+            except OSError:
+                pass
+
+        thread = threading.Thread(target=shout)
+        thread.start()
+        try:
+            until(lambda: status(url)["dropped_slow"] == 1)
+        finally:
+            stop.set()
+            slow.close()
+            thread.join()
+        until(lambda: status(url)["clients"] == 1)
+        assert other.open().push_steps(steps_of(served.inputs[2])) == served.expected[2]
+
+
+def test_half_open_clients_are_noticed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    from agreestop.serve import server
+
+    monkeypatch.setattr(server, "PING_SECONDS", 0.2)
+    monkeypatch.setattr(server, "FIRST_REQUEST_SECONDS", 0.2)
+    with serving(served) as url, handshake(url) as gone:  # it never answers a ping
+        until(lambda: status(url)["clients"] == 1)
+        host, port = url.removeprefix("ws://").split(":")
+        with socket.create_connection((host, int(port))) as silent:
+            silent.sendall(b"GET / HTTP/1.1\r\nHost:")  # and never the rest
+            silent.settimeout(30)
+            with pytest.raises(ConnectionResetError):
+                assert silent.recv(1) == b""
+                raise ConnectionResetError
+        until(lambda: status(url)["clients"] == 0)
+        assert gone.fileno() >= 0
+
+
+def test_a_token_is_needed_where_there_is_one(served: Served) -> None:
+    with serving(served, token="s3cret") as url:
+        for wrong in (None, "", "s3cre", "s3cret0", "é"):
+            with pytest.raises(ag.InputError, match=r"token is needed|cannot connect"):
+                Client(url, token=wrong)
+        for path in ("/", "/status", "/metrics", "/?token=no"):
+            with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+                get(url, path)
+            refused.value.close()
+        assert get(url, "/healthz") == "ok\n"
+        assert "agreestop" in get(url, "/?token=s3cret") and "agreestop_sessions 0" in get(url, "/metrics?token=s3cret")
+        with Client(url, token="s3cret") as client:
+            assert client.open().push_steps(steps_of(served.inputs[0])) == served.expected[0]
+    with pytest.raises(ag.InputError, match="token is empty"):
+        Server(served.rule, port=0, token="")
+
+
+def test_other_sites_and_other_versions_may_not_connect(served: Served, url: str) -> None:
+    for options, code in (({"origin": "http://evil.example"}, 403), ({"subprotocols": ["agreestop.v9"]}, 400)):
+        with pytest.raises(Exception, match=str(code)), raw(url, **options):
+            pass
+    with raw(url, origin=url.replace("ws:", "http:")):
+        pass
+    for path in ("/etc/passwd", "/../pyproject.toml", "/%2e%2e/%2e%2e/etc/passwd", "/page.html"):
+        with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+            get(url, path)
+        refused.value.close()
+
+
+def test_labels_feed_the_monitor_once(served: Served, url: str) -> None:
+    with Client(url) as client:
+        session = client.open()
+        with pytest.raises(ag.InputError, match="no decision yet"):
+            session.label(0)
+        session.push_steps(steps_of(served.inputs[0]))
+        with pytest.raises(ag.InputError, match="from 0 to 3"):
+            session.label(4)
+        assert session.label(int(served.labels[0])) == ()
+        with pytest.raises(ag.InputError, match="waits"):
+            session.label(1)
+        unknown = client.open()
+        unknown.push_steps(steps_of(served.inputs[1]))
+        unknown.label(None)
+        found = status(url)
+        assert (found["labels"], found["processed"], found["watched"]) == (1, 1, 2)
+        alarms: tuple[str, ...] = ()
+        for _ in range(200):  # every answer misses
+            session = client.open()
+            decision = session.push_steps(steps_of(served.inputs[0]))
+            assert decision is not None
+            if alarms := session.label((decision.classes[0] + 1) % 4):
+                break
+        assert any("miss more often than promised" in alarm for alarm in alarms)
+        assert status(url)["alarms"] == list(alarms) and 'agreestop_alarm{kind="misses"} 1' in get(url, "/metrics")
+
+
+def test_late_labels_are_given_up_so_that_others_count(served: Served) -> None:
+    with serving(served, limits=Limits(label_seconds=0.1, save_seconds=0.05)) as url, Client(url) as client:
+        silent, other = client.open(), client.open()
+        for session in (silent, other):
+            session.push_steps(steps_of(served.inputs[0]))
+        other.label(0)
+        until(lambda: status(url)["processed"] == 1 and status(url)["waiting"] == "")
+        with pytest.raises(ag.InputError, match="waits for a label"):
+            silent.label(0)
+
+
+def test_labels_of_a_rule_without_an_alarm_count_for_coverage(served: Served) -> None:
+    scores = served.ensemble.score(*[part[:60] for part in (served.inputs, served.labels)])
+    rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(scores, groups=np.arange(len(scores)) % 2)
+    with Server(rule, served.ensemble, port=0).background() as url, Client(url) as client:
+        session = client.open(group=0)
+        session.push_steps(steps_of(served.inputs[0]))
+        session.label(0)
+        with pytest.raises(ag.InputError, match="give each label once"):
+            session.label(0)
+        assert status(url)["labels"] == 1 and status(url)["coverage"] is not None
+
+
+def start(folder: Path, *options: str) -> tuple[subprocess.Popen[str], str]:
+    """`agreestop serve` as a process of its own, and its address."""
+    command = [sys.executable, "-c", "from agreestop.cli import main; main()", "serve", str(folder / "rule.agreestop")]
+    command += ["--members", str(folder / "members.safetensors"), "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "500"})
+    assert process.stdout is not None
+    line = next(line for line in process.stdout if "Serving on" in line)
+    return process, line.split("connect to ")[1].split(". ")[0]
+
+
+def test_the_monitor_survives_a_kill_and_sigterm_drains(served: Served, tmp_path: Path) -> None:
+    served.rule.save(tmp_path / "rule.agreestop")
+    served.ensemble.save(tmp_path / "members.safetensors")
+    process, url = start(tmp_path)
+    try:
+        with Client(url) as client:
+            sessions = [client.open() for _ in range(6)]
+            for number, session in enumerate(sessions):
+                assert session.push_steps(steps_of(served.inputs[number])) == served.expected[number]
+            for session in sessions[:3]:
+                session.label(0)
+            monitor = tmp_path / "rule.agreestop.monitor"
+            until(lambda: ag.DriftMonitor.load(monitor).observed == 6 and ag.DriftMonitor.load(monitor).misses.count == 3)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        process.stdout.close()  # type: ignore[union-attr]
+        process, url = start(tmp_path)
+        found = status(url)
+        assert (found["watched"], found["processed"], found["decisions"]) == (6, 3, 0)
+        with Client(url) as client, raw(url) as talk:
+            talk.send(write(type="label", decision=sessions[3]._key, label=0))  # the label of a decision before the kill
+            assert json.loads(talk.recv())["type"] == "labelled"
+            session = client.open()
+            session.push(steps_of(served.inputs[0])[0])
+            process.send_signal(signal.SIGTERM)
+            until(lambda: _is_draining(url))
+            with pytest.raises(ag.InputError, match="the server stops"):
+                client.open()
+            assert session.push_steps(steps_of(served.inputs[0])[1:]) == served.expected[0]  # it may go on to its decision
+            assert process.wait(60) == 0
+        kept = ag.DriftMonitor.load(monitor)
+        assert (kept.observed, kept.misses.count) == (7, 4)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()  # type: ignore[union-attr]
+
+
+def _is_draining(url: str) -> bool:
+    try:
+        get(url, "/healthz")
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code == 503
+    return False
+
+
+def test_a_port_in_use_and_a_folder_that_is_not_there_are_named(served: Served, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ag.InputError, match="choose another host or port"):
+            Server(served.rule, port=taken.getsockname()[1])
+    with pytest.raises(ag.InputError, match="cannot write"):
+        Server(served.rule, port=0, monitor=tmp_path / "no" / "monitor")
+    with pytest.raises(ag.InputError, match="cannot connect to ws:"):
+        Client("ws://127.0.0.1:1")
