@@ -275,7 +275,7 @@ def test_limits_of_sessions_clients_and_messages(served: Served) -> None:
         assert kept[1].push_steps(steps_of(served.inputs[1])) == served.expected[1]
     for wrong in ({"sessions": 0}, {"sessions": 1.5}, {"idle_seconds": float("inf")}, {"idle_seconds": "a"}):
         with pytest.raises(ag.InputError, match="above 0"):
-            Limits(**wrong)  # type: ignore[arg-type]
+            Limits(**wrong)
 
 
 def test_idle_sessions_and_connections_are_closed(served: Served) -> None:
