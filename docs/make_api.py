@@ -45,8 +45,9 @@ INTRODUCTION = """# API
 Every public name of `agreestop`. Shapes: n inputs, M checkpoints, K members, C classes, T steps. Written by `make docs`.
 
 `import agreestop as ag` gives the decision layer, which needs only numpy. The packages `ag.ensembles`, `ag.adapters`, `ag.networks`,
-`ag.events`, `ag.engines`, `ag.cluster`, `ag.export` and `ag.serve` are loaded when they are first used. They need `agreestop[networks]`, and
-`agreestop[engines]` for the fastest engine on CPUs and for `ag.export`; `ag.cluster` needs `agreestop[cluster]`, `ag.serve` `agreestop[serve]`.
+`ag.events`, `ag.engines`, `ag.cluster`, `ag.export` and `ag.serve` are loaded when they are first used. They need `agreestop[networks]`,
+and `agreestop[engines]` for the fastest engine on CPUs and for `ag.export`; `ag.cluster` needs `agreestop[cluster]`, and `ag.serve` needs
+`agreestop[serve]`.
 
 Names of types in the signatures:
 
