@@ -35,7 +35,7 @@ PACKAGES = {
     "engines": "What runs the members, and stops early",
     "cluster": "The same work on the machines of a Ray cluster",
     "serve": "A server for live inputs, and its clients",
-    "export": "An ensemble and its rule as C sources, for a device",
+    "export": "An ensemble and its rules as C sources for a device, or as a page to watch",
 }
 LONGEST_DEFAULT, LONGEST_CONSTANT = 45, 120  # characters
 BEFORE_CALIBRATION = ("decide", "stream", "save", "fit", "start", "step", "judge")

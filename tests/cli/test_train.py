@@ -137,7 +137,10 @@ def test_the_main_job_measures_every_rule_and_uses_again_what_it_made(
     assert content["simulated"] is True
     assert len(content["records"]) == 11
     assert all(0 < record["energy"] <= 1 and 0 < record["latency"] <= 1 for record in content["records"])
-    assert Path("runs/tiny/report.html").read_text().count("Time saved") == 1
+    report = Path("runs/tiny/report.html").read_text()
+    assert report.count("Time saved") == 1
+    watched = ag.load_scores("runs/tiny/deep/test.npz").engine == "event-driven"  # which runs in a page too
+    assert report.count('href="demo.html"') == Path("runs/tiny/demo.html").exists() == watched
     members = Path("runs/tiny/deep/members.safetensors")
     made = members.stat().st_mtime_ns
     assert call(monkeypatch, capsys, "run", "tiny.toml").code == 0

@@ -409,7 +409,7 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(members: Path, tmp_p
     rule = ag.AgreeStop(0.7, EVERY, 2).calibrate(scores)
     with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven engine"):
         ag.export.to_c(rule, load(members, "small", "int8"), tmp_path / "no")
-    with pytest.raises(ag.InputError, match="C computes what the event-driven one does"):
+    with pytest.raises(ag.InputError, match="computes what the event-driven one does"):
         ag.export.to_c(rule, ag.ensembles.load(members / "small", engine="dense"), tmp_path / "no", any_engine=True)
     with pytest.raises(ag.InputError, match="values other than 0 and 1"):
         ag.export.to_c(rule, ensemble, tmp_path / "no", x * 2)
@@ -442,7 +442,7 @@ def test_the_command_line(members: Path, tmp_path: Path, monkeypatch: pytest.Mon
     done = subprocess.run(["make", "-s", "-C", str(tmp_path / "c"), "check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "c" / "decisions.csv").read_bytes() == (tmp_path / "decisions.csv").read_bytes()
-    assert "choose c." in call("export", tmp_path / "a.rule", *files, "--to", "rust", "-o", tmp_path / "c")[2]
+    assert "choose c, page." in call("export", tmp_path / "a.rule", *files, "--to", "rust", "-o", tmp_path / "c")[2]
     code, _, err = call("export", tmp_path / "a.rule", tmp_path / "a.rule", *files, "--to", "c", "-o", tmp_path / "c")
     assert code == 2 and "2 rules are given" in err
 

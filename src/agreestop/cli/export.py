@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 def export(
     rules: Annotated[list[Path], typer.Argument(help="Rule file that `agreestop calibrate` wrote.")],
     members: Annotated[Path, typer.Option(help="Ensemble: what `agreestop train` or ensemble.save wrote (members.safetensors).")],
-    to: Annotated[str, typer.Option("--to", help="c: C99 sources, for a device.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
-    inputs: Annotated[Path | None, typer.Option(help="File of inputs, to compare the result with Python.")] = None,
+    to: Annotated[str, typer.Option("--to", help="c: C99 sources, for a device. page: one HTML file in which one watches it decide.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder (c) or file (page) to write.")],
+    inputs: Annotated[Path | None, typer.Option(help="File of inputs: to compare C with Python, or to replay in the page.")] = None,
     engine: Engine = "auto",
     any_engine: AnyEngine = False,
     any_members: AnyMembers = False,
 ) -> None:
-    """Write an ensemble and its rule as C sources that decide as the Python engine does.
+    """Write an ensemble and its rules as C sources, or as a page, that decide as the Python engine does.
 
     The weights are those of the engine that the rule was calibrated with: event-driven, event-driven-bfloat16 or event-driven-int8. With
-    --inputs, `make check` in the folder compares the decisions on them.
+    --inputs, `make check` in the folder compares the decisions on them. A page takes several rules, one for each target.
     """
     if to not in TARGETS:
         raise InputError(f"--to is {to!r}: choose {', '.join(TARGETS)}.")
@@ -60,10 +60,29 @@ def _to_c(
     show(f"Wrote {folder}: {', '.join(made.files)}.")
     show(f"Flash {made.flash:,} bytes ({made.weights} weights), and a few thousand for the code. RAM {made.ram:,} bytes, and the stack.")
     if made.nearest is not None:
-        ties = "none is a tie" if not made.ties else f"{made.ties} are ties, which C decides as Python does"
-        nearest = f"the smallest distance of a risk or score to its threshold is {made.nearest:.3g}, and {ties}"
-        show(f"On {made.inputs} inputs {nearest}. `make -C {folder} check` compares the decisions.")
+        nearest = _nearest(made.nearest, made.ties, "C")
+        show(f"{nearest}, on {made.inputs} inputs. `make -C {folder} check` compares the decisions.")
 
 
-TARGETS: dict[str, Callable[..., None]] = {"c": _to_c}
+def _to_page(
+    rules: Sequence[CalibratedRule], ensemble: "Ensemble", inputs: Path | None, path: Path, any_engine: bool, any_members: bool
+) -> None:
+    from agreestop.events.files import load as load_inputs
+    from agreestop.export import to_page
+
+    if inputs is None:
+        raise InputError("--inputs is missing: give the file of inputs that the page replays, for example test-inputs.npz of a run.")
+    data = load_inputs(inputs)
+    made = to_page(rules, ensemble, path, data, any_engine=any_engine, any_members=any_members)
+    replayed = f"{made.inputs} inputs" if made.inputs == len(data) else f"the first {made.inputs} of {len(data)} inputs"
+    show(f"Wrote {path}: {made.size / 1e6:.1f} MB, with {replayed} to replay. Open it in a browser; it loads nothing else.")
+    show(f"{_nearest(made.nearest, made.ties, 'the page')}.")
+
+
+def _nearest(distance: float, ties: int, where: str) -> str:
+    said = "none is a tie" if not ties else f"{ties} are ties, which {where} decides as Python does"
+    return f"The smallest distance of a risk or score to its threshold is {distance:.3g}, and {said}"
+
+
+TARGETS: dict[str, Callable[..., None]] = {"c": _to_c, "page": _to_page}
 """What an ensemble can be exported to: `(rules, ensemble, file of inputs or None, output, any_engine, any_members)`."""

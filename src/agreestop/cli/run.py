@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,7 +59,8 @@ def run(
     with printed_warnings():
         with progress_bar(folder.name) as progress, make(command, progress, cores()) as report:
             progress("writing the report", 1.0)
-            written = write_report(report, folder)
+            demo = None if simulated else _write_demo(settings, folder)
+            written = write_report(replace(report, demo=demo is not None), folder) + ([] if demo is None else [demo])
         show(
             *(
                 table_of_rules(section.records, ", ".join(part for part in (report.name, section.name) if part))
@@ -68,6 +70,22 @@ def run(
         show(*(line for section in report.sections for line in summary_in_words(section)))
     products = sorted((*folder.rglob("members.safetensors"), *folder.rglob("*.npz")))
     show_written(folder / "metrics.json", *products, *written)
+
+
+def _write_demo(settings: RunConfig, folder: Path) -> Path | None:
+    """Write the page in which one watches the members decide, where they are of a kind that runs in one."""
+    from agreestop.ensembles import load
+    from agreestop.events.files import load as load_inputs
+    from agreestop.export import to_page
+    from agreestop.pipeline.run import find_demonstration
+
+    shown = find_demonstration(settings, folder)
+    if shown is None:
+        return None
+    ensemble, inputs = load(shown.members, engine=shown.rules[0].engine), load_inputs(shown.inputs)
+    if inputs.values is not None:
+        return None
+    return to_page(shown.rules, ensemble, folder / "demo.html", inputs).path
 
 
 def train(config: Config = None, output: Output = None, ray: Ray = None) -> None:

@@ -1,10 +1,12 @@
-"""An ensemble and its rule for other places: as C for a device.
+"""An ensemble and its rules for other places: as C for a device, or as a page in which one watches it decide.
 
 ensemble = agreestop.ensembles.load("members.safetensors", engine="event-driven-int8")
 rule = agreestop.load_rule("int8.rule")                      calibrated on scores of the same engine
 made = to_c(rule, ensemble, "firmware", inputs=test_inputs)  C sources, a Makefile, and inputs to check them with
+page = to_page([rule], ensemble, "demo.html", test_inputs)   one HTML file that loads nothing else; one rule for each target
 """
 
 from .c_files import CExport, to_c
+from .page import PageExport, to_page
 
-__all__ = ["CExport", "to_c"]
+__all__ = ["CExport", "PageExport", "to_c", "to_page"]

@@ -83,10 +83,12 @@ def to_c(
     members = c_members(engine, int(known.members[-1]))
     steps = int(checkpoint_steps(rule, engine, None)[-1])
     if steps > LARGEST:
-        raise InputError(f"the rule's last checkpoint is step {steps}, and C counts to {LARGEST:,}: calibrate with earlier ones.")
+        raise InputError(
+            f"the rule's last checkpoint is step {steps}, and exported code counts to {LARGEST:,}: calibrate with earlier ones."
+        )
     shape = engine.engines[0].input_shape if isinstance(engine, SideBySide) else engine.input_shape  # type: ignore[attr-defined]
     sizes = sizes_of(members, math.prod(shape), rule.classes, known.history, steps)
-    events = None if inputs is None else _as_events(inputs, shape, steps)
+    events = None if inputs is None else as_events(inputs, shape, steps)
     given = (None if events is None else events.classes) or rule.class_names or tuple(map(str, range(rule.classes)))
     names = tuple(visible(name) for name in given)
     contents = {name: (files(__package__) / "c" / name).read_bytes() for name in SOURCES}
@@ -96,7 +98,7 @@ def to_c(
     check = _Check(0, None, 0)
     if events is not None:
         contents["inputs.bin"] = _inputs_file(events, steps)
-        decisions, check = _decide(rule, known, ensemble, events, steps)
+        decisions, check = check_decisions(rule, known, ensemble, events, steps)
         contents["expected.csv"] = decisions_csv(decisions, names).encode()
     path = Path(folder)
     make_folder(path)
@@ -123,7 +125,7 @@ class _Check:
     ties: int
 
 
-def _as_events(inputs: ArrayLike | Events, shape: tuple[int, ...], steps: int) -> Events:
+def as_events(inputs: ArrayLike | Events, shape: tuple[int, ...], steps: int) -> Events:
     """The inputs as events. Those that are not as long as the rule, or that hold other values than 0 and 1, are refused."""
     given = as_inputs(inputs)
     events = given if isinstance(given, Events) else Events.from_dense(given)
@@ -132,7 +134,9 @@ def _as_events(inputs: ArrayLike | Events, shape: tuple[int, ...], steps: int) -
         raise InputError(f"the inputs have shape {events.shape}: {needed} is needed.")
     compact = events.compact()
     if compact.values is not None and not (compact.values == 1).all():
-        raise InputError("the inputs hold values other than 0 and 1, and the C code takes events: threshold them, and train on the result.")
+        raise InputError(
+            "the inputs hold values other than 0 and 1, and exported code takes events: threshold them, and train on the result."
+        )
     return compact
 
 
@@ -147,7 +151,9 @@ def _inputs_file(events: Events, steps: int) -> bytes:
     return b"".join(parts)
 
 
-def _decide(rule: CalibratedRule, known: CRule, ensemble: Ensemble | AdaptedEngine, events: Events, steps: int) -> tuple[Decisions, _Check]:
+def check_decisions(
+    rule: CalibratedRule, known: CRule, ensemble: Ensemble | AdaptedEngine, events: Events, steps: int
+) -> tuple[Decisions, _Check]:
     """The decisions of Python, and how near they came to others."""
     parts, near, ties = [], np.inf, 0
     for first in range(0, len(events), BATCH_SIZE):

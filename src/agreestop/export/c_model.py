@@ -60,14 +60,16 @@ def c_members(engine: Engine, members: int) -> Members:
     for part in engines:
         if not isinstance(part, EventDriven):
             advice = 'load the ensemble with engine="event-driven" (--engine), and calibrate on its scores'
-            raise InputError(f"the members run on the {engine.name} engine, and C computes what the event-driven one does: {advice}.")
+            raise InputError(
+                f"the members run on the {engine.name} engine, and exported code computes what the event-driven one does: {advice}."
+            )
         network = part.network
         found += [[_layer(network, layer, member) for layer in network.layers] for member in range(network.members)]
     largest = max(value for layers in found for layer in layers for value in (layer.neurons, *layer.geometry.values()))
     largest = max(largest, math.prod(engines[0].input_shape))  # type: ignore[attr-defined]
     if largest > LARGEST:
         raise InputError(
-            f"the network has {largest:,} inputs, neurons or weight rows in a layer, and C counts to {LARGEST:,}: use a smaller one."
+            f"the network has {largest:,} inputs, neurons or weight rows in a layer, and exports count to {LARGEST:,}: use a smaller one."
         )
     return found[:members]
 

@@ -91,7 +91,7 @@ def c_rule(calibrated: CalibratedRule) -> CRule:
         "max_set_size": min(rule.max_set_size, calibrated.classes),
     }
     if isinstance(policy, ConditionalThresholds) and policy.group_names is not None:
-        raise InputError("the rule has groups, and the C code does not know the group of an input: calibrate a rule for each group.")
+        raise InputError("the rule has groups, and exported code does not know the group of an input: calibrate a rule for each group.")
     if isinstance(rule, ConfidenceRule) and isinstance(policy, ConfidenceThreshold):
         plain: dict[str, Any] = {"exponent": MODEL_AVERAGE.r, "temperatures": None, "offsets": np.zeros(looks)}
         return CRule("AG_CONFIDENCE", **common, **plain, thresholds=np.array([[policy.threshold]]))
@@ -99,7 +99,7 @@ def c_rule(calibrated: CalibratedRule) -> CRule:
         return CRule("AG_RISK", **common, **_risk(rule.risk, looks), **_risk_policy(policy))
     if isinstance(rule, SpikeCP):
         return CRule(**common, **_score(rule, looks), **_set_policy(policy))
-    raise InputError(f"a {type(rule).__name__} is a rule that the C code does not know: {ALTERNATIVE}.")
+    raise InputError(f"a {type(rule).__name__} is a rule that exported code does not know: {ALTERNATIVE}.")
 
 
 def _risk(risk: Any, looks: int) -> dict[str, Any]:
@@ -107,7 +107,9 @@ def _risk(risk: Any, looks: int) -> dict[str, Any]:
     while isinstance(risk, ShapedRisk):
         offsets, risk = offsets + risk.offsets, risk.base
     if not isinstance(risk, (TopMass, FixedTime)):
-        raise InputError(f"the risk is a {type(risk).__name__}, which the C code does not know: calibrate with TopMass, as it is or tuned.")
+        raise InputError(
+            f"the risk is a {type(risk).__name__}, which exported code does not know: calibrate with TopMass, as it is or tuned."
+        )
     temperatures = risk.temperatures if isinstance(risk, TopMass) else None
     found = {"exponent": risk.pooling.r, "temperatures": temperatures, "offsets": offsets}
     return {**found, "fixed_time": isinstance(risk, FixedTime)}
@@ -125,18 +127,18 @@ def _risk_policy(policy: Any) -> dict[str, Any]:
 
 def _score(rule: SpikeCP, looks: int) -> dict[str, Any]:
     if rule.gate is not None:
-        raise InputError("the C code has a gate only with AgreeStop, which reads one risk: calibrate AgreeStop with the gate.")
+        raise InputError("exported code has a gate only with AgreeStop, which reads one risk: calibrate AgreeStop with the gate.")
     score: Any = LogLoss(MODEL_AVERAGE if rule.pooling is None else rule.pooling) if rule.score is None else rule.score  # type: ignore[arg-type]
     offsets = np.zeros(looks)
     while isinstance(score, Shaped):
         offsets, score = offsets + score.offsets, score.base
     if not isinstance(score, (LogLoss, Temperature)):
         raise InputError(
-            f"the score is a {type(score).__name__}, which the C code does not know: calibrate with Temperature, or with none."
+            f"the score is a {type(score).__name__}, which exported code does not know: calibrate with Temperature, or with none."
         )
     if not isinstance(score.pooling, MergeConfidence):
         name = type(score.pooling).__name__
-        raise InputError(f"{name} pools members after each was calibrated by itself, which the C code does not do: {ALTERNATIVE}.")
+        raise InputError(f"{name} pools members after each was calibrated by itself, which exported code does not do: {ALTERNATIVE}.")
     temperatures = score.temperatures if isinstance(score, Temperature) else None
     return {"exponent": score.pooling.r, "temperatures": temperatures, "offsets": offsets}
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agreestop.common import InputError, ProgressCallback, Stages, no_progress
+from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule
+from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.score_files import load_scores
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import TimeSaved, measure_saving
@@ -173,6 +175,32 @@ def _time_saved(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFi
     members = train_ensemble(config, ensemble, data, files, no_progress)  # in most cases this loads them
     engine = choose_engine(members.network, config.decide.engine, data.pool.density)
     return measure_saving(engine, calibrated, data.pool.rows(slice(config.decide.n_calibration, None)).inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Demonstration:
+    """Rules to watch, one for each target, the main one first, and the files of their members and of the test inputs."""
+
+    rules: list[CalibratedRule]
+    members: Path
+    inputs: Path
+
+
+def find_demonstration(config: RunConfig, folder: Path) -> Demonstration | None:
+    """AgreeStop at every step, calibrated on the first division of the pool; None where no page can run the members or no rule can stop."""
+    decide = config.decide
+    if config.network.architecture != "fully-connected":
+        return None
+    for ensemble, files in _ensembles(config, folder):
+        if ensemble.fresh or not files.members.is_file():
+            continue
+        scores = load_scores(files.calibration)
+        targets = [*dict.fromkeys((decide.target, *decide.targets))]
+        rules = [AgreeStop(target, scores.times, decide.max_set_size) for target in targets]
+        able = [rule for rule in rules if rule.examples_needed(ensemble.members) <= decide.n_calibration]
+        if able and scores.engine.startswith("event-driven"):
+            return Demonstration([rule.calibrate(scores) for rule in able], files.members, folder / "test-inputs.npz")
+    return None
 
 
 def measurement_settings(config: RunConfig, ensemble: EnsembleSettings, steps: int = 80) -> MeasurementSettings:

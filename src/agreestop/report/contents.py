@@ -161,6 +161,7 @@ class Report:
     command      the command that writes this report again
     notes        further sentences for the fine print
     folder       whether metrics.json and the figures are written beside the page
+    demo         whether demo.html, in which one watches the members decide, is written beside the page
     """
 
     name: str
@@ -175,6 +176,7 @@ class Report:
     settings: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     folder: bool = True
+    demo: bool = False
 
 
 def versions(*packages: str) -> tuple[tuple[str, str], ...]:

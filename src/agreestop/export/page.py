@@ -1,0 +1,215 @@
+"""An ensemble and its rules as one HTML file in which members watch, agree and stop; it loads nothing and sends nothing.
+
+    web/index.html, style.css                                      what one sees
+    web/engine.js, rule.js, drift.js, camera.js, view.js, app.js   readable code without a framework, joined in this order
+    DATA                                                            written here: weights, rules, inputs; arrays as base64
+
+The browser computes what the event-driven engine does, with the same roundings: read-out spikes and decisions are equal to Python's.
+"""
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agreestop.common import InputError, atomic_writer
+from agreestop.decide.adaptive import AdaptiveRule
+from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.checks import as_labels
+from agreestop.decide.drift import DriftMonitor
+from agreestop.engines.early_stopping import check_rule, checkpoint_steps
+from agreestop.ensembles.ensemble import Ensemble
+from agreestop.events.container import Events
+from agreestop.events.datasets.moving_digits import DIGITS, MNIST, SENSOR
+
+from .c_files import as_events, check_decisions
+from .c_model import CLayer, c_members
+from .c_rule import CRule, c_rule
+
+SCRIPTS = ("engine.js", "rule.js", "drift.js", "camera.js", "view.js", "app.js")
+MOST_INPUTS = 1000
+DELTA, RATE = 0.05, 0.2  # of the drift monitor and of the adaptive rule
+IMAGES = {tuple(DIGITS.size): (DIGITS, 8, 1.0), tuple(MNIST.size): (MNIST, 28, 20 / 28)}
+"""By the size of the sensor: the scene, the points of an image along each axis, and the share of them that a digit fills."""
+
+
+@dataclass(frozen=True)
+class PageExport:
+    """What `to_page` wrote.
+
+    size     bytes of the file
+    inputs   the number of inputs in it: the first ones
+    nearest  over these inputs and all rules: the smallest distance of a risk or score to its threshold, ties left out
+    ties     how often both were equal, up to rounding
+    """
+
+    path: Path
+    size: int
+    inputs: int
+    nearest: float
+    ties: int
+
+
+def to_page(
+    rules: CalibratedRule | Sequence[CalibratedRule],
+    ensemble: Ensemble,
+    path: str | PathLike[str],
+    inputs: ArrayLike | Events,
+    *,
+    first: int = 0,
+    any_engine: bool = False,
+    any_members: bool = False,
+) -> PageExport:
+    """Write a page that replays inputs (n, T, ...) of zeros and ones under one of several rules, one for each target.
+
+    Inputs should be `Events` with labels; without labels there is no coverage. first: the index of the rule that the page begins with.
+    Members must be fully connected. A rule of another engine or of other members is refused, unless any_engine or any_members allows it.
+    """
+    given = [rules] if isinstance(rules, CalibratedRule) else list(rules)
+    if not 0 <= first < len(given):
+        raise InputError(f"{len(given)} rules are given, and first is {first}: give at least one rule, and the index of one of them.")
+    calibrated = sorted(given, key=_target_of)
+    engine = ensemble.engine
+    for rule in calibrated:
+        check_rule(rule, engine, ensemble.digest, any_engine, any_members)
+        if rule.final:
+            raise InputError("the rule promises the ensemble's own last answer, which the page does not wait for: calibrate with labels.")
+    known = [c_rule(rule) for rule in calibrated]
+    members = c_members(engine, max(int(rule.members[-1]) for rule in known))
+    if any(layer.convolves or layer.geometry["neuron"] or layer.geometry["recurrent"] for layers in members for layer in layers):
+        raise InputError("the page runs fully connected members of SRM neurons, and these are others: export them with --to c.")
+    steps = [int(checkpoint_steps(rule, engine, None)[-1]) for rule in calibrated]
+    shape: tuple[int, ...] = engine.input_shape  # type: ignore[attr-defined]
+    events = as_events(inputs, shape, max(steps))
+    if events.shape[1] == 1:
+        raise InputError("the inputs are images, and the page shows events over time: give inputs of shape (n, T, ...).")
+    events = events.rows(slice(0, MOST_INPUTS)).compact()
+    if events.classes is not None and len(events.classes) != calibrated[0].classes:
+        raise InputError(
+            f"the inputs have {len(events.classes)} classes, but the rule {calibrated[0].classes}: give inputs of its classes."
+        )
+    for rule in calibrated:
+        rule.check_classes(events.classes)
+    labels = None if events.labels is None else as_labels(events.labels, len(events), calibrated[0].classes)
+    checks = [
+        check_decisions(rule, numbers, ensemble, events, last)[1] for rule, numbers, last in zip(calibrated, known, steps, strict=True)
+    ]
+    names = events.classes or calibrated[0].class_names or tuple(map(str, range(calibrated[0].classes)))
+    nearest, ties = min(float(check.nearest or np.inf) for check in checks), sum(check.ties for check in checks)
+    data = {
+        "shape": shape,
+        "steps": max(steps),
+        "classes": names,
+        "first": calibrated.index(given[first]),
+        "members": [[_layer(layer) for layer in layers] for layers in members],
+        "rules": [_rule(rule, numbers) for rule, numbers in zip(calibrated, known, strict=True)],
+        "inputs": _inputs(events, max(steps), labels),
+        "camera": _camera(shape),
+        "about": f"The inputs are {len(events)} recordings. Spikes and decisions are computed in the browser, and are equal to Python's. "
+        f"On these inputs the smallest distance of a risk to its threshold is {nearest:.3g}; {ties} are ties.",
+    }
+    text = _join(data).encode()
+    with atomic_writer(path) as stream:
+        stream.write(text)
+    return PageExport(Path(path), len(text), len(events), nearest, ties)
+
+
+def _target_of(rule: CalibratedRule) -> float:
+    target = getattr(rule.rule, "target", None)
+    return -1.0 if target is None else float(target)
+
+
+def _array(values: NDArray[Any]) -> dict[str, str]:
+    """A base64 text, and the type of its numbers."""
+    little = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"))
+    return {"type": values.dtype.name, "data": base64.b64encode(little.tobytes()).decode()}
+
+
+def _layer(layer: CLayer) -> dict[str, Any]:
+    weights = layer.weights
+    if weights.dtype == np.uint16:  # bfloat16: the upper half of a float32
+        weights = (weights.astype(np.uint32) << 16).view(np.float32)
+    return {
+        "weights": _array(weights),
+        "scale": _array(layer.scale),
+        "bias": _array(layer.bias),
+        "constants": layer.constants.tolist(),
+        "outputs": layer.geometry["outputs"],
+    }
+
+
+def _rule(calibrated: CalibratedRule, rule: CRule) -> dict[str, Any]:
+    """The numbers of a rule, for rule.js and drift.js."""
+    target = _target_of(calibrated)
+    kind = type(calibrated.rule).__name__
+    monitor = DriftMonitor(calibrated, DELTA)
+    adaptive, reason = None, ""
+    try:
+        healing = AdaptiveRule(calibrated, RATE)
+        policy: Any = calibrated.policy
+        adaptive = {"threshold": float(policy.threshold), "reach": list(policy.reach), "sign": -1 if policy.safest > 0 else 1}
+        adaptive |= {"alpha": healing.miss_target, "rate": RATE}
+    except InputError as error:
+        reason = str(error)
+    return {
+        "name": kind if target < 0 else f"{100 * target:.4g} %, {kind}",
+        "target": None if target < 0 else target,
+        "guarantee": calibrated.guarantee,
+        "policy": rule.policy,
+        "times": rule.times.tolist(),
+        "members": rule.members.tolist(),
+        "maxSetSize": rule.max_set_size,
+        "exponent": rule.exponent,
+        "temperatures": None if rule.temperatures is None else rule.temperatures.tolist(),
+        "offsets": rule.offsets.tolist(),
+        "thresholds": rule.thresholds.tolist(),
+        "fixedTime": rule.fixed_time,
+        "fill": rule.fill,
+        "logTrim": rule.log_trim,
+        "final": rule.final,
+        "blocks": None if rule.blocks is None else rule.blocks.tolist(),
+        "slack": rule.slack,
+        "monitor": {
+            "level": monitor.level,
+            "delta": DELTA,
+            "risks": [] if calibrated.first_risks is None else calibrated.first_risks.tolist(),
+        },
+        "adaptive": adaptive,
+        "notAdaptive": reason,
+    }
+
+
+def _inputs(events: Events, steps: int, labels: NDArray[Any] | None) -> dict[str, Any]:
+    pointers = events.pointers[:, : steps + 1]
+    indices = [events.indices[row[0] : row[-1]] for row in pointers]
+    return {
+        "n": len(events),
+        "counts": _array(np.diff(pointers, axis=1).astype(np.uint16)),
+        "indices": _array(np.concatenate(indices).astype(np.uint16)),
+        "labels": None if labels is None else labels.tolist(),
+    }
+
+
+def _camera(shape: tuple[int, ...]) -> dict[str, Any] | None:
+    """The simulated camera for drawings, where the inputs have the size of one that digits move in front of."""
+    if len(shape) != 3 or shape[0] != 2 or shape[1:] not in IMAGES:
+        return None
+    scene, points, filled = IMAGES[shape[1:]]
+    return {"scene": scene._asdict(), "sensor": vars(SENSOR), "points": points, "filled": filled}
+
+
+def _join(data: dict[str, Any]) -> str:
+    """The page. DATA is a JavaScript literal, which may hold Infinity; no text in it can end the script."""
+    folder = files(__package__) / "web"
+    texts = {name: (folder / name).read_text("utf-8") for name in ("index.html", "style.css", *SCRIPTS)}
+    literal = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    code = "\n".join([f"const DATA = {literal};", *(texts[name] for name in SCRIPTS)])
+    page = texts["index.html"].replace("<!-- style -->", f"<style>\n{texts['style.css']}</style>")
+    return page.replace("<!-- script -->", f'<script>\n"use strict";\n(() => {{\n{code}}})();\n</script>')

@@ -1,0 +1,468 @@
+/* The page: reads the embedded data, lets inputs pass in front of the ensemble, and keeps count. DATA is written by `export/page.py`. */
+
+const ARRAYS = { float32: Float32Array, int8: Int8Array, uint16: Uint16Array };
+const RECENT = 50; // answers in the moving coverage
+const SIDE = 56; // points of a drawing along each axis
+
+/* A base64 text as a typed array. */
+function decode({ type, data }) {
+  const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
+  return new ARRAYS[type](bytes.buffer);
+}
+
+const members = DATA.members.map((layers) =>
+  layers.map((layer) => ({ ...layer, weights: decode(layer.weights), scale: decode(layer.scale), bias: decode(layer.bias) })),
+);
+const rules = DATA.rules.map((numbers) => new Rule(numbers, DATA.classes.length));
+const cells = DATA.shape.reduce((product, size) => product * size, 1);
+
+/* The recorded inputs: for each a list of events for each step. */
+const recorded = (() => {
+  const [counts, indices] = [decode(DATA.inputs.counts), decode(DATA.inputs.indices)];
+  let at = 0;
+  return Array.from({ length: DATA.inputs.n }, (_, input) =>
+    Array.from({ length: DATA.steps }, (_, step) => {
+      const first = at;
+      at += counts[input * DATA.steps + step];
+      return indices.subarray(first, at);
+    }),
+  );
+})();
+
+/* Decide on one recorded input without showing it. */
+function decide(input, rule = rules[0], threshold = null, events = recorded[input]) {
+  const watch = new Watch(members, rule, threshold);
+  for (const step of events) if (watch.push(step)) break;
+  return watch.decision;
+}
+
+// ---- the state
+
+const now = {
+  rule: rules[0],
+  input: -1,
+  drawn: false,
+  playing: false,
+  busy: false,
+  timer: 0,
+  watch: null,
+  events: [],
+  levels: [],
+  seed: 1,
+};
+let count; // what is kept of all answers: see `startAgain`
+
+const camera = new CameraView(byId("camera"), DATA.shape);
+const memberViews = members.map((_, index) => new MemberView(byId("members"), index + 1, DATA.classes));
+const pooledView = new PooledView(byId("pooled"), DATA.classes);
+const stillness = matchMedia("(prefers-reduced-motion: reduce)");
+
+function startAgain() {
+  const { monitor, adaptive } = now.rule;
+  count = { hits: [], times: [], changes: [], since: 0, spent: 0, steps: 0, monitor: new DriftMonitor(monitor), adaptive: null };
+  if (byId("adaptive").checked && adaptive) count.adaptive = new AdaptiveRule(adaptive);
+  drawCounts();
+}
+
+function noteChange() {
+  count.since = count.times.length;
+  if (count.since && count.changes.at(-1) !== count.since) count.changes.push(count.since);
+  drawCounts();
+}
+
+const driftNow = () => ({ kind: DRIFTS[byId("drift-kind").value], strength: Number(byId("drift").value) / 100 });
+
+/* The events of a recorded input, with the drift of the moment. */
+function eventsOf(input) {
+  const { kind, strength } = driftNow();
+  return strength ? kind.events(recorded[input], strength, cells, uniforms(now.seed++), camera.width) : recorded[input];
+}
+
+// ---- one input
+
+function begin(events, input) {
+  clearTimeout(now.timer);
+  Object.assign(now, { events, input, drawn: input < 0, levels: [] });
+  now.watch = new Watch(members, now.rule, input < 0 || !count.adaptive ? null : count.adaptive.threshold);
+  camera.clear();
+  for (const view of memberViews) view.clear();
+  const label = DATA.inputs.labels && input >= 0 ? `, a ${DATA.classes[DATA.inputs.labels[input]]}` : "";
+  byId("which").textContent = input < 0 ? "your drawing" : `test input ${input + 1} of ${recorded.length}${label}`;
+}
+
+/* Compute one step; the decision once there is one. */
+function stepOnce() {
+  const { watch } = now;
+  const events = now.events[watch.time];
+  const before = performance.now();
+  const decision = watch.push(events);
+  count.spent += performance.now() - before;
+  count.steps += 1;
+  camera.add(events);
+  memberViews.forEach((view, k) => {
+    view.joined = k < watch.joined;
+    for (const label of view.joined ? watch.members[k].spikes : []) view.spikes.push([watch.time, label]);
+    view.posterior = logSoftmax(watch.members[k].counts).map(Math.exp);
+  });
+  if (watch.last) now.levels[watch.time - 1] = watch.last.level;
+  return decision;
+}
+
+function drawInput() {
+  const { watch, rule } = now;
+  const everything = DATA.classes.map((_, label) => label);
+  const { set, posterior, limit } = watch.last || { set: everything, posterior: everything.map(() => 1 / everything.length), limit: null };
+  camera.draw();
+  memberViews.forEach((view) => view.draw(rule.horizon, set));
+  pooledView.draw(posterior, set);
+  byId("step").textContent = `step ${watch.time} of ${rule.horizon}`;
+  byId("elapsed").style.width = `${(100 * watch.time) / rule.horizon}%`;
+  byId("set-size").textContent = set.length === 1 ? "1 class left" : `${set.length} classes are possible`;
+  const levels = Array.from(now.levels, (level) => (Number.isFinite(level) ? level : 0));
+  const shown = [...levels, ...(Number.isFinite(limit) ? [limit] : [])];
+  const [low, high] = [Math.min(...shown, -1), Math.max(...shown, 0)];
+  const name = rule.policy === "AG_RISK" ? "risk" : rule.policy === "AG_CONFIDENCE" ? "confidence" : "least score";
+  drawChart(byId("risk"), {
+    lines: [{ values: levels }], length: rule.horizon, low: Math.floor(low), high: Math.ceil(high), limit, limitName: "stops here",
+    label: `Logarithm of the ${name} over time`,
+  }); // prettier-ignore
+  const value = watch.last ? (name === "least score" ? watch.last.level.toFixed(2) : percent(Math.exp(watch.last.level), 1)) : "not known yet";
+  const what = name === "risk" ? `Risk that the right class is not among the best ${rule.maxSetSize}` : `The ${name}`;
+  byId("risk-words").textContent = `${what}: ${value} (logarithm above).`;
+}
+
+function answerInWords({ time, classes }) {
+  const names = classes.map((label) => DATA.classes[label]);
+  const answer = names.length === DATA.classes.length ? "any class" : names.length > 1 ? `${names.slice(0, -1).join(", ")} or ${names.at(-1)}` : names[0] || "no class";
+  const { horizon } = now.rule;
+  return `<b>${escapeText(answer)}</b>: ${time < horizon ? `stopped at ${time} of ${horizon}, saved ${percent(1 - time / horizon)}` : `ran to the end, ${horizon} of ${horizon}`}`;
+}
+
+function escapeText(text) {
+  const element = document.createElement("span");
+  element.textContent = text;
+  return element.innerHTML;
+}
+
+/* Count a decision on a recorded input. A drawing has no label and is not counted. */
+function record(decision, input) {
+  const miss = DATA.inputs.labels ? !decision.classes.includes(DATA.inputs.labels[input]) : null;
+  count.times.push(decision.time);
+  if (miss !== null) {
+    count.hits.push(!miss);
+    if (count.adaptive) count.adaptive.update(miss);
+  }
+  count.monitor.add(decision, miss);
+  return miss;
+}
+
+function finish(decision) {
+  let words = answerInWords(decision);
+  if (!now.drawn) {
+    const miss = record(decision, now.input);
+    if (miss !== null) words += miss ? `. Missed: it is a ${escapeText(DATA.classes[DATA.inputs.labels[now.input]])}.` : ". Right.";
+    drawCounts();
+  }
+  byId("verdict").innerHTML = words;
+  drawInput();
+  if (now.playing) now.timer = setTimeout(playNext, stillness.matches ? 2500 : 1400);
+}
+
+function run() {
+  if (stillness.matches) {
+    let decision = null;
+    while (!decision) decision = stepOnce();
+    finish(decision);
+    return;
+  }
+  const decision = stepOnce();
+  if (decision) finish(decision);
+  else {
+    drawInput();
+    now.timer = setTimeout(run, Number(byId("pace").value));
+  }
+}
+
+function nextInput() {
+  return now.drawn && now.resume !== undefined ? now.resume : (now.input + 1) % recorded.length;
+}
+
+function playNext() {
+  const input = nextInput();
+  now.resume = (input + 1) % recorded.length;
+  begin(eventsOf(input), input);
+  byId("verdict").textContent = "Watching …";
+  run();
+}
+
+function setPlaying(playing) {
+  now.playing = playing;
+  byId("play").textContent = playing ? "Pause" : "Play";
+  clearTimeout(now.timer);
+}
+
+/* Decide on many inputs without showing each step. The page stays alive: there is a pause after each input. */
+async function runMany(number) {
+  if (now.busy) return;
+  setPlaying(false);
+  setBusy(true);
+  for (let done = 0; done < number; done++) {
+    const input = nextInput();
+    now.resume = (input + 1) % recorded.length;
+    begin(eventsOf(input), input);
+    let decision = null;
+    while (!decision) decision = stepOnce();
+    record(decision, input);
+    if (done % 5 === 4 || done === number - 1) {
+      drawCounts();
+      drawInput();
+      byId("verdict").innerHTML = answerInWords(decision);
+    }
+    await new Promise((resolve) => setTimeout(resolve));
+  }
+  setBusy(false);
+}
+
+function setBusy(busy) {
+  now.busy = busy;
+  for (const id of ["play", "next", "many", "show", "target", "reset"]) if (byId(id)) byId(id).disabled = busy || (id === "target" && rules.length === 1);
+}
+
+// ---- many inputs
+
+function drawCounts() {
+  const { hits, times, since, changes, monitor } = count;
+  const { target, horizon } = now.rule;
+  const recent = hits.slice(since);
+  const n = recent.length;
+  if (n) {
+    const right = recent.filter(Boolean).length;
+    const [low, high] = wilson(right, n);
+    byId("coverage").innerHTML = `${percent(right / n, 1)} <small>${percent(low)} to ${percent(high)}</small>`;
+  } else byId("coverage").textContent = "–";
+  const goal = target === null ? "" : `, and at least ${percent(target)} are promised`;
+  const where = since ? " since the last change" : "";
+  byId("coverage-words").textContent = DATA.inputs.labels
+    ? `of ${n} answers${where} hold the right class${goal}. The interval is at 95 %; the line is the share of the last ${RECENT}.`
+    : "The inputs have no labels.";
+  const moving = [];
+  let sum = 0;
+  hits.forEach((hit, index) => {
+    sum += hit - (index >= RECENT ? hits[index - RECENT] : 0);
+    moving.push(sum / Math.min(index + 1, RECENT));
+  });
+  const length = Math.max(times.length, RECENT);
+  drawChart(byId("coverage-chart"), {
+    lines: [{ values: moving }], length, low: 0.5, high: 1, limit: target, limitName: "promised", marks: changes, label: "Coverage over answers",
+    unit: (value) => percent(value),
+  }); // prettier-ignore
+  const latest = times.slice(since);
+  const mean = latest.reduce((total, time) => total + time, 0) / latest.length;
+  byId("latency").innerHTML = latest.length ? `${percent(mean / horizon)} <small>step ${mean.toFixed(1)} of ${horizon}</small>` : "–";
+  const speed = count.steps ? ` This browser takes ${(count.spent / count.steps).toFixed(2)} ms a step.` : "";
+  byId("latency-words").textContent = `mean time of an answer${where}.${speed}`;
+  drawChart(byId("latency-chart"), {
+    lines: [{ values: times.map((time) => time / horizon) }], length, low: 0, high: 1, marks: changes,
+    label: "Stopping time of each answer", unit: (value) => percent(value),
+  }); // prettier-ignore
+  drawAlarm(monitor, length, changes);
+  const healing = count.adaptive ? count.adaptive.threshold : null;
+  if (healing !== null) {
+    byId("adaptive-words").textContent = `The threshold is ${Number.isFinite(healing) ? healing.toFixed(2) : "closed: nothing stops"}, it was calibrated to ${now.rule.adaptive.threshold.toFixed(2)}.`;
+  } else byId("adaptive-words").textContent = now.rule.adaptive ? "" : now.rule.notAdaptive;
+}
+
+function drawAlarm(monitor, length, changes) {
+  const raised = Object.entries(monitor.alarms);
+  const because = { inputs: "the inputs differ from the calibration examples", misses: "the answers miss more often than promised" };
+  byId("alarm").textContent = raised.length ? "Drift" : monitor.number ? "No alarm" : "–";
+  byId("alarm").classList.toggle("alarmed", raised.length > 0);
+  byId("alarm-words").textContent = raised.length
+    ? `${raised.map(([kind, { number }]) => `After ${number} answers: ${because[kind]}`).join(". ")}.`
+    : `Evidence against “nothing has changed”: from the inputs (line) and from misses (dots). A false alarm has probability at most ${percent(1 / monitor.limit)} for each.`;
+  const limit = Math.log10(monitor.limit);
+  const tallest = Math.max(2, ...monitor.inputs.log.slice(-1), ...monitor.misses.log.slice(-1));
+  drawChart(byId("alarm-chart"), {
+    lines: [{ values: monitor.inputs.log }, { values: monitor.misses.log, kind: "second" }], length, low: -1, high: Math.min(Math.ceil(tallest), 12), limit,
+    limitName: "alarm", marks: changes, label: "Evidence of drift, as powers of ten", unit: (value) => `10${superscript(value)}`,
+  }); // prettier-ignore
+}
+
+const superscript = (value) => [...String(value)].map((character) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[character] || "⁻").join("");
+
+// ---- controls
+
+function chooseRule() {
+  const index = Number(byId("target").value);
+  now.rule = rules[index];
+  byId("target-value").textContent = now.rule.name;
+  byId("target").setAttribute("aria-valuetext", now.rule.name);
+  byId("guarantee").textContent = now.rule.guarantee;
+  byId("adaptive").disabled = !now.rule.adaptive;
+  startAgain();
+  if (!now.watch || now.busy) return;
+  const unfinished = !now.watch.decision;
+  begin(now.events, now.input);
+  if (unfinished || now.playing) run();
+  else showAgain();
+}
+
+/* The same input under another rule, which is not counted again. */
+function showAgain() {
+  let decision = null;
+  while (!decision) decision = stepOnce();
+  byId("verdict").innerHTML = answerInWords(decision);
+  drawInput();
+}
+
+function describeDrift() {
+  const { kind, strength } = driftNow();
+  byId("drift-words").textContent = strength ? `From the next input on, ${kind.describe(strength)}.` : "The inputs are as recorded.";
+}
+
+function bindControls() {
+  byId("play").addEventListener("click", () => {
+    setPlaying(!now.playing);
+    if (!now.playing) return;
+    if (now.watch && !now.watch.decision) run();
+    else playNext();
+  });
+  byId("next").addEventListener("click", () => {
+    clearTimeout(now.timer);
+    playNext();
+  });
+  byId("many").addEventListener("click", () => runMany(50));
+  byId("reset").addEventListener("click", startAgain);
+  byId("target").max = rules.length - 1;
+  byId("target").disabled = rules.length === 1;
+  byId("target").value = Math.max(0, rules.findIndex((rule) => rule === now.rule));
+  byId("target").addEventListener("input", chooseRule);
+  for (const [id, { name }] of Object.entries(DRIFTS)) byId("drift-kind").add(new Option(name, id));
+  for (const id of ["drift", "drift-kind"]) {
+    byId(id).addEventListener("input", describeDrift);
+    byId(id).addEventListener("change", noteChange);
+  }
+  byId("adaptive").addEventListener("change", () => {
+    count.adaptive = byId("adaptive").checked && now.rule.adaptive ? new AdaptiveRule(now.rule.adaptive) : null;
+    noteChange();
+  });
+}
+
+// ---- drawing
+
+function bindDrawing() {
+  if (!DATA.camera) {
+    byId("drawing-card").remove();
+    return;
+  }
+  const canvas = byId("drawing");
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  const pen = { x: canvas.width / 2, y: canvas.height / 5, down: false };
+  const line = canvas.width / 8;
+  const clear = () => context.clearRect(0, 0, canvas.width, canvas.height);
+  const stroke = (x, y) => {
+    context.strokeStyle = colour("ink");
+    context.lineWidth = line;
+    context.lineCap = context.lineJoin = "round";
+    context.beginPath();
+    context.moveTo(pen.x, pen.y);
+    context.lineTo(x, y);
+    context.stroke();
+    Object.assign(pen, { x, y });
+  };
+  const place = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return [((event.clientX - box.left) / box.width) * canvas.width, ((event.clientY - box.top) / box.height) * canvas.height];
+  };
+  let waiting = 0;
+  let shown = false; // the next stroke begins a new drawing
+  const show = () => {
+    clearTimeout(waiting);
+    if (now.busy) return;
+    const image = asImage(readDrawing(context, canvas.width), SIDE, DATA.camera.points, DATA.camera.filled);
+    if (!image) {
+      byId("verdict").textContent = "There is nothing to see yet: draw a digit first.";
+      return;
+    }
+    shown = true;
+    const { kind, strength } = driftNow();
+    const { scene, sensor, points } = DATA.camera;
+    setPlaying(false);
+    begin(film(image, points, scene, kind.sensor(sensor, strength), DATA.steps, now.seed++, kind.speed(strength)), -1);
+    byId("verdict").textContent = "Watching your drawing …";
+    run();
+  };
+  canvas.addEventListener("pointerdown", (event) => {
+    clearTimeout(waiting);
+    if (shown) clear();
+    shown = false;
+    canvas.setPointerCapture(event.pointerId);
+    [pen.x, pen.y] = place(event);
+    pen.down = true;
+    stroke(pen.x, pen.y);
+  });
+  canvas.addEventListener("pointermove", (event) => pen.down && stroke(...place(event)));
+  for (const name of ["pointerup", "pointercancel"])
+    canvas.addEventListener(name, () => {
+      if (pen.down) waiting = setTimeout(show, 900);
+      pen.down = false;
+    });
+  let lowered = false;
+  canvas.addEventListener("keydown", (event) => {
+    const move = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] }[event.key];
+    if (!move && ![" ", "Enter", "Backspace"].includes(event.key)) return;
+    event.preventDefault();
+    if (event.key === "Enter") show();
+    else if (event.key === "Backspace") clear();
+    else if (event.key === " ") {
+      lowered = !lowered;
+      if (lowered && shown) clear();
+      shown = false;
+      if (lowered) stroke(pen.x, pen.y);
+    } else {
+      const to = [pen.x, pen.y].map((value, axis) => Math.min(Math.max(value + (move[axis] * canvas.width) / 20, line / 2), canvas.width - line / 2));
+      if (lowered) stroke(...to);
+      else [pen.x, pen.y] = to;
+    }
+  });
+  byId("show").addEventListener("click", show);
+  byId("clear").addEventListener("click", clear);
+}
+
+/* The drawing as SIDE × SIDE numbers from 0 to 1. */
+function readDrawing(context, width) {
+  const { data } = context.getImageData(0, 0, width, width);
+  const block = width / SIDE;
+  return Float64Array.from({ length: SIDE * SIDE }, (_, index) => {
+    let sum = 0;
+    for (let j = 0; j < block; j++)
+      for (let k = 0; k < block; k++) sum += data[4 * ((Math.floor(index / SIDE) * block + j) * width + (index % SIDE) * block + k) + 3];
+    return sum / (255 * block ** 2);
+  });
+}
+
+// ---- begin
+
+function open() {
+  const many = members.length === 1 ? "One spiking network watches" : `${members.length} spiking networks watch`;
+  byId("lead").textContent =
+    `${many} events as they come. As soon as enough has been seen they stop, and answer with a set of classes ` +
+    "that holds the right one as often as promised. All of it is computed in this page; nothing leaves it.";
+  byId("about").textContent = DATA.about;
+  if (camera.polarities === 1) byId("legend").remove();
+  byId("camera").style.aspectRatio = `${camera.width} / ${camera.height}`;
+  now.rule = rules[DATA.first];
+  bindControls();
+  bindDrawing();
+  chooseRule();
+  describeDrift();
+  now.watch = new Watch(members, now.rule);
+  drawInput();
+  now.watch = null;
+  const redraw = () => now.watch && drawInput();
+  addEventListener("resize", redraw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+}
+
+open();
+globalThis.agreestop = { decide, rules, members, recorded, fma, Member, Watch, DriftMonitor, AdaptiveRule, runMany }; // for tests, and for the curious

@@ -1,0 +1,338 @@
+"""The exported page in a browser: it loads nothing, decides as Python does, takes drawings, and raises the alarms of Python."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="an export needs trained networks, which need PyTorch")
+pytest.importorskip("numba", reason="the event-driven engine needs numba")
+
+import agreestop as ag
+from agreestop.common import Booleans, InputError, Integers
+from agreestop.decide.calibrated import CalibratedRule
+from agreestop.ensembles.files import save_members
+from agreestop.export import to_page
+from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
+from agreestop.networks.neurons import Neuron
+from tests.cli.test_cli import call
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+STEPS, CLASSES, SHAPE = 16, 4, (2, 16, 16)
+NAMES = ("zero", "one", "</script><b>two", "three & 'more'")
+EVERY = range(1, STEPS + 1)
+SCHEDULE = ag.Schedule([(2, 1), (3, 1), (3, 2), (6, 2), (9, 3), (16, 3)])
+RULES: dict[str, Any] = {
+    "every step": ag.AgreeStop(0.8, EVERY, 1),
+    "few": ag.AgreeStop(0.9, (4, 8, 12, 16), 1),
+    "members that join": ag.AgreeStop(0.85, SCHEDULE, 2, trim=0.5),
+    "geometric": ag.AgreeStop(0.82, EVERY, 1, risk=ag.TopMass(ag.MergeConfidence(r=0))),
+    "stop-aware": ag.SpikeCP(0.84, EVERY, 2, ag.MergeConfidence(r=1), "stop-aware"),
+    "Bonferroni": ag.SpikeCP(0.7, (8, 16), 2, ag.MergeConfidence(r=1)),
+    "simultaneous": ag.SpikeCP(0.81, EVERY, 2, ag.MergeConfidence(r=2), "simultaneous"),
+    "no promise": ag.DCSNN(0.83, EVERY, 2),
+}
+
+
+def some_inputs(n: int, seed: int = 0) -> tuple[Booleans, Integers]:
+    """Events whose rates depend on the class."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(CLASSES, size=n)
+    rates = np.full((n, 16, 16), 0.008)
+    for row, label in enumerate(labels):
+        rates[row, 4 * label : 4 * label + 4] = 0.024
+    return rng.random((n, STEPS, *SHAPE)) < rates[:, None, None], labels
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    x, y = some_inputs(300, 1)
+    network = FullyConnected(SHAPE, CLASSES, 3, (24, 12), Neuron(threshold=0.3))
+    path = tmp_path_factory.mktemp("members") / "members"
+    trained = ag.ensembles.DeepEnsemble(network, members=3, seed=0, device="cpu")
+    trained.fit(x, y, epochs=6, batch_size=30, learning_rate=0.01, progress=False).save(path)
+    return ag.ensembles.load(path, engine="event-driven")
+
+
+@pytest.fixture(scope="module")
+def rules(ensemble: Any) -> list[CalibratedRule]:
+    """In the order of the page: by target."""
+    x, y = some_inputs(60, 2)
+    scores = ensemble.score(x, y)
+    return sorted((rule.calibrate(scores) for rule in RULES.values()), key=lambda rule: float(rule.rule.target))
+
+
+@pytest.fixture(scope="module")
+def test_inputs() -> Any:
+    x, y = some_inputs(120, 3)
+    return ag.events.Events.from_dense(x, y, NAMES)
+
+
+@pytest.fixture(scope="module")
+def written(ensemble: Any, rules: list[CalibratedRule], test_inputs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "demo.html"
+    made = to_page(rules, ensemble, path, test_inputs, first=2)
+    assert made.inputs == 120 and made.size == path.stat().st_size < 1_000_000 and 0 < made.nearest < np.inf
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install 'agreestop[test]'")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on this machine, which shows the page")
+    with playwright.sync_playwright() as started:
+        running = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+def open_page(browser: Any, path: Path, **options: Any) -> Any:
+    """The page, in a window that notes requests and what the console says. Other than the page itself, nothing may be loaded."""
+    tab = browser.new_context(offline=False, **options).new_page()
+    tab.said, tab.asked = [], []
+    tab.on("console", lambda message: tab.said.append(message.text))
+    tab.on("pageerror", lambda error: tab.said.append(str(error)))
+    tab.on("request", lambda request: tab.asked.append(request.url))
+    tab.goto(path.as_uri())
+    return tab
+
+
+def close_page(tab: Any, path: Path) -> None:
+    assert tab.said == [] and tab.asked == [path.as_uri()]
+    tab.context.close()
+
+
+@pytest.fixture
+def tab(browser: Any, written: Path) -> Iterator[Any]:
+    found = open_page(browser, written, reduced_motion="reduce")
+    yield found
+    close_page(found, written)
+
+
+def wait_for(tab: Any, selector: str, pattern: str) -> str:
+    """The text of an element once it matches. The page's policy forbids `wait_for_function`, which evaluates text."""
+    from playwright.sync_api import expect
+
+    expect(tab.locator(selector)).to_contain_text(re.compile(pattern), timeout=60_000)
+    return str(tab.inner_text(selector))
+
+
+DECIDE = """([rule, n]) => Array.from({length: n}, (_, i) => agreestop.decide(i, agreestop.rules[rule]))"""
+COUNTS = """n => agreestop.members.map((layers) => Array.from({length: n}, (_, i) => {
+    const member = new agreestop.Member(layers, 4);
+    return agreestop.recorded[i].map((events) => { member.step(events); return [...member.counts]; });
+}))"""
+
+
+def test_read_out_spikes_are_those_of_python(tab: Any, ensemble: Any, test_inputs: Any) -> None:
+    from agreestop.engines.early_stopping import run_to_end
+
+    spikes = np.asarray(run_to_end(ensemble.engine, test_inputs.rows(slice(0, 20)))).astype(np.int64)  # (n, T, K, C)
+    counts = np.array(tab.evaluate(COUNTS, 20)).transpose(1, 2, 0, 3)
+    np.testing.assert_array_equal(counts, spikes.cumsum(axis=1))
+    assert counts[:, -1].sum() > 100
+
+
+@pytest.mark.parametrize("index", range(len(RULES)))
+def test_decisions_are_those_of_python(index: int, tab: Any, ensemble: Any, rules: list[CalibratedRule], test_inputs: Any) -> None:
+    check_decisions(tab, index, rules[index], ensemble, test_inputs, 20)
+
+
+def check_decisions(tab: Any, index: int, rule: CalibratedRule, ensemble: Any, inputs: Any, n: int) -> None:
+    expected = rule.decide(ensemble.score(inputs.rows(slice(0, n))))
+    found = tab.evaluate(DECIDE, [index, n])
+    assert [one["time"] for one in found] == expected.stop_time.tolist()
+    assert [one["classes"] for one in found] == [np.flatnonzero(row).tolist() for row in expected.sets]
+    assert expected.first_risk is not None
+    np.testing.assert_allclose([one["firstRisk"] for one in found], expected.first_risk, rtol=1e-12)
+
+
+def test_a_multiply_add_is_rounded_once(tab: Any) -> None:
+    """Random numbers, and sums that lie next to the middle between two float32, where rounding twice would be wrong."""
+    rng = np.random.default_rng(0)
+    numbers = (rng.standard_normal((500, 3)) * 10.0 ** rng.integers(-6, 6, (500, 3))).astype(np.float32)
+    ulp, half = 2.0**-23, 2.0**-12
+    near = [(1 + ulp, half * (1 + k * ulp), sign * (1 + odd * ulp)) for k in (0, 1, 2**21) for sign in (1, -1) for odd in (0, 1)]
+    near += [(2.0**-30, sign * 2.0**-40, 1 + odd * ulp + 0.0) for sign in (1, -1) for odd in (0, 1)]
+    near += [(1 + 2.0**-12, 1 + 2.0**-12, sign * 2.0**-60) for sign in (1, -1)]  # 1 + 2^-11 + 2^-24: half way but for the last term
+    cases = np.concatenate([numbers, np.array(near, np.float32)]).astype(np.float64)
+    found = tab.evaluate("cases => cases.map(([a, b, c]) => agreestop.fma(a, b, c))", cases.tolist())
+    assert found == [nearest_float32(Fraction(a) * Fraction(b) + Fraction(c)) for a, b, c in cases]
+    twice = [float(np.float32(a * b + c)) for a, b, c in cases]
+    assert found != twice  # the cases tell the two apart
+
+
+def nearest_float32(value: Fraction) -> float:
+    """The float32 nearest to an exact value, the even one on ties."""
+    first = np.float32(float(value))
+    around = [first, np.nextafter(first, np.float32(-np.inf)), np.nextafter(first, np.float32(np.inf))]
+    distances = [abs(Fraction(float(one)) - value) for one in around]
+    best = [one for one, distance in zip(around, distances, strict=True) if distance == min(distances)]
+    return float(min(best, key=lambda one: int(one.view(np.int32)) & 1))
+
+
+def test_a_risk_next_to_its_threshold_is_a_tie(tab: Any) -> None:
+    compared = "values => values.map((value) => agreestop.rules[0].compare(value, -0.7))"
+    assert tab.evaluate(compared, [-0.7 * (1 + 2e-16), -0.7 - 1e-12, -0.7 - 1e-9, -0.7 + 1e-9]) == [0, 0, -1, 1]
+    margin = tab.evaluate("() => agreestop.rules[0].margin")
+    assert margin["ties"] == 2 and margin["nearest"] == pytest.approx(1e-9, rel=1e-3)
+
+
+def test_alarms_and_the_healing_threshold_are_those_of_python(
+    tab: Any, rules: list[CalibratedRule], ensemble: Any, test_inputs: Any
+) -> None:
+    index = next(index for index, rule in enumerate(rules) if rule.rule is RULES["every step"])
+    expected = rules[index].decide(ensemble.score(test_inputs))
+    monitor, adaptive = ag.DriftMonitor(rules[index]), ag.AdaptiveRule(rules[index])
+    wrong = (test_inputs.labels + np.arange(120) % 2) % CLASSES  # half of the labels are wrong, so that there is an alarm
+    for decision, label in zip(expected, wrong.tolist(), strict=True):
+        monitor.update(decision, label)
+        adaptive.update(decision, label)
+    inputs, misses, raised, thresholds = tab.evaluate(
+        """([index, labels]) => {
+            const rule = agreestop.rules[index];
+            const [monitor, adaptive] = [new agreestop.DriftMonitor(rule.monitor), new agreestop.AdaptiveRule(rule.adaptive)];
+            labels.forEach((label, i) => {
+                const decision = agreestop.decide(i, rule);
+                monitor.add(decision, !decision.classes.includes(label));
+                adaptive.update(!decision.classes.includes(label));
+            });
+            return [monitor.inputs.log, monitor.misses.log, monitor.alarms.misses.number, adaptive.log];
+        }""",
+        [index, wrong.tolist()],
+    )
+    np.testing.assert_allclose(inputs, monitor.inputs.log.values[:, 0], atol=1e-9)
+    np.testing.assert_allclose(misses, monitor.misses.log.values[:, 0], atol=1e-9)
+    assert [alarm.number for alarm in monitor.alarms if alarm.kind == "misses"] == [raised]
+    np.testing.assert_allclose(thresholds, adaptive.log.values[:, 0], atol=1e-9)
+
+
+def test_drift_raises_the_alarm_and_healing_brings_coverage_back(tab: Any) -> None:
+    tab.focus("#target")
+    tab.keyboard.press("End")  # the rule that first looks after a few steps, when inputs differ
+    tab.click("#many")
+    wait_for(tab, "#coverage-words", "of 50 answers hold")
+    assert tab.inner_text("#alarm") == "No alarm" and "%" in tab.inner_text("#coverage")
+    tab.focus("#drift")
+    tab.keyboard.press("End")
+    for answers in (50, 100):
+        tab.click("#many")
+        wait_for(tab, "#coverage-words", f"of {answers} answers since the last change")
+    assert wait_for(tab, "#alarm", "Drift") and "After" in tab.inner_text("#alarm-words")
+    before = float(tab.inner_text("#coverage").split()[0])
+    tab.check("#adaptive")
+    for answers in (50, 100):
+        tab.click("#many")
+        wait_for(tab, "#coverage-words", f"of {answers} answers since the last change")
+    assert float(tab.inner_text("#coverage").split()[0]) > before + 5
+    assert "it was calibrated to" in tab.inner_text("#adaptive-words")
+
+
+def test_one_input_is_watched_until_it_stops(browser: Any, written: Path, rules: list[CalibratedRule]) -> None:
+    found = open_page(browser, written, viewport={"width": 390, "height": 800}, color_scheme="dark")
+    found.select_option("#pace", "12")
+    found.focus("#next")
+    found.keyboard.press("Enter")
+    words = wait_for(found, "#verdict", r"stopped at \d+ of 16, saved \d+ %|ran to the end")
+    assert re.search(r"Right|Missed", words) and found.inner_text("#coverage-words").startswith("of 1 answers")
+    assert found.locator("#pooled li.in").count() >= 1 and found.locator("#members canvas").count() == 3
+    assert found.evaluate("document.documentElement.scrollWidth") <= 390
+    assert NAMES[2] in found.locator("#pooled").inner_text() and found.locator("#pooled b").count() == 0
+    found.focus("#target")
+    found.keyboard.press("Home")
+    assert "70 %" in found.inner_text("#target-value") and rules[0].guarantee in found.inner_text("#guarantee")
+    close_page(found, written)
+
+
+def test_a_digit_drawn_with_the_mouse_or_the_keyboard_gets_a_decision(tab: Any) -> None:
+    tab.click("#show")
+    wait_for(tab, "#verdict", "nothing to see yet")
+    box = tab.locator("#drawing").bounding_box()
+    tab.mouse.move(box["x"] + 30, box["y"] + 30)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + 90, box["y"] + 30, steps=4)
+    tab.mouse.move(box["x"] + 50, box["y"] + 120, steps=4)
+    tab.mouse.up()
+    wait_for(tab, "#verdict", "stopped at|ran to the end")  # by itself, after a moment
+    assert tab.inner_text("#which") == "your drawing" and tab.inner_text("#coverage") == "–"
+    tab.click("#next")
+    wait_for(tab, "#verdict", "Right|Missed")
+    tab.focus("#drawing")
+    for key in (" ", *["ArrowDown"] * 12, " ", "Enter"):
+        tab.keyboard.press(key)
+    wait_for(tab, "#which", "your drawing")
+    wait_for(tab, "#verdict", "stopped at|ran to the end")
+
+
+def test_it_is_written_on_the_command_line(
+    ensemble: Any,
+    rules: list[CalibratedRule],
+    test_inputs: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ensemble.save("members")
+    rules[0].save("a.rule")
+    rules[-1].save("b.rule")
+    test_inputs.rows(slice(0, 3)).save("inputs.npz")
+    words = ("export", "b.rule", "a.rule", "--members", "members", "--to", "page", "-o", "demo.html")
+    refused = call(monkeypatch, capsys, *words)
+    assert refused.code == 2 and "--inputs is missing" in refused.err
+    done = call(monkeypatch, capsys, *words, "--inputs", "inputs.npz")
+    assert done.code == 0, done.err
+    said = " ".join(done.out.split())
+    assert "with 3 inputs to replay" in said and "smallest distance of a risk or score to its threshold" in said
+    names = re.findall(r'"name":"([^"]*)"', Path("demo.html").read_text())
+    assert names == ["70 %, SpikeCP", "90 %, AgreeStop"]
+
+
+def test_what_a_page_cannot_run_is_refused(ensemble: Any, rules: list[CalibratedRule], tmp_path: Path) -> None:
+    x, y = some_inputs(60, 2)
+    path = tmp_path / "demo.html"
+
+    def refused(match: str, rule: Any = rules[0], given: Any = ensemble, inputs: Any = x) -> None:
+        with pytest.raises(InputError, match=match):
+            to_page(rule, given, path, inputs, any_engine=True, any_members=True)
+
+    config = Convolutional(SHAPE, CLASSES, 3, (2,), (4,), real_input=False)
+    save_members(tmp_path / "convolutional", SpikingNetwork(config, torch.Generator().manual_seed(0)).eval())
+    refused("fully connected members of SRM neurons", given=ag.ensembles.load(tmp_path / "convolutional", engine="event-driven"))
+    ensemble.save(tmp_path / "members")
+    refused("run on the dense engine", given=ag.ensembles.load(tmp_path / "members", engine="dense"))
+    refused("0 rules are given", [])
+    named = RULES["every step"].calibrate(ensemble.score(x, y, classes=NAMES))
+    refused("have class", named, inputs=ag.events.Events.from_dense(x, y, NAMES[::-1]))
+    refused("5 classes", inputs=ag.events.Events.from_dense(x, y, (*NAMES, "four")))
+    refused("images, and the page shows events", inputs=x[:, :1])
+    refused("own last answer", RULES["every step"].calibrate(ensemble.score(x), labels="final"))
+    scores, tuning = ensemble.score(x, y), ensemble.score(*some_inputs(60, 5))
+    refused("exported code does not know", ag.AgreeStop(0.8, EVERY, 1, risk=ag.LearnedRisk.fit(tuning, max_set_size=1)).calibrate(scores))
+    assert not path.exists()
+
+
+@pytest.mark.slow
+def test_decisions_on_the_digits_are_those_of_python(browser: Any, tmp_path: Path) -> None:
+    digits = ag.events.load_data_set("digits")
+    network = ag.networks.FullyConnected(digits.pool.inputs.shape[2:], classes=10, hidden=(64,))
+    trained = ag.ensembles.DeepEnsemble(network, members=4, seed=0, device="cpu")
+    trained.fit(digits.training.inputs, digits.training.labels, epochs=3, progress=False).save(tmp_path / "members")
+    ensemble = ag.ensembles.load(tmp_path / "members", engine="event-driven")
+    x, y = digits.pool.inputs, digits.pool.labels
+    scores = ensemble.score(x[:100], y[:100])
+    calibrated = [ag.AgreeStop(target, range(1, 81), 3).calibrate(scores) for target in (0.8, 0.9)]
+    inputs = ag.events.Events.from_dense(x[100:300], y[100:300])
+    to_page(calibrated, ensemble, tmp_path / "demo.html", inputs)
+    found = open_page(browser, tmp_path / "demo.html")
+    for index, rule in enumerate(calibrated):
+        check_decisions(found, index, rule, ensemble, inputs, 200)
+    close_page(found, tmp_path / "demo.html")
