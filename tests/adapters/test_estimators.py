@@ -100,9 +100,12 @@ def test_one_model_that_reads_prefixes_is_fitted_once_and_a_frozen_one_never() -
     assert len(early.models_) == 4 and len({id(model) for model in early.models_}) == 1
     assert early.decide(NEW).stop_time.mean() < 20
     series, labels = made(200, 7)
-    fitted = Counting().fit(series, np.searchsorted(NAMES, labels))
+    fitted = Counting().fit(series, labels)
     frozen = EarlyClassifier(FrozenEstimator(fitted), 4, 0.8, one_model=True, folds=0).fit(X, Y)
     assert frozen.models_[0].estimator is fitted and frozen.decide(NEW).stop_time.mean() < 20
+    assert (frozen.predict(NEW) == TRUE).mean() > 0.6
+    with pytest.raises(ag.InputError, match="the class 'flat', which y does not hold"):
+        EarlyClassifier(FrozenEstimator(fitted), 4, 0.8, one_model=True, folds=0).fit(X[Y != "flat"], Y[Y != "flat"])
 
 
 def test_channels_are_put_side_by_side_and_time_is_the_last_axis() -> None:
@@ -142,6 +145,8 @@ def test_scikit_learn_clones_and_cross_validates_it() -> None:
         ({"rule": "quick"}, "choose one of agreestop"),
         ({"calibration": 1.0}, "between 0 and 1"),
         ({"target": 2}, "target"),
+        ({"folds": 1}, "give 2 or more, or 0"),
+        ({"folds": -1}, "give 2 or more, or 0"),
     ],
 )
 def test_wrong_settings_are_refused_in_a_sentence(settings: dict[str, Any], words: str) -> None:
@@ -156,5 +161,7 @@ def test_series_and_labels_that_do_not_fit_are_refused() -> None:
     wide = EarlyClassifier(GaussianNB(), 4, 0.8, folds=0).fit(X[:, None], Y)
     with pytest.raises(ag.InputError, match="X has 10 times, but the last checkpoint is 20"):
         wide.decide(NEW[:, None, :10])
+    with pytest.raises(ag.InputError, match=r"\(n, channels, T\) is needed"):
+        early.fit(X[:, None, None], Y)
     with pytest.raises(ag.InputError, match="one class"):
         early.fit(X, np.full(300, "flat"))

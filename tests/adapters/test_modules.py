@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +17,8 @@ from torch import Tensor, nn
 import agreestop as ag
 from agreestop.adapters import AdaptedEngine, from_module
 from agreestop.common import InputError
+from agreestop.networks.digests import network_digest
+from agreestop.networks.modules import ModuleMembers
 
 STEPS, SENSORS, CLASSES = 20, 6, 3
 RULES = [
@@ -274,6 +278,44 @@ def test_the_digest_follows_weights_and_functions(trained: list[Gru]) -> None:
     calibrated = RULES[0].calibrate(engine.score(*recordings(100)))
     with pytest.raises(InputError, match="members"):
         from_module(trained, step=other, batch_axis=1).decide(calibrated, recordings(3)[0])
+
+
+def test_the_digest_follows_what_functions_and_layers_hold() -> None:
+    def scaled(factor: float) -> Callable[[Any, Tensor, Any], tuple[Tensor, Any]]:
+        return lambda module, x_t, state: (factor * x_t, None)
+
+    def called(module: Any, x_t: Tensor, state: Any, factor: float) -> tuple[Tensor, Any]:
+        return factor * x_t, None
+
+    @dataclass
+    class Scale:
+        factor: float
+
+        def __call__(self, module: Any, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+            return self.factor * x_t, None
+
+    for make in (scaled, lambda factor: partial(called, factor=factor), Scale):
+        one, other, again = (from_module([nn.Identity()], step=make(factor)).digest for factor in (2.0, 3.0, 2.0))
+        assert one == again != other
+    strides = [ModuleMembers([nn.Conv1d(1, 1, 1, stride=stride)]) for stride in (1, 2)]
+    strides[1].load_state_dict(strides[0].state_dict())
+    assert network_digest(strides[0]) != network_digest(strides[1])
+
+
+def test_a_state_that_is_changed_in_place_may_be_the_output() -> None:
+    def in_place(module: Any, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        state = torch.zeros(len(x_t), SENSORS) if state is None else state
+        return state.add_(x_t), state
+
+    x = recordings(5)[0]
+    plain = from_module([nn.Identity()], step=lambda module, x_t, state: (x_t + (0 if state is None else state),) * 2)
+    assert np.array_equal(from_module([nn.Identity()], step=in_place).score(x).log_confidence, plain.score(x).log_confidence)
+
+
+def test_an_input_that_is_changed_in_place_is_refused() -> None:
+    with pytest.raises(InputError, match="module 1 changes x_t in place"):
+        steps = {nn.Identity: lambda x_t: x_t, nn.ReLU: lambda x_t: x_t.mul_(2)}
+        from_module([nn.Identity(), nn.ReLU()], step=lambda module, x_t, state: (steps[type(module)](x_t), None)).score(recordings(5)[0])
 
 
 def test_modules_of_an_ensemble_have_the_same_scores_and_digest() -> None:

@@ -85,6 +85,10 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit the models on some rows of X, (n, T) or (n, channels, T), with labels y (n,), and calibrate the rule on the others."""
         series, labels = validate_data(self, X, y, allow_nd=True, dtype=np.float64)
+        if series.ndim > 3:
+            raise InputError(f"X has shape {series.shape}: (n, T) or (n, channels, T) is needed.")
+        if not is_integer(self.folds) or self.folds < 0 or self.folds == 1:
+            raise InputError(f"folds is {self.folds!r}: give 2 or more, or 0 for no temperatures.")
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
@@ -192,10 +196,11 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return partial(make, **fitted)(self.target, self.checkpoints_, self.max_set_size)
 
     def _fit_models(self, series: Floats, codes: Integers) -> list[Any]:
-        """One model for each checkpoint, or one for all of them, fitted on labels 0 … C - 1."""
+        """One model for each checkpoint, or one for all of them, fitted on the labels behind the codes 0 … C - 1."""
+        labels = self.classes_[codes]
         if self.one_model:
-            return [clone(self.estimator).fit(self._prefix(series, self.checkpoints_[-1]), codes)] * len(self.checkpoints_)
-        return [clone(self.estimator).fit(self._prefix(series, time), codes) for time in self.checkpoints_]
+            return [clone(self.estimator).fit(self._prefix(series, self.checkpoints_[-1]), labels)] * len(self.checkpoints_)
+        return [clone(self.estimator).fit(self._prefix(series, time), labels) for time in self.checkpoints_]
 
     def _prefix(self, series: Floats, time: int) -> Floats:
         """What the estimator sees of series at a time."""
@@ -205,8 +210,11 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _confidence(self, models: list[Any], index: int, series: Floats) -> Floats:
         """Log-confidences (n, C) of whole series at a checkpoint. A class that a model has not met has hardly any confidence."""
         found = models[index].predict_proba(self._prefix(series, self.checkpoints_[index]))
-        confidence = np.zeros((len(series), len(self.classes_)))
-        confidence[:, np.asarray(models[index].classes_, dtype=np.int64)] = found
+        confidence, known = np.zeros((len(series), len(self.classes_))), np.asarray(models[index].classes_)
+        if not np.isin(known, self.classes_).all():  # a model that was fitted before, and is frozen
+            unknown = known[~np.isin(known, self.classes_)][0]
+            raise InputError(f"the estimator knows the class {str(unknown)!r}, which y does not hold: give labels of all its classes.")
+        confidence[:, np.searchsorted(self.classes_, known)] = found
         return np.log(np.clip(confidence, LEAST_CONFIDENCE, 1.0))
 
     def _scores(self, models: list[Any], series: Floats, codes: Integers | None, rows: Integers | None) -> Scores:

@@ -168,6 +168,8 @@ class Events:
         """The same inputs as numbers of another dtype. Values that become 0 are left out."""
         if self.dtype == np.dtype(dtype):
             return self
+        if np.dtype(dtype).kind not in "biuf":
+            raise InputError(f"dtype is {np.dtype(dtype)}: give one of booleans, integers or floating-point numbers.")
         part = self.compact()
         values = np.ones(part.count, dtype) if part.values is None else part.values.astype(dtype)
         if not values.all() or np.dtype(dtype) == np.bool_:

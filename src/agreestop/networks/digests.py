@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import torch
@@ -57,19 +57,42 @@ def describe_modules(network: Runnable) -> list[Any]:
         if part is network or not isinstance(network, (ModuleMembers, ModulePosterior)):
             continue
         public = {key: value for key, value in vars(part).items() if key != "training" and not key.startswith("_")}
-        plain = {key: value for key, value in public.items() if isinstance(value, (bool, int, float, str))}
+        plain = {key: value for key, value in public.items() if _is_plain(value)}
         parts.append([name, type(part).__name__, plain])
         if not type(part).__module__.startswith(("torch.", "agreestop.")):
             parts[-1] += filter(None, [source_of(type(part).forward)])
     return parts
 
 
-@lru_cache(512)
 def source_of(function: Any) -> str:
-    """The source of a function, without comments and indentation; empty where there is none, as for one that was typed in."""
+    """The source of a function, without comments and indentation, and the plain values that it holds: arguments and enclosed variables.
+
+    Empty where there is no source, as for a function that was typed in.
+    """
+    held: dict[str, Any] = {}
+    while isinstance(function, partial):
+        held |= {str(index): value for index, value in enumerate(function.args)} | function.keywords
+        function = function.func
+    if not inspect.isroutine(function):  # an object that can be called
+        held |= vars(function) if hasattr(function, "__dict__") else {}
+        function = type(function).__call__
+    with suppress(TypeError, ValueError):  # not a function of Python, or a variable that has no value yet
+        held |= inspect.getclosurevars(function).nonlocals
+    plain = {name: value for name, value in held.items() if _is_plain(value)}
+    return _parsed(function) + (json.dumps(plain, sort_keys=True) if plain else "")
+
+
+@lru_cache(512)
+def _parsed(function: Any) -> str:
     with suppress(OSError, SyntaxError, TypeError):
         return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(function))))
     return ""
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _plain(settings: Any) -> Any:
@@ -77,4 +100,4 @@ def _plain(settings: Any) -> Any:
         return {field.name: _plain(getattr(settings, field.name)) for field in fields(settings)}
     if isinstance(settings, tuple):
         return list(settings)
-    return settings if settings is None or isinstance(settings, (bool, int, float, str)) else repr(settings)
+    return settings if _is_plain(settings) else repr(settings)

@@ -122,7 +122,7 @@ def run_steps(
         current, found = None if state is None else state.members[index], []
         for frame in frames:
             value, current = _checked(_call(member, index, frame, current), index, batch)
-            found.append(value)
+            found.append(value.clone())  # a module may return its state, and change it in place in the next step
         outputs.append(torch.stack(found))
         after.append(current)
     classes = [value.shape[-1] for value in outputs]
@@ -143,8 +143,9 @@ def run_steps(
 
 def _call(member: Step, index: int, frame: Tensor, state: Any) -> Any:
     """One step of a module. An error that its input explains is raised again as a sentence, with PyTorch's own behind it."""
+    version = None if frame.is_inference() else frame._version  # PyTorch counts changes in place
     try:
-        return member(frame, state)
+        returned = member(frame, state)
     except (InputError, torch.OutOfMemoryError):
         raise
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -153,6 +154,9 @@ def _call(member: Step, index: int, frame: Tensor, state: Any) -> Any:
             raise
         needed = "it must take (x_t, state), one step of a batch and None at first, and return (output, state)"
         raise InputError(f"module {index} failed on x_t of shape {tuple(frame.shape)} ({said[:110]}): {needed}.") from error
+    if version is not None and frame._version != version:
+        raise InputError(f"module {index} changes x_t in place, which other members see too: make a new tensor, as in x_t = 2 * x_t.")
+    return returned
 
 
 def _checked(returned: Any, member: int, batch: int) -> tuple[Tensor, Any]:
