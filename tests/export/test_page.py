@@ -328,9 +328,9 @@ def test_decisions_on_the_digits_are_those_of_python(browser: Any, tmp_path: Pat
     trained.fit(digits.training.inputs, digits.training.labels, epochs=3, progress=False).save(tmp_path / "members")
     ensemble = ag.ensembles.load(tmp_path / "members", engine="event-driven")
     x, y = digits.pool.inputs, digits.pool.labels
-    scores = ensemble.score(x[:100], y[:100])
+    scores = ensemble.score(x.rows(slice(0, 100)), y[:100])
     calibrated = [ag.AgreeStop(target, range(1, 81), 3).calibrate(scores) for target in (0.8, 0.9)]
-    inputs = ag.events.Events.from_dense(x[100:300], y[100:300])
+    inputs = ag.events.Events.from_dense(x.rows(slice(100, 300)).to_dense(), y[100:300])
     to_page(calibrated, ensemble, tmp_path / "demo.html", inputs)
     found = open_page(browser, tmp_path / "demo.html")
     for index, rule in enumerate(calibrated):
