@@ -30,5 +30,5 @@ for net in nets:  # training as ever: firing rates over the whole recording (T, 
 
 engine = ag.adapters.from_spikingjelly(nets)
 rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(engine.score(x[600:800], y[600:800]))
-run = engine.decide(rule, x[800:])  # really stops: an input that is decided is computed no further
+run = engine.decide(rule, x[800:])  # really stops: an input is computed to the end of the few steps in which it is decided
 print(f"coverage {ag.evaluate(run.decisions, y[800:]).coverage:.3f}, {run.computed.mean():.1f} of 60 steps computed")

@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import agreestop as ag
 from agreestop.adapters import EarlyClassifier
+from agreestop.events import input_ids
 
 NAMES = np.array(["falling", "flat", "rising"])
 
@@ -108,6 +109,15 @@ def test_one_model_that_reads_prefixes_is_fitted_once_and_a_frozen_one_never() -
         EarlyClassifier(FrozenEstimator(fitted), 4, 0.8, one_model=True, folds=0).fit(X[Y != "flat"], Y[Y != "flat"])
 
 
+def test_rows_that_calibrated_or_tuned_the_rule_cannot_be_evaluated() -> None:
+    early = EarlyClassifier(GaussianNB(), 4, 0.8).fit(X, Y)
+    fitting = np.setdiff1d(np.arange(len(X)), early.calibration_rows_)
+    for rows in (early.calibration_rows_, fitting):
+        with pytest.raises(ag.InputError, match="rows"):
+            ag.evaluate(early.decide(X[rows]), early.scores(X[rows], Y[rows]))
+    assert not early.decide(NEW).reuse
+
+
 def test_channels_are_put_side_by_side_and_time_is_the_last_axis() -> None:
     both = np.stack([X, -X], axis=1)
     early = EarlyClassifier(GaussianNB(), (3, 20), 0.8, folds=0).fit(both, Y)
@@ -125,7 +135,8 @@ def test_checkpoints_are_times_or_their_number_or_all() -> None:
 def test_temperatures_come_from_rows_that_fit_the_models() -> None:
     early = EarlyClassifier(GaussianNB(), (5, 20), 0.8).fit(X, Y)
     tuned: Any = early.rule_.rule.tuned
-    assert tuned is not None and not set(tuned.ids.tolist()) & set(early.calibration_rows_.tolist()) and len(tuned.ids) == 210
+    ids = input_ids(X)
+    assert tuned is not None and not set(tuned.ids.tolist()) & set(ids[early.calibration_rows_].tolist()) and len(tuned.ids) == 210
     assert EarlyClassifier(GaussianNB(), (5, 20), 0.8, folds=0).fit(X, Y).rule_.rule.tuned is None
 
 

@@ -140,7 +140,7 @@ def test_members_train_independently() -> None:
 def test_shape_and_classes_are_known_after_a_call_or_from_a_run_on_zeros() -> None:
     network = three()
     assert network.members == 3 and network.input_shape is None and network.output == "logits"
-    refused(lambda: network.classes, "the number of classes is not known yet: give input_shape, or call the network once")
+    refused(lambda: network.classes, "the number of classes is not known yet: give input_shape, the shape of one step")
     network(frames())
     assert network.input_shape == (INPUTS,) and network.classes == CLASSES
     noisy = nn.Sequential(nn.Linear(INPUTS, 4), nn.BatchNorm1d(4), nn.Dropout())

@@ -34,6 +34,7 @@ from agreestop.decide.risks import TopMass
 from agreestop.decide.score_files import Scores
 from agreestop.decide.scores import Temperature
 from agreestop.decide.spikecp import SpikeCP
+from agreestop.events.container import input_ids
 
 RuleMaker = Callable[[Target, tuple[float, ...], int], AnyRule]
 RULES: dict[str, RuleMaker] = {
@@ -101,10 +102,10 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"the {len(fitting)} rows that fit the models hold one class, {self.classes_[known[0]]!r}: give more rows.")
         rule = make(self.target, self.checkpoints_, self.max_set_size)
         if self.folds:
-            rule = self._with_temperatures(make, rule, series[fitting], codes[fitting], fitting)
+            rule = self._with_temperatures(make, rule, series[fitting], codes[fitting])
         self.calibration_rows_ = calibration
         self.models_ = self._fit_models(series[fitting], codes[fitting])
-        self.rule_ = rule.calibrate(self._scores(self.models_, series[calibration], codes[calibration], calibration))
+        self.rule_ = rule.calibrate(self._scores(self.models_, series[calibration], codes[calibration]))
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -121,26 +122,17 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return rule.step(index, self._confidence(self.models_, index, series[active])[:, None], state)
 
         stops = run_checkpoints(judge, rule.start(len(series)), len(self.checkpoints_), len(self.classes_))
-        return Decisions(
-            stops.index,
-            stops.sets,
-            self.checkpoints_,
-            class_names=rule.class_names,
-            draw=rule.draw,
-            best=stops.best,
-            first_risk=stops.first_risk,
-            members=1,
-        )
+        return rule.decisions(stops, input_ids(series))
 
     def scores(self, X: ArrayLike, y: ArrayLike | None = None) -> Scores:
         """The confidences of the models at every checkpoint, with labels where y is given: for `ag.write_report` or another rule."""
         series = self._series(X)
         if y is None:
-            return self._scores(self.models_, series, None, None)
+            return self._scores(self.models_, series, None)
         labels = np.asarray(y)
         if not np.isin(labels, self.classes_).all():
             raise InputError(f"y holds classes that were not fitted: give labels among {', '.join(map(str, self.classes_[:10]))}.")
-        return self._scores(self.models_, series, np.searchsorted(self.classes_, labels), None)
+        return self._scores(self.models_, series, np.searchsorted(self.classes_, labels))
 
     def _series(self, X: ArrayLike) -> Floats:
         """Checked series of the length that was fitted."""
@@ -179,7 +171,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         count = min(max(1, round(self.calibration * n)), n - 2)
         return np.sort(order[count:]), np.sort(order[:count])
 
-    def _with_temperatures(self, make: RuleMaker, rule: AnyRule, series: Floats, codes: Integers, rows: Integers) -> AnyRule:
+    def _with_temperatures(self, make: RuleMaker, rule: AnyRule, series: Floats, codes: Integers) -> AnyRule:
         """The rule with a temperature for each checkpoint, from cross-validated confidences of the rows that fit the models."""
         plain = isinstance(rule, AgreeStop) and isinstance(rule.risk, TopMass) and rule.risk.temperatures is None and rule.gate is None
         own = isinstance(rule, SpikeCP) and rule.calibration == "stop-aware" and rule.score is None
@@ -190,8 +182,8 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for inside, outside in folds.split(series):
             if len(np.unique(codes[inside])) < 2:
                 return rule
-            values[outside] = self._scores(self._fit_models(series[inside], codes[inside]), series[outside], None, None).log_confidence
-        tuning = Scores(values, codes, self.checkpoints_, ids=rows)
+            values[outside] = self._scores(self._fit_models(series[inside], codes[inside]), series[outside], None).log_confidence
+        tuning = Scores(values, codes, self.checkpoints_, ids=input_ids(series))
         fitted = {"risk": TopMass.fit(tuning)} if plain else {"score": Temperature.fit(tuning), "pooling": None}
         return partial(make, **fitted)(self.target, self.checkpoints_, self.max_set_size)
 
@@ -217,9 +209,9 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         confidence[:, np.searchsorted(self.classes_, known)] = found
         return np.log(np.clip(confidence, LEAST_CONFIDENCE, 1.0))
 
-    def _scores(self, models: list[Any], series: Floats, codes: Integers | None, rows: Integers | None) -> Scores:
+    def _scores(self, models: list[Any], series: Floats, codes: Integers | None) -> Scores:
         values = np.stack([self._confidence(models, index, series) for index in range(len(self.checkpoints_))], axis=1)
-        return Scores(values[:, :, None], codes, self.checkpoints_, tuple(map(str, self.classes_.tolist())), ids=rows)
+        return Scores(values[:, :, None], codes, self.checkpoints_, tuple(map(str, self.classes_.tolist())), ids=input_ids(series))
 
 
 def _takes_channels(estimator: Any) -> bool:

@@ -222,7 +222,7 @@ def import_ray() -> Any:
         import ray.exceptions
     except ModuleNotFoundError as error:
         needed = "work on a cluster needs Ray, which is not installed"
-        raise InputError(f"{needed}: pip install 'agreestop[cluster]'. On one machine nothing of it is needed.") from error
+        raise InputError(f"{needed}: pip install 'agreestop[cluster]'. One machine needs no --ray.") from error
     return ray
 
 

@@ -172,7 +172,7 @@ def _checked(returned: Any, member: int, batch: int) -> tuple[Tensor, Any]:
 def count_classes(modules: Sequence[nn.Module], output: Output, input_shape: Sequence[int] | None, batch_axis: BatchAxis = 0) -> int:
     """The number of classes in the outputs for one input of zeros. Neither the modules nor torch's random numbers change."""
     if input_shape is None:
-        raise InputError("the number of classes is not known yet: give input_shape, or call the network once.")
+        raise InputError("the number of classes is not known yet: give input_shape, the shape of one step of an input.")
     training = {part: part.training for module in modules for part in module.modules()}
     device = next((value.device for module in modules for value in module.parameters()), torch.device("cpu"))
     try:
