@@ -155,7 +155,7 @@ def _rule(calibrated: CalibratedRule, rule: CRule) -> dict[str, Any]:
         healing = AdaptiveRule(calibrated, RATE)
         policy: Any = calibrated.policy
         adaptive = {"threshold": float(policy.threshold), "reach": list(policy.reach), "sign": -1 if policy.safest > 0 else 1}
-        adaptive |= {"alpha": healing.miss_target, "rate": RATE}
+        adaptive |= {"alpha": healing.miss_target, "rate": RATE, "guarantee": healing.guarantee}
     except InputError as error:
         reason = str(error)
     return {

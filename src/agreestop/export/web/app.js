@@ -253,7 +253,7 @@ function drawCounts() {
   });
   const length = Math.max(times.length, RECENT);
   drawChart(byId("coverage-chart"), {
-    lines: [{ values: moving }], length, low: 0.5, high: 1, limit: target, limitName: "promised", marks: changes, label: "Coverage over answers",
+    lines: [{ values: moving }], length, low: moving.some((share) => share < 0.5) ? 0 : 0.5, high: 1, limit: target, limitName: "promised", marks: changes, label: "Coverage over answers",
     unit: (value) => percent(value),
   }); // prettier-ignore
   const latest = times.slice(since);
@@ -268,7 +268,7 @@ function drawCounts() {
   drawAlarm(monitor, length, changes);
   const healing = count.adaptive ? count.adaptive.threshold : null;
   if (healing !== null) {
-    byId("adaptive-words").textContent = `The threshold is ${Number.isFinite(healing) ? healing.toFixed(2) : "closed: nothing stops"}, it was calibrated to ${now.rule.adaptive.threshold.toFixed(2)}.`;
+    byId("adaptive-words").textContent = `The threshold is ${Number.isFinite(healing) ? healing.toFixed(2) : "closed: nothing stops"}, it was calibrated to ${now.rule.adaptive.threshold.toFixed(2)}. Now the promise is another one: ${now.rule.adaptive.guarantee}`;
   } else byId("adaptive-words").textContent = now.rule.adaptive ? "" : now.rule.notAdaptive;
 }
 
@@ -281,7 +281,7 @@ function drawAlarm(monitor, length, changes) {
     ? `${raised.map(([kind, { number }]) => `After ${number} answers: ${because[kind]}`).join(". ")}.`
     : `Evidence against “nothing has changed”: from the inputs (line) and from misses (dots). A false alarm has probability at most ${percent(1 / monitor.limit)} for each.`;
   const limit = Math.log10(monitor.limit);
-  const tallest = Math.max(2, ...monitor.inputs.log.slice(-1), ...monitor.misses.log.slice(-1));
+  const tallest = [...monitor.inputs.log, ...monitor.misses.log].reduce((most, value) => Math.max(most, value), 2);
   drawChart(byId("alarm-chart"), {
     lines: [{ values: monitor.inputs.log }, { values: monitor.misses.log, kind: "second" }], length, low: -1, high: Math.min(Math.ceil(tallest), 12), limit,
     limitName: "alarm", marks: changes, label: "Evidence of drift, as powers of ten", unit: (value) => `10${superscript(value)}`,
