@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,29 @@ def test_parts_of_different_ensembles_are_refused(scored: ag.Scores) -> None:
     other = ag.Scores(scored.log_confidence[:, :, :1], scored.labels, scored.times)
     with pytest.raises(ag.InputError, match="the parts have different members"):
         calibrate_reduced(rule, [reduce_examples(rule, scored), reduce_examples(rule, other)])
+
+
+def test_parts_of_another_rule_and_no_parts_are_refused(scored: ag.Scores) -> None:
+    rule = RULES["AgreeStop"]()
+    for other in (ag.AgreeStop(0.9, (2, 5, STEPS), 1), ag.AgreeStop(0.9, rule.checkpoints, 2), RULES["stop-aware"]()):
+        with pytest.raises(ag.InputError, match="reduced for a rule with other checkpoints or settings"):
+            calibrate_reduced(rule, [reduce_examples(rule, scored), reduce_examples(other, scored)])
+    with pytest.raises(ag.InputError, match="there are no parts"):
+        calibrate_reduced(rule, [])
+
+
+def test_parts_with_ids_of_different_kinds_are_refused(scored: ag.Scores) -> None:
+    rule = RULES["AgreeStop"]()
+    named = replace(scored, ids=np.array([f"recording {row}" for row in range(len(scored))]))
+    with pytest.raises(ag.InputError, match="ids of different kinds"):
+        calibrate_reduced(rule, [reduce_examples(rule, scored), reduce_examples(rule, named)])
+
+
+def test_one_part_with_inputs_that_end_early_is_in_the_guarantee(scored: ag.Scores) -> None:
+    rule = RULES["AgreeStop"]()
+    ended = replace(scored, lengths=np.full(len(scored), STEPS))
+    parts = [reduce_examples(rule, scored.rows(slice(0, 100))), reduce_examples(rule, ended.rows(slice(100, 333)))]
+    assert calibrate_reduced(rule, parts).guarantee == rule.calibrate(ended).guarantee != rule.calibrate(scored).guarantee
 
 
 def test_rows_that_were_tuned_on_are_refused(scored: ag.Scores) -> None:

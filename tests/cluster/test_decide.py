@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,31 @@ def test_decisions_are_those_of_one_machine(
     assert not (tmp_path / "decisions.parquet.parts").exists()
 
 
+def test_a_folder_that_is_not_whole_is_refused(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay())
+    source, out = in_files(".npz"), tmp_path / "out"
+    ag.cluster.decide(work.rule, work.ensemble, source, out, shard_rows=256)
+    stray, part = part_path(out, 99), part_path(out, 2)
+    shutil.copy(part, stray)
+    with pytest.raises(ag.InputError, match=r"part-000099\.parquet is not of the job"):
+        ag.cluster.load_decisions(out, work.rule)
+    stray.rename(part)
+    ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "other", shard_rows=512)
+    whole = part.read_bytes()
+    shutil.copy(part_path(tmp_path / "other", 1), part)
+    with pytest.raises(ag.InputError, match=r"part-000002\.parquet is not a whole file of decisions of its job"):
+        ag.cluster.load_decisions(out, work.rule)
+    part.unlink()
+    with pytest.raises(ag.InputError, match=r"not hold all decisions, as some of its files are missing: repeat the call"):
+        ag.cluster.load_decisions(out, work.rule)
+    part.write_bytes(whole)
+    assert len(ag.cluster.load_decisions(out, work.rule)) == 1100
+    for plan in ("", "[]", '{"key": 1, "parts": "x"}', '{"key": "1", "parts": [null]}', "[" * 100_000):
+        (out / "_plan.json").write_text(plan)
+        with pytest.raises(ag.InputError, match="as its job is not finished"):
+            ag.cluster.load_decisions(out, work.rule)
+
+
 @pytest.mark.parametrize("after_work", [False, True])
 def test_a_worker_that_dies_loses_nothing_and_repeats_nothing(
     work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay], after_work: bool
@@ -74,6 +100,8 @@ def test_a_driver_that_was_killed_continues(work: Work, in_files: Files, tmp_pat
     use(FakeRay(lose))
     with pytest.raises(KeyboardInterrupt):
         ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256)
+    with pytest.raises(ag.InputError, match="as its job is not finished: repeat the call"):
+        ag.cluster.load_decisions(tmp_path / "out", work.rule)
     finished = sorted((tmp_path / "out").glob("part-*"))
     assert 0 < len(finished) < 6
     times = [path.stat().st_mtime_ns for path in finished]
@@ -84,15 +112,71 @@ def test_a_driver_that_was_killed_continues(work: Work, in_files: Files, tmp_pat
     assert same(ag.cluster.load_decisions(tmp_path / "out", work.rule), work.ensemble.decide(work.rule, work.events).decisions)
 
 
-def test_a_damaged_part_is_decided_again(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+@pytest.mark.parametrize("damage", ["short", "changed"])
+def test_a_damaged_part_is_decided_again(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay], damage: str
+) -> None:
     use(FakeRay())
     source = in_files(".npz")
     ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256)
     part = part_path(tmp_path / "out", 2)
-    part.write_bytes(part.read_bytes()[:-20])
+    part.write_bytes(part.read_bytes()[:-20] if damage == "short" else _changed(part))
     run = ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256)
     assert run.resumed == 5
     assert same(ag.cluster.load_decisions(tmp_path / "out", work.rule), work.ensemble.decide(work.rule, work.events).decisions)
+
+
+def test_a_damaged_file_of_all_decisions_is_made_again(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
+    use(FakeRay())
+    source, out = in_files(".npz"), tmp_path / "out.parquet"
+    ag.cluster.decide(work.rule, work.ensemble, source, out, shard_rows=256)
+    whole = out.read_bytes()
+    out.write_bytes(_changed(out))
+    ag.cluster.decide(work.rule, work.ensemble, source, out, shard_rows=256)
+    assert out.read_bytes() == whole
+
+
+def _changed(path: Path) -> bytes:
+    """The content with some bytes of the first pages changed."""
+    content = bytearray(path.read_bytes())
+    for index in range(len(content) // 10, len(content) // 10 + 40):
+        content[index] ^= 0x5A
+    return bytes(content)
+
+
+@pytest.mark.parametrize("change", ["no ids", "text", "width", "no labels"])
+def test_columns_that_differ_between_files_are_refused_before_any_work(
+    work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay], change: str
+) -> None:
+    fake = use(FakeRay())
+    parts = work.events.rows(slice(0, 20)), work.events.rows(slice(20, 40))
+    if change == "no labels":
+        parts[0].save(tmp_path / "a.npz")
+        np.savez(tmp_path / "b.npz", inputs=parts[1].to_dense())
+    else:
+        ids = {"no ids": None, "text": [f"r{row}" for row in range(20)], "width": np.arange(20, 40, dtype=np.int32)}[change]
+        ag.cluster.save_recordings(tmp_path / "a.parquet", parts[0], ids=np.arange(20))
+        ag.cluster.save_recordings(tmp_path / "b.parquet", parts[1], ids=ids)
+    with pytest.raises(ag.InputError, match=r"b\.\w+ has .*, but a\.\w+ has .*give all files the same columns"):
+        ag.cluster.decide(work.rule, work.ensemble, sorted(tmp_path.glob("[ab].*")), tmp_path / "out")
+    assert fake.started == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("best", 77), ("best", -2), ("row", 5), ("row", 0.5), ("first_risk", "high"), ("stop_index", 0.0), ("hash", "a")]
+)
+def test_forged_decisions_are_refused(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay], name: str, value: float | str) -> None:
+    use(FakeRay())
+    work.events.rows(slice(0, 20)).save(tmp_path / "a.npz")
+    out = tmp_path / "out.parquet"
+    ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.npz", out)
+    table = pq.read_table(out)
+    assert len(ag.cluster.load_decisions(out, work.rule)) == 20
+    pq.write_table(table.set_column(table.column_names.index(name), name, [[value] * 20]), out)
+    with pytest.raises(ag.InputError, match="holds no decisions of this rule"):
+        ag.cluster.load_decisions(out, work.rule)
 
 
 def test_another_job_does_not_mix_with_what_is_there(

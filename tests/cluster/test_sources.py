@@ -43,6 +43,11 @@ def test_files_are_found_in_the_order_of_their_names(tmp_path: Path) -> None:
     assert [Path(file).name for file in find_files([tmp_path / "c.parquet", tmp_path / "a.npz"])] == ["c.parquet", "a.npz"]
     with pytest.raises(ag.InputError, match=r"a\.npz is given twice"):
         find_files([tmp_path, tmp_path / "a.npz"])
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "x.npz").symlink_to(tmp_path / "a.npz")
+    for same in (tmp_path / "links" / "x.npz", tmp_path / "links" / ".." / "a.npz"):
+        with pytest.raises(ag.InputError, match=r"a\.npz is given twice"):
+            find_files([tmp_path / "a.npz", same])
     with pytest.raises(ag.InputError, match=r"notes\.txt is neither"):
         find_files(tmp_path / "notes.txt")
     with pytest.raises(ag.InputError, match="there is no file"):

@@ -261,7 +261,7 @@ def write_decisions(path: Path) -> None:
 
     decided = ag.AgreeStop(0.8, (1, 2, 3, 4), 1).calibrate(scores()).decide(scores())
     columns = {name: getattr(decided, name) for name in ("stop_index", "stop_time", "best", "first_risk")}
-    columns |= {"hash": np.arange(40, dtype=np.uint64), "classes": [list(one.classes) for one in decided]}
+    columns |= {"row": np.arange(40), "hash": np.arange(40, dtype=np.uint64), "classes": [list(one.classes) for one in decided]}
     pq.write_table(pa.table(columns), path, write_page_checksum=True)
 
 

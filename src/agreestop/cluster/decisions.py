@@ -4,7 +4,6 @@ Every shard of the source becomes one file of decisions. The driver hands out sh
 any worker: the same call continues with the shards that are missing. The decisions are those of one machine, bit for bit.
 """
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,15 +15,15 @@ from time import perf_counter
 
 import numpy as np
 
-from agreestop.common import InputError, ProgressCallback, atomic_writer, folder_lock, make_folder, no_progress, read_file
+from agreestop.common import InputError, ProgressCallback, folder_lock, make_folder, no_progress
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.ensembles import Ensemble
 from agreestop.ensembles import load as load_ensemble
 from agreestop.events import input_ids
 
-from .parts import PLAN, PartSummary, assemble, columns_of_run, part_path, read_part, write_part
+from .parts import PLAN, PartSummary, assemble, columns_of_run, part_path, read_part, read_plan, write_part, write_plan
 from .pool import Actors, import_ray, run_tasks
-from .sources import Shard, Source, import_parquet
+from .sources import Shard, Source, check_carried, import_parquet
 from .workers import FileReader, PlannedSource, choose_engine, from_bytes, members_bytes, rule_bytes
 
 
@@ -138,6 +137,7 @@ def decide(
     calibrated = load_rule(rule) if isinstance(rule, (str, PathLike)) else rule
     ensemble = load_ensemble(members, engine=engine) if isinstance(members, (str, PathLike)) else members
     planned = PlannedSource.of(source, shard_rows, skip_damaged)
+    check_carried(shard.path for shard in planned.shards)
     wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
     name = choose_engine(ensemble, wanted, planned)
     calibrated.check_source(name, ensemble.digest, any_engine, any_members)
@@ -175,6 +175,8 @@ def decide(
         summary = PartSummary.joined([parts[number] for number in sorted(parts)])
         if single:
             assemble([part_path(folder, number) for number in sorted(parts)], target, summary, key)
+        else:
+            write_plan(folder, key, sorted(parts))
     if single and summary.rows == planned.total:
         shutil.rmtree(folder)
     return _result(target, planned, calibrated, summary, resumed, tuple(damaged), name, perf_counter() - began)
@@ -185,20 +187,14 @@ def _job_folder(folder: Path, key: str) -> Iterator[None]:
     """The folder of a job, locked. A folder of another job is refused."""
     make_folder(folder)
     with folder_lock(folder):
-        plan = folder / PLAN
-        if plan.exists():
-            try:
-                known = json.loads(read_file(plan))["key"]
-            except (KeyError, TypeError, ValueError):
-                known = ""
-            if known != key:
+        if (folder / PLAN).exists():
+            if read_plan(folder)[0] != key:
                 changed = "another rule, other members, other files or other versions"
                 raise InputError(f"{folder} holds decisions of another job ({changed}): give another name, or remove it.")
         elif any(folder.glob("part-*.parquet")):
             raise InputError(f"{folder} holds files that this job did not write: give another name, or remove them.")
         else:
-            with atomic_writer(plan) as stream:
-                stream.write(json.dumps({"key": key}).encode())
+            write_plan(folder, key)
         yield
 
 

@@ -12,10 +12,14 @@
 
 The file of a shard carries its `PartSummary` and the key of the job: what all decisions follow from. A job that finds the file of a shard
 with its own key uses it. So a job that was killed continues, and no recording is decided twice or lost.
+
+The plan in the folder holds the key and, once the job is finished, the numbers of its files. `load_decisions` needs all of these files and
+accepts no others.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -24,7 +28,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import Arrays, InputError, atomic_writer
+from agreestop.common import Arrays, InputError, atomic_writer, read_file
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.evidence import Stops
@@ -98,10 +102,13 @@ def read_part(path: Path, key: str) -> PartSummary | None:
     """The summary of a file that a job with this key wrote; None where there is no such file, or where it is damaged."""
     pq = import_parquet()
     try:
-        about = json.loads((pq.read_schema(path).metadata or {})[METADATA])
-        if about.pop("key") != key:
-            return None
-        return PartSummary(**{**about, "seen": tuple(about["seen"])})
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            about = json.loads(file.schema_arrow.metadata[METADATA])
+            if about.pop("key") != key:
+                return None
+            rows = sum(len(file.read_row_group(group)) for group in range(file.num_row_groups))  # reading compares the checksums
+        summary = PartSummary(**{**about, "seen": tuple(about["seen"])})
+        return summary if summary.rows == rows else None
     except Exception:  # there is none, or Arrow raises errors of many types for damaged bytes
         return None
 
@@ -115,24 +122,46 @@ def assemble(parts: Sequence[Path], out: Path, summary: PartSummary, key: str) -
         schema = pq.read_schema(parts[0]).with_metadata(about)
         with pq.ParquetWriter(stream, schema, write_page_checksum=True) as writer:
             for path in parts:
-                writer.write_table(pq.read_table(path, page_checksum_verification=True).cast(schema))
+                writer.write_table(_read_table(path).cast(schema))
 
 
-def part_files(out: Path) -> list[Path]:
-    """The files of decisions, in order: a file itself, or those in a folder."""
-    files = sorted(out.glob("part-*.parquet")) if out.is_dir() else [out]
-    if not files or not all(file.is_file() for file in files):
+def write_plan(folder: Path, key: str, parts: Sequence[int] | None = None) -> None:
+    """Write the plan of a job. parts: the numbers of its files, once it is finished."""
+    with atomic_writer(folder / PLAN) as stream:
+        stream.write(json.dumps({"key": key} if parts is None else {"key": key, "parts": list(parts)}).encode())
+
+
+def read_plan(folder: Path) -> tuple[str, list[Path]]:
+    """The key of the job that writes to a folder, and its files once it is finished; nothing where there is no plan, or a damaged one."""
+    try:
+        plan = json.loads(read_file(folder / PLAN))
+        return str(plan["key"]), [part_path(folder, int(number)) for number in plan.get("parts", ())]
+    except (InputError, AttributeError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError):
+        return "", []
+
+
+def _read_table(file: Path, key: str | None = None) -> Any:
+    """The decisions of a file; key: that of the job that must have written it."""
+    with suppress(Exception), import_parquet().ParquetFile(file, page_checksum_verification=True) as opened:  # Arrow raises many types
+        if key is None or json.loads(opened.schema_arrow.metadata[METADATA])["key"] == key:
+            return opened.read()
+    raise InputError(f"{file} is not a whole file of decisions of its job: remove it, and decide again.")
+
+
+def _tables(out: Path) -> list[Any]:
+    """The decisions of a file, or of all files of a finished job, in order."""
+    found = sorted(out.glob("part-*.parquet")) if out.is_dir() else [out]
+    if not found or not all(file.is_file() for file in found):
         raise InputError(f"{out} holds no decisions: give what ag.cluster.decide wrote.")
-    return files
-
-
-def _tables(out: Path) -> Iterator[Any]:
-    pq = import_parquet()
-    for file in part_files(out):
-        try:
-            yield pq.read_table(file, page_checksum_verification=True)
-        except Exception:  # Arrow raises errors of many types for damaged bytes
-            raise InputError(f"{file} is not a whole file of decisions: remove it, and decide again.") from None
+    if not out.is_dir():
+        return [_read_table(out)]
+    key, planned = read_plan(out)
+    if not planned or not set(planned) <= set(found):
+        why = "some of its files are missing" if planned else "its job is not finished"
+        raise InputError(f"{out} does not hold all decisions, as {why}: repeat the call of ag.cluster.decide that writes to it.")
+    if strays := sorted(set(found) - set(planned)):
+        raise InputError(f"{strays[0]} is not of the job that wrote to this folder: remove it.")
+    return [_read_table(file, key) for file in planned]
 
 
 def load_decisions(out: str | PathLike[str], rule: CalibratedRule) -> Decisions:
@@ -141,7 +170,7 @@ def load_decisions(out: str | PathLike[str], rule: CalibratedRule) -> Decisions:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    tables = list(_tables(Path(out)))
+    tables = _tables(Path(out))
     try:
         table = pa.concat_tables(tables)
         lengths, flat = pc.list_value_length(table["classes"]).to_numpy(), pc.list_flatten(table["classes"]).to_numpy()
@@ -149,8 +178,12 @@ def load_decisions(out: str | PathLike[str], rule: CalibratedRule) -> Decisions:
         n, index = len(table), found["stop_index"].astype(np.int64)
         sets = np.zeros((n, rule.classes), bool)
         sets[np.repeat(np.arange(n), lengths), flat] = True
-        if index.min() < 0 or flat.min() < 0 or (np.array(rule.checkpoints)[index] != found["stop_time"]).any():
-            raise IndexError
+        kinds = "".join(found[name].dtype.kind for name in ("row", "stop_index", "best", "hash", "first_risk"))
+        ranges = flat.min() < 0, index.min() < 0, found["best"].min() < -1, found["best"].max() >= rule.classes, found["row"].min() < 0
+        if kinds != "iiiuf" or any(ranges) or (np.diff(found["row"]) < 1).any():
+            raise ValueError
+        if (np.array(rule.checkpoints)[index] != found["stop_time"]).any():
+            raise ValueError
         block = found["block"].astype(np.int64) if "block" in found else np.full(n, -1)
         stops = Stops(index, sets, found["best"].astype(np.int64), block, found["first_risk"])
         groups = rule.find_groups(found.get("group") if rule.group_names else None, n)

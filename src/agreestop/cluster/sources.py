@@ -73,8 +73,9 @@ def find_files(source: Source) -> list[str]:
         raise InputError(
             f"{', '.join(str(one) for one in given) or 'the source'} holds no recordings: give files that end in .npz or .parquet."
         )
-    if len(set(files)) < len(files):
-        twice = next(file for file in files if files.count(file) > 1)
+    resolved = [Path(file).resolve() for file in files]  # a link and a relative path may lead to the same file
+    if len(set(resolved)) < len(files):
+        twice = next(file for file in resolved if resolved.count(file) > 1)
         raise InputError(f"{twice} is given twice: give every file once.")
     for file in files:
         if Path(file).suffix not in SUFFIXES:
@@ -234,6 +235,30 @@ def _carried(table: Any, name: str) -> NDArray[Any]:
         needed = "integers" if name == "label" else "integers or text"
         raise InputError(f"the column {name} is of type {column.type} or holds nulls: {needed} are needed.")
     return array.astype(np.str_) if array.dtype == object else array
+
+
+def check_carried(files: Iterable[str]) -> None:
+    """Refuse files that differ in the columns that are carried to the decisions, or in their types: one table could not hold them."""
+    known: dict[str, str] = {}
+    for file in dict.fromkeys(files):
+        known[file] = _carried_types(file)
+        if known[file] != (expected := next(iter(known.values()))):
+            first = Path(next(iter(known))).name
+            raise InputError(f"{file} has {known[file]}, but {first} has {expected}: give all files the same columns with the same types.")
+
+
+def _carried_types(file: str) -> str:
+    """The carried columns of a file with their types, in words."""
+    import pyarrow as pa
+
+    if not file.endswith(".parquet"):
+        with zipfile.ZipFile(file) as archive:
+            return "label (int64)" if "labels.npy" in archive.namelist() else "neither id nor label nor group"
+    schema = _open_parquet(file).schema_arrow
+    types = {name: schema.field(name).type for name in CARRIED if name in schema.names}
+    types = {name: getattr(kind, "value_type", kind) for name, kind in types.items()}  # text may be stored with a dictionary
+    words = [f"{name} ({kind if pa.types.is_primitive(kind) else 'text'})" for name, kind in types.items()]
+    return ", ".join(words) or "neither id nor label nor group"
 
 
 def check_ids(files: Iterable[str]) -> None:

@@ -26,8 +26,12 @@ from .tuned_rows import Marks, TunedRows, kind_of_ids, mark_ids
 
 @dataclass(frozen=True, eq=False)
 class ReducedExamples:
-    """n examples after reduction: the rule's own numbers, labels (n,), marks (n, M), ids (n,), first risks (n,); and their source."""
+    """n examples after reduction: the rule's own numbers, labels (n,), marks (n, M), ids (n,), first risks (n,); and their source.
 
+    settings: those of the rule that the numbers depend on.
+    """
+
+    settings: tuple[object, ...]
     numbers: dict[str, NDArray[Any]]
     labels: Integers
     marks: Marks
@@ -57,18 +61,29 @@ def reduce_examples(rule: Rule, scores: Scores) -> ReducedExamples:
     marks = TunedRows.of(data.log_confidence).marks
     numbers = reducible.reduce(evidence, labels)
     known = members, classes, data.engine, data.ensemble_digest, data.classes, data.lengths
-    return ReducedExamples(numbers, labels, marks, data.ids, evidence[:, 0].level, *known)
+    return ReducedExamples(_settings(rule), numbers, labels, marks, data.ids, evidence[:, 0].level, *known)
+
+
+def _settings(rule: Rule) -> tuple[object, ...]:
+    options = (getattr(rule, name, None) for name in ("calibration", "fill", "trim"))
+    return type(rule).__name__, rule.checkpoints, rule.max_set_size, *options
 
 
 def calibrate_reduced(rule: Rule, parts: Sequence[ReducedExamples]) -> CalibratedRule:
     """The rule that `rule.calibrate` would make of the scores of all parts, one after the other."""
     check_reducible(rule)
+    if not parts:
+        raise InputError("there are no parts: give at least one that reduce_examples made.")
     first = parts[0]
+    if any(part.settings != _settings(rule) for part in parts):
+        raise InputError("a part was reduced for a rule with other checkpoints or settings: reduce every part for the rule to calibrate.")
     for name in ("members", "class_count", "engine", "ensemble_digest", "classes"):
         if any(getattr(part, name) != getattr(first, name) for part in parts):
             raise InputError(f"the parts have different {name}: score all of them with one ensemble on one engine.")
     labels, marks, first_risks = (np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "marks", "first_risks"))
     given = [part.ids for part in parts if part.ids is not None]
+    if len({kind_of_ids(some) for some in given}) > 1:
+        raise InputError("the parts have ids of different kinds: give numbers to all, or text to all.")
     ids = np.concatenate(given) if len(given) == len(parts) else None
     rows = TunedRows(marks) if ids is None else TunedRows(marks, ids=mark_ids(ids), id_kind=kind_of_ids(ids))
     rows = rows.cut(range(marks.shape[1]), marks.shape[1])
@@ -78,4 +93,5 @@ def calibrate_reduced(rule: Rule, parts: Sequence[ReducedExamples]) -> Calibrate
     policy = cast(Any, rule).fit_reduced(numbers, examples)
     if sentence := shortage(rule, examples, first.members):
         warnings.warn(sentence, CalibrationWarning, stacklevel=3)
-    return calibrated_rule(rule, policy, examples, first.members, sentence, first, rows, first_risks)
+    source = next((part for part in parts if part.lengths is not None), first)  # one input that may end early is enough for the guarantee
+    return calibrated_rule(rule, policy, examples, first.members, sentence, source, rows, first_risks)
