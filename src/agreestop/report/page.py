@@ -91,6 +91,8 @@ def summary_in_words(section: Section) -> list[str]:
         needed = f"{headline.examples_needed} calibration examples for a target of {percent(headline.target, 0)}"
         return [f"{name}: cannot stop early", f"  {headline.label} needs {needed}".replace(SPACE, " ")]
     coverage, kept = headline.judged_coverage, "kept" if summary.kept else "NOT kept"
+    if summary.kept and headline.coverage < headline.target:
+        kept = "kept within its interval"
     first = f"{kept}, {percent(coverage)}{give_or_take(coverage)} of at least {percent(headline.target, 0)}, with {headline.label}"
     second = f"  stops at {percent(summary.share_of_horizon(headline))} of T"
     if summary.paper is not None:
