@@ -1,8 +1,8 @@
 """An ensemble and its rules as one HTML file in which members watch, agree and stop; it loads nothing and sends nothing.
 
-    web/index.html, style.css                                      what one sees
-    web/engine.js, rule.js, drift.js, camera.js, view.js, app.js   readable code without a framework, joined in this order
-    DATA                                                            written here: weights, rules, inputs; arrays as base64
+    web/index.html, style.css                                               what one sees
+    web/engine.js, rule.js, drift.js, camera.js, view.js, draw.js, app.js   readable code without a framework, joined in this order
+    DATA                                                                    written here: weights, rules, inputs; arrays as base64
 
 The browser computes what the event-driven engine does, with the same roundings: read-out spikes and decisions are equal to Python's.
 """
@@ -33,7 +33,7 @@ from .c_files import as_events, check_decisions
 from .c_model import CLayer, c_members
 from .c_rule import CRule, c_rule
 
-SCRIPTS = ("engine.js", "rule.js", "drift.js", "camera.js", "view.js", "app.js")
+SCRIPTS = ("engine.js", "rule.js", "drift.js", "camera.js", "view.js", "draw.js", "app.js")
 MOST_INPUTS = 1000
 DELTA, RATE = 0.05, 0.2  # of the drift monitor and of the adaptive rule
 IMAGES = {tuple(DIGITS.size): (DIGITS, 8, 1.0), tuple(MNIST.size): (MNIST, 28, 20 / 28)}
