@@ -113,6 +113,22 @@ def cluster(
     out.print(f"Wrote {output}", markup=False, soft_wrap=True)
 
 
+def serve(
+    sessions: Annotated[int, typer.Option(help="Sessions at once.")] = 1000,
+    rounds: Annotated[int, typer.Option(help="How often each measurement is repeated.")] = 3,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/serve/load.json"),
+) -> None:
+    """Load the server with many sessions at once, and compare every decision with the engine's; needs agreestop[serve]."""
+    from .serve import run_serve
+
+    found = run_serve(sessions, rounds, output)
+    for name, rate in found["session_steps_a_second"].items():
+        p50, p99 = found["push_to_decision_ms"][name]
+        out.print(f"{name}: {rate:,.0f} session-steps a second, push to decision {p50:.1f} ms, p99 {p99:.1f} ms")
+    out.print(f"{found['decisions']} decisions, {found['lost']} lost, {found['wrong']} wrong")
+    out.print(f"Wrote {output}", markup=False, soft_wrap=True)
+
+
 def shapes(
     repeats: Annotated[int, typer.Option(help="Realisations of each stream.")] = 50,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for numbers.json.")] = Path("results/shapes"),
@@ -171,6 +187,7 @@ app.command()(decide)
 app.command()(adapters)
 app.command()(events)
 app.command()(cluster)
+app.command()(serve)
 app.command()(shapes)
 app.command()(early_classification)
 app.command()(nir)

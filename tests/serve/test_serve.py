@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +19,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+for _name in ("torch", "numba", "starlette", "uvicorn", "websockets"):
+    pytest.importorskip(_name, reason=f"the server needs {_name}: install agreestop[serve]")
+
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -27,7 +30,13 @@ import agreestop as ag
 from agreestop.serve import AsyncClient, Client, Limits, Server
 from agreestop.serve.protocol import SUBPROTOCOL, write, write_push
 
-from .conftest import INPUTS, STEPS, Served, steps_of
+from .served import INPUTS, STEPS, Served, steps_of, until
+
+
+@pytest.fixture
+def url(served: Served) -> Iterator[str]:
+    with serving(served) as address:
+        yield address
 
 
 def get(url: str, path: str) -> str:
@@ -53,12 +62,10 @@ def raw(url: str, **options: Any) -> Iterator[Any]:
         yield talk
 
 
-def until(condition: Any, seconds: float = 30.0) -> None:
-    """Wait until something is so; a test fails if it is not after a long time."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+def test_a_client_needs_neither_torch_nor_the_server() -> None:
+    heavy = "torch", "numba", "starlette", "uvicorn"
+    code = f"import sys, agreestop as ag; ag.serve.Client; sys.exit(sum(name in sys.modules for name in {heavy}))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_a_client_gets_the_decisions_of_a_live_session(served: Served, url: str) -> None:

@@ -33,13 +33,13 @@ from .protocol import BatchingEngine, Engine, LiveSlots
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Steps of one input: step i has the events indices[pointers[i] : pointers[i + 1]]; both are int64, pointers (n + 1,) begins at 0."""
+    """Steps in a row: how many events each has, counts (n,), and the flat indices of all of them, one step after the other; int64."""
 
-    pointers: Integers
+    counts: Integers
     indices: Integers
 
     def __len__(self) -> int:
-        return len(self.pointers) - 1
+        return len(self.counts)
 
     @classmethod
     def of(cls, steps: Sequence[ArrayLike]) -> Self:
@@ -48,17 +48,29 @@ class Steps:
         for part in parts:
             if part.size and (part.ndim != 1 or part.dtype.kind not in "iu"):
                 raise InputError(f"events has shape {part.shape} and dtype {part.dtype}: a list of flat indices is needed for each step.")
-        pointers = np.zeros(len(parts) + 1, np.int64)
-        np.cumsum([part.size for part in parts], out=pointers[1:])
-        return cls(pointers, np.concatenate([np.zeros(0, np.int64), *(part.reshape(-1).astype(np.int64) for part in parts)]))
+        indices = parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
+        return cls(np.array([part.size for part in parts], np.int64), indices.astype(np.int64, copy=False))
+
+    @classmethod
+    def joined(cls, parts: Sequence["Steps"]) -> Self:
+        """Several steps after several others."""
+        return cls(np.concatenate([part.counts for part in parts]), np.concatenate([part.indices for part in parts]))
+
+    @property
+    def pointers(self) -> Integers:
+        """Where each step begins in the indices, and where the last one ends, (n + 1,)."""
+        pointers = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(self.counts, out=pointers[1:])
+        return pointers
 
     def check(self, inputs: int) -> None:
         """Refuse an event that is not one of `inputs` inputs, and a step that looks like a whole frame."""
-        doubtful = np.flatnonzero(np.diff(self.pointers) == inputs)  # as many numbers may be a frame
-        for step in doubtful:
-            check_events(self.indices[self.pointers[step] : self.pointers[step + 1]], inputs)
+        if (self.counts == inputs).any():  # as many numbers may be a frame
+            pointers = self.pointers
+            for step in np.flatnonzero(self.counts == inputs):
+                check_events(self.indices[pointers[step] : pointers[step + 1]], inputs)
         if len(self.indices) and (self.indices.min() < 0 or self.indices.max() >= inputs):
-            check_events(self.indices, inputs)
+            check_events(self.indices[(self.indices < 0) | (self.indices >= inputs)], inputs)
 
 
 @final
@@ -174,7 +186,7 @@ class LiveBatch:
             left = np.arange(first, len(self._calibrated.checkpoints))
             evidence = row.last if row.scored else cast(LiveSlots, self._slots).evidence(row.slot)
             repeated = np.broadcast_to(cast(Any, evidence), (len(left), *cast(Any, evidence).shape))
-            self._judge([row] * len(left), np.full(len(left), row.slot), left, repeated, bool(row.scored), [None])
+            self._judge(np.full(len(left), row.slot), left, repeated, bool(row.scored), [row] * len(left))
         assert row.decision is not None, "every input stops at the last checkpoint"
         return row.decision
 
@@ -193,8 +205,6 @@ class LiveBatch:
             if self._state is not None:
                 calibrated.check_sizes(array.shape[1], array.shape[2])
             return self._state is not None
-        if self._slots is not None:
-            cast(Steps, one.steps).check(self._slots.inputs)
         return self._slots is not None
 
     def _push_separately(self, one: Push) -> Decision | None:
@@ -205,10 +215,10 @@ class LiveBatch:
         elif row.separate is None:
             any_engine, any_members, digest = self._allowed
             row.separate = LiveSession(cast(Engine, self._engine), calibrated, row.number, any_engine, any_members, digest, row.group)
+        steps = [] if one.steps is None else np.split(one.steps.indices, one.steps.pointers[1:-1])
         for step in range(len(one)):
             if isinstance(row.separate, LiveSession):
-                steps = cast(Steps, one.steps)
-                row.decision = row.separate.push(steps.indices[steps.pointers[step] : steps.pointers[step + 1]])
+                row.decision = row.separate.push(steps[step])
             else:
                 row.last = np.asarray(one.log_confidence)[step]
                 row.decision = row.separate.push(row.last)
@@ -218,20 +228,40 @@ class LiveBatch:
         return row.decision
 
     def _run_events(self, pushes: Sequence[Push], numbers: list[int], results: list[Any]) -> None:
-        chosen = [pushes[number] for number in numbers]
-        lengths = np.array([len(one) for one in chosen])
-        parts = [cast(Steps, one.steps) for one in chosen]
-        begins = np.cumsum([0, *(len(part.indices) for part in parts[:-1])])
-        pointers = np.concatenate([np.zeros(1, np.int64), *(part.pointers[1:] + begin for part, begin in zip(parts, begins, strict=True))])
-        slots = np.repeat([one.row.slot for one in chosen], lengths)
-        times = np.concatenate([_advance(one.row, length) for one, length in zip(chosen, lengths.tolist(), strict=True)])
-        indices = np.concatenate([part.indices for part in parts])
-        evidence = cast(LiveSlots, self._slots).push(slots, pointers, indices)
+        slots_of = cast(LiveSlots, self._slots)
+        try:
+            steps = Steps.joined([cast(Steps, pushes[number].steps) for number in numbers])
+            steps.check(slots_of.inputs)
+        except InputError:  # find the wrong ones; the others are run
+            good = [number for number in numbers if not self._refuse(pushes[number], number, results)]
+            if good:
+                self._run_events(pushes, good, results)
+            return
+        rows = [pushes[number].row for number in numbers]
+        lengths = np.array([len(pushes[number]) for number in numbers])
+        begins = []
+        for row, length in zip(rows, lengths.tolist(), strict=True):
+            begins.append(row.time)
+            row.time += length
+        within = np.arange(len(steps)) - np.repeat(np.cumsum(lengths) - lengths, lengths)  # the position of each step in its push
+        times = np.repeat(begins, lengths) + within + 1
+        slots = np.repeat([row.slot for row in rows], lengths)
+        evidence = slots_of.push(slots, steps.pointers, steps.indices)
         looks = np.searchsorted(self._times, times)
         at_look = np.flatnonzero(self._times[np.minimum(looks, len(self._times) - 1)] == times)
-        source = np.repeat(numbers, lengths)[at_look].tolist()
-        rows = [pushes[number].row for number in source]
-        self._judge(rows, slots[at_look], looks[at_look], evidence[at_look], False, results, source)
+        source = np.repeat(numbers, lengths)[at_look]
+        self._judge(slots[at_look], looks[at_look], evidence[at_look], False, [pushes[number].row for number in source], results, source)
+
+    def _refuse(self, one: Push, number: int, results: list[Any]) -> bool:
+        """Whether the events of a push are wrong; its input, and what else was pushed to it, is not run further."""
+        row = one.row
+        if row.failed is None:
+            try:
+                cast(Steps, one.steps).check(cast(LiveSlots, self._slots).inputs)
+            except InputError as error:
+                row.failed = error
+        results[number] = row.failed
+        return row.failed is not None
 
     def _run_scores(self, pushes: Sequence[Push], numbers: list[int], results: list[Any]) -> None:
         rows: list[LiveInput] = []
@@ -245,22 +275,22 @@ class LiveBatch:
             row.time, row.last = row.time + len(array), np.ascontiguousarray(array[-1], dtype=np.float64)
         parts = [np.asarray(pushes[number].log_confidence, dtype=np.float64) for number in numbers]
         cut = [part[: source.count(number)] for part, number in zip(parts, numbers, strict=True)]
-        self._judge(rows, np.array([row.slot for row in rows]), np.array(looks), np.concatenate(cut), True, results, source)
+        self._judge(np.array([row.slot for row in rows]), np.array(looks), np.concatenate(cut), True, rows, results, np.array(source))
 
     def _judge(
         self,
-        rows: Sequence[LiveInput],
         slots: Integers,
         looks: Integers,
         evidence: NDArray[Any],
         scored: bool,
-        results: list[Any],
-        source: Sequence[int] | None = None,
+        rows: Sequence[LiveInput],
+        results: list[Any] | None = None,
+        source: Integers | None = None,
     ) -> None:
-        """Judge the evidence (n, K, C) at looks (n,), those of an input in their order, and note the decisions that fall.
+        """Judge the evidence (n, K, C) of inputs in slots (n,) at looks (n,), those of an input in order, and note the decisions that fall.
 
-        scored: whether the evidence is log-confidences. source: the result that each look belongs to. Each round judges the first look
-        that is left of every input, so an input is judged as in a stream.
+        scored: whether the evidence is log-confidences. source (n,): the result that each look belongs to. Each round judges the first
+        look that is left of every input, so an input is judged as in a stream.
         """
         calibrated, state = self._calibrated, cast(State, self._state)
         left = np.arange(len(looks))
@@ -276,13 +306,7 @@ class LiveBatch:
                 one, position = slice(at, at + 1), int(chosen[at])
                 row_verdict = Verdict(verdict.stop[one], verdict.sets[one], verdict.state.rows(np.array([at])))
                 rows[position].decision = calibrated.decision(int(looks[position]), row_verdict)
-                if source is not None:
+                if results is not None and source is not None:
                     results[source[position]] = rows[position].decision
             left = np.delete(left, first)
             left = left[~np.isin(slots[left], slots[chosen[verdict.stop]])]
-
-
-def _advance(row: LiveInput, steps: int) -> Integers:
-    """The times of the next steps of an input."""
-    row.time += steps
-    return np.arange(row.time - steps + 1, row.time + 1)

@@ -163,11 +163,10 @@ def _read_binary(data: bytes) -> PushSteps:
     if len(data) % 4 or len(data) < HEADER.size + 4 * count or not count or not step:
         raise BadMessage(f"the binary message has {len(data)} bytes, which do not fit its {count} steps from step {step}.", session)
     numbers = np.frombuffer(data, "<u4", offset=HEADER.size)
-    pointers = np.zeros(count + 1, np.int64)
-    np.cumsum(numbers[:count], out=pointers[1:])
-    if pointers[-1] != len(numbers) - count:
-        raise BadMessage(f"the binary message has {len(numbers) - count} events, but its steps have {pointers[-1]}.", session)
-    return PushSteps(session, step, Steps(pointers, numbers[count:].astype(np.int64)), None)
+    counts, indices = numbers[:count].astype(np.int64), numbers[count:].astype(np.int64)
+    if (total := int(counts.sum())) != len(indices):
+        raise BadMessage(f"the binary message has {len(indices)} events, but its steps have {total}.", session)
+    return PushSteps(session, step, Steps(counts, indices), None)
 
 
 def write_push(session: int, step: int, steps: Sequence[ArrayLike]) -> bytes:
@@ -175,8 +174,7 @@ def write_push(session: int, step: int, steps: Sequence[ArrayLike]) -> bytes:
     packed = Steps.of(steps)
     if not len(packed) or (len(packed.indices) and (packed.indices.min() < 0 or packed.indices.max() > LARGEST)):
         raise InputError("there is no step, or an index below 0: give the flat indices of the active inputs for each step, [] for a pause.")
-    counts = np.diff(packed.pointers)
-    return HEADER.pack(session, step, len(packed)) + counts.astype("<u4").tobytes() + packed.indices.astype("<u4").tobytes()
+    return HEADER.pack(session, step, len(packed)) + packed.counts.astype("<u4").tobytes() + packed.indices.astype("<u4").tobytes()
 
 
 def write(**content: Any) -> str:
