@@ -68,7 +68,7 @@ def run_serve(sessions: int, rounds: int, output: Path) -> dict[str, Any]:
         "command": f"python -m benchmarks serve --sessions {sessions} --rounds {rounds}",
         "sessions": sessions,
         "connections": CLIENTS,
-        "open_at_once": min(one["open_at_once"] for name in ("steps_1", "steps_8") for one in found[name]),
+        "open_at_once": min(one["open_at_once"] for packed in PACKED for one in found[f"steps_{packed}"]),
         "mean_stop_time": float(np.mean(expected.stop_time[rows])),
         "lost": sum(one["lost"] for runs in found.values() for one in runs),
         "wrong": sum(one["wrong"] for runs in found.values() for one in runs),
@@ -76,12 +76,18 @@ def run_serve(sessions: int, rounds: int, output: Path) -> dict[str, Any]:
         # other work on the machine only makes a run slower, so each rate is the best of its rounds
         "session_steps_a_second": {name: max(one["rate"] for one in runs) for name, runs in found.items()},
         "push_to_decision_ms": {name: min((one["latency_ms"] for one in runs), key=lambda pair: pair[1]) for name, runs in found.items()},
+        "computing_share": {name: _best(runs)["computing_share"] for name, runs in found.items() if name != "single"},
+        "steps_a_tick": {name: _best(runs)["steps_a_tick"] for name, runs in found.items() if name != "single"},
         "without_network_session_steps_a_second": direct,
     }
     make_folder(output.parent)
     with atomic_writer(output) as stream:
         stream.write(json.dumps(record, indent=1).encode() + b"\n")
     return record
+
+
+def _best(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    return max(runs, key=lambda one: one["rate"])
 
 
 @contextmanager
@@ -112,15 +118,22 @@ async def load(url: str, steps: list[list[Integers]], expected: ag.Decisions, ro
         await client.__aenter__()
     try:
         sessions = await asyncio.gather(*(clients[number % len(clients)].open() for number in range(len(rows))))
-        open_at_once = (await asyncio.to_thread(status, url))["sessions"]
+        before = await asyncio.to_thread(status, url)
         began = perf_counter()
         pushed = (push_all(session, steps[row], packed) for session, row in zip(sessions, rows, strict=True))
         latencies = await asyncio.gather(*pushed)
         seconds = perf_counter() - began
+        after = await asyncio.to_thread(status, url)
     finally:
         for client in clients:
             await client.__aexit__(None, None, None)
-    return {"open_at_once": open_at_once} | _outcome([session.decision for session in sessions], expected, rows, latencies, seconds)
+    ticks, computing = after["ticks"] - before["ticks"], after["tick_seconds"] - before["tick_seconds"]
+    server = {"computing_share": computing / seconds, "steps_a_tick": (after["steps"] - before["steps"]) / ticks}
+    return (
+        {"open_at_once": before["sessions"]}
+        | server
+        | _outcome([session.decision for session in sessions], expected, rows, latencies, seconds)
+    )
 
 
 async def load_one_by_one(url: str, steps: list[list[Integers]], expected: ag.Decisions, rows: list[int]) -> dict[str, Any]:

@@ -197,6 +197,30 @@ def work_table() -> str:
     return "\n".join(lines)
 
 
+def load_table() -> str:
+    """What the server reaches under load, and the same work without a network."""
+    found = json.loads((RESULTS / "serve" / "load.json").read_text())
+    rates, direct = found["session_steps_a_second"], found["without_network_session_steps_a_second"]
+    lines = ["| | session-steps a second | push to decision, p50 | p99 | computing | steps a tick |", "|---|---|---|---|---|---|"]
+    names = {"steps_1": "one step a message", "steps_8": "eight steps a message", "single": "one session alone, one step a message"}
+    for name, words in names.items():
+        p50, p99 = found["push_to_decision_ms"][name]
+        share, steps = found["computing_share"].get(name), found["steps_a_tick"].get(name)
+        tick = "| | |" if share is None else f"| {share:.0%} | {steps:.0f} |"
+        lines.append(f"| {words} | {rates[name]:,.0f} | {p50:.1f} ms | {p99:.1f} ms {tick}")
+    same = {"steps_1": "a step of every session in a call", "steps_8": "eight steps of every session in a call"}
+    lines += [f"| no network, {words} | {direct[name]:,.0f} | | | | |" for name, words in same.items()]
+    lines.append(f"| no network, one `LiveSession` after the other | {direct['live_session']:,.0f} | | | | |")
+    load, count = found["machine"]["load"], found["machine"]["cores"]
+    words = f"{found['sessions']:,} sessions at once over {found['connections']} connections, {found['decisions']:,} decisions in all"
+    lines += [
+        "",
+        f"{words}: {found['lost']} lost, {found['wrong']} wrong. {count} cores, whose load by all programs was {load:.1f} at the end.",
+    ]
+    lines.append("([Numbers](../results/serve/load.json), `python -m benchmarks serve`.)")
+    return "\n".join(lines)
+
+
 def alarm_table() -> str:
     """How many labels an alarm takes at α' = 0.1 and δ = 0.05, from the start and after many decisions that missed less."""
     import agreestop as ag
@@ -339,9 +363,14 @@ def scale(text: str) -> str:
     return fill(fill(text, "scaling", scaling_table), "billion", billion_table)
 
 
+def serve(text: str) -> str:
+    """docs/serve.md with its table."""
+    return fill(text, "load", load_table)
+
+
 PAGES: dict[str, Callable[[str], str]] = {"README.md": readme, "docs/adapters.md": adapters, "docs/engines.md": engines}
 PAGES |= {"docs/reliability.md": reliability, "docs/promises.md": promises, "docs/drift.md": drift, "docs/scale.md": scale}
-PAGES["docs/microcontroller.md"] = microcontroller
+PAGES |= {"docs/microcontroller.md": microcontroller, "docs/serve.md": serve}
 
 
 def main() -> None:
