@@ -320,3 +320,10 @@ def test_order_is_checked_across_blocks(block: int, monkeypatch: pytest.MonkeyPa
     indices[5] = 4
     with pytest.raises(InputError, match="indices holds 4, but a step of shape"):
         Events(indices, pointers, None, (2, 2, 4))
+
+
+def test_events_are_their_own_sparse_form_and_take_labels() -> None:
+    x = np.random.default_rng(0).random((5, 4, 3)) < 0.3
+    events = Events.from_dense(Events.from_dense(x), labels=[0, 1, 0, 1, 0], classes=("a", "b"))
+    assert np.array_equal(events.to_dense(), x) and events.classes == ("a", "b")
+    assert events.labels is not None and events.labels.tolist() == [0, 1, 0, 1, 0]

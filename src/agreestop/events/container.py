@@ -64,10 +64,12 @@ class Events:
         return self
 
     @classmethod
-    def from_dense(cls, x: ArrayLike, labels: ArrayLike | None = None, classes: Sequence[str] | None = None) -> Self:
-        """The sparse form of an array (n, T, ...) of booleans or real, finite numbers."""
+    def from_dense(cls, x: "ArrayLike | Events", labels: ArrayLike | None = None, classes: Sequence[str] | None = None) -> "Events":
+        """The sparse form of an array (n, T, ...) of booleans or real, finite numbers. Of an `Events`: its events, with these labels."""
         array = as_inputs(x)
-        assert isinstance(array, np.ndarray)
+        if isinstance(array, Events):
+            named = as_labels_and_classes(labels, classes, len(array))
+            return object.__new__(cls)._set(array.indices, array.pointers, array.values, array.shape, *named)
         return cls.from_blocks(lambda rows: array[rows], array.shape, array.dtype, labels, classes)
 
     @classmethod
