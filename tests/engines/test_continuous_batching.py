@@ -79,6 +79,7 @@ def test_the_rule_makes_every_decision_and_judges_few_rows_twice(fill: bool, mon
 
 
 @KERNELS
+@pytest.mark.slow  # a minute in Triton's interpreter
 def test_rows_that_the_rule_does_not_stop_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, every = fused(), tuple(range(1, 21))
     (known, labels), (inputs, _) = events(60, 0), events(5, 1)
@@ -146,6 +147,7 @@ def deep_network(kind: str) -> SpikingNetwork:
 
 
 @KERNELS
+@pytest.mark.slow  # minutes in Triton's interpreter
 @pytest.mark.parametrize("kind", ("convolutional", "resnet", "timed"))
 def test_deep_members_spike_as_on_the_dense_engine_and_decide_in_slots(kind: str) -> None:
     """Slots are reused, so inputs are at different steps; odd sizes are pooled; an image is held."""

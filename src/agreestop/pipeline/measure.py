@@ -35,6 +35,7 @@ from agreestop.report.records import MeasurementSettings, Record
 
 ENERGY_REALISATIONS = 5
 POOL_REPEATS = 5  # realisations without each part of the pool
+SMALL_WORK = 1e10  # below so many log-confidences times realisations times costs, starting processes hardly pays
 STEPS, N_TUNING, N_POOL = 80, 600, 2000  # the sizes of simulated scores
 SPLITS = {
     "tuning": slice(0, N_TUNING),
@@ -196,6 +197,8 @@ def measure_rules(
         tasks.append(_Task(GATED, largest, {main: gated}))
     total, done, found = sum(task.cost for task in tasks), 0.0, dict[tuple[str, int], _Measured]()
     progress(f"{len(tasks)} rules", 0.0)
+    if total * settings.realisations * pool.log_confidence.size < SMALL_WORK:
+        workers = 1
     slowest_first = sorted(tasks, key=lambda task: -task.cost)  # so that no process is left with a slow one at the end
     for task, measured in run_tasks(_Measurer(ensemble, tuning, pool, settings, spent).prepare, slowest_first, workers):
         found[task.label, task.members], done = measured, done + task.cost
