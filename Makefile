@@ -39,10 +39,10 @@ types: $(VENV)/.test
 	$(BIN)/mypy
 
 fast: $(VENV)/.test
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 slow: $(VENV)/.test lowest pythons  ## Monte-Carlo tests of every guarantee, and the core in other environments; takes minutes
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 --dist worksteal -m slow
 
 lowest: $(BIN)/python  ## the core's tests with the lowest supported versions of numpy, typer and rich; makes .venv-core
 	$(BIN)/python tests/core_check.py lowest $(QUICK)

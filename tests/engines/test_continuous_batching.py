@@ -153,7 +153,7 @@ def test_deep_members_spike_as_on_the_dense_engine_and_decide_in_slots(kind: str
     """Slots are reused, so inputs are at different steps; odd sizes are pooled; an image is held."""
     network = deep_network(kind)
     engine, reference, rng = Fused(network, DEVICE), Dense(network, DEVICE), np.random.default_rng(0)
-    inputs, labels = rng.random((12, 12, 2, 9, 10)) < 0.3, rng.integers(3, size=12)
+    inputs = rng.random((12, 12, 2, 9, 10)) < 0.3
     expected, run = reference.begin(inputs[:5]).advance(12), engine.begin(inputs[:5])
     assert 0.02 < expected.mean() < 0.98
     np.testing.assert_array_equal(run.advance(5), expected[:, :5])
@@ -162,7 +162,9 @@ def test_deep_members_spike_as_on_the_dense_engine_and_decide_in_slots(kind: str
     images = rng.random((6, 1, 2, 9, 10), dtype=np.float32)
     np.testing.assert_array_equal(engine.begin(images).advance(18), reference.begin(images).advance(18))
     scores = ag.log_confidence(np.cumsum(engine.begin(inputs).advance(12), axis=1))
-    calibrated = ag.AgreeStop(0.5, tuple(range(1, 13)), 1).calibrate(scores, labels)
+    found = scores[:, -1].mean(axis=1).argmax(axis=1)
+    labels = np.where(np.arange(12) % 3 == 0, (found + 1) % 3, found)  # the members miss a third of them, so some inputs stop early
+    calibrated = ag.AgreeStop(0.75, tuple(range(1, 13)), 1).calibrate(scores, labels)
     decisions = calibrated.decide(scores)
     assert len(np.unique(decisions.stop_index)) > 1
     for given in (inputs, ag.events.Events.from_dense(inputs)):
@@ -192,7 +194,7 @@ def test_a_long_chunk_ends_where_it_should_and_slots_are_reused() -> None:
 
 
 @KERNELS
-@pytest.mark.parametrize("chunk", (None, 6, 20, 10007))
+@pytest.mark.parametrize("chunk", (None, 6, pytest.param(20, marks=pytest.mark.slow), pytest.param(10007, marks=pytest.mark.slow)))
 def test_no_more_are_computed_together_than_allowed(chunk: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two groups has half of the slots. Where a segment reaches the end, each has all slots and waits for the other."""
     engine, every = fused(), tuple(range(1, 21))
