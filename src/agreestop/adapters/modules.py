@@ -37,7 +37,7 @@ def from_module(
 ) -> AdaptedEngine:
     """An engine of K torch modules, one for each member.
 
-    init         `init(module, batch)` returns the state before the first step, for so many inputs; without it the first state is None
+    init         `init(module, batch)` returns the state of `batch` inputs before the first step; without it the first state is None
     step         `step(module, x_t, state)` returns (output, state); without it the module itself takes (x_t, state)
     output       what a step gives: "logits", of which the last count; "probabilities", the same; or "spikes" (0 or 1), which are counted
     batch_axis   the batch axis of the tensors in a state: one integer, or integers in the form of the state; 1 for the (layers, batch,

@@ -17,7 +17,7 @@ from agreestop.common import InputError, is_number
 from agreestop.networks.architectures import SpikingLayer, SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d
 
-EPSILON = 1e-5  # of the batch norm
+EPSILON = 1e-5  # what `MemberBatchNorm2d` adds to a variance
 SAME = 1e-6  # relative difference of two decays that are equal
 
 

@@ -17,7 +17,7 @@ from agreestop.common import InputError
 from agreestop.common.files import open_file
 
 MOST_NODES, DEEPEST = 10_000, 20
-MOST_BYTES = 2**30  # of all parameters of a graph
+MOST_BYTES = 2**30  # the most memory that the parameters of a graph may take
 COMPRESSION = 1100  # the most that HDF5's gzip filter can gain
 SMALL = 2**12  # bytes that a data set may have without storage
 

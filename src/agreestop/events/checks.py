@@ -53,7 +53,7 @@ def as_labels_and_classes(
 
 
 def index_type(cells: int) -> type[np.generic]:
-    """The smallest dtype for the indices of a step of so many cells."""
+    """The smallest dtype for the indices of a step with this number of cells."""
     return np.uint16 if cells <= 2**16 else np.uint32 if cells <= 2**32 else np.int64
 
 

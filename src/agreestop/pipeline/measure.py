@@ -35,7 +35,7 @@ from agreestop.report.records import MeasurementSettings, Record
 
 ENERGY_REALISATIONS = 5
 POOL_REPEATS = 5  # realisations without each part of the pool
-SMALL_WORK = 1e10  # below so many log-confidences times realisations times costs, starting processes hardly pays
+SMALL_WORK = 1e10  # log-confidences times realisations times costs; with less work than this, starting processes hardly pays
 STEPS, N_TUNING, N_POOL = 80, 600, 2000  # the sizes of simulated scores
 SPLITS = {
     "tuning": slice(0, N_TUNING),

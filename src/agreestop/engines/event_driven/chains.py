@@ -23,7 +23,7 @@ from agreestop.networks.graphs import INPUT, Convolution, GraphNetwork, Integrat
 
 from .layout import LayerPlan, load_kernels
 
-MOST_WEIGHTS = 2**25  # of a matrix that stands for linear maps
+MOST_WEIGHTS = 2**25  # the largest matrix that a chain of linear maps is folded into
 CLOSE = 1e-9  # relative difference that folding may make, in double precision
 
 

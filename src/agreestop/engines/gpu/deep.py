@@ -19,7 +19,7 @@ from agreestop.networks.architectures import SpikingLayer, SpikingNetwork, State
 from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d
 
 FEW = 4  # channels of an input for which a copy of the windows pays
-EPSILON = 1e-5  # of batch normalisation, as in `MemberBatchNorm2d`
+EPSILON = 1e-5  # what `MemberBatchNorm2d` adds to a variance
 
 
 @dataclass(frozen=True, eq=False)
