@@ -22,7 +22,9 @@ import agreestop as ag
 from agreestop.cluster.pool import import_ray, versions
 from agreestop.common import InputError, atomic_writer, cores, make_folder
 
-MEMBERS, HIDDEN, EPOCHS, SHARD_ROWS = 6, 256, 2, 1024
+from .digits import DigitsStudy
+
+SHARD_ROWS = 1024
 
 
 def run_cluster(recordings: int, rounds: int, output: Path) -> dict[str, Any]:
@@ -30,13 +32,9 @@ def run_cluster(recordings: int, rounds: int, output: Path) -> dict[str, Any]:
     ray = import_ray()
     if cores() < 2:
         raise InputError("two actors need two cores: run this on a larger machine.")
-    data = ag.events.load_data_set("digits")
-    training, pool = data.training, data.pool
-    network = ag.networks.FullyConnected(pool.shape, len(pool.classes), hidden=(HIDDEN,))
-    ensemble = ag.ensembles.DeepEnsemble(network, members=MEMBERS, seed=0, device="cpu", engine="event-driven")
-    ensemble.fit(training.inputs, training.labels, epochs=EPOCHS, progress=False)
-    rule = ag.AgreeStop(0.9, range(1, pool.steps + 1), 1).calibrate(ensemble.score(pool.rows(slice(0, 200)).inputs, pool.labels[:200]))
-    events = _different(pool.rows(slice(200, None)).inputs, recordings)
+    study = DigitsStudy.make()
+    ensemble, rule = study.ensemble, study.rule
+    events = _different(study.inputs, recordings)
     with TemporaryDirectory() as place:
         folder = Path(place)
         events.save(folder / "recordings.npz")

@@ -32,20 +32,18 @@ from agreestop.common import Integers, atomic_writer, cores, make_folder
 from agreestop.engines.live_batch import LiveBatch, Push, Steps
 from agreestop.serve import AsyncClient
 
-MEMBERS, HIDDEN, EPOCHS, CLIENTS = 6, 256, 2, 20
+from .digits import DigitsStudy
+
+CLIENTS = 20
 PACKED = (1, 8)  # steps of a message
 ALONE = 50  # inputs for the latency of a single session, and for `LiveSession`
 
 
 def run_serve(sessions: int, rounds: int, output: Path) -> dict[str, Any]:
     """Measure, and write a JSON file."""
-    data = ag.events.load_data_set("digits")
-    training, pool = data.training, data.pool
-    network = ag.networks.FullyConnected(pool.shape, len(pool.classes), hidden=(HIDDEN,))
-    ensemble = ag.ensembles.DeepEnsemble(network, members=MEMBERS, seed=0, device="cpu", engine="event-driven")
-    ensemble.fit(training.inputs, training.labels, epochs=EPOCHS, progress=False)
-    rule = ag.AgreeStop(0.9, range(1, pool.steps + 1), 1).calibrate(ensemble.score(pool.rows(slice(0, 200)).inputs, pool.labels[:200]))
-    inputs = pool.rows(slice(200, None)).inputs
+    study = DigitsStudy.make()
+    ensemble, rule = study.ensemble, study.rule
+    inputs = study.inputs
     expected = ensemble.decide(rule, inputs).decisions
     rows = [row % len(inputs) for row in range(sessions)]
     dense = inputs.to_dense() if isinstance(inputs, ag.events.Events) else inputs
