@@ -22,7 +22,7 @@ VERBS: dict[str, tuple[Callable[..., None], str]] = {
     "calibrate": (calibrate.calibrate, "Score file with labels -> rule file."),
     "decide": (decide.decide, "Rule file and scores or inputs -> decisions."),
     "evaluate": (evaluate.evaluate, "Rule file and labelled scores -> coverage, latency."),
-    "export": (export.export, "Rule file and members -> C sources, for a device."),
+    "export": (export.export, "Rule files and members -> a page to watch, or C sources."),
     "report": (report.report, "Labelled scores -> a page: every rule, and which to take."),
     "serve": (serve.serve, "Rule file and members -> a server for live inputs."),
 }

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    rules: Annotated[list[Path], typer.Argument(help="Rule file that `agreestop calibrate` wrote.")],
+    rules: Annotated[list[Path], typer.Argument(help="Rule files that `agreestop calibrate` wrote; c takes one.")],
     members: Annotated[Path, typer.Option(help="Ensemble: what `agreestop train` or ensemble.save wrote (members.safetensors).")],
     to: Annotated[str, typer.Option("--to", help="c: C99 sources, for a device. page: one HTML file in which one watches it decide.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder (c) or file (page) to write.")],
