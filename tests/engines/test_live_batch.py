@@ -133,8 +133,8 @@ def test_a_wrong_push_costs_its_own_input_alone() -> None:
         (Push(bad[2], Steps.of([np.arange(32) % 2])), "frame"),
         (Push(bad[3], log_confidence=flat[:, :1]), "members"),
         (Push(bad[4], log_confidence=flat + 0.5), "numpy.log"),
-        (Push(bad[5]), "either steps or log_confidence"),
-        (Push(bad[6], Steps.of([[0]]), flat), "either steps or log_confidence"),
+        (Push(bad[5]), "one of steps, frames and log_confidence"),
+        (Push(bad[6], Steps.of([[0]]), flat), "one of steps, frames and log_confidence"),
     ]
     frames = some_inputs(1, 2)[0][0]
     pushes = [one for one, _ in wrong] + [Push(good, Steps.of(steps_of(frames)))]

@@ -28,7 +28,7 @@ from websockets.sync.client import connect
 
 import agreestop as ag
 from agreestop.serve import AsyncClient, Client, Limits, Server
-from agreestop.serve.protocol import SUBPROTOCOL, write, write_push
+from agreestop.serve.protocol import SUBPROTOCOL, write, write_frames, write_push
 
 from .served import INPUTS, STEPS, Served, steps_of, until
 
@@ -175,7 +175,7 @@ BAD = {
     "a session that is not": ('{"type":"end","session":3}', "is not open"),
     "another step": ('{"type":"push","session":1,"step":2,"events":[]}', "step 1 is due"),
     "no step": ('{"type":"push","session":1,"events":[]}', "step is missing"),
-    "no events": ('{"type":"push","session":1,"step":1}', "one of events, steps"),
+    "no events": ('{"type":"push","session":1,"step":1}', "one of events, steps, frame, frames"),
     "an event out of range": ('{"type":"push","session":1,"step":1,"events":[32]}', "numbered 0 to 31"),
     "an event that is a huge number": ('{"type":"push","session":1,"step":1,"events":[1' + "0" * 30 + "]}", "events"),
     "an event below 0": ('{"type":"push","session":1,"step":1,"events":[-1]}', "numbered 0 to 31"),
@@ -187,6 +187,15 @@ BAD = {
     "half a number": (write_push(1, 1, [[1, 2]])[:-1], "do not fit"),
     "log-confidences of other members": ('{"type":"push","session":1,"step":1,"log_confidence":[[-1,-1,-1,-1]]}', "members"),
     "log-confidences above 0": ('{"type":"push","session":1,"step":1,"log_confidence":[[2,1,1,1],[1,1,1,1],[1,1,1,1]]}', "at most 0"),
+    "a frame of another size": ('{"type":"push","session":1,"step":1,"frame":[1,0]}', "of shape (2, 4, 4) are needed"),
+    "a frame of words": ('{"type":"push","session":1,"step":1,"frame":["a"]}', "frames are no lists of numbers"),
+    "a frame of numbers, where members read events": (write(type="push", session=1, step=1, frame=[0.5] * 32), "values other than 0 and 1"),
+    "a ragged frame": ('{"type":"push","session":1,"step":1,"frames":[[1],[1,2]]}', "no regular list"),
+    "no frame": ('{"type":"push","session":1,"step":1,"frames":[]}', "frames are no lists of numbers"),
+    "frames and events": ('{"type":"push","session":1,"step":1,"frame":[1],"events":[1]}', "a push needs one of"),
+    "half a frame": (write_frames(1, 1, np.zeros((2, 32)))[:-4], "63 numbers for 2 frames"),
+    "frames without numbers": (write_frames(1, 1, np.zeros((1, 1)))[:-4], "0 numbers for 1 frames"),
+    "a frame that is not finite": (write_frames(1, 1, np.zeros((1, 32)))[:-4] + np.float32("nan").tobytes(), "finite"),
     "log-confidences of words": ('{"type":"push","session":1,"step":1,"log_confidence":[["a"]]}', "log_confidence is no list"),
 }
 
@@ -218,13 +227,38 @@ def test_a_bad_message_gets_a_sentence_and_costs_its_session_alone(served: Serve
 
 def fuzzed(rng: np.random.Generator) -> str | bytes:
     """A message that is almost right, or not at all."""
-    pick = int(rng.integers(6))
+    pick = int(rng.integers(7))
     if pick == 0:
         return rng.bytes(int(rng.integers(80)))
     if pick == 1:
         return write_push(int(rng.integers(3)), int(rng.integers(1, 4)), [rng.integers(0, 40, size=int(rng.integers(6)))])
-    words: list[Any] = [0, 1, 2, 3, -1, 1.5, "push", "open", "end", "close", None, True, [], {}, [1], [[2]], [[[-1.0] * 4] * 3], "é"]
-    names = ("session", "step", "events", "steps", "log_confidence", "group", "label", "decision")
+    if pick == 6:
+        frames = write_frames(
+            int(rng.integers(3)), int(rng.integers(1, 3)), rng.choice([0, 1, 2], size=(int(rng.integers(1, 3)), 32), p=[0.8, 0.19, 0.01])
+        )
+        return frames[: len(frames) - int(rng.choice([0, 0, 1, 4]))]
+    words: list[Any] = [
+        0,
+        1,
+        2,
+        3,
+        -1,
+        1.5,
+        "push",
+        "open",
+        "end",
+        "close",
+        None,
+        True,
+        [],
+        {},
+        [1],
+        [[2]],
+        [[[-1.0] * 4] * 3],
+        "é",
+        [0.0] * 32,
+    ]
+    names = ("session", "step", "events", "steps", "frame", "frames", "log_confidence", "group", "label", "decision")
     content = {"type": str(rng.choice(["open", "push", "end", "close", "label", "x"])), "session": int(rng.integers(3)), "step": 1}
     content |= {str(rng.choice(names)): words[int(rng.integers(len(words)))] for _ in range(int(rng.integers(4)))}
     text = json.dumps(content)

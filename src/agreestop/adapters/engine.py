@@ -20,10 +20,10 @@ class AdaptedEngine:
     """K members that watch the same inputs, ready to run. `from_module` and the other adapters make one.
 
     engine: what runs the members, an `agreestop.engines.Engine`. digest: gives a hash of the members, which scores and rules carry.
-    modules: those members, if the first inputs are to tell them the shape of a step.
+    modules: those members; the first inputs may tell them the shape of a step.
     """
 
-    def __init__(self, engine: Engine, digest: Callable[[], str], modules: ModuleMembers | None = None) -> None:
+    def __init__(self, engine: Engine, digest: Callable[[], str], modules: ModuleMembers) -> None:
         self.engine, self._digest, self._modules = engine, digest, modules
 
     def __repr__(self) -> str:
@@ -40,6 +40,11 @@ class AdaptedEngine:
         return self.engine.classes
 
     @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """The shape of one step of an input; None where it is not known before the first inputs."""
+        return self._modules.input_shape
+
+    @property
     def digest(self) -> str:
         """SHA-256 over the tensors and settings of the members, in hexadecimal. Scores and rules carry it."""
         return self._digest()
@@ -47,7 +52,7 @@ class AdaptedEngine:
     def _inputs(self, x: ArrayLike | Events) -> Inputs:
         """The inputs (n, T, ...); the first ones tell modules the shape of a step."""
         inputs = as_inputs(x)
-        if self._modules is not None and self._modules.input_shape is None:
+        if self._modules.input_shape is None:
             self._modules.input_shape = tuple(inputs.shape[2:])
         return inputs
 

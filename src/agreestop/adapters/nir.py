@@ -50,7 +50,7 @@ def from_nir(graphs_or_paths: Any, *, dt: float | None = None, reset: str | Sequ
         raise InputError(f"the graphs give {', '.join(outputs)}: an ensemble gives either spikes or logits, so change one of them.")
     members = ModuleMembers(networks, outputs[0], networks[0].input_shape)
     digest = network_digest(members)
-    return AdaptedEngine(_choose(networks, members, engine), lambda: digest)
+    return AdaptedEngine(_choose(networks, members, engine), lambda: digest, members)
 
 
 def _choose(networks: Sequence[GraphNetwork], members: ModuleMembers, name: str) -> Engine:

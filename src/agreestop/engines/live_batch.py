@@ -30,6 +30,9 @@ from .live import LiveSession
 from .prefilter import can_prefilter_on_cpu, prefilter_for
 from .protocol import BatchingEngine, Engine, LiveSlots
 
+KINDS = ("events", "frames", "log-confidences")
+"""What may be pushed to an input, one of them."""
+
 
 @dataclass(frozen=True, eq=False)
 class Steps:
@@ -77,27 +80,38 @@ class Steps:
 class LiveInput:
     """One input of a `LiveBatch`: the number of steps, or of log-confidences, that it has had, and its decision once there is one."""
 
-    __slots__ = ("decision", "failed", "group", "last", "number", "scored", "separate", "slot", "time")
+    __slots__ = ("decision", "failed", "group", "kind", "last", "number", "separate", "slot", "time")
 
     def __init__(self, number: int, slot: int, group: ArrayLike | None) -> None:
         self.number, self.slot, self.group, self.time = number, slot, group, 0
         self.decision: Decision | None = None
         self.failed: InputError | None = None
-        self.scored: bool | None = None  # whether it gets log-confidences rather than events; None before the first push
+        self.kind = ""  # what is pushed to it, one of KINDS; empty before the first push
         self.last: Floats | None = None  # its last log-confidences
         self.separate: LiveSession | Session | None = None
+
+    @property
+    def scored(self) -> bool:
+        """Whether it gets log-confidences."""
+        return self.kind == "log-confidences"
 
 
 @dataclass(frozen=True, eq=False)
 class Push:
-    """The next steps of an input, or instead its log-confidences (m, K, C) at the next m checkpoints."""
+    """The next steps of an input as events, or as frames (m, ...); or instead its log-confidences (m, K, C) at the next m checkpoints."""
 
     row: LiveInput
     steps: Steps | None = None
     log_confidence: ArrayLike | None = None
+    frames: ArrayLike | None = None
+
+    @property
+    def content(self) -> Any:
+        """What is pushed."""
+        return next(given for given in (self.steps, self.frames, self.log_confidence) if given is not None)
 
     def __len__(self) -> int:
-        return len(self.steps) if self.steps is not None else len(cast(Any, self.log_confidence))
+        return len(self.content)
 
 
 @final
@@ -186,26 +200,29 @@ class LiveBatch:
             left = np.arange(first, len(self._calibrated.checkpoints))
             evidence = row.last if row.scored else cast(LiveSlots, self._slots).evidence(row.slot)
             repeated = np.broadcast_to(cast(Any, evidence), (len(left), *cast(Any, evidence).shape))
-            self._judge(np.full(len(left), row.slot), left, repeated, bool(row.scored), [row] * len(left))
+            self._judge(np.full(len(left), row.slot), left, repeated, row.scored, [row] * len(left))
         assert row.decision is not None, "every input stops at the last checkpoint"
         return row.decision
 
     def _check(self, one: Push) -> bool:
         """Refuse a wrong push. Whether it can be computed together with others."""
-        row, scored = one.row, one.log_confidence is not None
-        if (one.steps is None) != scored:
-            raise InputError("a push needs either steps or log_confidence: give one of them.")
-        if row.scored not in (None, scored):
-            raise InputError("this input got events and log-confidences: open one session for each.")
-        if not scored and self._engine is None:
-            raise InputError("there are no members here that could read events: push log-confidences.")
-        row.scored = scored
-        if scored:
+        row, given = (
+            one.row,
+            [kind for kind, content in zip(KINDS, (one.steps, one.frames, one.log_confidence), strict=True) if content is not None],
+        )
+        if len(given) != 1:
+            raise InputError("a push needs one of steps, frames and log_confidence: give one of them.")
+        if row.kind not in ("", *given):
+            raise InputError(f"this input got {row.kind} and {given[0]}: open one session for each.")
+        row.kind = given[0]
+        if self._engine is None and not row.scored:
+            raise InputError(f"there are no members here that could read {row.kind}: push log-confidences.")
+        if row.scored:
             calibrated, array = self._calibrated, as_log_confidence(cast(ArrayLike, one.log_confidence), "(m, K, C)")
             if self._state is not None:
                 calibrated.check_sizes(array.shape[1], array.shape[2])
             return self._state is not None
-        return self._slots is not None
+        return self._slots is not None and row.kind == "events"
 
     def _push_separately(self, one: Push) -> Decision | None:
         """Run a push through a session of its own."""
@@ -215,12 +232,11 @@ class LiveBatch:
         elif row.separate is None:
             any_engine, any_members, digest = self._allowed
             row.separate = LiveSession(cast(Engine, self._engine), calibrated, row.number, any_engine, any_members, digest, row.group)
-        steps = [] if one.steps is None else np.split(one.steps.indices, one.steps.pointers[1:-1])
-        for step in range(len(one)):
+        for step in one.content if one.steps is None else np.split(one.steps.indices, one.steps.pointers[1:-1]):
             if isinstance(row.separate, LiveSession):
-                row.decision = row.separate.push(steps[step])
+                row.decision = row.separate.push(step) if row.kind == "events" else row.separate.push(frame=step)
             else:
-                row.last = np.asarray(one.log_confidence)[step]
+                row.last = np.asarray(step)
                 row.decision = row.separate.push(row.last)
             row.time += 1
             if row.decision is not None:

@@ -127,6 +127,11 @@ class Ensemble(ABC):
         return self._model if self.fresh and not isinstance(self._model, TrainableMembers) else self._members
 
     @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """The shape of one step of an input; None for modules of your own before the first inputs."""
+        return self.network.input_shape
+
+    @property
     def digest(self) -> str:
         """SHA-256 over the tensors and settings of the members, in hexadecimal. Scores and rules carry it."""
         if self._engine is None or not self._engine.copies_weights:  # the members may have changed since the last call

@@ -26,7 +26,6 @@ from agreestop.decide.decisions import Decisions
 from agreestop.decide.rules import read_evidence
 from agreestop.decide.tables import decisions_csv
 from agreestop.engines.early_stopping import BATCH_SIZE, check_rule, checkpoint_steps
-from agreestop.engines.side_by_side import SideBySide
 from agreestop.ensembles.ensemble import Ensemble
 from agreestop.events.container import Events, as_inputs
 
@@ -86,7 +85,8 @@ def to_c(
         raise InputError(
             f"the rule's last checkpoint is step {steps}, and exported code counts to {LARGEST:,}: calibrate with earlier ones."
         )
-    shape = engine.engines[0].input_shape if isinstance(engine, SideBySide) else engine.input_shape  # type: ignore[attr-defined]
+    shape = ensemble.input_shape
+    assert shape is not None, "the event-driven engine knows it"
     sizes = sizes_of(members, math.prod(shape), rule.classes, known.history, steps)
     events = None if inputs is None else as_events(inputs, shape, steps)
     given = (None if events is None else events.classes) or rule.class_names or tuple(map(str, range(rule.classes)))

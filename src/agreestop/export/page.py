@@ -86,7 +86,8 @@ def to_page(
     if any(layer.convolves or layer.geometry["neuron"] or layer.geometry["recurrent"] for layers in members for layer in layers):
         raise InputError("the page runs fully connected members of SRM neurons, and these are others: export them with --to c.")
     steps = [int(checkpoint_steps(rule, engine, None)[-1]) for rule in calibrated]
-    shape: tuple[int, ...] = engine.input_shape  # type: ignore[attr-defined]
+    shape = ensemble.input_shape
+    assert shape is not None, "the event-driven engine knows it"
     events = as_events(inputs, shape, max(steps))
     if events.shape[1] == 1:
         raise InputError("the inputs are images, and the page shows events over time: give inputs of shape (n, T, ...).")

@@ -10,7 +10,8 @@ It needs the extra `serve`. A client alone needs websockets and numpy.
 
 from typing import TYPE_CHECKING, Any
 
-from .client import AsyncClient, AsyncSession, Client, ClientSession
+from .async_client import AsyncClient, AsyncSession
+from .client import Client, ClientSession
 from .limits import Limits
 from .protocol import PROTOCOL
 

@@ -15,9 +15,10 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from .hub import Connection, Hub
+from .hub import Hub
 from .metrics import prometheus, status
 from .protocol import PATH, SUBPROTOCOL
+from .sessions import Connection
 
 PAGE = Path(__file__).with_name("page.html")
 SAFE = {

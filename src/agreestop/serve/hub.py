@@ -4,17 +4,17 @@
     tick      all that is queued goes through `LiveBatch` in a worker thread, while the event loop receives more
     deliver   every message gets one answer, and a decision ends its session
 
-Everything here but the two functions that are handed to worker threads runs on the event loop. Nothing is buffered without bound: of a
+Everything here runs on the event loop; `Computing` and `Watch` have a thread each. Nothing is buffered without bound: of a
 client whose messages wait for too many answers no more is read (`wait_for_room`), and a client that does not read its answers is dropped.
 """
 
 import asyncio
 import logging
+import math
 import secrets
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, TypeVar, final
@@ -22,84 +22,22 @@ from typing import Any, TypeVar, final
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decision
-from agreestop.engines.live_batch import LiveBatch, LiveInput, Push
+from agreestop.engines.live_batch import LiveBatch
 from agreestop.engines.protocol import Engine
 
+from .computing import Computing
 from .limits import Limits
 from .metrics import Metrics
 from .protocol import BadMessage, Close, End, Label, Message, Open, PushSteps, read_message, write, write_decision
+from .sessions import MESSAGE_COST, Connection, Session, Work
 from .watch import Watch
 
-MESSAGE_COST = 1000  # bytes that a queued message counts beyond its own
 QUEUED_BYTES = 256 << 20  # of all clients
 TICK_STEPS = 1 << 15  # in one batch at most, unless one message has more
 UNSENT = 1000  # answers that a client has not read; then no more is read from it
 OBSERVING = 64  # batches of decisions that the monitor may lag behind
 log = logging.getLogger("agreestop.serve")
 Result = TypeVar("Result")
-
-
-@final
-class Connection:
-    """One client: its open sessions, the answers that wait to be sent, and how many bytes of its messages wait for their answers.
-
-    abort: ends the connection at once, without sending what is left.
-    """
-
-    def __init__(self, limits: Limits, abort: Callable[[], object]) -> None:
-        self.sessions: dict[int, Session] = {}
-        self.outbox: asyncio.Queue[str | tuple[int, str]] = asyncio.Queue()
-        self.queued, self.seen, self.sending_since = 0, monotonic(), 0.0
-        self.ended = False
-        self._abort, self._most = abort, limits.queued_bytes // MESSAGE_COST + 2 * limits.sessions_per_client
-
-    def send(self, text: str) -> bool:
-        """Queue an answer. False if the client does not read: it is dropped."""
-        if not self.ended:
-            if self.outbox.qsize() >= self._most:
-                self.drop()
-                return False
-            self.outbox.put_nowait(text)
-        return True
-
-    def finish(self, code: int, reason: str) -> None:
-        """Close the connection once all answers are sent."""
-        if not self.ended:
-            self.ended = True
-            self.outbox.put_nowait((code, reason[:100]))
-
-    def drop(self) -> None:
-        """End the connection at once."""
-        self.ended = True
-        self._abort()
-
-
-@final
-class Session:
-    """One input of a client. `step` is the number of the next step, `seen` the time of the last push."""
-
-    __slots__ = ("connection", "ending", "id", "number", "row", "seen", "step")
-
-    def __init__(self, connection: Connection, session: int, number: int) -> None:
-        self.connection, self.id, self.number, self.step = connection, session, number, 1
-        self.row: LiveInput | None = None  # belongs to the thread that computes
-        self.ending, self.seen = False, monotonic()
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Work:
-    """A message on its way through a tick.
-
-    next_step: of a push, the step after it. reason: of a close, why; wrong: whether a bad message is the reason.
-    """
-
-    session: Session
-    message: Message
-    cost: int = 0
-    received: float = 0.0
-    next_step: int = 0
-    reason: str = ""
-    wrong: bool = False
 
 
 @final
@@ -114,13 +52,13 @@ class Hub:
         monitor: Path | None = None,
         *,
         ensemble_digest: str = "",
-        inputs: int | None = None,
+        input_shape: tuple[int, ...] | None = None,
         any_engine: bool = False,
         any_members: bool = False,
     ) -> None:
-        self.calibrated, self.limits, self.inputs = calibrated, limits or Limits(), inputs
+        self.calibrated, self.limits, self.input_shape = calibrated, limits or Limits(), input_shape
         allowed = {"ensemble_digest": ensemble_digest, "any_engine": any_engine, "any_members": any_members}
-        self._batch = LiveBatch(calibrated, engine, self.limits.sessions, **allowed)  # type: ignore[arg-type]
+        self._computing = Computing(LiveBatch(calibrated, engine, self.limits.sessions, **allowed))  # type: ignore[arg-type]
         self.watch, self.metrics = Watch(calibrated, monitor, self.limits), Metrics()
         self.connections: set[Connection] = set()
         self.sessions, self.draining, self._queued = 0, False, 0
@@ -171,8 +109,9 @@ class Hub:
         self.connections.add(connection)
         about: dict[str, Any] = {"members": calibrated.members, "classes": calibrated.classes, "class_names": calibrated.class_names}
         limits = {"message_bytes": self.limits.message_bytes, "sessions": self.limits.sessions_per_client}
-        last, promise = calibrated.checkpoints[-1], calibrated.guarantee
-        about |= {"inputs": self.inputs, "checkpoints": len(calibrated.checkpoints), "last_time": last, "promise": promise}
+        last, promise, shape = calibrated.checkpoints[-1], calibrated.guarantee, self.input_shape
+        about |= {"inputs": None if shape is None else math.prod(shape), "shape": shape}
+        about |= {"checkpoints": len(calibrated.checkpoints), "last_time": last, "promise": promise}
         connection.send(write(type="welcome", protocol=1, **about, limits=limits | {"idle_seconds": self.limits.idle_seconds}))
         return connection
 
@@ -288,52 +227,13 @@ class Hub:
             if not self._work:
                 self._wake.clear()
             began = perf_counter()
-            results = await loop.run_in_executor(self._compute_thread, self._compute, work)
+            results = await loop.run_in_executor(self._compute_thread, self._computing.run, work)
             self.metrics.ticks += 1
             self.metrics.steps += steps
             self.metrics.tick_seconds += perf_counter() - began
             self._deliver(work, results)
             while self._observing and (self._observing[0].done() or len(self._observing) > OBSERVING):
                 await self._observing.popleft()
-
-    def _compute(self, work: list[Work]) -> list[Decision | InputError | None]:
-        """Run a batch, in the thread that computes. For each message: its decision or its error, if there is one."""
-        results: list[Decision | InputError | None] = [None] * len(work)
-        try:
-            pushes: list[Push] = []
-            pushed: list[int] = []
-            for number, one in enumerate(work):
-                if isinstance(one.message, Open):
-                    results[number] = self._begin(one.session, one.message)
-                elif isinstance(one.message, PushSteps) and one.session.row is not None:
-                    pushes.append(Push(one.session.row, one.message.steps, one.message.log_confidence))
-                    pushed.append(number)
-            for number, found in zip(pushed, self._batch.push(pushes), strict=True):
-                results[number] = found
-            for number, one in enumerate(work):
-                if isinstance(one.message, End) and one.session.row is not None:
-                    results[number] = self._end(one.session.row)
-        except Exception as error:  # a fault of ours: these sessions are lost, and the others go on
-            log.exception("a batch failed")
-            results = [InputError(f"the server failed ({type(error).__name__}): open a new session.")] * len(work)
-        for one, result in zip(work, results, strict=True):
-            if (result is not None or isinstance(one.message, (End, Close))) and one.session.row is not None:
-                self._batch.close(one.session.row)
-                one.session.row = None
-        return results
-
-    def _begin(self, session: Session, message: Open) -> InputError | None:
-        try:
-            session.row = self._batch.open(session.number, message.group)
-        except InputError as error:
-            return error
-        return None
-
-    def _end(self, row: LiveInput) -> Decision | InputError | None:
-        try:
-            return None if row.decision is not None or row.failed is not None else self._batch.end(row)
-        except InputError as error:
-            return error
 
     def _deliver(self, work: list[Work], results: list[Decision | InputError | None]) -> None:
         """Answer every message of a batch, and hand the decisions to the monitor."""

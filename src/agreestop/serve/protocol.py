@@ -8,6 +8,8 @@ A client sends JSON objects, or binary pushes:
     events   uint32      count numbers: how many events each step has
     indices  uint32      the flat indices of the events, step after step
 
+Dense steps of numbers have FRAME in place of each number of events, and float32 in place of the indices, frame after frame.
+
 The server answers every message with one JSON object.
 """
 
@@ -30,7 +32,9 @@ SUBPROTOCOL = "agreestop.v1"
 PATH = "/live"
 HEADER = struct.Struct("<III")
 LARGEST = 2**32 - 1
+FRAME = LARGEST  # instead of a number of events: the steps are frames
 LONGEST_KEY = 64
+CONTENTS = ("events", "steps", "frame", "frames", "log_confidence")  # what a push may hold, one of them
 
 
 class BadMessage(InputError):
@@ -51,15 +55,19 @@ class Open:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PushSteps:
-    """The next steps of a session, or its log-confidences (m, K, C) at the next m checkpoints; `step` is the number of the first."""
+    """The next steps of a session, as events or as frames (m, ...), or its log-confidences (m, K, C) at the next m checkpoints.
+
+    `step` is the number of the first.
+    """
 
     session: int
     step: int
-    steps: Steps | None
-    log_confidence: NDArray[Any] | None
+    steps: Steps | None = None
+    log_confidence: NDArray[Any] | None = None
+    frames: NDArray[Any] | None = None
 
     def __len__(self) -> int:
-        return len(self.steps) if self.steps is not None else len(self.log_confidence)  # type: ignore[arg-type]
+        return len(next(given for given in (self.steps, self.frames, self.log_confidence) if given is not None))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -133,9 +141,9 @@ def _read_group(group: Any, session: int) -> Any:
 
 
 def _read_push(content: dict[str, Any], session: int) -> PushSteps:
-    given = [name for name in ("events", "steps", "log_confidence") if name in content]
+    given = [name for name in CONTENTS if name in content]
     if len(given) != 1 or not isinstance(content[given[0]], list):
-        raise BadMessage("a push needs one of events, steps and log_confidence, as a list.", session)
+        raise BadMessage(f"a push needs one of {', '.join(CONTENTS)}, as a list.", session)
     step, values = content.get("step"), content[given[0]]
     if type(step) is not int or not 1 <= step <= LARGEST:
         raise BadMessage("step is missing or no number: give the number of the first step in the message, from 1.", session)
@@ -145,15 +153,25 @@ def _read_push(content: dict[str, Any], session: int) -> PushSteps:
             array = array[None] if array.ndim == 2 else array
             if array.ndim != 3 or array.dtype.kind not in "fiu" or not array.size:
                 raise InputError("log_confidence is no list of numbers (K, C), or of several (m, K, C): give the logarithms by member.")
-            return PushSteps(session, step, None, array)
+            return PushSteps(session, step, log_confidence=array)
+        if given[0] in ("frame", "frames"):
+            return PushSteps(session, step, frames=_as_frames([values] if given[0] == "frame" else values))
         steps = [values] if given[0] == "events" else values
         if not steps or not all(isinstance(one, list) for one in steps):
             raise InputError("steps is empty or no list of lists: give a list of flat indices for each step.")
-        return PushSteps(session, step, Steps.of(steps), None)
+        return PushSteps(session, step, Steps.of(steps))
     except InputError as error:
         raise BadMessage(str(error), session) from None
     except (ValueError, OverflowError, TypeError):
-        raise BadMessage(f"{given[0]} is no regular list of numbers: give flat indices, or log-confidences (K, C).", session) from None
+        raise BadMessage(f"{given[0]} is no regular list of numbers: give indices, a frame, or log-confidences (K, C).", session) from None
+
+
+def _as_frames(values: ArrayLike) -> NDArray[Any]:
+    """Dense steps (m, ...) of booleans or numbers; whether they fit the members is not known here."""
+    frames = np.asarray(values)
+    if frames.ndim < 2 or not frames.size or frames.dtype.kind not in "bfiu":
+        raise InputError("the frames are no lists of numbers: give a number for each input, in the shape of a step or flat.")
+    return frames
 
 
 def _read_binary(data: bytes) -> PushSteps:
@@ -163,10 +181,14 @@ def _read_binary(data: bytes) -> PushSteps:
     if len(data) % 4 or len(data) < HEADER.size + 4 * count or not count or not step:
         raise BadMessage(f"the binary message has {len(data)} bytes, which do not fit its {count} steps from step {step}.", session)
     numbers = np.frombuffer(data, "<u4", offset=HEADER.size)
+    if (numbers[:count] == FRAME).all():
+        if len(numbers) == count or len(numbers) % count:
+            raise BadMessage(f"the binary message has {len(numbers) - count} numbers for {count} frames: send whole frames.", session)
+        return PushSteps(session, step, frames=numbers[count:].view("<f4").reshape(count, -1))
     counts, indices = numbers[:count].astype(np.int64), numbers[count:].astype(np.int64)
     if (total := int(counts.sum())) != len(indices):
         raise BadMessage(f"the binary message has {len(indices)} events, but its steps have {total}.", session)
-    return PushSteps(session, step, Steps(counts, indices), None)
+    return PushSteps(session, step, Steps(counts, indices))
 
 
 def write_push(session: int, step: int, steps: Sequence[ArrayLike]) -> bytes:
@@ -175,6 +197,16 @@ def write_push(session: int, step: int, steps: Sequence[ArrayLike]) -> bytes:
     if not len(packed) or (len(packed.indices) and (packed.indices.min() < 0 or packed.indices.max() > LARGEST)):
         raise InputError("there is no step, or an index below 0: give the flat indices of the active inputs for each step, [] for a pause.")
     return HEADER.pack(session, step, len(packed)) + packed.counts.astype("<u4").tobytes() + packed.indices.astype("<u4").tobytes()
+
+
+def write_frames(session: int, step: int, frames: ArrayLike) -> bytes:
+    """A binary push of dense steps (m, ...), which travel as float32."""
+    values = _as_frames(frames)
+    with np.errstate(over="ignore"):
+        sent = values.reshape(len(values), -1).astype("<f4")
+    if not np.isfinite(sent).all():
+        raise InputError("the frames hold numbers that are not finite in float32: clean or rescale the inputs.")
+    return HEADER.pack(session, step, len(sent)) + np.full(len(sent), FRAME, "<u4").tobytes() + sent.tobytes()
 
 
 def write(**content: Any) -> str:

@@ -6,7 +6,6 @@ signal ends it at once.
 
 import asyncio
 import contextlib
-import math
 import resource
 import socket
 import threading
@@ -20,6 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from agreestop.adapters.engine import AdaptedEngine
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.ensembles import Ensemble
@@ -82,8 +82,9 @@ class _Uvicorn(uvicorn.Server):
 
 @final
 class Server:
-    """Serves a calibrated rule, and the ensemble whose members read the events; without one, clients push log-confidences.
+    """Serves a calibrated rule, and the ensemble whose members read the inputs; without one, clients push log-confidences.
 
+    ensemble: an `Ensemble`, or what an adapter returned, such as `agreestop.adapters.from_nir`.
     Decisions are those of `ensemble.live(rule)`. It binds to `host`, this machine alone unless another is given; port 0 takes a free one.
 
     token    what clients must know; without it, anybody who can connect may open sessions
@@ -93,7 +94,7 @@ class Server:
     def __init__(
         self,
         rule: CalibratedRule,
-        ensemble: Ensemble | None = None,
+        ensemble: Ensemble | AdaptedEngine | None = None,
         *,
         host: str = "127.0.0.1",
         port: int = 8000,
@@ -105,14 +106,13 @@ class Server:
     ) -> None:
         if token is not None and not token:
             raise InputError("the token is empty: give one that cannot be guessed, or none.")
-        inputs, digest, engine = None, "", None
+        shape, digest, engine = None, "", None
         if ensemble is not None:
-            engine, digest, shape = ensemble.engine, ensemble.digest, ensemble.network.input_shape
+            engine, digest, shape = ensemble.engine, ensemble.digest, ensemble.input_shape
             if shape is None:
-                raise InputError("the shape of the inputs is not known yet: call ensemble.score once, then serve.")
-            inputs = math.prod(shape)
+                raise InputError("the shape of the inputs is not known yet: call score once, then serve.")
         allowed: dict[str, Any] = {"any_engine": any_engine, "any_members": any_members}
-        self.hub = Hub(rule, engine, limits, monitor, ensemble_digest=digest, inputs=inputs, **allowed)
+        self.hub = Hub(rule, engine, limits, monitor, ensemble_digest=digest, input_shape=shape, **allowed)
         self._socket = _bind(host, port)
         self.port = int(self._socket.getsockname()[1])
         self.url = f"{f'[{host}]' if ':' in host else host}:{self.port}"

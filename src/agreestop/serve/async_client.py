@@ -1,0 +1,157 @@
+"""The client with async and await: its sessions may be used by as many tasks.
+
+async with AsyncClient("ws://127.0.0.1:8000") as client:
+    session = await client.open()
+    decision = await session.push(indices)
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self, final
+
+from numpy.typing import ArrayLike
+
+from agreestop.common import InputError
+from agreestop.decide.decisions import Decision
+
+from .client_session import WELCOME_SECONDS, SharedSession, cannot_connect, connect_options, connection_lost, read_alarms, read_welcome
+from .protocol import PATH, write
+
+
+@final
+class AsyncSession(SharedSession):
+    """One input at the server, of an `AsyncClient`; see `ClientSession`."""
+
+    def __init__(self, client: "AsyncClient", session: int) -> None:
+        super().__init__(session)
+        self._client = client
+        self._answered: asyncio.Future[None] | None = None
+
+    async def push(
+        self, indices: ArrayLike | None = None, *, frame: ArrayLike | None = None, log_confidence: ArrayLike | None = None
+    ) -> Decision | None:
+        """Send the next step, and return the decision if the rule stops here, else None."""
+        await self._ask(self._step_message(indices, frame, log_confidence))
+        return self.decision
+
+    async def push_steps(self, steps: Sequence[ArrayLike] | None = None, *, frames: ArrayLike | None = None) -> Decision | None:
+        """Send several steps in one message; steps after the decision are ignored."""
+        await self._ask(self._steps_message(steps, frames))
+        return self.decision
+
+    async def end(self) -> Decision:
+        """The decision on a stream that is over."""
+        self._check_open()
+        await self._ask(write(type="end", session=self._id))
+        assert self.decision is not None
+        return self.decision
+
+    async def close(self) -> None:
+        """Give up the session without a decision."""
+        if self.decision is None and not self._closed:
+            await self._ask(write(type="close", session=self._id), may_close=True)
+
+    async def label(self, label: int | None) -> tuple[str, ...]:
+        """Give the label of the decision. Returns the alarms of the drift monitor so far, in words."""
+        return await self._client._label(self._label_message(label), self._key)
+
+    async def _ask(self, message: str | bytes, may_close: bool = False) -> None:
+        if self._answered is not None:
+            raise InputError("the session waits for an answer: await one push before the next.")
+        self._answered = asyncio.get_running_loop().create_future()
+        try:
+            await self._client._send(message)
+            await self._answered
+        finally:
+            self._answered = None
+        if self.decision is not None or self._closed:
+            self._client._sessions.pop(self._id, None)
+        if self._closed and not may_close:
+            raise InputError(self._closed)
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        super()._take(answer)
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
+
+
+@final
+class AsyncClient:
+    """A connection to a server, as a context: `async with AsyncClient(url) as client`. `about`: what is served there."""
+
+    def __init__(self, url: str, *, token: str | None = None) -> None:
+        self._url, self._token = url, token
+        self.about: dict[str, Any] = {}
+        self._sessions: dict[int, AsyncSession] = {}
+        self._labels: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._next, self._error = 0, ""
+
+    async def __aenter__(self) -> Self:
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import WebSocketException
+
+        try:
+            self._socket = await connect(self._url.rstrip("/") + PATH, **connect_options(self._token))
+            try:
+                self.about = read_welcome(await asyncio.wait_for(self._socket.recv(), WELCOME_SECONDS))
+            except BaseException:
+                await self._socket.close()
+                raise
+        except (OSError, WebSocketException, ValueError) as error:
+            raise cannot_connect(self._url, error) from None
+        self._reader = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._socket.close()
+        await self._reader
+
+    async def open(self, *, group: Any = None) -> AsyncSession:
+        """Begin a session. group: that of the input, for a rule with groups."""
+        session = AsyncSession(self, self._next)
+        self._next += 1
+        self._sessions[session._id] = session
+        await session._ask(session._open_message(group))
+        return session
+
+    async def _send(self, message: str | bytes) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        if self._error:
+            raise InputError(self._error)
+        try:
+            await self._socket.send(message)
+        except ConnectionClosed as error:
+            raise connection_lost(error) from None
+
+    async def _label(self, message: str, key: str) -> tuple[str, ...]:
+        answered = self._labels.setdefault(key, asyncio.get_running_loop().create_future())
+        try:
+            await self._send(message)
+            return read_alarms(await answered)
+        finally:
+            self._labels.pop(key, None)
+
+    async def _read(self) -> None:
+        """Hand every answer to the session that waits for it, until the connection ends."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            while True:
+                answer = json.loads(await self._socket.recv())
+                if "decision" in answer and answer["type"] in ("labelled", "error"):
+                    if (label := self._labels.get(answer["decision"])) is not None and not label.done():
+                        label.set_result(answer)
+                elif (session := self._sessions.get(answer.get("session", -1))) is not None:
+                    session._take(answer)
+                elif answer["type"] == "error" and answer.get("session") is None:
+                    self._error = f"the server refused a message: {answer['error']}"
+        except ConnectionClosed as error:
+            lost = InputError(self._error) if self._error else connection_lost(error)
+            self._error = str(lost)
+            waiting = [session._answered for session in self._sessions.values()]
+            for future in [*waiting, *self._labels.values()]:
+                if future is not None and not future.done():
+                    future.set_exception(lost)

@@ -1,0 +1,116 @@
+"""What both clients share: the messages of a session, its answers, and what goes wrong with a connection."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from agreestop.common import InputError
+from agreestop.decide.decisions import Decision
+
+from .protocol import PROTOCOL, SUBPROTOCOL, read_decision, write, write_frames, write_push
+
+LARGEST_ANSWER = 1 << 20
+WELCOME_SECONDS = 10.0
+
+
+class SharedSession:
+    """What both kinds of session know: their number, the next step, and the answers of the server."""
+
+    def __init__(self, session: int) -> None:
+        self._id, self._step = session, 1
+        self.number = -1
+        """The number of the input, which matters to randomised merging and to members that are drawn for every input."""
+        self.decision: Decision | None = None
+        self.promise = ""
+        """What the server promises about the decision, in words."""
+        self._key, self._closed = "", ""
+
+    def __repr__(self) -> str:
+        return f"<session {self._id}: {self.decision or self._closed or f'step {self._step} is next'}>"
+
+    def _open_message(self, group: Any) -> str:
+        plain = group.tolist() if isinstance(group, (np.generic, np.ndarray)) else group
+        return write(type="open", session=self._id, group=plain)
+
+    def _step_message(self, indices: ArrayLike | None, frame: ArrayLike | None, log_confidence: ArrayLike | None) -> str | bytes:
+        """A push of one step, or of log-confidences."""
+        if sum(given is not None for given in (indices, frame, log_confidence)) != 1:
+            raise InputError("one of indices, frame and log_confidence is needed: push(indices), push([]) for a pause.")
+        if log_confidence is None:
+            return self._steps_message(None if indices is None else [indices], None if frame is None else np.asarray(frame)[None])
+        self._check_open()
+        array = np.asarray(log_confidence, dtype=np.float64)
+        if array.ndim not in (2, 3) or not np.isfinite(array).all():
+            raise InputError(f"log_confidence has shape {array.shape}: finite numbers (K, C), or several of them (m, K, C), are needed.")
+        first, self._step = self._step, self._step + (len(array) if array.ndim == 3 else 1)
+        return write(type="push", session=self._id, step=first, log_confidence=array.tolist())
+
+    def _steps_message(self, steps: Sequence[ArrayLike] | None, frames: ArrayLike | None) -> bytes:
+        """A push of several steps."""
+        self._check_open()
+        if (steps is None) == (frames is None):
+            raise InputError("one of steps and frames is needed: push_steps([[3, 17], []]), or push_steps(frames=array).")
+        first = self._step
+        message = write_frames(self._id, first, frames) if steps is None else write_push(self._id, first, steps)  # type: ignore[arg-type]
+        self._step += len(frames if steps is None else steps)  # type: ignore[arg-type]
+        return message
+
+    def _check_open(self) -> None:
+        if self.decision is not None:
+            raise InputError(f"this input stopped at time {self.decision.time}: open a new session for the next input.")
+        if self._closed:
+            raise InputError(self._closed)
+
+    def _label_message(self, label: int | None) -> str:
+        if not self._key:
+            raise InputError("there is no decision yet: push until there is one, then give its label.")
+        return write(type="label", decision=self._key, label=None if label is None else int(label))
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        """Take an answer of the server to this session."""
+        match answer["type"]:
+            case "opened":
+                self.number = answer["number"]
+            case "decision":
+                self.decision, self.promise, self._key = read_decision(answer), answer["promise"], answer["decision"]
+            case "closed" | "error":
+                self._closed = f"the server closed this session: {answer.get('reason') or answer.get('error')}"
+
+
+def read_welcome(text: str | bytes) -> dict[str, Any]:
+    """The welcome of the server, with which every connection begins. A ValueError if it is none."""
+    answer = json.loads(text)
+    if not isinstance(answer, dict) or answer.get("type") != "welcome":
+        raise ValueError("no agreestop server answers there")
+    if answer.get("protocol") != PROTOCOL:
+        raise ValueError(f"the server speaks protocol {answer.get('protocol')!r}, and this client speaks {PROTOCOL}")
+    return answer
+
+
+def connect_options(token: str | None) -> dict[str, Any]:
+    """How to connect, for websockets."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    shared = {"compression": None, "max_size": LARGEST_ANSWER, "proxy": None}
+    return {"subprotocols": [SUBPROTOCOL], "additional_headers": headers, **shared}
+
+
+def cannot_connect(url: str, error: Exception) -> InputError:
+    """Why there is no connection: what the server said, or the system."""
+    response = getattr(error, "response", None)
+    said = response.body.decode(errors="replace").strip() if response is not None and response.body else str(error)
+    return InputError(f"cannot connect to {url}: {said[:200] or type(error).__name__}")
+
+
+def connection_lost(error: Exception) -> InputError:
+    """Why there is no connection any more."""
+    return InputError(f"the connection to the server ended ({error}): connect again; sessions without a decision are lost.")
+
+
+def read_alarms(answer: dict[str, Any]) -> tuple[str, ...]:
+    """The answer to a label: the alarms so far, in words."""
+    if answer["type"] == "error":
+        raise InputError(answer["error"])
+    return tuple(answer["alarms"])

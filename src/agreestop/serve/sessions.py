@@ -1,0 +1,77 @@
+"""What the server keeps of its clients: connections, their sessions, and the messages that are on their way."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import final
+
+from agreestop.engines.live_batch import LiveInput
+
+from .limits import Limits
+from .protocol import Message
+
+MESSAGE_COST = 1000  # bytes that a queued message counts beyond its own
+
+
+@final
+class Connection:
+    """One client: its open sessions, the answers that wait to be sent, and how many bytes of its messages wait for their answers.
+
+    abort: ends the connection at once, without sending what is left.
+    """
+
+    def __init__(self, limits: Limits, abort: Callable[[], object]) -> None:
+        self.sessions: dict[int, Session] = {}
+        self.outbox: asyncio.Queue[str | tuple[int, str]] = asyncio.Queue()
+        self.queued, self.seen, self.sending_since = 0, monotonic(), 0.0
+        self.ended = False
+        self._abort, self._most = abort, limits.queued_bytes // MESSAGE_COST + 2 * limits.sessions_per_client
+
+    def send(self, text: str) -> bool:
+        """Queue an answer. False if the client does not read: it is dropped."""
+        if not self.ended:
+            if self.outbox.qsize() >= self._most:
+                self.drop()
+                return False
+            self.outbox.put_nowait(text)
+        return True
+
+    def finish(self, code: int, reason: str) -> None:
+        """Close the connection once all answers are sent."""
+        if not self.ended:
+            self.ended = True
+            self.outbox.put_nowait((code, reason[:100]))
+
+    def drop(self) -> None:
+        """End the connection at once."""
+        self.ended = True
+        self._abort()
+
+
+@final
+class Session:
+    """One input of a client. `step` is the number of the next step, `seen` the time of the last push."""
+
+    __slots__ = ("connection", "ending", "id", "number", "row", "seen", "step")
+
+    def __init__(self, connection: Connection, session: int, number: int) -> None:
+        self.connection, self.id, self.number, self.step = connection, session, number, 1
+        self.row: LiveInput | None = None  # belongs to the thread that computes
+        self.ending, self.seen = False, monotonic()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Work:
+    """A message on its way through a tick.
+
+    next_step: of a push, the step after it. reason: of a close, why; wrong: whether a bad message is the reason.
+    """
+
+    session: Session
+    message: Message
+    cost: int = 0
+    received: float = 0.0
+    next_step: int = 0
+    reason: str = ""
+    wrong: bool = False
