@@ -1,5 +1,6 @@
 """Tasks in several processes: the results of one process, errors that reach the caller, and no process left behind."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -18,6 +19,8 @@ def prepare(factor: int) -> Callable[[int], tuple[int, int]]:
     def work(task: int) -> tuple[int, int]:
         if task < 0:
             raise ValueError(f"task {task}")
+        if task >= 1000:
+            time.sleep(task)
         return factor * task, os.getpid()
 
     return work
@@ -37,9 +40,23 @@ def test_nothing_is_prepared_where_there_is_no_task() -> None:
     assert list(run_tasks(fail, [], 2)) == []
 
 
-def test_an_error_of_a_task_reaches_the_caller() -> None:
-    with pytest.raises(ValueError, match="task -1"):
-        list(run_tasks(partial(prepare, 3), [1, -1], 2))
+def test_an_error_reaches_the_caller_and_ends_the_workers_but_no_other_process() -> None:
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    other.start()
+    try:
+        with pytest.raises(ValueError, match="task -1"):
+            list(run_tasks(partial(prepare, 3), [-1, 1000, 1000], 2))  # the second worker would sleep for 1000 s
+        assert multiprocessing.active_children() == [other]
+    finally:
+        other.kill()
+        other.join()
+
+
+def test_workers_end_when_the_results_are_no_longer_wanted() -> None:
+    results = run_tasks(partial(prepare, 3), [1, 1000, 1000], 2)
+    assert next(results)[0] == 1
+    results.close()  # type: ignore[attr-defined]
+    assert multiprocessing.active_children() == []
 
 
 PARENT = """

@@ -87,14 +87,15 @@ def test_repeat_splits_refuses(call: Callable[[], object], match: str) -> None:
         call()
 
 
-def test_realisations_name_their_rows_and_what_was_decided() -> None:
+@pytest.mark.parametrize("repeats", [1, 4])  # with 4, what calibration needs is computed once for all rows
+def test_realisations_name_their_rows_and_what_was_decided(repeats: int) -> None:
     """One calibrated by hand on the same rows decides the same, and the figures are means over its test rows."""
     log_confidence, labels = make_sample(90)
     evidence = gather_evidence(RULE, log_confidence, [0, 1, 2])
-    splits = ag.repeat_splits(RULE, log_confidence, labels, n_calibration=60, repeats=4, seed=5)
-    runs = list(realisations(RULE, LabelledEvidence(evidence, labels, 4), 60, 4, 5))
-    assert len(runs) == 4
-    for index, (run, (calibration, test)) in enumerate(zip(runs, divisions(90, 60, 4, 5), strict=True)):
+    splits = ag.repeat_splits(RULE, log_confidence, labels, n_calibration=60, repeats=repeats, seed=5)
+    runs = list(realisations(RULE, LabelledEvidence(evidence, labels, 4), 60, repeats, 5))
+    assert len(runs) == repeats
+    for index, (run, (calibration, test)) in enumerate(zip(runs, divisions(90, 60, repeats, 5), strict=True)):
         np.testing.assert_array_equal(run.calibration, calibration)
         np.testing.assert_array_equal(run.test, test)
         assert sorted([*calibration, *test]) == list(range(90))

@@ -15,7 +15,7 @@ from agreestop.common import Floats
 from agreestop.decide.evidence import Evidence, run_policy
 from agreestop.decide.levels import order_statistic, quantile_rank
 from agreestop.decide.policies import StoppingThreshold
-from agreestop.decide.spikecp import StopProfile, earliest_threshold, last_failures
+from agreestop.decide.spikecp import StoppingTimes, StopProfile, last_failures
 from tests.decide.strategies import ScoreTable, between, breaking_points, calibrate_quietly, make_sample, score_tables
 
 
@@ -110,7 +110,7 @@ def test_the_policy_answers_as_defined(table: ScoreTable) -> None:
 @settings(max_examples=200)
 def test_earliest_threshold_is_the_smallest_of_least_mean_stopping_time(table: ScoreTable, floor: float, even: bool) -> None:
     times = np.array([1.0, 2.0, 3.0, 4.0] if even else [0.5, 0.75, 3.0, 16.0])[: table.scores.shape[1]]
-    chosen = earliest_threshold(StopProfile.of(table.scores, table.max_set_size), times, floor)
+    chosen = StoppingTimes.of(StopProfile.of(table.scores, table.max_set_size), times).earliest(floor)
     points = breaking_points(table.scores)
     others = [value for value in (*points, *between(points)) if value > floor]
     least = min(mean_stop(table, times, value) for value in (floor, *others))
@@ -126,12 +126,12 @@ def test_a_floor_at_a_breakpoint_counts_what_holds_from_there_on() -> None:
     table = ScoreTable(np.array([[[0.0, 2.0], [0.0, 0.0]], [[3.0, 5.0], [0.0, 0.0]]]), np.array([0, 0]), 1)
     profile, times = StopProfile.of(table.scores, 1), np.array([1.0, 10.0])
     assert [mean_stop(table, times, threshold) for threshold in (1.0, 2.0, 3.0)] == [5.5, 10.0, 5.5]
-    assert [earliest_threshold(profile, times, floor) for floor in (0.0, 1.0, 2.0, 3.0, 5.0)] == [0.0, 1.0, 3.0, 3.0, 5.0]
+    assert [StoppingTimes.of(profile, times).earliest(floor) for floor in (0.0, 1.0, 2.0, 3.0, 5.0)] == [0.0, 1.0, 3.0, 3.0, 5.0]
 
 
 def test_no_finite_floor_means_no_early_stop() -> None:
     table = make_sample(5, checkpoints=3, members=1).log_confidence[:, :, 0]
-    assert earliest_threshold(StopProfile.of(-table, 2), np.array([1.0, 2.0, 3.0]), math.inf) == math.inf
+    assert StoppingTimes.of(StopProfile.of(-table, 2), np.array([1.0, 2.0, 3.0])).earliest(math.inf) == math.inf
 
 
 @pytest.mark.parametrize("max_set_size", [1, 2, 4])
@@ -161,4 +161,4 @@ def test_class_conditional_calibration_takes_the_largest_floor() -> None:
     rule = ag.SpikeCP(0.8, (1, 2, 3), 1, calibration="stop-aware", class_conditional=True)
     policy = calibrate_quietly(rule, sample).policy
     assert isinstance(policy, StoppingThreshold)
-    assert policy.threshold == earliest_threshold(StopProfile.of(scores, 1), np.array([1.0, 2.0, 3.0]), max(floors))
+    assert policy.threshold == StoppingTimes.of(StopProfile.of(scores, 1), np.array([1.0, 2.0, 3.0])).earliest(max(floors))

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
 Task = TypeVar("Task")
@@ -25,34 +26,36 @@ def run_tasks(prepare: Callable[[], Callable[[Task], Result]], tasks: Sequence[T
         return
     # New processes are started: a fork of a process with threads, such as torch's and scikit-learn's, can hang.
     context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(min(workers, len(tasks)), context, _begin, (prepare,))
+    ended, end = context.Pipe(duplex=False)
+    executor = ProcessPoolExecutor(min(workers, len(tasks)), context, _begin, (prepare, ended))
     try:
         waiting = {executor.submit(_do, task): task for task in tasks}
         for future in as_completed(waiting):
             yield waiting[future], future.result()
     except BaseException:
-        executor.shutdown(wait=False, cancel_futures=True)
-        for child in multiprocessing.active_children():
-            child.terminate()
+        end.close()  # the workers end in the middle of their tasks
         raise
-    executor.shutdown()
+    finally:
+        executor.shutdown(cancel_futures=True)
+        end.close()
+        ended.close()
 
 
 _work: list[Callable[[Any], Any]] = []
 """What a worker process does with a task; empty in any other process."""
 
 
-def _begin(prepare: Callable[[], Callable[[Task], Result]]) -> None:
+def _begin(prepare: Callable[[], Callable[[Task], Result]], ended: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends the workers
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(ended,), daemon=True).start()
     _work.append(prepare())
 
 
-def _end_with_parent() -> None:
-    """End this process when its parent has ended, also when the parent was killed."""
+def _end_with_parent(ended: Connection) -> None:
+    """End this process when its parent closes the other end of the connection, or has ended, also when the parent was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    parent.join()
+    wait([ended, parent.sentinel])
     os._exit(1)
 
 

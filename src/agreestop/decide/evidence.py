@@ -183,11 +183,22 @@ def run_checkpoints(judge: Callable[[int, Integers, State], Verdict], state: Sta
     return stops
 
 
-def run_policy(policy: Policy, evidence: Evidence, state: State, classes: int) -> Stops:
-    """How inputs end whose evidence (n, M, ...) at every checkpoint is known."""
-    checkpoints = evidence.values.shape[1]
+def run_policy(policy: Policy, evidence: Evidence, state: State, classes: int, rows: Integers | None = None) -> Stops:
+    """How inputs end whose evidence (n, M, ...) at every checkpoint is known: all of them, or some rows; `state` is theirs.
+
+    A policy that remembers nothing may have a method `stopping`, which says at which checkpoints, (n, M), an input would stop. Then each
+    input is judged only at the first of them, with the same results.
+    """
+    last, rows = evidence.values.shape[1] - 1, np.arange(len(evidence)) if rows is None else rows
+    stopping: Callable[[Evidence], Booleans] | None = getattr(policy, "stopping", None)
+    if stopping is not None:
+        would = stopping(evidence)[rows]
+        would[:, last] = True
+        index, stops = would.argmax(axis=1), Stops.empty(len(rows), classes)
+        stops.put(np.arange(len(rows)), index, policy.judge(index, index == last, evidence[rows, index], state))
+        return stops
 
     def judge(index: int, active: Integers, state: State) -> Verdict:
-        return policy.judge(index, index == checkpoints - 1, evidence[active, index], state)
+        return policy.judge(index, index == last, evidence[rows[active], index], state)
 
-    return run_checkpoints(judge, state, checkpoints, classes)
+    return run_checkpoints(judge, state, last + 1, classes)

@@ -71,8 +71,7 @@ class StopProfile:
         breaks = np.concatenate([np.full((n, 1), -np.inf), np.sort(np.concatenate([opens, closes], axis=1), axis=1)], axis=1)
         stops = np.full(breaks.shape, last)
         for index in range(last - 1, -1, -1):
-            inside = (opens[:, index, None] <= breaks) & (breaks < closes[:, index, None])
-            stops[inside] = index
+            np.copyto(stops, index, where=(opens[:, index, None] <= breaks) & (breaks < closes[:, index, None]))
         return cls(breaks, stops)
 
     def rows(self, rows: Integers) -> Self:
@@ -91,23 +90,33 @@ def last_failures(scores: Floats, labels: Integers, profile: StopProfile) -> Flo
     return np.where(misses_until > profile.breaks, misses_until, -np.inf).max(axis=1)
 
 
-def earliest_threshold(profile: StopProfile, times: Floats, floor: float) -> float:
-    """The smallest λ ≥ floor of least mean stopping time over the profile's inputs."""
-    stop_times = times[profile.stops]
-    breaks = profile.breaks[:, 1:].ravel()
-    order = np.argsort(breaks, kind="stable")
-    breaks = breaks[order]
-    # Total stopping time just from each break onwards: what holds at -∞ plus all jumps up to there.
-    totals = stop_times[:, 0].sum() + np.cumsum(np.diff(stop_times, axis=1).ravel()[order])
-    above = np.searchsorted(breaks, floor, side="right")
-    at_floor = totals[above - 1] if above else stop_times[:, 0].sum()
-    ends = np.append(breaks[1:] > breaks[:-1], True) if len(breaks) else np.zeros(0, dtype=bool)
-    ends[:above] = False
-    candidates = np.append(floor, breaks[ends])
-    values = np.append(at_floor, totals[ends])
-    best = values.min()
-    tolerance = 1e-9 * abs(best)
-    return float(candidates[np.argmax(values <= best + tolerance)])
+@dataclass(frozen=True, eq=False)
+class StoppingTimes:
+    """The total stopping time of a profile's inputs as a function of λ: `first` at -∞, and `totals[j]` from `breaks[j]`, increasing, on."""
+
+    first: float
+    breaks: Floats
+    totals: Floats
+
+    @classmethod
+    def of(cls, profile: StopProfile, times: Floats) -> Self:
+        stop_times = times[profile.stops]
+        breaks = profile.breaks[:, 1:].ravel()
+        order = np.argsort(breaks, kind="stable")
+        first = stop_times[:, 0].sum()
+        return cls(first, breaks[order], first + np.cumsum(np.diff(stop_times, axis=1).ravel()[order]))
+
+    def earliest(self, floor: float) -> float:
+        """The smallest λ ≥ floor of least total, and so of least mean, stopping time."""
+        breaks, totals = self.breaks, self.totals
+        above = int(np.searchsorted(breaks, floor, side="right"))
+        ends = np.append(breaks[1:] > breaks[:-1], True) if len(breaks) else np.zeros(0, dtype=bool)
+        ends[:above] = False
+        candidates = np.append(floor, breaks[ends])
+        values = np.append(totals[above - 1] if above else self.first, totals[ends])
+        best = values.min()
+        tolerance = 1e-9 * abs(best)
+        return float(candidates[np.argmax(values <= best + tolerance)])
 
 
 def _order_statistics(bag: Floats, rank: int) -> Floats:
@@ -300,10 +309,12 @@ class SpikeCP(Uncalibrated, KeptInFiles):
             return allowed_threshold(-failures, conditions, rows, as_target(self.target), self._delta)
 
         def earliest(value: float, rows: Integers) -> float:
-            return -earliest_threshold(profile.rows(rows), times, -value)
+            chosen = waits if len(rows) == len(failures) else StoppingTimes.of(profile.rows(rows), times)
+            return -chosen.earliest(-value)
 
+        waits = StoppingTimes.of(profile, times)
         if gate is None:
-            policy = replace(policy, reach=_reach(failures, values, earliest_threshold(profile, times, -np.inf)))
+            policy = replace(policy, reach=_reach(failures, values, waits.earliest(-np.inf)))
         count = 1 if gate is None else len(gate.ends) + 1
         thresholds = -examples.thresholds(threshold, self.class_conditional, blocks, count, earliest)
         if gate is None and conditions.groups is None:

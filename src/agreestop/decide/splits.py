@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import NormalDist
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +15,7 @@ from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 from .checks import columns_of
 from .conditions import LabelledEvidence
 from .decisions import Estimate
-from .evidence import run_policy
+from .evidence import Policy, run_policy
 from .rules import Rule, gather_evidence, refuse_tuned, warn_of
 from .schedules import Schedule
 from .score_files import ScoresLike, as_scores, labels_of
@@ -162,10 +163,26 @@ def realisations(
 
     This is the one loop over realisations: `repeat_splits`, `tune`, the report and the paper's figures all use it.
     """
+    fit = _fits(rule, pool, n_calibration * repeats)
     for calibration, test in divisions(len(pool), n_calibration, repeats, seed, out):
-        policy = rule.fit(pool.rows(calibration))
-        stops = run_policy(policy, pool.evidence[test], policy.start(len(test), pool.classes, 0), pool.classes)
+        policy = fit(calibration)
+        stops = run_policy(policy, pool.evidence, policy.start(len(test), pool.classes, 0), pool.classes, test)
         yield Realisation(calibration, test, stops.index, stops.sets, stops.block)
+
+
+def _fits(rule: Rule, pool: LabelledEvidence, used: int) -> Callable[[Integers], Policy]:
+    """The fit on some rows of the pool. Where `used` rows in all are more than the pool has, what a fit needs of a row is computed once."""
+    if used < len(pool) or not getattr(rule, "reducible", False):
+        return lambda rows: rule.fit(pool.rows(rows))
+    reducible = cast(Any, rule)
+    numbers = reducible.reduce(pool.evidence, pool.labels)
+
+    def fit(rows: Integers) -> Policy:
+        examples = replace(pool, evidence=pool.evidence[rows, :0], labels=pool.labels[rows], conditions=pool.conditions.rows(rows))
+        policy: Policy = reducible.fit_reduced({name: values[rows] for name, values in numbers.items()}, examples)
+        return policy
+
+    return fit
 
 
 def split_figures(
