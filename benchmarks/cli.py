@@ -129,6 +129,19 @@ def serve(
     out.print(f"Wrote {output}", markup=False, soft_wrap=True)
 
 
+def soak(
+    seconds: Annotated[float, typer.Option(help="How long sessions come and go.")] = 600.0,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/serve/soak.json"),
+) -> None:
+    """Let sessions come and go for ten minutes, and read the memory of the server meanwhile; needs agreestop[serve]."""
+    from .soak import run_soak
+
+    found = run_soak(seconds, output)
+    sizes = [reading["bytes"] / 1e6 for reading in found["readings"]]
+    out.print(f"{found['decisions']:,} decisions; memory {sizes[0]:.0f} MB at first, {sizes[-1]:.0f} MB at the end")
+    out.print(f"Wrote {output}", markup=False, soft_wrap=True)
+
+
 def shapes(
     repeats: Annotated[int, typer.Option(help="Realisations of each stream.")] = 50,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for numbers.json.")] = Path("results/shapes"),
@@ -188,6 +201,7 @@ app.command()(adapters)
 app.command()(events)
 app.command()(cluster)
 app.command()(serve)
+app.command()(soak)
 app.command()(shapes)
 app.command()(early_classification)
 app.command()(nir)

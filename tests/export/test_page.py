@@ -264,6 +264,7 @@ def test_a_digit_drawn_with_the_mouse_or_the_keyboard_gets_a_decision(tab: Any) 
     tab.mouse.up()
     wait_for(tab, "#verdict", "stopped at|ran to the end")  # by itself, after a moment
     assert tab.inner_text("#which") == "your drawing" and tab.inner_text("#coverage") == "–"
+    assert tab.inner_text("#drawn") == tab.inner_text("#verdict")
     tab.click("#next")
     wait_for(tab, "#verdict", "Right|Missed")
     tab.focus("#drawing")

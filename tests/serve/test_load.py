@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from time import monotonic
 
-import numpy as np
 import pytest
 
 for _name in ("torch", "numba", "starlette", "uvicorn", "websockets"):
     pytest.importorskip(_name, reason=f"the server needs {_name}: install agreestop[serve]")
 
-from agreestop.serve import AsyncClient, Server
+from agreestop.serve import Server
 from benchmarks.serve import in_one_process, load, load_one_by_one, server_process, status, with_live_sessions
+from benchmarks.soak import soak
 
-from .served import Served, steps_of, until
+from .served import Served, steps_of
 
 SOAK_SECONDS = float(os.environ.get("AGREESTOP_SOAK_SECONDS", "600"))
 
@@ -52,36 +51,10 @@ def test_a_thousand_sessions_at_once(served: Served, tmp_path: Path) -> None:
         run_load(served, url, 1000)
 
 
-def memory(process: int) -> int:
-    """Bytes that a process holds in memory."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
-
-
 @pytest.mark.slow
-def test_memory_stays_flat(served: Served, tmp_path: Path) -> None:
+def test_memory_stays_flat(served: Served) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("this system does not say how much memory a process holds.")
-    steps = [steps_of(frames) for frames in served.inputs]
-
-    async def soak(url: str, seconds: float) -> None:
-        """Sessions that are decided and labelled, given up, refused, or whose client goes away."""
-        rng, end = np.random.default_rng(0), monotonic() + seconds
-        while monotonic() < end:
-            async with AsyncClient(url) as client:
-                sessions = await asyncio.gather(*(client.open() for _ in range(50)))
-                await asyncio.gather(*(one.push_steps(steps[int(rng.integers(20))]) for one in sessions[:40]))
-                await asyncio.gather(*(one.label(0) for one in sessions[:40]))
-                await asyncio.gather(*(one.close() for one in sessions[40:45]))
-                await asyncio.gather(*(one.push([99]) for one in sessions[45:48]), return_exceptions=True)
-
-    with server_process(*save(served, tmp_path)) as (url, process):
-        asyncio.run(soak(url, SOAK_SECONDS / 5))
-        before, decided = memory(process), status(url)["decisions"]
-        asyncio.run(soak(url, SOAK_SECONDS * 4 / 5))
-        until(lambda: (status(url)["sessions"], status(url)["clients"]) == (0, 0))
-        found = status(url)
-        risks = 8 * 4 * (found["decisions"] - decided)  # the monitor keeps them, in an array that grows and is copied
-        grown = memory(process) - before - risks
-        assert found["decisions"] > 2 * decided
-        assert grown < 8 << 20, f"{grown:,} bytes more after {found['decisions']:,} decisions"
+    found = soak(served.rule, served.ensemble, [steps_of(frames) for frames in served.inputs], SOAK_SECONDS)
+    assert found["sessions"] == 0 and found["labels"] == found["decisions"] > 0 and found["errors"] > 0
+    assert found["grown"] < 8 << 20, f"{found['grown']:,} bytes more after {found['decisions']:,} decisions"

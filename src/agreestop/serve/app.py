@@ -22,7 +22,8 @@ from .sessions import Connection
 
 PAGE = Path(__file__).with_name("page.html")
 SAFE = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }

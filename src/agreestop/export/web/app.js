@@ -155,6 +155,12 @@ function record(decision, input) {
   return miss;
 }
 
+/* Say what came of an input; of a drawing also beside it, since the verdict is far away on a small screen. */
+function sayVerdict(html, drawn = now.drawn) {
+  byId("verdict").innerHTML = html;
+  if (drawn) byId("drawn").innerHTML = html;
+}
+
 function finish(decision) {
   let words = answerInWords(decision);
   if (!now.drawn) {
@@ -162,7 +168,7 @@ function finish(decision) {
     if (miss !== null) words += miss ? `. Missed: it is a ${escapeText(DATA.classes[DATA.inputs.labels[now.input]])}.` : ". Right.";
     drawCounts();
   }
-  byId("verdict").innerHTML = words;
+  sayVerdict(words);
   drawInput();
   if (now.playing) now.timer = setTimeout(playNext, stillness.matches ? 2500 : 1400);
 }
@@ -310,7 +316,7 @@ function chooseRule() {
 function showAgain() {
   let decision = null;
   while (!decision) decision = stepOnce();
-  byId("verdict").innerHTML = answerInWords(decision);
+  sayVerdict(answerInWords(decision));
   drawInput();
 }
 

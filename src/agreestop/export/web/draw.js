@@ -30,10 +30,13 @@ function bindDrawing() {
   let shown = false; // the next stroke begins a new drawing
   const show = () => {
     clearTimeout(waiting);
-    if (now.busy) return;
+    if (now.busy) {
+      waiting = setTimeout(show, 300); // after the inputs that are being decided
+      return;
+    }
     const image = asImage(readDrawing(context, canvas.width), SIDE, DATA.camera.points, DATA.camera.filled);
     if (!image) {
-      byId("verdict").textContent = "There is nothing to see yet: draw a digit first.";
+      sayVerdict("There is nothing to see yet: draw a digit first.", true);
       return;
     }
     shown = true;
@@ -41,7 +44,7 @@ function bindDrawing() {
     const { scene, sensor, points } = DATA.camera;
     setPlaying(false);
     begin(film(image, points, scene, kind.sensor(sensor, strength), DATA.steps, now.seed++, kind.speed(strength)), -1);
-    byId("verdict").textContent = "Watching your drawing …";
+    sayVerdict("Watching your drawing …", true);
     run();
   };
   canvas.addEventListener("pointerdown", (event) => {

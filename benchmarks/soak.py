@@ -1,0 +1,89 @@
+"""Whether the memory of the server stays flat: sessions come and go for minutes, and the memory of its process is read meanwhile.
+
+    python -m benchmarks soak        writes results/serve/soak.json; takes ten minutes
+
+Again and again a client connects and opens 50 sessions. Of these 40 are decided and labelled, 5 are closed, 3 push what is no input
+and are refused, and 2 are left open when the client goes away. The drift monitor keeps 8 bytes for each decision, in an array that is
+copied when it grows; that much is taken off before the growth is judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+
+import agreestop as ag
+from agreestop.common import Integers, atomic_writer, cores, make_folder
+from agreestop.serve import AsyncClient
+
+from .digits import DigitsStudy
+from .serve import server_process, status
+
+SESSIONS, LABELLED, CLOSED, REFUSED = 50, 40, 5, 3
+SAMPLES, WARM_UP = 20, 4  # readings of the memory, and those of them that come before the growth is counted
+MONITOR_BYTES = 8 * 4  # a decision in the monitor, and its share of copies of the array
+
+
+def memory(process: int) -> int:
+    """Bytes that a process holds in memory, as Linux says."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
+
+
+async def come_and_go(url: str, steps: list[list[Integers]], seconds: float) -> None:
+    """Sessions that are decided and labelled, given up, refused, or whose client goes away, for some seconds."""
+    rng, end = np.random.default_rng(0), monotonic() + seconds
+    refused = int(max(step.max(initial=0) for one in steps for step in one)) + 10**6
+    while monotonic() < end:
+        async with AsyncClient(url) as client:
+            sessions = await asyncio.gather(*(client.open() for _ in range(SESSIONS)))
+            await asyncio.gather(*(one.push_steps(steps[int(rng.integers(len(steps)))]) for one in sessions[:LABELLED]))
+            await asyncio.gather(*(one.label(0) for one in sessions[:LABELLED]))
+            await asyncio.gather(*(one.close() for one in sessions[LABELLED : LABELLED + CLOSED]))
+            wrong = sessions[LABELLED + CLOSED : LABELLED + CLOSED + REFUSED]
+            await asyncio.gather(*(one.push([refused]) for one in wrong), return_exceptions=True)
+
+
+def soak(rule: ag.CalibratedRule, ensemble: Any, steps: list[list[Integers]], seconds: float) -> dict[str, Any]:
+    """Run a server for some seconds. `grown` is by how many bytes its memory grew after the warm-up, without what the monitor keeps."""
+    readings = []
+    with TemporaryDirectory() as folder:
+        rule.save(Path(folder) / "rule")
+        ensemble.save(Path(folder) / "members")
+        with server_process(Path(folder) / "rule", Path(folder) / "members") as (url, process):
+            began = monotonic()
+            for _ in range(SAMPLES):
+                asyncio.run(come_and_go(url, steps, seconds / SAMPLES))
+                found = status(url)
+                readings.append({"seconds": round(monotonic() - began, 1), "bytes": memory(process), "decisions": found["decisions"]})
+            while (status(url)["sessions"], status(url)["clients"]) != (0, 0):
+                sleep(0.1)
+            found = status(url)
+    before, after = readings[WARM_UP - 1], readings[-1]
+    kept = MONITOR_BYTES * (after["decisions"] - before["decisions"])
+    counts = {name: found[name] for name in ("decisions", "labels", "errors", "opened", "messages", "sessions")}
+    return {**counts, "monitor_bytes": kept, "grown": after["bytes"] - before["bytes"] - kept, "readings": readings}
+
+
+def run_soak(seconds: float, output: Path) -> dict[str, Any]:
+    """Soak a server of the digits, and write a JSON file."""
+    study = DigitsStudy.make()
+    inputs = study.inputs.to_dense() if isinstance(study.inputs, ag.events.Events) else study.inputs
+    steps = [[np.flatnonzero(step) for step in one] for one in inputs[:100]]
+    record = {
+        "machine": {"processor": platform.processor() or platform.machine(), "cores": cores(), "load": os.getloadavg()[0]},
+        "command": f"python -m benchmarks soak --seconds {seconds:g}",
+        **soak(study.rule, study.ensemble, steps, seconds),
+    }
+    make_folder(output.parent)
+    with atomic_writer(output) as stream:
+        stream.write(json.dumps(record, indent=1).encode() + b"\n")
+    return record
