@@ -28,7 +28,7 @@ from .digits import DigitsStudy
 from .serve import server_process, status
 
 SESSIONS, LABELLED, CLOSED, REFUSED = 50, 40, 5, 3
-SAMPLES, WARM_UP = 20, 4  # readings of the memory, and those of them that come before the growth is counted
+SAMPLES = 20  # readings of the memory; the growth is counted after a fifth of them
 MONITOR_BYTES = 8 * 4  # a decision in the monitor, and its share of copies of the array
 
 
@@ -67,7 +67,7 @@ def soak(rule: ag.CalibratedRule, ensemble: Any, steps: list[list[Integers]], se
             while (status(url)["sessions"], status(url)["clients"]) != (0, 0):
                 sleep(0.1)
             found = status(url)
-    before, after = readings[WARM_UP - 1], readings[-1]
+    before, after = readings[SAMPLES // 5 - 1], readings[-1]
     kept = MONITOR_BYTES * (after["decisions"] - before["decisions"])
     counts = {name: found[name] for name in ("decisions", "labels", "errors", "opened", "messages", "sessions")}
     return {**counts, "monitor_bytes": kept, "grown": after["bytes"] - before["bytes"] - kept, "readings": readings}

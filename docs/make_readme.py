@@ -217,8 +217,18 @@ def load_table() -> str:
         "",
         f"{words}: {found['lost']} lost, {found['wrong']} wrong. {count} cores, whose load by all programs was {load:.1f} at the end.",
     ]
-    lines.append("([Numbers](../results/serve/load.json), `python -m benchmarks serve`.)")
+    lines += ["([Numbers](../results/serve/load.json), `python -m benchmarks serve`.)", "", soak_words()]
     return "\n".join(lines)
+
+
+def soak_words() -> str:
+    """How the memory of the server changed while sessions came and went."""
+    found = json.loads((RESULTS / "serve" / "soak.json").read_text())
+    readings = found["readings"]
+    chosen = readings[len(readings) // 5 - 1], readings[-1]  # the first fifth is the warm-up
+    sizes = [f"{reading['bytes'] / 1e6:.0f} MB after {reading['seconds'] / 60:.0f} minutes" for reading in chosen]
+    words = f"While {found['opened']:,} sessions came and went, the memory of the server was {sizes[0]} and {sizes[1]}"
+    return f"{words}. ([Numbers](../results/serve/soak.json), `python -m benchmarks soak`.)"
 
 
 def alarm_table() -> str:

@@ -19,7 +19,7 @@ pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
 from agreestop.cli import main
-from agreestop.common import Booleans, Integers
+from agreestop.common import Booleans, Integers, atomic_writer
 from agreestop.engines.event_driven.layout import load_kernels
 from agreestop.ensembles.files import save_members
 from agreestop.export.c_files import _inputs_file
@@ -418,6 +418,38 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(members: Path, tmp_p
     assert not (tmp_path / "no").exists()
 
 
+def test_an_export_replaces_another_as_a_whole_and_nothing_else(members: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensemble = load(members, "small")
+    rule, (x, _) = calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble), some_inputs(4)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "Makefile").write_text("all:")
+    with pytest.raises(ag.InputError, match="holds a Makefile that is not of an export"):
+        ag.export.to_c(rule, ensemble, tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["Makefile"]
+    folder = tmp_path / "c"
+    made = ag.export.to_c(rule, ensemble, folder, x)
+    assert set(made.files) == {path.name for path in folder.iterdir()}
+    made = ag.export.to_c(rule, ensemble, folder)  # the inputs of the export before are gone
+    assert set(made.files) == {path.name for path in folder.iterdir()} and "inputs.bin" not in made.files
+    for fails_at in ("rule_data.h", "sizes.h"):
+
+        def interrupted(path: Path, fails_at: str = fails_at) -> Any:
+            if path.name == fails_at:
+                raise KeyboardInterrupt
+            return atomic_writer(path)
+
+        monkeypatch.setattr("agreestop.export.c_files.atomic_writer", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ag.export.to_c(rule, ensemble, folder, x)
+        assert subprocess.run([COMPILERS[0], "-c", "agreestop.c"], cwd=folder, capture_output=True).returncode != 0
+    monkeypatch.undo()
+    ag.export.to_c(rule, ensemble, folder)
+    build(folder)
+    (folder / "expected.csv").mkdir()
+    with pytest.raises(ag.InputError, match=r"cannot replace .*expected.csv"):
+        ag.export.to_c(rule, ensemble, folder)
+
+
 def test_the_command_line(members: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     ensemble = load(members, "small", "int8")
     rule = calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble)
@@ -456,8 +488,10 @@ def test_the_file_of_inputs(tmp_path: Path) -> None:
     assert content[24:] == b"\2\0\0\0\0\0\0\0" + b"\1\0\4\0" + b"\0\0\0\0\1\0\0\0" + b"\2\0"
 
 
-@pytest.mark.parametrize("form", ["members that differ", "convolution"])
-def test_neurons_that_integrate_and_fire(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "weights"), [("members that differ", "float32"), ("members that differ", "int8"), ("convolution", "float32")]
+)
+def test_neurons_that_integrate_and_fire(form: str, weights: str, tmp_path: Path) -> None:
     pytest.importorskip("nir", reason="agreestop[nir] is not installed")
     from tests.adapters import test_nir as graphs
 
@@ -469,8 +503,9 @@ def test_neurons_that_integrate_and_fire(form: str, tmp_path: Path) -> None:
     else:
         plain = [graphs.GRAPHS["fully connected"](rng, kind) for kind in ("IF", "LIF", "CubaLIF")]
         resets = ("subtract", "graph", "subtract", "zero")
-        engine = ag.adapters.from_nir([graphs.recurrent(rng), *plain], dt=1e-3, reset=resets, engine="event-driven")
+        name = "event-driven" if weights == "float32" else "event-driven-int8"
+        engine = ag.adapters.from_nir([graphs.recurrent(rng), *plain], dt=1e-3, reset=resets, engine=name)
     x = rng.random((60, 20, *shape)) < 0.2
     rule = ag.AgreeStop(0.8, range(1, 21), 1).calibrate(engine.score(x), labels="final")
-    assert check(rule, engine, tmp_path, x, several=form != "convolution").weights == "float32"
+    assert check(rule, engine, tmp_path, x, several=form != "convolution").weights == weights
     compare_spikes(engine, rule, tmp_path, x[:10])

@@ -51,19 +51,21 @@ def test_deep_members_of_srm_neurons(label: str, weights: str, digits: Any, memb
 
 
 @pytest.mark.slow
-def test_leaky_neurons(digits: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "weights"), [("LIF", "float32"), ("LIF", "int8"), ("CubaLIF", "bfloat16"), ("IF", "int8")])
+def test_graphs_of_nir(kind: str, weights: str, digits: Any, tmp_path: Path) -> None:
     pytest.importorskip("nir", reason="agreestop[nir] is not installed")
     from tests.adapters import nir_reference as graphs
     from tests.adapters.test_nir import linear
 
     rng, x = np.random.default_rng(0), np.asarray(digits.pool.inputs).reshape(len(digits.pool), 80, -1)
     layers = [
-        (linear(rng, x.shape[2], 40), graphs.neurons("LIF", (40,), rng), linear(rng, 40, 10), graphs.neurons("LIF", (10,), rng))
+        (linear(rng, x.shape[2], 40), graphs.neurons(kind, (40,), rng), linear(rng, 40, 10), graphs.neurons(kind, (10,), rng))
         for _ in range(3)
     ]
-    engine = ag.adapters.from_nir([graphs.chain(*one) for one in layers], dt=1e-3, engine="event-driven")
+    name = "event-driven" if weights == "float32" else f"event-driven-{weights}"
+    engine = ag.adapters.from_nir([graphs.chain(*one) for one in layers], dt=1e-3, engine=name)
     rule = ag.AgreeStop(0.8, EVERY, 1).calibrate(engine.score(x[:100]), labels="final")
-    check(rule, engine, tmp_path, x[100:])
+    assert check(rule, engine, tmp_path, x[100:]).weights == weights
 
 
 @pytest.mark.slow

@@ -192,6 +192,7 @@ BAD = {
     "a frame of numbers, where members read events": (write(type="push", session=1, step=1, frame=[0.5] * 32), "values other than 0 and 1"),
     "a ragged frame": ('{"type":"push","session":1,"step":1,"frames":[[1],[1,2]]}', "no regular list"),
     "no frame": ('{"type":"push","session":1,"step":1,"frames":[]}', "frames are no lists of numbers"),
+    "frames that are no lists": ('{"type":"push","session":1,"step":1,"frames":[1,2]}', "frames are no lists of numbers"),
     "frames and events": ('{"type":"push","session":1,"step":1,"frame":[1],"events":[1]}', "a push needs one of"),
     "half a frame": (write_frames(1, 1, np.zeros((2, 32)))[:-4], "63 numbers for 2 frames"),
     "frames without numbers": (write_frames(1, 1, np.zeros((1, 1)))[:-4], "0 numbers for 1 frames"),
@@ -237,27 +238,8 @@ def fuzzed(rng: np.random.Generator) -> str | bytes:
             int(rng.integers(3)), int(rng.integers(1, 3)), rng.choice([0, 1, 2], size=(int(rng.integers(1, 3)), 32), p=[0.8, 0.19, 0.01])
         )
         return frames[: len(frames) - int(rng.choice([0, 0, 1, 4]))]
-    words: list[Any] = [
-        0,
-        1,
-        2,
-        3,
-        -1,
-        1.5,
-        "push",
-        "open",
-        "end",
-        "close",
-        None,
-        True,
-        [],
-        {},
-        [1],
-        [[2]],
-        [[[-1.0] * 4] * 3],
-        "é",
-        [0.0] * 32,
-    ]
+    words: list[Any] = [0, 1, 2, 3, -1, 1.5, "push", "open", "end", "close", None, True, "é", "\ud800"]
+    words += [[], {}, [1], [[2]], [[[-1.0] * 4] * 3], [0.0] * 32]
     names = ("session", "step", "events", "steps", "frame", "frames", "log_confidence", "group", "label", "decision")
     content = {"type": str(rng.choice(["open", "push", "end", "close", "label", "x"])), "session": int(rng.integers(3)), "step": 1}
     content |= {str(rng.choice(names)): words[int(rng.integers(len(words)))] for _ in range(int(rng.integers(4)))}
@@ -421,6 +403,9 @@ def test_labels_feed_the_monitor_once(served: Served, url: str) -> None:
         session.push_steps(steps_of(served.inputs[0]))
         with pytest.raises(ag.InputError, match="from 0 to 3"):
             session.label(4)
+        with raw(url) as talk:
+            talk.send('{"type":"label","decision":"\\ud800","label":0}')  # half a character, which no answer may repeat as it is
+            assert "waits for a label" in json.loads(talk.recv())["error"]
         assert session.label(int(served.labels[0])) == ()
         with pytest.raises(ag.InputError, match="waits"):
             session.label(1)

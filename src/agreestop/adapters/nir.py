@@ -16,7 +16,7 @@ from .engine import AdaptedEngine
 from .nir_nodes import build_network
 from .nir_sources import read_source
 
-ENGINES = ("auto", "dense", "event-driven")
+ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8")
 
 
 def from_nir(graphs_or_paths: Any, *, dt: float | None = None, reset: str | Sequence[str] = "graph", engine: str = "auto") -> AdaptedEngine:
@@ -27,7 +27,8 @@ def from_nir(graphs_or_paths: Any, *, dt: float | None = None, reset: str | Sequ
     reset   what a spike does to the potential: "graph" sets it to v_reset, "zero" to 0, "subtract" subtracts v_threshold; or one of
             them for each graph. snnTorch writes v_reset = 0 for subtractive resets too, so this must be known
     engine  "event-driven": chains of layers, each perhaps with its own spikes as a second input; "dense": every graph; "auto": the
-            first where it can run all graphs. `engine.engine.reason` says why
+            first where it can run all graphs. `engine.engine.reason` says why. "event-driven-bfloat16" and "event-driven-int8" round the
+            weights, for example for a microcontroller
 
     Graphs may differ in size and reset, not in the number of classes. The output is spikes if the last neurons spike, else the values
     at the Output, as logits. Inputs (n, T, ...) are events, counts of events, or any numbers.
@@ -60,7 +61,8 @@ def _choose(networks: Sequence[GraphNetwork], members: ModuleMembers, name: str)
     try:
         from agreestop.engines.event_driven.engine import EventDriven
 
-        chosen: Engine = SideBySide([EventDriven(network) for network in networks])
+        _, _, precision = name.partition("event-driven-")
+        chosen: Engine = SideBySide([EventDriven(network, precision or "float32") for network in networks])
     except InputError as error:
         if name != "auto":
             raise

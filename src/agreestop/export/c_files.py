@@ -92,7 +92,6 @@ def to_c(
     given = (None if events is None else events.classes) or rule.class_names or tuple(map(str, range(rule.classes)))
     names = tuple(visible(name) for name in given)
     contents = {name: (files(__package__) / "c" / name).read_bytes() for name in SOURCES}
-    contents["sizes.h"] = _defines(sizes).encode()
     contents["model.c"] = model_text(members).encode()
     contents["rule_data.h"] = rule_text(known, rule.guarantee, names).encode()
     check = _Check(0, None, 0)
@@ -100,14 +99,28 @@ def to_c(
         contents["inputs.bin"] = _inputs_file(events, steps)
         decisions, check = check_decisions(rule, known, ensemble, events, steps)
         contents["expected.csv"] = decisions_csv(decisions, names).encode()
+    contents["sizes.h"] = _defines(sizes).encode()
     path = Path(folder)
-    make_folder(path)
-    for name, content in contents.items():
-        with atomic_writer(path / name) as stream:
-            stream.write(content)
+    _write(path, contents)
     flash = flash_of(members) + known.flash + sum(len(name.encode()) + 5 for name in names)
     ram = ram_of(sizes) + known.ram(rule.classes)
     return CExport(path, tuple(contents), WEIGHTS[members[0][0].weights.dtype.name], flash, ram, check.inputs, check.nearest, check.ties)
+
+
+def _write(folder: Path, contents: dict[str, bytes]) -> None:
+    """Write the files, of which sizes.h is the last. Until it is there nothing compiles, so an interrupted export cannot be mixed up."""
+    taken = [name for name in contents if (folder / name).exists()]
+    if taken and not (folder / "agreestop.h").exists():
+        raise InputError(f"{folder} holds a {taken[0]} that is not of an export, which would be replaced: choose another folder.")
+    make_folder(folder)
+    for name in ("sizes.h", "inputs.bin", "expected.csv"):  # the last two may not be written this time
+        try:
+            (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot replace {folder / name}: {error.strerror}; choose another folder.") from None
+    for name, content in contents.items():
+        with atomic_writer(folder / name) as stream:
+            stream.write(content)
 
 
 def _defines(sizes: dict[str, int]) -> str:

@@ -210,8 +210,8 @@ def write_frames(session: int, step: int, frames: ArrayLike) -> bytes:
 
 
 def write(**content: Any) -> str:
-    """A JSON message; numbers may be numpy's."""
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=lambda number: number.item())
+    """A JSON message, in ASCII, so that half a character of a client cannot make it one that cannot be sent; numbers may be numpy's."""
+    return json.dumps(content, separators=(",", ":"), allow_nan=False, default=lambda number: number.item())
 
 
 def write_decision(session: int, key: str, decision: Decision, promise: str) -> str:
