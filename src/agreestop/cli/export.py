@@ -80,7 +80,7 @@ def _to_page(
 
 
 def _nearest(distance: float, ties: int, where: str) -> str:
-    said = "none is a tie" if not ties else f"{ties} are ties, which {where} decides as Python does"
+    said = "none is a tie" if not ties else f"{'one is a tie' if ties == 1 else f'{ties} are ties'}, which {where} decides as Python does"
     return f"The smallest distance of a risk or score to its threshold is {distance:.3g}, and {said}"
 
 
