@@ -28,7 +28,7 @@ from websockets.sync.client import connect
 
 import agreestop as ag
 from agreestop.serve import AsyncClient, Client, Limits, Server
-from agreestop.serve.protocol import SUBPROTOCOL, write, write_frames, write_push
+from agreestop.serve.protocol import SUBPROTOCOL, read_decision, write, write_decision, write_frames, write_push
 
 from .served import INPUTS, STEPS, Served, steps_of, until
 
@@ -80,7 +80,11 @@ def test_a_client_gets_the_decisions_of_a_live_session(served: Served, url: str)
             with pytest.raises(ag.InputError, match="open a new session"):
                 session.push([])
         for frames, expected in zip(served.inputs, served.expected, strict=True):
-            assert client.open().push_steps(steps_of(frames)) == expected
+            session = client.open()
+            for steps in ([], [[3], [-1]], [[2**32]]):  # refused before anything is sent, so the session goes on
+                with pytest.raises(ag.InputError, match="no step, or an index that is no input"):
+                    session.push_steps(steps)
+            assert session.push_steps(steps_of(frames)) == expected
         assert status(url)["decisions"] == 28 and status(url)["sessions"] == 0
 
 
@@ -168,13 +172,21 @@ BAD = {
     "a session that is no number": ('{"type":"open","session":true}', None),
     "a short push": (b"\0" * 8, None),
     "no key": ('{"type":"label"}', None),
+    "a session beyond 32 bits": ('{"type":"open","session":4294967296}', None),
+    "a key that is too long": (write(type="label", decision="a" * 65, label=0), None),
+    "a label that is a boolean": ('{"type":"label","decision":"a","label":true}', None),
+    "a label below 0": ('{"type":"label","decision":"a","label":-1}', None),
     "an unknown type": ('{"type":"shout","session":1}', "send open, push"),
     "a group that is none": ('{"type":"open","session":2,"group":{}}', "group is none"),
+    "a group beyond 32 bits": ('{"type":"open","session":2,"group":4294967296}', "group is none"),
     "a group without groups": ('{"type":"open","session":2,"group":"left"}', "calibrated without"),
     "a session that is open": ('{"type":"open","session":1}', "is open"),
     "a session that is not": ('{"type":"end","session":3}', "is not open"),
     "another step": ('{"type":"push","session":1,"step":2,"events":[]}', "step 1 is due"),
     "no step": ('{"type":"push","session":1,"events":[]}', "step is missing"),
+    "step 0": ('{"type":"push","session":1,"step":0,"events":[]}', "step is missing"),
+    "events that are no list": ('{"type":"push","session":1,"step":1,"events":{}}', "as a list"),
+    "no steps": ('{"type":"push","session":1,"step":1,"steps":[]}', "steps is empty"),
     "no events": ('{"type":"push","session":1,"step":1}', "one of events, steps, frame, frames"),
     "an event out of range": ('{"type":"push","session":1,"step":1,"events":[32]}', "numbered 0 to 31"),
     "an event that is a huge number": ('{"type":"push","session":1,"step":1,"events":[1' + "0" * 30 + "]}", "events"),
@@ -184,6 +196,9 @@ BAD = {
     "no list of lists": ('{"type":"push","session":1,"step":1,"steps":[1,2]}', "list of lists"),
     "too many steps": (write_push(1, 1, [[]] * (STEPS + 1)), "decides within 24"),
     "counts that do not fit": (write_push(1, 1, [[1, 2]])[:-4], "1 events, but its steps have 2"),
+    "more steps than bytes": (np.array([1, 1, 2**30, 5], "<u4").tobytes(), "do not fit its 1073741824 steps"),
+    "a binary push of no step": (np.array([1, 1, 0], "<u4").tobytes(), "do not fit its 0 steps"),
+    "a binary push of step 0": (np.array([1, 0, 1, 0], "<u4").tobytes(), "from step 0"),
     "half a number": (write_push(1, 1, [[1, 2]])[:-1], "do not fit"),
     "log-confidences of other members": ('{"type":"push","session":1,"step":1,"log_confidence":[[-1,-1,-1,-1]]}', "members"),
     "log-confidences above 0": ('{"type":"push","session":1,"step":1,"log_confidence":[[2,1,1,1],[1,1,1,1],[1,1,1,1]]}', "at most 0"),
@@ -195,8 +210,11 @@ BAD = {
     "frames that are no lists": ('{"type":"push","session":1,"step":1,"frames":[1,2]}', "frames are no lists of numbers"),
     "frames and events": ('{"type":"push","session":1,"step":1,"frame":[1],"events":[1]}', "a push needs one of"),
     "half a frame": (write_frames(1, 1, np.zeros((2, 32)))[:-4], "63 numbers for 2 frames"),
+    "a frame of no inputs": ('{"type":"push","session":1,"step":1,"frame":[]}', "frames are no lists of numbers"),
     "frames without numbers": (write_frames(1, 1, np.zeros((1, 1)))[:-4], "0 numbers for 1 frames"),
     "a frame that is not finite": (write_frames(1, 1, np.zeros((1, 32)))[:-4] + np.float32("nan").tobytes(), "finite"),
+    "log-confidences without members": ('{"type":"push","session":1,"step":1,"log_confidence":[-1,-1]}', "log_confidence is no list"),
+    "empty log-confidences": ('{"type":"push","session":1,"step":1,"log_confidence":[[]]}', "log_confidence is no list"),
     "log-confidences of words": ('{"type":"push","session":1,"step":1,"log_confidence":[["a"]]}', "log_confidence is no list"),
 }
 
@@ -224,6 +242,14 @@ def test_a_bad_message_gets_a_sentence_and_costs_its_session_alone(served: Serve
                     talk.send(write(type="push", session=1, step=1, events=[]))
                     assert "not open" in json.loads(talk.recv())["error"], name
         assert good.push_steps(steps_of(served.inputs[0])) == served.expected[0]
+
+
+def test_a_decision_survives_its_message() -> None:
+    for risk, found in ((-0.5, -0.5), (None, None), (-np.inf, None), (np.nan, None)):  # JSON has no infinite numbers
+        for names in (None, ("one", 'two, "2"\ud800')):
+            decision = ag.Decision(3, 2, (0, 1), names, risk, 2, 1)
+            read = read_decision(json.loads(write_decision(7, "key", decision, "promise")))
+            assert read == decision and (read.names, read.first_risk, read.members, read.block) == (names, found, 2, 1)
 
 
 def fuzzed(rng: np.random.Generator) -> str | bytes:

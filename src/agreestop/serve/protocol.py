@@ -195,7 +195,7 @@ def write_push(session: int, step: int, steps: Sequence[ArrayLike]) -> bytes:
     """A binary push of one or more steps, each a list of flat indices."""
     packed = Steps.of(steps)
     if not len(packed) or (len(packed.indices) and (packed.indices.min() < 0 or packed.indices.max() > LARGEST)):
-        raise InputError("there is no step, or an index below 0: give the flat indices of the active inputs for each step, [] for a pause.")
+        raise InputError("there is no step, or an index that is no input: give flat indices from 0 for each step, [] for a pause.")
     return HEADER.pack(session, step, len(packed)) + packed.counts.astype("<u4").tobytes() + packed.indices.astype("<u4").tobytes()
 
 
