@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from agreestop.common import InputError
-from agreestop.events.container import Events
+from agreestop.engines.inputs import check_inputs
+from agreestop.events.container import Events, dense_rows, input_ids
 from agreestop.events.data import EventData
-from agreestop.events.files import load, load_events, save_events
+from agreestop.events.files import load, load_events, read_stored, save_events
 from tests.decide.strategies import assert_one_sentence
 from tests.events.test_container import DTYPES, SHAPES, some_inputs
 
@@ -48,6 +50,52 @@ def test_labels_and_classes_travel_with_the_events(tmp_path: Path) -> None:
     assert_same(load(tmp_path / "some.npz"), events)
     events.save(tmp_path / "again.npz")
     assert (tmp_path / "some.npz").read_bytes() == (tmp_path / "again.npz").read_bytes()
+
+
+def _touch(path: Path) -> None:
+    os.utime(path, ns=(0, 10**9))  # long ago, so that every later change has another time
+
+
+@pytest.mark.parametrize("change", ["cut", "other events", "touched"])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_mapped_file_that_is_changed_in_place_is_refused(tmp_path: Path, change: str, sparse: bool) -> None:
+    path = tmp_path / "some.npz"
+    if sparse:
+        Events.from_dense(X, LABELS).save(path)
+    else:
+        np.savez(path, inputs=X.astype(np.float32), labels=LABELS)
+    _touch(path)
+    mapped = read_stored(path).inputs
+    part = mapped[2:]
+    if change == "cut":
+        os.truncate(path, 10)
+    elif change == "other events":
+        content = bytearray(path.read_bytes())
+        with path.open("r+b") as stream:
+            stream.write(bytes(reversed(content)))
+    else:
+        os.utime(path, ns=(0, 2 * 10**9))
+    uses: list[Callable[[], object]] = [lambda: dense_rows(part, [0]), lambda: input_ids(mapped), lambda: check_inputs(mapped, None)]
+    if isinstance(mapped, Events):
+        lengths = np.full(6, 2)
+        uses += [mapped.compact, lambda: mapped.rows([1]), lambda: mapped.first_steps(lengths), lambda: repr(mapped), mapped.to_dense]
+    for use in uses:
+        with pytest.raises(InputError, match=r"some.npz was changed in place after it was loaded: load it again") as caught:
+            use()
+        assert_one_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize("change", ["replaced", "removed"])
+def test_a_mapped_file_that_is_replaced_or_removed_keeps_its_events(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "some.npz"
+    Events.from_dense(X).save(path)
+    _touch(path)
+    mapped = load(path)
+    if change == "replaced":
+        Events.from_dense(X[::-1]).save(path)
+    else:
+        path.unlink()
+    np.testing.assert_array_equal(mapped.to_dense(), X)
 
 
 def test_a_file_is_mapped_and_its_arrays_are_aligned(tmp_path: Path) -> None:

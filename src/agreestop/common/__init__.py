@@ -16,12 +16,12 @@ from .arrays import (
 )
 from .errors import InputError
 from .files import atomic_writer, folder_lock, make_folder, open_file, read_file
-from .npz import Arrays, digest_of, read_list, read_npz, read_text, write_npz
+from .npz import Arrays, check_unchanged, digest_of, read_list, read_npz, read_text, write_npz
 from .processes import run_tasks
 from .progress import ProgressCallback, Stages, cores, no_progress
 from .splitmix import GAMMA, Words, mix
 
 __all__ = ["GAMMA", "Arrays", "Booleans", "Floats", "InputError", "Integers", "ProgressCallback", "Stages", "Words"]
-__all__ += ["as_array", "as_count", "as_floats", "as_seed", "as_size", "atomic_writer", "check_finite", "cores", "digest_of", "folder_lock"]
-__all__ += ["is_integer", "is_number", "make_folder", "mix", "no_progress", "open_file", "read_file", "read_list", "read_npz", "read_text"]
+__all__ += ["as_array", "as_count", "as_floats", "as_seed", "as_size", "atomic_writer", "check_finite", "check_unchanged", "cores", "digest_of"]
+__all__ += ["folder_lock", "is_integer", "is_number", "make_folder", "mix", "no_progress", "open_file", "read_file", "read_list", "read_npz", "read_text"]
 __all__ += ["run_tasks", "with_axis", "write_npz"]

@@ -8,15 +8,21 @@ r"""`.npz` files: plain arrays by name, nothing is unpickled or executed, and on
 
 `read_npz` reads any `.npz` of plain arrays. It checks the digest, or the checksums of the archive where there is no digest; that the
 members fill the archive without gap or overlap, so that damage to its directory cannot hide one; and every size before memory is taken.
+
+A mapped array shows what its file holds at the moment it is read. `check_unchanged` refuses one whose file was changed since it was mapped.
 """
 
 import hashlib
 import math
+import os
 import struct
 import zipfile
 from collections.abc import Iterable
+from mmap import mmap as MemoryMap
 from os import PathLike
+from pathlib import Path
 from typing import Any, BinaryIO
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +41,7 @@ DESCRIPTOR = 24  # bytes that may follow a member whose sizes were not known whe
 LONGEST_HEADER = 1000  # characters of the header of an array: it is parsed, which takes memory
 UNPACKED = 2**27  # bytes that a compressed file may always take in memory; beyond, MOST_RATIO times its size
 MOST_RATIO = 200
+_mapped: "WeakKeyDictionary[MemoryMap, tuple[Path, tuple[int, ...]]]" = WeakKeyDictionary()  # the file of each map, and its state then
 
 
 def write_npz(path: str | PathLike[str], arrays: Arrays) -> None:
@@ -125,12 +132,39 @@ def _read_member(stream: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipIn
             raise ValueError("no plain array of this size")
         order: Any = "F" if fortran else "C"
         if mmap and size and shape and info.compress_type == zipfile.ZIP_STORED:
-            return np.memmap(stream, dtype, "r", begin + member.tell(), shape, order)
+            mapped = np.memmap(stream, dtype, "r", begin + member.tell(), shape, order)
+            assert isinstance(mapped.base, MemoryMap)
+            _mapped[mapped.base] = Path(stream.name).resolve(), _state(os.fstat(stream.fileno()))
+            return mapped
         array: NDArray[Any] = np.empty(shape, dtype, order)
         flat = array.reshape(-1, order="A").view(np.uint8)  # a view, whatever the order
         for start in range(0, size, CHUNK):  # the end of the member checks its checksum
             flat[start : start + CHUNK] = np.frombuffer(member.read(CHUNK), np.uint8)
     return array
+
+
+def check_unchanged(array: NDArray[Any]) -> None:
+    """Refuse an array of a mapped file that was written to after it was mapped, because it would show other data, or end the process.
+
+    It is no harm if the file was replaced or removed: the map keeps the old one.
+    """
+    memory: Any = array
+    while isinstance(memory, np.ndarray):
+        memory = memory.base
+    if not isinstance(memory, MemoryMap) or memory not in _mapped:
+        return
+    path, before = _mapped[memory]
+    try:
+        now = _state(path.stat())
+    except OSError:
+        return
+    if now != before and now[:2] == before[:2]:
+        raise InputError(f"{path} was changed in place after it was loaded: load it again, and write new data to a new file.")
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    """Which file it is, and its size and time of change."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def read_list(path: str | PathLike[str], arrays: Arrays, name: str) -> list[Any]:

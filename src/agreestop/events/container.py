@@ -24,7 +24,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import GAMMA, InputError, Integers, Words, as_array, check_finite, is_integer, mix, write_npz
+from agreestop.common import GAMMA, InputError, Integers, Words, as_array, check_finite, check_unchanged, is_integer, mix, write_npz
 
 from .checks import RowIndex, as_labels_and_classes, as_rows, as_shape, by_row, check_sparse, index_type
 
@@ -135,6 +135,7 @@ class Events:
         The events are not copied; see `compact`.
         """
         rows = index if isinstance(index, slice) else as_rows(index, len(self))
+        check_unchanged(self.indices)
         pointers = self.pointers[rows]
         labels = None if self.labels is None else self.labels[rows]
         made = object.__new__(type(self))
@@ -142,12 +143,14 @@ class Events:
 
     def first_steps(self, lengths: Integers) -> Self:
         """The same inputs, of which only the first steps (n,) have events; the events are not copied."""
+        check_unchanged(self.indices)
         ends = self.pointers[np.arange(len(self)), lengths]
         pointers = np.minimum(self.pointers, ends[:, None])
         return object.__new__(type(self))._set(self.indices, pointers, self.values, self.shape, self.labels, self.classes)
 
     def compact(self) -> Self:
         """The same inputs with their events, and no others, one after the other in memory; views where they are so already."""
+        check_unchanged(self.indices)
         pointers = self.pointers
         if not len(self):
             first = last = ends = np.zeros(0, np.int64)
@@ -227,6 +230,7 @@ class Events:
     @property
     def count(self) -> int:
         """The number of cells that are not zero, over all inputs and steps."""
+        check_unchanged(self.indices)
         return int((self.pointers[:, -1] - self.pointers[:, 0]).sum())
 
     @property
@@ -248,6 +252,7 @@ def as_inputs(x: ArrayLike | Events) -> Inputs:
     if isinstance(x, Events):
         return x
     array = as_array(x, "inputs")
+    check_unchanged(array)
     as_shape(array.shape)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise InputError(f"inputs has dtype {array.dtype}: booleans or real numbers of at most 64 bits are needed.")

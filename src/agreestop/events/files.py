@@ -41,7 +41,7 @@ def load(path: str | PathLike[str], *, mmap: bool = True) -> Events:
     """The events of a file, with `labels` and `classes` where the file has them.
 
     With mmap=True the arrays of a file that is sparse and not compressed stay on disk and are read, page by page, when they are used;
-    the file must stay as it is meanwhile. A dense file is converted.
+    the file may be replaced or removed meanwhile, but not changed in place, which is refused when it is noticed. A dense file is converted.
     """
     stored = read_stored(path, mmap)
     return stored.inputs if isinstance(stored.inputs, Events) else Events.from_dense(stored.inputs, stored.labels, stored.classes)
