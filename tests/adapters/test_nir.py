@@ -220,6 +220,28 @@ def test_chunks_live_inputs_and_dropped_rows_give_the_same() -> None:
         np.testing.assert_array_equal(evidence, whole[2].sum(axis=0))
 
 
+def test_an_event_that_is_repeated_counts_every_time() -> None:
+    pytest.importorskip("numba", reason="the event-driven engine needs numba")
+    rng = generator(3)
+    for graph in (EVENT_CASES["recurrent CubaLIF"], EVENT_CASES["convolutional IF"]):
+        x = counts(tuple(graph.nodes["input"].input_type["input"]), rows=3, steps=30, rate=0.3)
+        steps = [[rng.permutation(np.repeat(np.arange(frame.size), frame.reshape(-1).astype(int))) for frame in row] for row in x]
+        assert max(len(step) - len(np.unique(step)) for row in steps for step in row) > 1
+        for name in ("event-driven", "dense"):
+            engine: Any = from_nir(graph, dt=1e-3, engine=name).engine
+            expected = np.cumsum(engine.begin(x).advance(30), axis=1)
+            for row, counted in zip(steps, expected, strict=True):
+                live = engine.live()
+                for step, spikes in zip(row, counted, strict=True):
+                    np.testing.assert_array_equal(live.push(step), spikes)
+            if name == "event-driven":
+                slots = engine.engines[0].live_slots(3)
+                for step in zip(*steps, strict=True):
+                    pointers = np.cumsum([0, *map(len, step)])
+                    evidence = slots.push(np.arange(3), pointers, np.concatenate(step))
+                np.testing.assert_array_equal(evidence, expected[:, -1])
+
+
 def test_two_graphs_of_different_sizes_and_resets_are_an_ensemble() -> None:
     rng = generator(7)
     graphs = [recurrent(rng, hidden=20), recurrent(rng, "LIF", hidden=33)]

@@ -14,7 +14,9 @@ import agreestop as ag
 from agreestop.engines.dense import Dense, FreshMembers
 from agreestop.engines.early_stopping import decide_early, score
 from agreestop.engines.live import LiveSession
+from agreestop.engines.live_batch import LiveBatch, Push, Steps
 from agreestop.engines.protocol import Engine
+from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import Posterior
 from tests.engines.test_early_stopping import CONFIGS, ENGINES, EVERY, RULES, modules, network, some_inputs
@@ -43,6 +45,42 @@ def test_a_live_input_is_decided_as_in_a_batch(name: str) -> None:
             assert decisions[-1] == expected[row] and not any(decisions[:-1])
             with pytest.raises(ag.InputError, match="open a new session"):
                 by_events.push([])
+
+
+@pytest.mark.parametrize("kind", ["0 and 1", "numbers", "convolutional"])
+@pytest.mark.parametrize("name", ENGINES)
+def test_what_an_event_means_that_is_named_several_times(name: str, kind: str) -> None:
+    """Alone and together with others: once for members of 0 and 1, every time for numbers, and refused where it is not known."""
+    config = replace(CONFIGS["convolutional" if kind == "convolutional" else "fully-connected"], real_input=kind != "0 and 1")  # type: ignore[type-var]
+    made = SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.5).eval()
+    engine = ENGINES[name](made)
+    inputs, truth = some_inputs(60)
+    calibrated = ag.AgreeStop(0.9, (24,), 1).calibrate(score(engine, inputs, truth))
+    session, live = LiveSession(engine, calibrated), engine.live()
+    batch = LiveBatch(calibrated, engine, slots=1)
+    row = batch.open(0)
+    for number, frame in enumerate(inputs[0]):
+        events = np.flatnonzero(frame)
+        named = np.concatenate([events[::-1], events, events[:2]])
+        if kind == "convolutional" and len(named):
+            for push in (session.push, live.push):
+                with pytest.raises(ag.InputError, match=f"events names {events[0]} more than once in a step"):
+                    push(named)
+            if number == 23:
+                (refused,) = batch.push([Push(row, Steps.of([named]))])
+                assert isinstance(refused, ag.InputError) and "more than once in a step" in str(refused)
+                return
+            named = events
+        factor = 2 if kind == "numbers" else 1
+        dense = factor * frame.reshape(-1).astype(np.float32)
+        dense[events[:2]] += factor - 1
+        evidence = live.push(frame=dense)
+        decision = session.push(named)
+        (together,) = batch.push([Push(row, Steps.of([named]))])
+        assert decision == together
+        inside: Any = session
+        np.testing.assert_array_equal(inside._live._evidence[0], evidence)
+    assert decision is not None
 
 
 @pytest.mark.parametrize("name", ENGINES)

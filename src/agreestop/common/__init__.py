@@ -22,6 +22,6 @@ from .progress import ProgressCallback, Stages, cores, no_progress
 from .splitmix import GAMMA, Words, mix
 
 __all__ = ["GAMMA", "Arrays", "Booleans", "Floats", "InputError", "Integers", "ProgressCallback", "Stages", "Words"]
-__all__ += ["as_array", "as_count", "as_floats", "as_seed", "as_size", "atomic_writer", "check_finite", "check_unchanged", "cores", "digest_of"]
-__all__ += ["folder_lock", "is_integer", "is_number", "make_folder", "mix", "no_progress", "open_file", "read_file", "read_list", "read_npz", "read_text"]
-__all__ += ["run_tasks", "with_axis", "write_npz"]
+__all__ += ["as_array", "as_count", "as_floats", "as_seed", "as_size", "atomic_writer", "check_finite", "check_unchanged", "cores"]
+__all__ += ["digest_of", "folder_lock", "is_integer", "is_number", "make_folder", "mix", "no_progress", "open_file", "read_file"]
+__all__ += ["read_list", "read_npz", "read_text", "run_tasks", "with_axis", "write_npz"]

@@ -168,7 +168,8 @@ class DenseLive:
         shape = self._network.input_shape
         if shape is None and frame is None:
             raise InputError("the shape of one step is not known yet: give input_shape, or push(frame=array).")
-        step = dense_step(events, frame, np.shape(cast(Any, frame)) if shape is None else shape, self._network.real_input)
+        shape = np.shape(cast(Any, frame)) if shape is None else shape
+        step = dense_step(events, frame, shape, self._network.real_input, self._network.repeats)
         outputs, self._state = self._network(torch.as_tensor(step, device=self._device)[None, None], self._state)
         if self._network.output != "spikes":
             return cast(NDArray[Any], outputs[0, :, 0].cpu().numpy())

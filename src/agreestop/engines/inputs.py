@@ -82,8 +82,8 @@ def check_kept_rows(rows: Booleans, running: int) -> Booleans:
     return mask
 
 
-def check_events(events: ArrayLike, size: int) -> Integers:
-    """Flat indices of the active inputs of one step, from 0 to size - 1, as int64; an index may be repeated."""
+def check_events(events: ArrayLike, size: int, repeats: str = "once") -> Integers:
+    """Flat indices of the active inputs of one step, from 0 to size - 1, as int64; repeated ones are refused if `repeats` says so."""
     indices = as_array(events, "events")
     if indices.size == 0:
         return np.zeros(0, np.int64)
@@ -97,7 +97,20 @@ def check_events(events: ArrayLike, size: int) -> Integers:
     if indices.min() < 0 or indices.max() >= size:
         wrong = indices.min() if indices.min() < 0 else indices.max()
         raise InputError(f"events holds {wrong}, but the inputs are numbered 0 to {size - 1}: drop events outside the sensor.")
+    if repeats == "refused" and len(set(indices.tolist())) < len(indices):
+        first = np.argmax(np.bincount(indices) > 1)
+        given = f"events names {first} more than once in a step, and these members may or may not have been trained on counts"
+        raise InputError(f"{given}: push(frame=array) with the number of events of each input, or name each index once.")
     return indices.astype(np.int64)
+
+
+def count_repeats(pointers: Integers, indices: Integers, inputs: int) -> tuple[Integers, Integers, NDArray[np.float32] | None]:
+    """Steps in which each event comes once: pointers (n + 1,), indices (events,), and how often each came, or None if all came once."""
+    steps = np.repeat(np.arange(len(pointers) - 1), np.diff(pointers))
+    found, counts = np.unique(steps * inputs + indices, return_counts=True)
+    if len(found) == len(indices):
+        return pointers, indices, None
+    return np.searchsorted(found, np.arange(len(pointers)) * inputs), found % inputs, counts.astype(np.float32)
 
 
 def check_frame(frame: ArrayLike, shape: Sequence[int], real_input: bool = True) -> NDArray[Any]:
@@ -117,12 +130,18 @@ def check_one_of(events: ArrayLike | None, frame: ArrayLike | None) -> None:
         raise InputError("one of events and frame is needed: push(indices), push([]) for a pause, or push(frame=array).")
 
 
-def dense_step(events: ArrayLike | None, frame: ArrayLike | None, shape: Sequence[int], real_input: bool = True) -> NDArray[np.float32]:
-    """One step of a live input, given by events or by a frame, as an array of that shape."""
+def dense_step(
+    events: ArrayLike | None, frame: ArrayLike | None, shape: Sequence[int], real_input: bool, repeats: str
+) -> NDArray[np.float32]:
+    """One step of a live input, given by events or by a frame, as an array of that shape.
+
+    repeats: what an event that is named several times means: it counts "once" or "each" time, or is "refused"
+    """
     check_one_of(events, frame)
     step = np.zeros(math.prod(shape), np.float32)
     if frame is not None:
         step[:] = check_frame(frame, shape, real_input)
     elif events is not None:
-        step[check_events(events, step.size)] = 1
+        indices = check_events(events, step.size, repeats)
+        step[indices] = np.bincount(indices, minlength=step.size)[indices] if repeats == "each" else 1
     return step.reshape(shape)

@@ -66,12 +66,13 @@ class Steps:
         np.cumsum(self.counts, out=pointers[1:])
         return pointers
 
-    def check(self, inputs: int) -> None:
-        """Refuse an event that is not one of `inputs` inputs, and a step that looks like a whole frame."""
-        if (self.counts == inputs).any():  # as many numbers may be a frame
+    def check(self, inputs: int, repeats: str) -> None:
+        """Refuse an event that is not one of `inputs` inputs, a step that looks like a whole frame, and what `repeats` refuses."""
+        doubtful = self.counts > 1 if repeats == "refused" else self.counts == inputs  # as many numbers may be a frame
+        if doubtful.any():
             pointers = self.pointers
-            for step in np.flatnonzero(self.counts == inputs):
-                check_events(self.indices[pointers[step] : pointers[step + 1]], inputs)
+            for step in np.flatnonzero(doubtful):
+                check_events(self.indices[pointers[step] : pointers[step + 1]], inputs, repeats)
         if len(self.indices) and (self.indices.min() < 0 or self.indices.max() >= inputs):
             check_events(self.indices[(self.indices < 0) | (self.indices >= inputs)], inputs)
 
@@ -247,7 +248,7 @@ class LiveBatch:
         slots_of = cast(LiveSlots, self._slots)
         try:
             steps = Steps.joined([cast(Steps, pushes[number].steps) for number in numbers])
-            steps.check(slots_of.inputs)
+            steps.check(slots_of.inputs, slots_of.repeats)
         except InputError:  # find the wrong ones; the others are run
             good = [number for number in numbers if not self._refuse(pushes[number], number, results)]
             if good:
@@ -273,7 +274,8 @@ class LiveBatch:
         row = one.row
         if row.failed is None:
             try:
-                cast(Steps, one.steps).check(cast(LiveSlots, self._slots).inputs)
+                slots = cast(LiveSlots, self._slots)
+                cast(Steps, one.steps).check(slots.inputs, slots.repeats)
             except InputError as error:
                 row.failed = error
         results[number] = row.failed

@@ -153,6 +153,9 @@ class LiveSlots(Protocol):
     inputs: int
     """The number of inputs of one step."""
 
+    repeats: str
+    """What an event that is named several times in a step means: it counts "once" or "each" time, or is "refused"."""
+
     def reset(self, slot: int) -> None:
         """Begin a new input in a slot."""
 

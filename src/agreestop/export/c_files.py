@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -87,7 +88,8 @@ def to_c(
         )
     shape = ensemble.input_shape
     assert shape is not None, "the event-driven engine knows it"
-    sizes = sizes_of(members, math.prod(shape), rule.classes, known.history, steps)
+    first: Any = engine.engines[0] if isinstance(engine, SideBySide) else engine
+    sizes = sizes_of(members, math.prod(shape), rule.classes, known.history, steps) | {"AG_COUNTS": int(first.repeats != "once")}
     events = None if inputs is None else as_events(inputs, shape, steps)
     given = (None if events is None else events.classes) or rule.class_names or tuple(map(str, range(rule.classes)))
     names = tuple(visible(name) for name in given)

@@ -283,7 +283,8 @@ class SpikingNetwork(nn.Module):
 
     Initial weights are drawn from the generator: PyTorch's default distribution, or N(0, deviation²). The first axis of every parameter
     and buffer is the member. Use `torch.func.functional_call` to run the network with other weights. Attributes: `config`; the number of
-    `members` K; the number of `classes` C; `input_shape`, the shape of one input at one time step; `real_input`, as in the settings.
+    `members` K; the number of `classes` C; `input_shape`, the shape of one input at one time step; `real_input`, as in the settings;
+    `repeats`, what an event that is named several times in a live step means: it counts "once" or "each" time, or is "refused".
     """
 
     output: Literal["spikes"] = "spikes"
@@ -296,6 +297,8 @@ class SpikingNetwork(nn.Module):
         self.config = config
         self.members, self.classes = config.members, config.classes
         self.input_shape, self.real_input = config.input_shape, config.real_input
+        # real_input is True by default for convolutions, so whether they were trained on counts is not known
+        self.repeats = ("each" if isinstance(config, FullyConnected) else "refused") if config.real_input else "once"
         self.layers = nn.ModuleList(config.layers())
         # For each member a network of one, and views of the buffers for them; in lists, so that they are no part of this network.
         self._singles: list[SpikingNetwork] = []

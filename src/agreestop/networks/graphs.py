@@ -195,7 +195,7 @@ class GraphNetwork(nn.Module):
     It is a member as `ModuleMembers` takes it: `forward(x_t, state) -> (output, state)`, first state None.
     """
 
-    real_input = True
+    real_input, repeats = True, "each"
 
     def __init__(self, nodes: Sequence[Node], input_shape: tuple[int, ...]) -> None:
         super().__init__()

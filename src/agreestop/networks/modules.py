@@ -194,7 +194,7 @@ class ModuleMembers(nn.Module):
     integers in the form of the state. The attribute `members` is the number of members K.
     """
 
-    real_input = True  # modules take any numbers
+    real_input, repeats = True, "each"  # modules take any numbers
 
     def __init__(
         self,

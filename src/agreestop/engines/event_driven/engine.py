@@ -22,7 +22,17 @@ from agreestop.networks._kernels.numba_runtime import parallel_for
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.graphs import GraphNetwork
 
-from ..inputs import check_event_inputs, check_events, check_frame, check_inputs, check_kept_rows, check_one_of, check_steps, is_binary
+from ..inputs import (
+    check_event_inputs,
+    check_events,
+    check_frame,
+    check_inputs,
+    check_kept_rows,
+    check_one_of,
+    check_steps,
+    count_repeats,
+    is_binary,
+)
 from ..protocol import CHUNK_STEPS, EnsembleRun, Operations, describe
 from .chains import plan_chain
 from .layout import FlatNetwork, aligned, flatten_network, flatten_plans, load_kernels
@@ -61,7 +71,7 @@ class EventDriven:
             )
         self.name = "event-driven" if precision == "float32" else f"event-driven-{precision}"
         self.precision, self.threads = precision, cores() if threads is None else as_count(threads, "threads")
-        self.input_shape = tuple(config.input_shape)
+        self.input_shape, self.repeats = tuple(config.input_shape), network.repeats
         if isinstance(network, GraphNetwork):
             self._network = flatten_plans(plan_chain(network), precision, real_input=True)
         else:
@@ -89,10 +99,10 @@ class EventDriven:
         return EventDrivenPass(self._network, flat.view(np.uint8) if binary and flat.itemsize == 1 else flat, not binary, self.threads)
 
     def live(self, number: int = 0) -> "EventDrivenLive":
-        return EventDrivenLive(self._network, self.input_shape)
+        return EventDrivenLive(self._network, self.input_shape, self.repeats)
 
     def live_slots(self, slots: int) -> "EventDrivenSlots":
-        return EventDrivenSlots(self._network, slots)
+        return EventDrivenSlots(self._network, slots, self.repeats)
 
     def members_slice(self, first: int, last: int) -> "EventDriven":
         part = copy(self)
@@ -312,12 +322,12 @@ class EventDrivenSlots:
     Slots share the buffers of a step, so an input costs its state and its counts alone. Results are those of `EventDrivenLive`.
     """
 
-    def __init__(self, network: FlatNetwork, slots: int) -> None:
+    def __init__(self, network: FlatNetwork, slots: int, repeats: str) -> None:
         self._network, self._kernel = network, load_kernels().push_rows
         self._counts: Integers = np.zeros((slots, network.members, network.classes), np.int64)
         self._states = aligned(slots * network.state, np.float32).reshape(slots, network.state)
         self._buffers = _live_buffers(network)
-        self.inputs = network.inputs
+        self.inputs, self.repeats = network.inputs, repeats
         self.push(np.zeros(1, np.int64), np.zeros(2, np.int64), np.zeros(0, np.int64))  # numba compiles now rather than during a stream
         self.reset(0)
 
@@ -330,7 +340,11 @@ class EventDrivenSlots:
     def push(self, slots: Integers, pointers: Integers, indices: Integers) -> Integers:
         network, (inputs, buffers) = self._network, self._buffers
         evidence: Integers = np.empty((len(slots), network.members, network.classes), np.int64)
-        before = (network.layers, network.weights, network.constants, slots, pointers, indices, NO_VALUES)
+        values = None
+        if self.repeats == "each":
+            pointers, indices, values = count_repeats(pointers, indices, network.inputs)
+        given = (slots, pointers, indices, NO_VALUES if values is None else values, values is not None)
+        before = (network.layers, network.weights, network.constants, *given)
         self._kernel(*before, *inputs, self._states, *buffers, self._counts, evidence)
         return evidence
 
@@ -342,8 +356,8 @@ class EventDrivenLive:
     The state stays bounded and the counts are 64-bit, so a stream need not end.
     """
 
-    def __init__(self, network: FlatNetwork, input_shape: tuple[int, ...]) -> None:
-        self._network, self._kernel, self._shape = network, load_kernels().push, input_shape
+    def __init__(self, network: FlatNetwork, input_shape: tuple[int, ...], repeats: str) -> None:
+        self._network, self._kernel, self._shape, self._repeats = network, load_kernels().push, input_shape, repeats
         self._counts: Integers = np.zeros((network.members, network.classes), np.int64)
         self._state = aligned(network.state, np.float32)
         inputs, buffers = _live_buffers(network)
@@ -355,11 +369,11 @@ class EventDrivenLive:
     def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> Integers:
         """Run one step (see `protocol.Live`) and return the spike counts (K, C) so far, which the next push overwrites.
 
-        The order of events has no meaning, and a repeated one counts once. Nothing is allocated where events are an array of int64. A step
-        that is refused leaves the input as it was.
+        The order of events has no meaning, and what a repeated one means depends on the members. Nothing is allocated where events are an
+        array of int64 for members of 0 and 1. A step that is refused leaves the input as it was.
         """
         check_one_of(events, frame)
-        given, values = (self._as_indices(events), None) if events is not None else self._from_frame(cast(ArrayLike, frame))
+        given, values = self._from_events(events) if events is not None else self._from_frame(cast(ArrayLike, frame))
         wrong = self._kernel(*self._before, given, NO_VALUES if values is None else values, values is not None, *self._after)
         if wrong >= 0:
             check_events(given, self._network.inputs)  # says which
@@ -373,8 +387,13 @@ class EventDrivenLive:
             return active, None
         return active, flat[active].astype(np.float32)
 
-    def _as_indices(self, events: ArrayLike) -> Integers:
-        whole = self._network.inputs  # as many indices may be a frame
-        if type(events) is np.ndarray and events.dtype == np.int64 and events.ndim == 1 and events.flags.carray and len(events) != whole:
-            return events
-        return check_events(events, self._network.inputs)
+    def _from_events(self, events: ArrayLike) -> tuple[Integers, NDArray[np.float32] | None]:
+        """The same from flat indices, which may be repeated."""
+        whole, indices = self._network.inputs, cast(Integers, events)
+        plain = type(events) is np.ndarray and events.dtype == np.int64 and events.ndim == 1 and events.flags.carray
+        if self._repeats != "once" or not plain or len(indices) == whole:  # as many indices as inputs may be a frame
+            indices = check_events(events, whole, self._repeats)
+        if self._repeats != "each":
+            return indices, None
+        _, indices, values = count_repeats(np.array([0, len(indices)]), indices, whole)
+        return indices, values

@@ -298,7 +298,7 @@ class _LiveSlot:
         shape, on_gpu = (members.members, members.classes), device.type == "cuda"
         self._counts = torch.zeros(shape, dtype=torch.int32, device=device)
         self._total = torch.zeros(shape, dtype=torch.int32, pin_memory=on_gpu)
-        self.shape, self.real_input = members.input_shape, members.real_input
+        self.shape, self.real_input, self.repeats = members.input_shape, members.real_input, members.repeats
         self._frame = torch.zeros(self.shape, dtype=torch.float32 if self.real_input else torch.bool, pin_memory=on_gpu)
         dtype = torch.float16 if on_gpu and not self.real_input else torch.float32
         self._slot = Slots(members, device, SlotShape(1, 1, False, dtype), self._load_frame, self._count)
@@ -332,6 +332,7 @@ class SlotLive:
 
     def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> NDArray[Any]:
         """Run one step (see `protocol.Live`) and return the spike counts (K, C) so far."""
-        counts = self._slot.step(dense_step(events, frame, self._slot.shape, self._slot.real_input), self._begins)
+        slot = self._slot
+        counts = slot.step(dense_step(events, frame, slot.shape, slot.real_input, slot.repeats), self._begins)
         self._begins = False
         return counts

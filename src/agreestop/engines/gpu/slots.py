@@ -53,6 +53,7 @@ class SlotMembers(Protocol):
     classes: int
     input_shape: tuple[int, ...]
     real_input: bool
+    repeats: str
     load: Load
 
     def in_slots(self, frames: Tensor, steps: int) -> RunSegment:
@@ -69,7 +70,7 @@ class FullyConnectedMembers:
     def __init__(self, network: SpikingNetwork) -> None:
         self._network = network
         self.members, self.classes = network.members, network.classes
-        self.input_shape, self.real_input = network.input_shape, network.real_input
+        self.input_shape, self.real_input, self.repeats = network.input_shape, network.real_input, network.repeats
 
     def in_slots(self, frames: Tensor, steps: int) -> RunSegment:
         layers = self._network(frames[:1].float())[1].layers
@@ -95,7 +96,7 @@ class DeepMembers:
     def __init__(self, network: SpikingNetwork, members: Sequence[DeepMember]) -> None:
         self._members = members
         self.members, self.classes = len(members), network.classes
-        self.input_shape, self.real_input = network.input_shape, network.real_input
+        self.input_shape, self.real_input, self.repeats = network.input_shape, network.real_input, network.repeats
         most = max(1, NEURON_STEPS // max(member.largest_layer for member in members))
         self.load = Load(DEEP_STEPS, most, most)
 

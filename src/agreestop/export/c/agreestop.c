@@ -279,8 +279,12 @@ int ag_push(const uint16_t *events, size_t n)
         if (events[index] >= AG_INPUTS)
             return -1;
     memset(frame, 0, sizeof frame);
-    for (size_t index = 0; index < n; index++)
-        frame[events[index] / 32] |= (uint32_t)1 << events[index] % 32;
+    for (size_t index = 0; index < n; index++) {
+        uint32_t bit = (uint32_t)1 << events[index] % 32;
+        if (AG_COUNTS && frame[events[index] / 32] & bit)
+            return -1;
+        frame[events[index] / 32] |= bit;
+    }
 #if AG_HISTORY
     if (session.time < AG_HISTORY)
         memcpy(history[session.time], frame, sizeof frame);

@@ -27,8 +27,9 @@ typedef struct {
 void ag_init(void);
 
 /* Run one step. `events` are the flat indices of the inputs that are active in it; their order has no meaning, and one that comes twice
- * counts once. n = 0 is a pause. Returns 1 if there is a decision, 0 if more steps are needed, and -1 if an event is not below AG_INPUTS: then
- * nothing has changed. A push after the decision changes nothing and returns 1. */
+ * counts once. n = 0 is a pause. Returns 1 if there is a decision, 0 if more steps are needed, and -1 if an event is not below AG_INPUTS, or
+ * if one comes twice although the members read counts (AG_COUNTS), which this code cannot: then nothing has changed. A push after the
+ * decision changes nothing and returns 1. */
 int ag_push(const uint16_t *events, size_t n);
 
 /* The decision; NULL before there is one. */

@@ -561,17 +561,19 @@ def push(
 
 @jit()
 def push_rows(
-    layers, weights, constants, rows, pointers, given, no_values, marks, frames, slots, states, spikes, active, starts, events, values,
-    currents, counts, evidence,
+    layers, weights, constants, rows, pointers, given, given_values, valued, marks, frames, slots, states, spikes, active, starts, events,
+    values, currents, counts, evidence,
 ):  # fmt: skip
     """Run steps of many live streams: step n, with the events given[pointers[n] : pointers[n + 1]], is the next one of stream rows[n].
 
+    given_values: the value of each event, if `valued`.
     states (streams, state) and counts (streams, K, C) are those of all streams; evidence (steps, K, C) gets the counts after each step.
     """
     for n in range(len(rows)):
         row = rows[n]
+        at = slice(pointers[n], pointers[n + 1])
         push(
-            layers, weights, constants, given[pointers[n] : pointers[n + 1]], no_values, np.bool_(False), marks, frames, slots, states[row],
+            layers, weights, constants, given[at], given_values[at], valued, marks, frames, slots, states[row],
             spikes, active, starts, events, values, currents, counts[row],
         )  # fmt: skip
         evidence[n] = counts[row]
