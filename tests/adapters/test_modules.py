@@ -177,6 +177,26 @@ def test_inputs_that_end_early_are_decided_from_what_is_known_at_their_end(engin
         assert decision.time == run.decisions[row].time and decision.classes == run.decisions[row].classes
 
 
+def test_a_warning_says_where_inputs_end_otherwise_than_in_calibration(engine: AdaptedEngine) -> None:
+    (x, y), rule = recordings(30), ag.AgreeStop(0.5, (4, STEPS), 1)
+    ends, whole = np.full(30, STEPS - 1), np.full(30, STEPS)
+    plain, ended = (rule.calibrate(engine.score(x, y, lengths=lengths)) for lengths in (None, ends))
+    outside = r"some inputs end early.*does not cover them: calibrate on scores with lengths\."
+    unknown = r"these have no lengths.*only if none has ended: give lengths, as in calibration\."
+    for calibrated, lengths, words in ((plain, ends, outside), (ended, None, unknown)):
+        for decide in (lambda: engine.decide(calibrated, x, lengths=lengths), lambda: calibrated.decide(engine.score(x, lengths=lengths))):
+            with pytest.warns(ag.CalibrationWarning, match=words):
+                decide()
+    session = engine.live(plain)
+    session.push(frame=x[0, 0])
+    with pytest.warns(ag.CalibrationWarning, match=outside):
+        session.end()
+    session.end()
+    for calibrated, lengths in ((plain, whole), (plain, None), (ended, ends), (ended, whole)):  # none of these warns
+        engine.decide(calibrated, x, lengths=lengths)
+        calibrated.decide(engine.score(x, lengths=lengths))
+
+
 def test_nothing_is_computed_after_the_end_of_an_input() -> None:
     counter = Counter()
     engine = from_module([counter])

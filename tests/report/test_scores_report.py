@@ -121,6 +121,18 @@ def test_what_cannot_be_reported_is_refused_in_a_sentence(
     assert not (tmp_path / "page.html").exists()
 
 
+def test_a_path_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agreestop.pipeline.scores_report.report_scores", None)  # would be called for the work
+    for path in (tmp_path / "none" / "page.html", tmp_path):
+        with pytest.raises(ag.InputError, match="cannot write"):
+            ag.write_report(SCORES, path)
+    assert not list(tmp_path.iterdir())
+    missing, output = str(tmp_path / "missing"), ["-o", str(tmp_path / "none" / "one.csv")]
+    for words in (["report", missing], ["calibrate", missing], ["decide", missing, missing], ["score", missing, "--members", missing]):
+        result = CliRunner().invoke(app, [*words, *output])  # what is read is missing too, and would be named if it were read first
+        assert isinstance(result.exception, ag.InputError) and "cannot write" in str(result.exception)
+
+
 def test_figures_draw_on_the_axes_that_they_are_given() -> None:
     rule = ag.AgreeStop(0.8, SCORES.times, 1).calibrate(SCORES.rows(slice(0, 100)), groups=GROUPS[:100])
     decisions = rule.decide(SCORES.rows(slice(100, None)), groups=GROUPS[100:])

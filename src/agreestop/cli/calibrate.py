@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from agreestop.common import Floats, InputError, read_file
+from agreestop.common import Floats, InputError, check_writable, read_file
 from agreestop.common.errors import visible
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import KINDS, POOLINGS, build_rule, parse_pooling
@@ -69,6 +69,7 @@ def calibrate(
     """Calibrate a rule on a score file and write it to a rule file."""
     if labels not in (None, "final"):
         raise InputError(f"--labels is {labels!r}: leave it out to use the labels of the score file, or give final.")
+    check_writable(output)
     data = load_scores(scores) if labels == "final" else labelled_scores(scores, "calibration")
     if schedule is not None and checkpoints is not None:
         raise InputError("--schedule names the times itself: leave --checkpoints out.")

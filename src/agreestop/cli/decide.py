@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from agreestop.common import InputError, Integers, atomic_writer
+from agreestop.common import InputError, Integers, atomic_writer, check_writable
 from agreestop.common.errors import visible
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
@@ -56,6 +56,8 @@ def decide(
     if ray is not None and (members is None or output is None or groups is not None):
         advice = "give --members and -o; groups come from the column 'group' of Parquet files"
         raise InputError(f"--ray runs members on inputs and writes a file: {advice}.")
+    if output is not None and output.suffix != ".parquet":
+        check_writable(output)
     calibrated = load_rule(rule)
     if sentence := never_stops(calibrated):
         say(sentence)

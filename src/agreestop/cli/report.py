@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agreestop.common import InputError
+from agreestop.common import InputError, check_writable
 
 from .calibrate import Groups, labelled_scores, read_lines
 from .console import errors_name_options, progress_bar, show, show_written
@@ -29,6 +29,7 @@ def report(
 
     if output.is_dir():
         raise InputError(f"{output} is a folder: give the HTML file to write, for example {output / 'report.html'}.")
+    check_writable(output)
     data = labelled_scores(scores, "a report")
     inside = None if groups is None else read_lines(groups, len(data))
     command = shlex.join(["agreestop", "report", str(scores), "-o", str(output)])

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from agreestop.common import InputError, ProgressCallback, cores
+from agreestop.common import InputError, ProgressCallback, check_writable, cores
 from agreestop.decide.score_files import save_scores
 from agreestop.events.files import read_stored
 from agreestop.pipeline.config import RunConfig, load_config
@@ -135,6 +135,7 @@ def _score_inputs(members: Path, inputs: Path | None, output: Path | None, engin
 
     if inputs is None or output is None:
         raise InputError(f"--members is given, but no {'file of inputs' if inputs is None else 'score file to write (-o)'}: give both.")
+    check_writable(output)
     ensemble, stored = load(members, engine=engine), read_stored(inputs)
     if ray is None:
         scores = ensemble.score(stored.inputs, stored.labels, steps=stored.held, classes=stored.classes)

@@ -28,13 +28,7 @@ _held: set[tuple[int, Path]] = set()  # the thread and the folder of every lock 
 def atomic_writer(path: str | PathLike[str]) -> Iterator[BinaryIO]:
     """A binary file next to `path`, which replaces `path` once everything is written and on disk."""
     target = Path(path)
-    if target.exists() and not target.is_file():
-        raise InputError(f"cannot write {target}: it is a folder, a pipe or a device; choose the name of a file.")
-    try:
-        _remove_leftovers(target.parent)
-        handle, temporary = _make_temporary(target)
-    except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror}; choose a folder that exists and may be written to.") from None
+    handle, temporary = _begin(target)
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream
@@ -47,6 +41,13 @@ def atomic_writer(path: str | PathLike[str]) -> Iterator[BinaryIO]:
             advice = "free some space, or choose another folder" if error.errno == errno.ENOSPC else "choose another folder"
             raise InputError(f"cannot write {target}: {error.strerror}; {advice}.") from None
         raise
+
+
+def check_writable(path: str | PathLike[str]) -> None:
+    """Refuse a path to which `atomic_writer` cannot write, before the work whose result it would get."""
+    handle, temporary = _begin(Path(path))
+    os.close(handle)
+    temporary.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:
@@ -138,6 +139,17 @@ def _locked_file(path: Path, waiting: Callable[[str], object] | None) -> int:
             os.close(handle)
             raise
         os.close(handle)
+
+
+def _begin(target: Path) -> tuple[int, Path]:
+    """A new temporary file beside the target, or a sentence that says why none can be made."""
+    if target.exists() and not target.is_file():
+        raise InputError(f"cannot write {target}: it is a folder, a pipe or a device; choose the name of a file.")
+    try:
+        _remove_leftovers(target.parent)
+        return _make_temporary(target)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror}; choose a folder that exists and may be written to.") from None
 
 
 def _make_temporary(target: Path) -> tuple[int, Path]:

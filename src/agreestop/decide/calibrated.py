@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -14,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 
-from .checks import as_log_confidence, columns_of
+from .checks import CalibrationWarning, as_log_confidence, columns_of
 from .conditions import Conditions, LabelledEvidence, find_groups
 from .decisions import Decision, Decisions
 from .evidence import Policy, State, Stops, Verdict, run_checkpoints
@@ -25,7 +26,7 @@ from .reprs import short_repr
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
 from .rules import Rule, gather_evidence, read_evidence, refuse_tuned, warn_of
 from .schedules import Schedule, members_at
-from .score_files import ScoresLike, as_scores, at_times, labels_of
+from .score_files import Scores, ScoresLike, as_scores, at_times, labels_of
 from .tuned_rows import Marks, Overlap, TunedRows, join_marks, mark_rows
 
 MOST_NUMBERS = 1 << 22  # members times classes of a rule in a file
@@ -145,6 +146,16 @@ class CalibratedRule(KeptInFiles):
             known, given = self.ensemble_digest[:12], ensemble_digest[:12]
             raise InputError(f"the rule was calibrated on scores of the ensemble {known}, and these are of {given}: {advice}.")
 
+    def check_lengths(self, lengths: Integers | None) -> None:
+        """Warn where inputs may end early (their lengths (n,) are known), but not those of calibration, or the reverse."""
+        ends = lengths is not None and bool((lengths < self.checkpoints[-1]).any())
+        if ends and ENDED_INPUTS not in self.guarantee:
+            words = "some inputs end early, and those of calibration did not, so the promise does not cover them"
+            warnings.warn(f"{words}: calibrate on scores with lengths.", CalibrationWarning, stacklevel=3)
+        if lengths is None and ENDED_INPUTS in self.guarantee:
+            words = "the inputs of calibration may end early, and these have no lengths, so the promise covers them only if none has ended"
+            warnings.warn(f"{words}: give lengths, as in calibration.", CalibrationWarning, stacklevel=3)
+
     def decide(
         self,
         scores_or_log_confidence: ScoresLike,
@@ -166,6 +177,8 @@ class CalibratedRule(KeptInFiles):
         n, _, members, classes = array.shape
         self.check_sizes(members, classes)
         self.check_classes(data.classes)
+        if isinstance(scores_or_log_confidence, Scores):
+            self.check_lengths(data.lengths)
         columns = columns_of(self.checkpoints, data.times)
         inside = self.find_groups(groups, n)
         rows = max(1, BLOCK_NUMBERS // (members * classes))

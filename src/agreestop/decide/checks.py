@@ -13,7 +13,7 @@ from .schedules import Schedule, as_time
 
 
 class CalibrationWarning(UserWarning):
-    """The calibrated rule is valid but can never exclude a label; the message says how many examples it needs."""
+    """The calibrated rule can never exclude a label, or its inputs end otherwise than in calibration; the message says what to do."""
 
 
 def as_checkpoints(checkpoints: Sequence[float]) -> tuple[float, ...]:

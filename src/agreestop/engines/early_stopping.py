@@ -67,6 +67,7 @@ def decide_early(
     check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
     given, batch_size = as_inputs(inputs), as_count(batch_size, "batch_size")
     ends = as_lengths(lengths, None, given.shape)
+    calibrated.check_lengths(ends)
     if ends is not None:
         engine, given = EndingInputs(engine, ends, first), without_padding(given, ends)
     chunk = None if chunk is None else as_count(chunk, "chunk")

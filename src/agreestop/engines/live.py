@@ -36,6 +36,7 @@ class LiveSession:
         group: ArrayLike | None = None,
     ) -> None:
         check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
+        self._calibrated = calibrated
         self._times = checkpoint_steps(calibrated, engine, None)
         self._session = calibrated.stream(number, group=group)
         self._members = MemberGroups(engine, calibrated.checkpoints)
@@ -71,6 +72,8 @@ class LiveSession:
         """
         if self.time == 0:
             raise InputError("this stream ends before its first step: push one step at least.")
+        if self.decision is None:
+            self._calibrated.check_lengths(np.array([self.time]))
         while self.decision is None:
             self._look()
         return self.decision

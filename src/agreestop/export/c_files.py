@@ -27,6 +27,7 @@ from agreestop.decide.decisions import Decisions
 from agreestop.decide.rules import read_evidence
 from agreestop.decide.tables import decisions_csv
 from agreestop.engines.early_stopping import BATCH_SIZE, check_rule, checkpoint_steps
+from agreestop.engines.side_by_side import SideBySide
 from agreestop.ensembles.ensemble import Ensemble
 from agreestop.events.container import Events, as_inputs
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import InputError, ProgressCallback, Stages, as_count, as_seed, no_progress
+from agreestop.common import InputError, ProgressCallback, Stages, as_count, as_seed, check_writable, no_progress
 from agreestop.decide.checks import CalibrationWarning, as_max_set_size
 from agreestop.decide.levels import Target, as_target
 from agreestop.decide.schedules import Schedule
@@ -46,6 +46,7 @@ def write_report(
     """
     from agreestop.report.page import write_page
 
+    check_writable(path)
     data, name = (scores, "your scores") if isinstance(scores, Scores) else (load_scores(scores), Path(scores).name)
     return write_page(report_scores(data, target, max_set_size, groups, n_calibration, seed, name, progress=progress), Path(path))
 
