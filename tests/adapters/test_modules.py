@@ -149,6 +149,17 @@ def test_a_live_input_is_decided_as_in_a_batch(engine: AdaptedEngine) -> None:
         assert decision.time == run.decisions[row].time and decision.classes == run.decisions[row].classes
 
 
+def test_a_note_of_none_that_a_module_makes_as_it_runs_is_no_other_member() -> None:
+    class Noting(nn.Module):
+        def forward(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+            self.current = None  # as neurons of sinabs do
+            return x_t.expand(-1, 2), None
+
+    engine = from_module([Noting()])
+    before = engine.digest
+    assert engine.score(np.ones((2, 3, 1))).ensemble_digest == before == engine.digest
+
+
 # ---- inputs that end early
 
 
@@ -184,9 +195,10 @@ def test_a_warning_says_where_inputs_end_otherwise_than_in_calibration(engine: A
     outside = r"some inputs end early.*does not cover them: calibrate on scores with lengths\."
     unknown = r"these have no lengths.*only if none has ended: give lengths, as in calibration\."
     for calibrated, lengths, words in ((plain, ends, outside), (ended, None, unknown)):
-        for decide in (lambda: engine.decide(calibrated, x, lengths=lengths), lambda: calibrated.decide(engine.score(x, lengths=lengths))):
-            with pytest.warns(ag.CalibrationWarning, match=words):
-                decide()
+        with pytest.warns(ag.CalibrationWarning, match=words):
+            engine.decide(calibrated, x, lengths=lengths)
+        with pytest.warns(ag.CalibrationWarning, match=words):
+            calibrated.decide(engine.score(x, lengths=lengths))
     session = engine.live(plain)
     session.push(frame=x[0, 0])
     with pytest.warns(ag.CalibrationWarning, match=outside):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.cluster import sources
-from agreestop.cluster.pool import Actors
+from agreestop.cluster import pool, sources
+from agreestop.cluster.pool import Actors, connected
 from agreestop.cluster.sources import count_rows, find_files, open_recordings, plan_shards
 
 from .conftest import Work
@@ -79,7 +82,36 @@ def test_without_its_packages_a_sentence_says_what_to_install(
         ag.cluster.decide(work.rule, work.ensemble, tmp_path, tmp_path / "out")
 
 
-@pytest.mark.parametrize("given", [{"address": ""}, {"count": 0}, {"cpus": 0}, {"gpus": -1}])
+WRONG = ("", " ", "LOCAL", "local ", "localhost", "nowhere", "ray://", "http://10.0.0.1:6379", ":6379", "10.0.0.1:", "10.0.0.1:port")
+WRONG += ("10.0.0.1:99999", "10.0.0.1:0", "a b:6379", "::1:6379", "x" * 400)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b"", None])
+def test_a_server_that_is_not_ray_is_refused_at_once(answer: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers otherwise, closes the connection, or says nothing."""
+    monkeypatch.setattr(pool, "SECONDS_TO_CONNECT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with server.accept()[0] as stream:
+                stream.recv(100)
+                stream.sendall(answer or b"")
+                if answer is None:
+                    stream.recv(100)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        nothing = SimpleNamespace(is_initialized=lambda: False)  # Ray is not asked
+        with (
+            pytest.raises(ag.InputError, match=f"there is no Ray cluster at ray://{address}: "),
+            connected(nothing, Actors(f"ray://{address}")),
+        ):
+            pass
+        thread.join()
+
+
+@pytest.mark.parametrize("given", [{"address": address} for address in WRONG] + [{"count": 0}, {"cpus": 0}, {"gpus": -1}])
 def test_actors_that_cannot_be_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ag.InputError, match=r"give|needed"):
         Actors(**given)

@@ -22,6 +22,8 @@ from agreestop.common import InputError, ProgressCallback, as_count, cores, no_p
 
 MOST_DEATHS = 3  # actors that one task may end before it is refused
 SECONDS_TO_CONNECT = 10.0
+ADDRESS = re.compile(r"(?:ray://)?(?:\[([0-9a-fA-F:]+)\]|([^\s:/\[\]]+)):(\d{1,5})")
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # of HTTP/2, which Ray speaks; the server answers in kind
 PACKAGES = ("agreestop", "numpy", "torch", "numba")  # their versions decide the numbers, and must be the same everywhere
 
 Task = TypeVar("Task")
@@ -45,8 +47,9 @@ class Actors:
     gpus: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.address, str) or not self.address:
-            raise InputError(f"address is {self.address!r}: give 'local', 'auto', or the address of a Ray cluster.")
+        if self.address not in ("local", "auto") and _host_and_port(self.address) is None:
+            known = "'local', 'auto', or HOST:PORT of a Ray cluster, such as 10.0.0.1:6379 or ray://10.0.0.1:10001"
+            raise InputError(f"the address of the cluster is {str(self.address)[:60]!r}: give {known}.")
         if self.count is not None:
             as_count(self.count, "actors")
         as_count(self.cpus, "cpus")
@@ -232,11 +235,8 @@ def connected(ray: Any, actors: Actors) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    if found := re.fullmatch(r"(?:ray://)?(.+):(\d+)", actors.address):
-        try:  # Ray itself would try for many minutes
-            socket.create_connection((found[1], int(found[2])), timeout=SECONDS_TO_CONNECT).close()
-        except (OSError, OverflowError):
-            raise _not_there(actors.address) from None
+    if (found := _host_and_port(actors.address)) and not _answers(*found):
+        raise _not_there(actors.address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if actors.address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -254,6 +254,24 @@ def connected(ray: Any, actors: Actors) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _host_and_port(address: Any) -> tuple[str, int] | None:
+    """The two parts of the address of a cluster; None if it is none."""
+    found = ADDRESS.fullmatch(address) if isinstance(address, str) else None
+    return None if found is None or not 0 < int(found[3]) < 2**16 else (found[1] or found[2], int(found[3]))
+
+
+def _answers(host: str, port: int) -> bool:
+    """Whether a server answers there that may be Ray's. Ray itself would try for many minutes, and wait for other servers without end."""
+    try:
+        with socket.create_connection((host, port), timeout=SECONDS_TO_CONNECT) as stream:
+            if os.environ.get("RAY_USE_TLS", "0") != "0":
+                return True
+            stream.sendall(GREETING)
+            return stream.recv(9)[3:4] == b"\4"  # settings, the first frame of HTTP/2
+    except (OSError, UnicodeError):
+        return False
 
 
 def _not_there(address: str) -> InputError:

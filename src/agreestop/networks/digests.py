@@ -57,7 +57,7 @@ def describe_modules(network: Runnable) -> list[Any]:
         if part is network or not isinstance(network, (ModuleMembers, ModulePosterior)):
             continue
         public = {key: value for key, value in vars(part).items() if key != "training" and not key.startswith("_")}
-        plain = {key: value for key, value in public.items() if _is_plain(value)}
+        plain = {key: value for key, value in public.items() if value is not None and _is_plain(value)}  # neurons may note None as they run
         parts.append([name, type(part).__name__, plain])
         if not type(part).__module__.startswith(("torch.", "agreestop.")):
             parts[-1] += filter(None, [source_of(type(part).forward)])
