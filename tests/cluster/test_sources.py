@@ -82,8 +82,8 @@ def test_without_its_packages_a_sentence_says_what_to_install(
         ag.cluster.decide(work.rule, work.ensemble, tmp_path, tmp_path / "out")
 
 
-WRONG = ("", " ", "LOCAL", "local ", "localhost", "nowhere", "ray://", "http://10.0.0.1:6379", ":6379", "10.0.0.1:", "10.0.0.1:port")
-WRONG += ("10.0.0.1:99999", "10.0.0.1:0", "a b:6379", "::1:6379", "x" * 400)
+WRONG = ["", " ", "LOCAL", "local ", "localhost", "nowhere", "ray://", "http://10.0.0.1:6379", ":6379", "10.0.0.1:", "10.0.0.1:port"]
+WRONG += ["10.0.0.1:99999", "10.0.0.1:0", "a b:6379", "::1:6379", "x" * 400]
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b"", None])

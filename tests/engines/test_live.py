@@ -51,7 +51,7 @@ def test_a_live_input_is_decided_as_in_a_batch(name: str) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 def test_what_an_event_means_that_is_named_several_times(name: str, kind: str) -> None:
     """Alone and together with others: once for members of 0 and 1, every time for numbers, and refused where it is not known."""
-    config = replace(CONFIGS["convolutional" if kind == "convolutional" else "fully-connected"], real_input=kind != "0 and 1")  # type: ignore[type-var]
+    config = replace(CONFIGS["convolutional" if kind == "convolutional" else "fully-connected"], real_input=kind != "0 and 1")
     made = SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.5).eval()
     engine = ENGINES[name](made)
     inputs, truth = some_inputs(60)

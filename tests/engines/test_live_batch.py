@@ -105,7 +105,7 @@ def test_a_stream_that_is_over_is_answered_as_alone(name: str, label: str) -> No
         (found,) = batch.push([Push(row, Steps.of(steps_of(frames[:2])))])
         for frame in frames[:2]:
             expected = alone.decision or alone.push(np.flatnonzero(frame))
-        assert found == expected and batch.end(row) == alone.end() and row.decision == alone.decision
+        assert found == expected and batch.end(row) == alone.last_decision() and row.decision == alone.decision
 
 
 def test_the_log_confidences_of_a_stream_that_is_over_stand_for_the_rest() -> None:

@@ -72,7 +72,7 @@ def test_frames_of_numbers_are_decided_as_in_a_live_session(numbers: tuple[Any, 
         short.push(frame=inputs[0, 0])
         live = engine.live(rule, number=0)
         live.push(frame=inputs[0, 0])
-        assert short.end() == live.end()
+        assert short.end() == live.last_decision()
 
 
 def test_a_step_that_the_members_cannot_read_costs_its_session_alone(numbers: tuple[Any, Any]) -> None:

@@ -74,6 +74,10 @@ class LiveSession:
             raise InputError("this stream ends before its first step: push one step at least.")
         if self.decision is None:
             self._calibrated.check_lengths(np.array([self.time]))
+        return self.last_decision()
+
+    def last_decision(self) -> Decision:
+        """The same without a warning if the promise does not cover streams that end early."""
         while self.decision is None:
             self._look()
         return self.decision

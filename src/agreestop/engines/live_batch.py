@@ -193,7 +193,7 @@ class LiveBatch:
         if row.time == 0:
             raise InputError("this stream ends before its first step: push one step at least.")
         if row.decision is None and isinstance(row.separate, LiveSession):
-            row.decision = row.separate.end()
+            row.decision = row.separate.last_decision()
         while row.decision is None and isinstance(row.separate, Session):
             row.decision = row.separate.push(cast(Floats, row.last))
         if row.decision is None:
