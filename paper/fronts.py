@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -21,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agreestop.common import ProgressCallback
+from agreestop.common import ProgressCallback, run_tasks
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.decisions import Estimate
 from agreestop.decide.schedule_search import PRICES, FrontPoint, front
@@ -132,10 +131,9 @@ def measure_front(scores: Path, setting: FrontSetting) -> list[FrontRecord]:
 def run_fronts(scores: Path, output: Path, command: str, progress: ProgressCallback, workers: int = 1) -> list[FrontRecord]:
     """Measure all fronts, and write `front.json`."""
     wanted, records = settings(), list[FrontRecord]()
-    with ProcessPoolExecutor(workers) as executor:
-        for number, found in enumerate(executor.map(partial(measure_front, scores), wanted)):
-            records += found
-            progress(f"{wanted[number].data}, {wanted[number].ensemble}", (number + 1) / len(wanted))
+    for number, (setting, found) in enumerate(run_tasks(partial(_measurer, scores), wanted, workers, in_order=True), 1):
+        records += found
+        progress(f"{setting.data}, {setting.ensemble}", number / len(wanted))
     protocol = {
         "members": MEMBERS,
         "prices": PRICES,
@@ -149,6 +147,10 @@ def run_fronts(scores: Path, output: Path, command: str, progress: ProgressCallb
     header = {"command": command, "protocol": protocol, "versions": dict(versions("agreestop", "numpy"))}
     save(output / "promises" / "front.json", records, header)
     return records
+
+
+def _measurer(scores: Path) -> Callable[[FrontSetting], list[FrontRecord]]:
+    return partial(measure_front, scores)
 
 
 def load_fronts(path: Path) -> list[FrontRecord]:

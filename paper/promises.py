@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common import Booleans, InputError, Integers, ProgressCallback, atomic_writer, make_folder
+from agreestop.common import Booleans, InputError, Integers, ProgressCallback, atomic_writer, make_folder, run_tasks
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.conditions import Conditions, LabelledEvidence
 from agreestop.decide.evidence import Evidence
@@ -284,10 +283,9 @@ def run_promises(scores: Path, output: Path, command: str, progress: ProgressCal
         raise InputError(f"promises needs {missing[0]}, which does not exist: run in the repository, or give --scores.")
     make_folder(output / "promises")
     records: list[PromiseRecord] = []
-    with ProcessPoolExecutor(workers) as pool:
-        for number, found in enumerate(pool.map(partial(_measure_pair, scores), pairs)):
-            records += found
-            progress(", ".join(pairs[number]), (number + 1) / len(pairs))
+    for number, (pair, found) in enumerate(run_tasks(partial(_measurer, scores), pairs, workers, in_order=True), 1):
+        records += found
+        progress(", ".join(pair), number / len(pairs))
     protocol = {
         "members": MEMBERS,
         "delta": DELTA,
@@ -301,8 +299,8 @@ def run_promises(scores: Path, output: Path, command: str, progress: ProgressCal
     return records
 
 
-def _measure_pair(scores: Path, pair: tuple[str, str]) -> list[PromiseRecord]:
-    return measure(scores, *pair)
+def _measurer(scores: Path) -> Callable[[tuple[str, str]], list[PromiseRecord]]:
+    return lambda pair: measure(scores, *pair)
 
 
 def save(path: Path, records: Sequence[Any], header: dict[str, Any]) -> None:

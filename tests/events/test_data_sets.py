@@ -19,7 +19,7 @@ from agreestop.events.datasets import catalogue, cifar10, dvs_gesture, mnist_dvs
 from agreestop.events.datasets.braille import load_braille
 from agreestop.events.datasets.cifar10 import load_cifar10
 from agreestop.events.datasets.dvs_gesture import load_dvs_gesture
-from agreestop.events.datasets.gesture_sim import GESTURES
+from agreestop.events.datasets.gesture_figures import GESTURES
 from agreestop.events.datasets.mnist_dvs import load_mnist_dvs
 from agreestop.events.datasets.n_mnist import load_n_mnist, write_n_mnist
 from agreestop.events.formats.aedat import write_aedat2, write_aedat3

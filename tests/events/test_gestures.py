@@ -10,26 +10,20 @@ import pytest
 
 from agreestop.common import Floats, InputError
 from agreestop.events.data import EventData, EventSplits
-from agreestop.events.datasets.gesture_sim import (
+from agreestop.events.datasets.gesture_figures import (
     ARM_REST,
     GESTURES,
     LEFT,
     LIGHTS,
     OTHERS,
-    PART,
-    PEOPLE,
     RIGHT,
-    SIZE,
-    STEPS,
     SWAY,
     Performance,
-    draw_performance,
-    draw_person,
     joint_angles,
     joint_positions,
     render_frames,
-    simulate_gestures,
 )
+from agreestop.events.datasets.gesture_sim import PART, PEOPLE, SIZE, STEPS, draw_performance, draw_person, simulate_gestures
 from tests.decide.strategies import assert_one_sentence
 
 TIMES = np.arange(0.0, 6.0, 0.01)

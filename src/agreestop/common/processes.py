@@ -13,8 +13,10 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-def run_tasks(prepare: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Result]]:
-    """Each task with its result, in the order in which they are finished.
+def run_tasks(
+    prepare: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task], workers: int, in_order: bool = False
+) -> Iterator[tuple[Task, Result]]:
+    """Each task with its result, in the order in which they are finished, or in the order of the tasks.
 
     `prepare` is called once in each process, with what it reads or holds, and returns the function that does a task. With more than one
     worker, `prepare`, tasks and results are pickled, and a script that calls this needs `if __name__ == "__main__":`.
@@ -30,7 +32,7 @@ def run_tasks(prepare: Callable[[], Callable[[Task], Result]], tasks: Sequence[T
     executor = ProcessPoolExecutor(min(workers, len(tasks)), context, _begin, (prepare, ended))
     try:
         waiting = {executor.submit(_do, task): task for task in tasks}
-        for future in as_completed(waiting):
+        for future in waiting if in_order else as_completed(waiting):
             yield waiting[future], future.result()
     except BaseException:
         end.close()  # the workers end in the middle of their tasks

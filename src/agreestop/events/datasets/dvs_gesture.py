@@ -28,7 +28,7 @@ from ..container import Events
 from ..data import DataSet, Done, EventSplits, Findings, Made, address_of, as_finding, begins_with, check_each, find_folder, make_splits
 from ..formats.aedat import VERSIONS, read_aedat3
 from ..formats.recording import bin_events
-from .gesture_sim import GESTURES
+from .gesture_figures import GESTURES
 
 STEPS = 80
 STEP = 30_000  # microseconds
