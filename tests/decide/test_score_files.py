@@ -287,6 +287,13 @@ def test_spikes_with_too_few_names_are_refused(tmp_path: Path) -> None:
 
 
 def test_spikes_that_unpack_to_far_more_than_their_file_are_refused(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "a.npz", spikes=np.zeros(2**26, np.uint8), spikes_shape=np.array([2**19, 32, 4, 8]))
-    with pytest.raises(ag.InputError, match="would unpack to 536,870,912 spikes"):
+    np.savez_compressed(tmp_path / "a.npz", spikes=np.zeros(2**20, np.uint8), spikes_shape=np.array([2**13, 32, 4, 8]))
+    with pytest.raises(ag.InputError, match="would unpack to 8,388,608 spikes"):
+        ag.load_scores(tmp_path / "a.npz")
+
+
+def test_compressed_scores_that_take_far_more_than_their_file_are_refused(tmp_path: Path) -> None:
+    """Calibration needs several times the memory of the scores, so a small file of zeros must not ask for much."""
+    np.savez_compressed(tmp_path / "a.npz", log_confidence=np.zeros((2**12, 32, 4, 8)), times=np.arange(1.0, 33.0))
+    with pytest.raises(ag.InputError, match=r"would take 33,55\d,\d+ bytes, more than 200 times its size"):
         ag.load_scores(tmp_path / "a.npz")

@@ -39,7 +39,7 @@ LOCAL_HEADER = 30  # bytes, before the name and the extra fields
 ZIP64_FIELD = 20  # bytes
 DESCRIPTOR = 24  # bytes that may follow a member whose sizes were not known when it was begun
 LONGEST_HEADER = 1000  # characters of the header of an array: it is parsed, which takes memory
-UNPACKED = 2**27  # bytes that a compressed file may always take in memory; beyond, MOST_RATIO times its size
+UNPACKED = 2**27  # bytes that a compressed file may always take in memory, unless its reader says less
 MOST_RATIO = 200
 _mapped: "WeakKeyDictionary[MemoryMap, tuple[Path, tuple[int, ...]]]" = WeakKeyDictionary()  # the file of each map, and its state then
 
@@ -71,7 +71,13 @@ def digest_of(arrays: Arrays) -> str:
 
 
 def read_npz(
-    path: str | PathLike[str], what: str, how: str, missing: str = "check the path", needed: Iterable[str] = (), mmap: bool = False
+    path: str | PathLike[str],
+    what: str,
+    how: str,
+    missing: str = "check the path",
+    needed: Iterable[str] = (),
+    mmap: bool = False,
+    unpacked_limit: int = UNPACKED,
 ) -> Arrays:
     """All arrays of an `.npz` file by name, except the digest, which is checked.
 
@@ -80,12 +86,14 @@ def read_npz(
     missing  what to do if there is no such file
     needed   names of arrays that must be in the file
     mmap     whether arrays that are not compressed are memory-mapped, read-only, instead of read
+
+    unpacked_limit: bytes that the compressed arrays may always take; beyond, MOST_RATIO times the size of the file
     """
     try:
         with open_file(path, missing) as stream, zipfile.ZipFile(stream) as archive:
             members = _members(archive, stream)
             size, unpacked = stream.seek(0, 2), sum(info.file_size for info, _ in members.values() if info.compress_type)
-            if unpacked > max(UNPACKED, MOST_RATIO * size):
+            if unpacked > max(unpacked_limit, MOST_RATIO * size):
                 times = f"{unpacked:,} bytes, more than {MOST_RATIO} times its size"
                 raise InputError(f"{path} would take {times}: write it again without compression, as numpy.savez does.")
             if mmap and "digest" not in members and archive.testzip() is not None:

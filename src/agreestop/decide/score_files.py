@@ -22,7 +22,8 @@ from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_tim
 from .confidence import log_confidence
 from .schedules import Schedule, check_members, members_at
 
-MOST_SPIKES, SPIKES_PER_BYTE = 2**25, 300  # spikes that any file may unpack to, and for each byte of a larger one (real ones: up to 110)
+MOST_SPIKES, SPIKES_PER_BYTE = 2**22, 300  # spikes that any file may unpack to, and for each byte of a larger one (real ones: up to 110)
+UNPACKED = 2**25  # bytes that compressed scores may always take: calibration takes several times as much
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -236,7 +237,7 @@ def at_times(scores: Scores, times: Sequence[float]) -> Scores:
 
 
 def _read(path: str | PathLike[str]) -> Arrays:
-    return read_npz(path, "score file", "write one with save_scores, save_spikes or numpy.savez")
+    return read_npz(path, "score file", "write one with save_scores, save_spikes or numpy.savez", unpacked_limit=UNPACKED)
 
 
 def _unpack(path: str | PathLike[str], content: Arrays) -> Booleans:
