@@ -24,7 +24,7 @@ import numpy as np
 
 from agreestop.common import Floats, InputError, Integers, is_number
 
-from .calibrated import Uncalibrated
+from .calibration import Uncalibrated
 from .checks import as_checkpoints
 from .conditions import LabelledEvidence, allowed_threshold
 from .evidence import Evidence, Policy

@@ -1,4 +1,4 @@
-"""Calibration, and rules after it: a `CalibratedRule` decides for batches, for streams, and for engines that run an ensemble."""
+"""Rules after calibration: a `CalibratedRule` decides for batches, for streams, and for engines that run an ensemble."""
 
 import hashlib
 import math
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from os import PathLike
-from typing import Any, NoReturn, Self, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,17 +16,16 @@ from numpy.typing import ArrayLike, NDArray
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 
 from .checks import CalibrationWarning, as_log_confidence, columns_of
-from .conditions import Conditions, LabelledEvidence, find_groups
+from .conditions import find_groups
 from .decisions import Decision, Decisions
 from .evidence import Policy, State, Stops, Verdict, run_checkpoints
 from .levels import as_delta, as_target, in_words, quantile_rank
 from .policies import CheckpointRisks, ConditionalThresholds, RiskThreshold, RunningThreshold, StoppingThreshold
 from .ranking import Index
-from .reprs import short_repr
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
-from .rules import Rule, gather_evidence, read_evidence, refuse_tuned, warn_of
+from .rules import Rule, read_evidence
 from .schedules import Schedule, members_at
-from .score_files import Scores, ScoresLike, as_scores, at_times, labels_of
+from .score_files import Scores, ScoresLike, as_scores, labels_of
 from .tuned_rows import Marks, Overlap, TunedRows, join_marks, mark_rows
 
 MOST_NUMBERS = 1 << 22  # members times classes of a rule in a file
@@ -318,7 +317,7 @@ class CalibratedRule(KeptInFiles):
         """Whether these are exactly the rows that the rule was calibrated on, in any order."""
         data = as_scores(scores_or_log_confidence, labels, times, self.checkpoints)
         marks = mark_rows(data.log_confidence, columns_of(self.checkpoints, data.times))
-        return _fingerprint(marks, labels_of(data)) == self.fingerprint
+        return data_fingerprint(marks, labels_of(data)) == self.fingerprint
 
     def stream(self, number: int | None = None, *, group: ArrayLike | None = None) -> "Session":
         """Watch one input, checkpoint by checkpoint.
@@ -400,90 +399,7 @@ class Session:
         return self.decision
 
 
-def _refused(verb: str) -> Callable[..., NoReturn]:
-    """A method that only a calibrated rule has."""
-
-    def refuse(rule: object, *arguments: object, **options: object) -> NoReturn:
-        kind = type(rule).__name__
-        raise InputError(f"this {kind} is not calibrated yet: call calibrate(log_confidence, labels), then {verb} what it returns.")
-
-    return refuse
-
-
-class Uncalibrated:
-    """The verbs of every rule before calibration; rules build on it and change nothing of it."""
-
-    decide, save, stream = _refused("decide on"), _refused("save"), _refused("stream from")
-
-    def __repr__(self) -> str:
-        return short_repr(self)
-
-    def __sklearn_clone__(self) -> Self:
-        """What `sklearn.base.clone` returns: a rule holds nothing that calibration changes, so a copy with the same settings will do."""
-        return replace(cast(Any, self))
-
-    def calibrate(
-        self,
-        scores_or_log_confidence: ScoresLike,
-        labels: ArrayLike | str | None = None,
-        times: Sequence[float] | None = None,
-        *,
-        groups: ArrayLike | None = None,
-        weights: ArrayLike | None = None,
-        max_weight: float | None = None,
-    ) -> CalibratedRule:
-        """Calibrate on a `Scores` with labels, or on log-confidences (n, M, K, C) with labels (n,): data that were used for nothing else.
-
-        A `Scores`, or an array with `times`, may have more checkpoints than the rule; it is cut to the rule's. Warns if n is too small
-        for the rule ever to exclude a label. The rule keeps the names of the engine, the ensemble and the classes, where a `Scores`
-        has them.
-
-        labels="final"  no labels are needed: the promise is about the ensemble's own best class at the last checkpoint
-        groups          (n,) whole numbers or strings, or (n, G) booleans where groups overlap: the promise for each group by itself
-        weights         (n,) dQ/dP of each input, none above max_weight: the promise under the shifted distribution Q
-        """
-        rule = cast(Rule, self)
-        final = _asks_for_final(labels)
-        data = at_times(as_scores(scores_or_log_confidence, None if final else labels, times, rule.checkpoints), rule.checkpoints)
-        n, checkpoints, members, classes = data.log_confidence.shape
-        conditions = Conditions.of(n, groups, weights, max_weight, final)
-        if (final or conditions.used) and not hasattr(rule, "delta"):
-            what = conditions.used or "final labels"
-            raise InputError(f"{type(rule).__name__} promises nothing, so {what} have no use: give SpikeCP or AgreeStop.")
-        if weights is not None and getattr(rule, "delta", None) is not None:
-            raise InputError("there is no promise with both weights and delta: leave one of them out.")
-        rows = TunedRows.of(data.log_confidence, data.ids).cut(range(checkpoints), checkpoints)
-        refuse_tuned(rule, data.ids, lambda: rows.rows, "calibration")
-        evidence = gather_evidence(rule, data.log_confidence, range(checkpoints))
-        truth = rule.best(evidence[:, -1]) if final else labels_of(data)
-        if (truth < 0).any():
-            raise InputError("the risk has no best class at the last checkpoint, where its offset is -inf: give a number there.")
-        examples = LabelledEvidence(evidence, truth, classes, conditions)
-        policy = rule.fit(examples)
-        sentence = warn_of(rule, examples, members)
-        return calibrated_rule(rule, policy, examples, members, sentence, data, rows, evidence[:, 0].level)
-
-
-def calibrated_rule(
-    rule: Rule, policy: Policy, examples: LabelledEvidence, members: int, shortage: str, source: Any, rows: TunedRows, first_risks: Floats
-) -> CalibratedRule:
-    """The calibrated rule from its policy; source: a `Scores`, or what has its engine, ensemble_digest, classes and lengths."""
-    conditions, fingerprint = examples.conditions, _fingerprint(rows.rows, examples.labels)
-    guarantee = conditions.words(rule.promise(), as_delta(getattr(rule, "delta", None)))
-    guarantee += ENDED_INPUTS if source.lengths is not None else ""
-    about = len(examples), members, examples.classes, guarantee, shortage, fingerprint
-    known = source.engine, source.ensemble_digest, source.classes, rows
-    return CalibratedRule(rule, policy, *about, *known, first_risks, conditions.effective_size, conditions.final)
-
-
-def _asks_for_final(labels: ArrayLike | str | None) -> bool:
-    if isinstance(labels, str) and labels != "final":
-        advice = "give one class index for each input, or 'final' for the ensemble's own best class at the last checkpoint"
-        raise InputError(f"labels is {labels!r}: {advice}.")
-    return isinstance(labels, str)
-
-
-def _fingerprint(rows: Marks, labels: Integers) -> str:
+def data_fingerprint(rows: Marks, labels: Integers) -> str:
     """A name for the calibration data, whatever the order of their rows."""
     marks = join_marks(np.column_stack([rows, labels.astype(np.uint64)]))
     return hashlib.sha256(np.sort(marks).astype("<u8").tobytes()).hexdigest()[:16]

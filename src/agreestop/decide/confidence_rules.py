@@ -12,7 +12,7 @@ import numpy as np
 
 from agreestop.common import Floats, InputError, Integers, as_floats
 
-from .calibrated import Uncalibrated
+from .calibration import Uncalibrated
 from .conditions import LabelledEvidence
 from .evidence import Evidence, Policy
 from .levels import Target, as_target

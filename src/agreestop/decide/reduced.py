@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from agreestop.common import Floats, InputError, Integers
 
-from .calibrated import CalibratedRule, calibrated_rule
+from .calibrated import CalibratedRule
+from .calibration import calibrated_rule
 from .checks import CalibrationWarning
 from .conditions import LabelledEvidence
 from .evidence import Evidence

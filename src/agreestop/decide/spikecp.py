@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from agreestop.common import Floats, InputError, Integers
 
-from .calibrated import Uncalibrated
+from .calibration import Uncalibrated
 from .checks import as_checkpoints
 from .conditions import LabelledEvidence, allowed_threshold
 from .evidence import Evidence, Policy

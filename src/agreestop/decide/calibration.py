@@ -1,0 +1,101 @@
+"""Calibration: what every rule can do before it, and the calibrated rule that it makes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, Self, cast
+
+from numpy.typing import ArrayLike
+
+from agreestop.common import Floats, InputError
+
+from .calibrated import ENDED_INPUTS, CalibratedRule, data_fingerprint
+from .conditions import Conditions, LabelledEvidence
+from .evidence import Policy
+from .levels import as_delta
+from .reprs import short_repr
+from .rules import Rule, gather_evidence, refuse_tuned, warn_of
+from .score_files import ScoresLike, as_scores, at_times, labels_of
+from .tuned_rows import TunedRows
+
+
+def _refused(verb: str) -> Callable[..., NoReturn]:
+    """A method that only a calibrated rule has."""
+
+    def refuse(rule: object, *arguments: object, **options: object) -> NoReturn:
+        kind = type(rule).__name__
+        raise InputError(f"this {kind} is not calibrated yet: call calibrate(log_confidence, labels), then {verb} what it returns.")
+
+    return refuse
+
+
+class Uncalibrated:
+    """The verbs of every rule before calibration; rules build on it and change nothing of it."""
+
+    decide, save, stream = _refused("decide on"), _refused("save"), _refused("stream from")
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    def __sklearn_clone__(self) -> Self:
+        """What `sklearn.base.clone` returns: a rule holds nothing that calibration changes, so a copy with the same settings will do."""
+        return replace(cast(Any, self))
+
+    def calibrate(
+        self,
+        scores_or_log_confidence: ScoresLike,
+        labels: ArrayLike | str | None = None,
+        times: Sequence[float] | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        max_weight: float | None = None,
+    ) -> CalibratedRule:
+        """Calibrate on a `Scores` with labels, or on log-confidences (n, M, K, C) with labels (n,): data that were used for nothing else.
+
+        A `Scores`, or an array with `times`, may have more checkpoints than the rule; it is cut to the rule's. Warns if n is too small
+        for the rule ever to exclude a label. The rule keeps the names of the engine, the ensemble and the classes, where a `Scores`
+        has them.
+
+        labels="final"  no labels are needed: the promise is about the ensemble's own best class at the last checkpoint
+        groups          (n,) whole numbers or strings, or (n, G) booleans where groups overlap: the promise for each group by itself
+        weights         (n,) dQ/dP of each input, none above max_weight: the promise under the shifted distribution Q
+        """
+        rule = cast(Rule, self)
+        final = _asks_for_final(labels)
+        data = at_times(as_scores(scores_or_log_confidence, None if final else labels, times, rule.checkpoints), rule.checkpoints)
+        n, checkpoints, members, classes = data.log_confidence.shape
+        conditions = Conditions.of(n, groups, weights, max_weight, final)
+        if (final or conditions.used) and not hasattr(rule, "delta"):
+            what = conditions.used or "final labels"
+            raise InputError(f"{type(rule).__name__} promises nothing, so {what} have no use: give SpikeCP or AgreeStop.")
+        if weights is not None and getattr(rule, "delta", None) is not None:
+            raise InputError("there is no promise with both weights and delta: leave one of them out.")
+        rows = TunedRows.of(data.log_confidence, data.ids).cut(range(checkpoints), checkpoints)
+        refuse_tuned(rule, data.ids, lambda: rows.rows, "calibration")
+        evidence = gather_evidence(rule, data.log_confidence, range(checkpoints))
+        truth = rule.best(evidence[:, -1]) if final else labels_of(data)
+        if (truth < 0).any():
+            raise InputError("the risk has no best class at the last checkpoint, where its offset is -inf: give a number there.")
+        examples = LabelledEvidence(evidence, truth, classes, conditions)
+        policy = rule.fit(examples)
+        sentence = warn_of(rule, examples, members)
+        return calibrated_rule(rule, policy, examples, members, sentence, data, rows, evidence[:, 0].level)
+
+
+def calibrated_rule(
+    rule: Rule, policy: Policy, examples: LabelledEvidence, members: int, shortage: str, source: Any, rows: TunedRows, first_risks: Floats
+) -> CalibratedRule:
+    """The calibrated rule from its policy; source: a `Scores`, or what has its engine, ensemble_digest, classes and lengths."""
+    conditions, fingerprint = examples.conditions, data_fingerprint(rows.rows, examples.labels)
+    guarantee = conditions.words(rule.promise(), as_delta(getattr(rule, "delta", None)))
+    guarantee += ENDED_INPUTS if source.lengths is not None else ""
+    about = len(examples), members, examples.classes, guarantee, shortage, fingerprint
+    known = source.engine, source.ensemble_digest, source.classes, rows
+    return CalibratedRule(rule, policy, *about, *known, first_risks, conditions.effective_size, conditions.final)
+
+
+def _asks_for_final(labels: ArrayLike | str | None) -> bool:
+    if isinstance(labels, str) and labels != "final":
+        advice = "give one class index for each input, or 'final' for the ensemble's own best class at the last checkpoint"
+        raise InputError(f"labels is {labels!r}: {advice}.")
+    return isinstance(labels, str)
