@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("sklearn", reason="EarlyClassifier needs scikit-learn")
 
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.dummy import DummyClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
@@ -116,6 +117,14 @@ def test_rows_that_calibrated_or_tuned_the_rule_cannot_be_evaluated() -> None:
         with pytest.raises(ag.InputError, match="rows"):
             ag.evaluate(early.decide(X[rows]), early.scores(X[rows], Y[rows]))
     assert not early.decide(NEW).reuse
+
+
+def test_a_series_that_the_data_hold_twice_may_fit_and_calibrate() -> None:
+    early = EarlyClassifier(GaussianNB(), 4, 0.8).fit(np.concatenate([X[:60], X[:60]]), np.tile(Y[:60], 2))
+    tuned: Any = early.rule_.rule.tuned
+    assert early.rule_.n == 36 and 0 < len(tuned.ids) < 84
+    same = EarlyClassifier(DummyClassifier(), 4, 0.8).fit(np.ones((30, 20)), np.arange(30) % 2)  # nothing is left to tune on
+    assert same.rule_.rule.tuned is None
 
 
 def test_channels_are_put_side_by_side_and_time_is_the_last_axis() -> None:

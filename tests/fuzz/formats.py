@@ -342,7 +342,7 @@ FORGES = {
 FORMATS = {
     form.name: form
     for form in (
-        Format("scores", lambda path: ag.save_scores(path, scores()), ag.load_scores),
+        Format("scores", lambda path: ag.save_scores(path, replace(scores(), lengths=np.arange(40) % 4 + 1)), ag.load_scores),
         Format("spikes", lambda path: ag.save_spikes(path, SPIKES, LABELS), load_spikes),
         Format("rule", write_rule, ag.load_rule, digest=True),
         Format("monitor", partial(write_drift, kind=ag.DriftMonitor), partial(read_drift, kind=ag.DriftMonitor), digest=True),

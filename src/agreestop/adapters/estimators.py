@@ -22,7 +22,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from agreestop.common import Floats, InputError, Integers, as_seed, is_integer, is_number
+from agreestop.common import Booleans, Floats, InputError, Integers, as_seed, is_integer, is_number
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule, build_rule
 from agreestop.decide.checks import as_checkpoints
@@ -102,7 +102,8 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"the {len(fitting)} rows that fit the models hold one class, {self.classes_[known[0]]!r}: give more rows.")
         rule = make(self.target, self.checkpoints_, self.max_set_size)
         if self.folds:
-            rule = self._with_temperatures(make, rule, series[fitting], codes[fitting])
+            twins = np.isin(input_ids(series[fitting]), input_ids(series[calibration]))  # a data set may hold a series twice
+            rule = self._with_temperatures(make, rule, series[fitting], codes[fitting], ~twins)
         self.calibration_rows_ = calibration
         self.models_ = self._fit_models(series[fitting], codes[fitting])
         self.rule_ = rule.calibrate(self._scores(self.models_, series[calibration], codes[calibration]))
@@ -171,11 +172,11 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         count = min(max(1, round(self.calibration * n)), n - 2)
         return np.sort(order[count:]), np.sort(order[:count])
 
-    def _with_temperatures(self, make: RuleMaker, rule: AnyRule, series: Floats, codes: Integers) -> AnyRule:
-        """The rule with a temperature for each checkpoint, from cross-validated confidences of the rows that fit the models."""
+    def _with_temperatures(self, make: RuleMaker, rule: AnyRule, series: Floats, codes: Integers, used: Booleans) -> AnyRule:
+        """The rule with a temperature for each checkpoint, from cross-validated confidences of the rows `used` that fit the models."""
         plain = isinstance(rule, AgreeStop) and isinstance(rule.risk, TopMass) and rule.risk.temperatures is None and rule.gate is None
         own = isinstance(rule, SpikeCP) and rule.calibration == "stop-aware" and rule.score is None
-        if not (plain or own):
+        if not (plain or own) or not used.any():
             return rule
         values = np.empty((len(series), len(self.checkpoints_), 1, len(self.classes_)))
         folds = KFold(min(self.folds, len(series)), shuffle=True, random_state=as_seed(self.seed))
@@ -183,7 +184,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if len(np.unique(codes[inside])) < 2:
                 return rule
             values[outside] = self._scores(self._fit_models(series[inside], codes[inside]), series[outside], None).log_confidence
-        tuning = Scores(values, codes, self.checkpoints_, ids=input_ids(series))
+        tuning = Scores(values, codes, self.checkpoints_, ids=input_ids(series)).rows(used)
         fitted = {"risk": TopMass.fit(tuning)} if plain else {"score": Temperature.fit(tuning), "pooling": None}
         return partial(make, **fitted)(self.target, self.checkpoints_, self.max_set_size)
 

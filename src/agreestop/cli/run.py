@@ -181,7 +181,8 @@ def _command(config: Path | None, output: Path | None, simulated: bool) -> str:
 def table_of_rules(records: Sequence[Record], title: str) -> Table:
     """Every rule at the main target and for all members, with 95 % intervals."""
     target, members = records[0].target, max(record.K for record in records)
-    table = Table(title=f"{title}: target {target:g}, {members} members", title_justify="left", title_style="bold")
+    many = f"{members} member" + ("s" if members > 1 else "")
+    table = Table(title=f"{title}: target {target:g}, {many}", title_justify="left", title_style="bold")
     shown = [record for record in records if (record.target, record.K) == (target, members)]
     energy, stuck = shown[0].energy is not None, any(record.examples_needed for record in shown)
     over = "over the realisations" if shown[0].coverage_pool is None else "for the draw of the pool"

@@ -64,7 +64,8 @@ class Scores:
     def __repr__(self) -> str:
         n, moments, members, classes = self.log_confidence.shape
         known = "".join(f", {name}" for name in ("labels", "classes", "ids") if getattr(self, name) is not None)
-        return f"Scores({n} inputs at {moments} times, {members} members, {classes} classes{known and ' with ' + known[2:]})"
+        many = f"{members} member" + ("s" if members > 1 else "")
+        return f"Scores({n} inputs at {moments} times, {many}, {classes} classes{known and ' with ' + known[2:]})"
 
     def rows(self, rows: slice | Integers | Booleans) -> Self:
         """Some of the inputs."""
