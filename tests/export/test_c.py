@@ -19,6 +19,7 @@ pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
 from agreestop.cli import main
+from agreestop.cli.export import _nearest
 from agreestop.common import Booleans, Integers, atomic_writer
 from agreestop.engines.event_driven.layout import load_kernels
 from agreestop.ensembles.files import save_members
@@ -350,6 +351,21 @@ def test_ties_are_counted_and_decided_as_in_python(members: Path, tmp_path: Path
         tied = replace(rule, policy=replace(rule.policy, threshold=float(np.sort(first)[int(share * len(first))])))  # type: ignore[type-var]
         made = check(tied, ensemble, tmp_path / str(share), x)
         assert made.ties > 0 and made.nearest is not None and made.nearest > 1e-9
+
+
+def test_numbers_that_differ_in_their_last_bits_are_counted(members: Path, tmp_path: Path) -> None:
+    ensemble = load(members, "small")
+    x, _ = some_inputs(20)
+    rule = calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble)
+    first = rule.rule.evidence(1, ensemble.score(x).log_confidence[:, 1]).log_risk
+    assert first is not None
+    above = np.nextafter(np.sort(first)[5], 0)  # in Python this risk lies below the threshold, in C both are equal
+    made = ag.export.to_c(replace(rule, policy=replace(rule.policy, threshold=float(above))), ensemble, tmp_path, x)  # type: ignore[type-var]
+    assert made.ties >= made.rounded > 0
+    done = replay(build(tmp_path))
+    assert done.stdout != (tmp_path / "expected.csv").read_bytes()
+    assert "2 are ties, which C decides as Python does, but for 1 whose" in _nearest(0.1, 2, 1, "C")
+    assert "one is a tie, which C decides as Python does" in _nearest(0.1, 1, 0, "C")
 
 
 def test_names_of_classes_and_images_that_are_held(members: Path, tmp_path: Path) -> None:

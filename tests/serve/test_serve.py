@@ -118,6 +118,11 @@ def test_log_confidences_are_judged_as_in_a_stream(served: Served) -> None:
             assert packed.push(log_confidence=row) == expected
         with pytest.raises(ag.InputError, match="no members here"):
             client.open().push([1])
+    few = ag.AgreeStop(0.8, (8, 24), 1, delta=0.2).calibrate(served.ensemble.score(served.inputs, served.labels))
+    with Server(few, port=0).background() as url, Client(url) as client:
+        with pytest.raises(ag.InputError, match="3 steps, but the rule decides within 2"):
+            client.open().push(log_confidence=values[0, :3])
+        assert client.open().push(log_confidence=values[0, [7, 23]]) is not None
 
 
 def test_a_stream_that_is_over_is_answered_and_one_may_be_given_up(served: Served, url: str) -> None:

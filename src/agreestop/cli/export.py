@@ -60,7 +60,7 @@ def _to_c(
     show(f"Wrote {folder}: {', '.join(made.files)}.")
     show(f"Flash {made.flash:,} bytes ({made.weights} weights), and a few thousand for the code. RAM {made.ram:,} bytes, and the stack.")
     if made.nearest is not None:
-        nearest = _nearest(made.nearest, made.ties, "C")
+        nearest = _nearest(made.nearest, made.ties, made.rounded, "C")
         show(f"{nearest}, on {made.inputs} inputs. `make -C {folder} check` compares the decisions.")
 
 
@@ -76,11 +76,15 @@ def _to_page(
     made = to_page(rules, ensemble, path, data, any_engine=any_engine, any_members=any_members)
     replayed = f"{made.inputs} inputs" if made.inputs == len(data) else f"the first {made.inputs} of {len(data)} inputs"
     show(f"Wrote {path}: {made.size / 1e6:.1f} MB, with {replayed} to replay. Open it in a browser; it loads nothing else.")
-    show(f"{_nearest(made.nearest, made.ties, 'the page')}.")
+    show(f"{_nearest(made.nearest, made.ties, made.rounded, 'the page')}.")
 
 
-def _nearest(distance: float, ties: int, where: str) -> str:
-    said = "none is a tie" if not ties else f"{'one is a tie' if ties == 1 else f'{ties} are ties'}, which {where} decides as Python does"
+def _nearest(distance: float, ties: int, rounded: int, where: str) -> str:
+    said = "none is a tie"
+    if ties:
+        said = f"{'one is a tie' if ties == 1 else f'{ties} are ties'}, which {where} decides as Python does"
+    if rounded:
+        said += f", but for {rounded} whose numbers differ in the last bits: there {where} may decide otherwise"
     return f"The smallest distance of a risk or score to its threshold is {distance:.3g}, and {said}"
 
 

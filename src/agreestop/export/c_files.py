@@ -10,7 +10,7 @@ is calibrated on scores of the engine "event-driven-int8", and nothing about its
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
@@ -51,6 +51,7 @@ class CExport:
     inputs   the number of inputs for `make check`
     nearest  over these inputs: the smallest distance of a risk or score to its threshold, ties left out; None without inputs
     ties     how often both were equal, up to rounding
+    rounded  how many of the ties differ in their last bits: C takes both numbers as equal, and Python does not
     """
 
     folder: Path
@@ -61,6 +62,7 @@ class CExport:
     inputs: int = 0
     nearest: float | None = None
     ties: int = 0
+    rounded: int = 0
 
 
 def to_c(
@@ -97,7 +99,7 @@ def to_c(
     contents = {name: (files(__package__) / "c" / name).read_bytes() for name in SOURCES}
     contents["model.c"] = model_text(members).encode()
     contents["rule_data.h"] = rule_text(known, rule.guarantee, names).encode()
-    check = _Check(0, None, 0)
+    check = Check()
     if events is not None:
         contents["inputs.bin"] = _inputs_file(events, steps)
         decisions, check = check_decisions(rule, known, ensemble, events, steps)
@@ -107,7 +109,7 @@ def to_c(
     _write(path, contents)
     flash = flash_of(members) + known.flash + sum(len(name.encode()) + 5 for name in names)
     ram = ram_of(sizes) + known.ram(rule.classes)
-    return CExport(path, tuple(contents), WEIGHTS[members[0][0].weights.dtype.name], flash, ram, check.inputs, check.nearest, check.ties)
+    return CExport(path, tuple(contents), WEIGHTS[members[0][0].weights.dtype.name], flash, ram, *astuple(check))
 
 
 def _write(folder: Path, contents: dict[str, bytes]) -> None:
@@ -135,10 +137,13 @@ def _defines(sizes: dict[str, int]) -> str:
 
 
 @dataclass(frozen=True)
-class _Check:
-    inputs: int
-    nearest: float | None
-    ties: int
+class Check:
+    """How near decisions came to others, as in `CExport`."""
+
+    inputs: int = 0
+    nearest: float | None = None
+    ties: int = 0
+    rounded: int = 0
 
 
 def as_events(inputs: ArrayLike | Events, shape: tuple[int, ...], steps: int) -> Events:
@@ -169,9 +174,9 @@ def _inputs_file(events: Events, steps: int) -> bytes:
 
 def check_decisions(
     rule: CalibratedRule, known: CRule, ensemble: Ensemble | AdaptedEngine, events: Events, steps: int
-) -> tuple[Decisions, _Check]:
+) -> tuple[Decisions, Check]:
     """The decisions of Python, and how near they came to others."""
-    parts, near, ties = [], np.inf, 0
+    parts, near, ties, rounded = [], np.inf, 0, 0
     for first in range(0, len(events), BATCH_SIZE):
         rows = events.rows(slice(first, first + BATCH_SIZE))
         scores = ensemble.score(rows, steps=steps if events.shape[1] == 1 else None)
@@ -179,15 +184,16 @@ def check_decisions(
         for index, time in enumerate(known.times):
             running = parts[-1].stop_index >= index
             evidence = read_evidence(rule.rule, index, np.ascontiguousarray(scores.log_confidence[running, time - 1]))
-            distances, found = _distances(known, index, evidence.values if evidence.log_risk is None else evidence.log_risk[:, None])
-            near, ties = min(near, distances), ties + found
+            values = evidence.values if evidence.log_risk is None else evidence.log_risk[:, None]
+            distance, *found = _distances(known, index, values)
+            near, ties, rounded = min(near, distance), ties + found[0], rounded + found[1]
     stops, sets = (np.concatenate([getattr(part, name) for part in parts]) for name in ("stop_index", "sets"))
     decisions = Decisions(stops, sets, rule.checkpoints)
-    return decisions, _Check(len(events), float(near), ties)
+    return decisions, Check(len(events), float(near), ties, rounded)
 
 
-def _distances(known: CRule, index: int, values: Floats) -> tuple[float, int]:
-    """The smallest distance of values (b, columns) to the thresholds of a look, ties left out, and the number of ties."""
+def _distances(known: CRule, index: int, values: Floats) -> tuple[float, int, int]:
+    """The smallest distance of values (b, columns) to the thresholds of a look, ties left out, the number of ties, and of rounded ones."""
     rows = known.thresholds if known.blocks is not None else known.thresholds[[index if len(known.thresholds) > 1 else 0]]
     if known.policy == "AG_CONFIDENCE":
         values = values.max(axis=1, keepdims=True)
@@ -196,4 +202,4 @@ def _distances(known: CRule, index: int, values: Floats) -> tuple[float, int]:
     limits = rows[:, None, :]  # (blocks, 1, columns)
     gaps = np.where(np.isfinite(limits) & np.isfinite(values), np.abs(values - np.where(np.isfinite(limits), limits, 0)), np.inf)
     tied = gaps <= SLACK * (1 + np.abs(np.where(np.isfinite(limits), limits, 0)))
-    return float(np.where(tied, np.inf, gaps).min(initial=np.inf)), int(np.count_nonzero(tied))
+    return float(np.where(tied, np.inf, gaps).min(initial=np.inf)), int(np.count_nonzero(tied)), int(np.count_nonzero(tied & (gaps > 0)))

@@ -48,6 +48,7 @@ class PageExport:
     inputs   the number of inputs in it: the first ones
     nearest  over these inputs and all rules: the smallest distance of a risk or score to its threshold, ties left out
     ties     how often both were equal, up to rounding
+    rounded  how many of the ties differ in their last bits: the page takes both numbers as equal, and Python does not
     """
 
     path: Path
@@ -55,6 +56,7 @@ class PageExport:
     inputs: int
     nearest: float
     ties: int
+    rounded: int = 0
 
 
 def to_page(
@@ -103,7 +105,8 @@ def to_page(
         check_decisions(rule, numbers, ensemble, events, last)[1] for rule, numbers, last in zip(calibrated, known, steps, strict=True)
     ]
     names = events.classes or calibrated[0].class_names or tuple(map(str, range(calibrated[0].classes)))
-    nearest, ties = min(float(check.nearest or np.inf) for check in checks), sum(check.ties for check in checks)
+    nearest = min(float(check.nearest or np.inf) for check in checks)
+    ties, rounded = sum(check.ties for check in checks), sum(check.rounded for check in checks)
     data = {
         "shape": shape,
         "steps": max(steps),
@@ -119,7 +122,7 @@ def to_page(
     text = _join(data).encode()
     with atomic_writer(path) as stream:
         stream.write(text)
-    return PageExport(Path(path), len(text), len(events), nearest, ties)
+    return PageExport(Path(path), len(text), len(events), nearest, ties, rounded)
 
 
 def _target_of(rule: CalibratedRule) -> float:
