@@ -106,6 +106,18 @@ def test_json_pushes_are_decided_as_binary_ones(served: Served, url: str) -> Non
         assert json.loads(talk.recv())["number"] == 1
 
 
+def test_messages_behind_a_decision_are_answered_that_the_session_is_over(served: Served, url: str) -> None:
+    with raw(url) as talk:
+        for session in range(20):  # sent at once, so that some of them are computed together
+            talk.send(write(type="open", session=session))
+            talk.send(write_push(session, 1, steps_of(served.inputs[session])))
+            talk.send(write_push(session, STEPS + 1, [[]]))
+        answers = [json.loads(talk.recv()) for _ in range(60)]
+    for session in range(20):
+        opened, decision, late = (answer for answer in answers if answer["session"] == session)
+        assert (opened["type"], decision["type"], late["type"]) == ("opened", "decision", "error") and "is not open" in late["error"]
+
+
 def test_log_confidences_are_judged_as_in_a_stream(served: Served) -> None:
     values = served.ensemble.score(served.inputs[:4]).log_confidence.astype(np.float64)
     with serving(served, ensemble=False) as url, Client(url) as client:
