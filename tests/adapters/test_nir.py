@@ -179,6 +179,10 @@ def event_cases() -> dict[str, Any]:
             nir.Input(np.array([2, 7, 7])), pool(), conv(rng, 2, 3, side=(3, 3)), neurons("IF", (3, 3, 3), rng, True),
             flatten(3, 3, 3), linear(rng, 27, 3), neurons("IF", (3,), rng),
         ),
+        "between two windows": chain(
+            nir.Input(np.array([2, 9, 8])), conv(rng, 2, 40, 2, stride=(3, 3), padding=(0, 0)), neurons("IF", (40, 3, 3), rng, True),
+            flatten(40, 3, 3), linear(rng, 360, 3), neurons("IF", (3,), rng),
+        ),
         "overlapping pool": chain(
             nir.Input(np.array([2, 7, 7])), pool(size=3, stride=2, padding=1), neurons("IF", (2, 4, 4), rng, True),
             flatten(2, 4, 4), linear(rng, 32, 3), neurons("IF", (3,), rng),

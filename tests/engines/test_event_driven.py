@@ -221,8 +221,22 @@ def test_blocks_of_rows_and_steps_change_nothing(monkeypatch: pytest.MonkeyPatch
         whole = spikes_of(network, inputs)
         for pairs in (1, 7, 50):
             monkeypatch.setattr("agreestop.engines.event_driven.engine.BLOCK_PAIRS", pairs)
+            monkeypatch.setattr("agreestop.engines.event_driven.rows.BLOCK_STEPS", pairs)
             assert np.array_equal(spikes_of(network, inputs, threads=2), whole)
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_convolution_too_large_for_the_cache_gives_the_same_spikes(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = known("convolutional")
+    inputs, engine = frames(network), EventDriven(network, precision, 1)
+    assert engine.network.by_rows
+    found = run_counted(engine, inputs)
+    monkeypatch.setattr("agreestop.engines.event_driven.layout.MOST_LANES", 0)
+    assert not engine.network.by_rows
+    layer_by_layer = run_counted(engine, inputs)
+    assert np.array_equal(found.spikes, layer_by_layer.spikes)
+    assert np.array_equal(found.operations.emitted, layer_by_layer.operations.emitted)
 
 
 def test_memory_does_not_grow_with_time() -> None:
@@ -428,6 +442,7 @@ def test_a_bad_step_of_a_stream_is_refused_and_changes_nothing() -> None:
 
 def test_numba_is_needed_only_by_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "agreestop.networks._kernels.event_kernels")
-    monkeypatch.delattr("agreestop.networks._kernels.event_kernels")
+    for name in [name for name in sys.modules if name.startswith("agreestop.networks._kernels.event_")]:
+        monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delattr(name)
     refused(lambda: EventDriven(known("fully-connected")), r"needs numba.*install agreestop\[engines\]")

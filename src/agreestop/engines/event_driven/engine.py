@@ -10,11 +10,10 @@ except for the order in which the synapses of a neuron are summed.
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
 from typing import Any, cast, final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from agreestop.common import Booleans, InputError, Integers, as_count, cores
 from agreestop.events.container import Events, Inputs
@@ -22,26 +21,18 @@ from agreestop.networks._kernels.numba_runtime import parallel_for
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.graphs import GraphNetwork
 
-from ..inputs import (
-    check_event_inputs,
-    check_events,
-    check_frame,
-    check_inputs,
-    check_kept_rows,
-    check_one_of,
-    check_steps,
-    count_repeats,
-    is_binary,
-)
+from ..inputs import check_event_inputs, check_inputs, check_kept_rows, check_steps, is_binary
 from ..protocol import CHUNK_STEPS, EnsembleRun, Operations, describe
+from .buffers import NO_VALUES, Block
 from .chains import plan_chain
 from .layout import FlatNetwork, aligned, flatten_network, flatten_plans, load_kernels
+from .live import EventDrivenLive, EventDrivenSlots
+from .rows import RowRun
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 BLOCK_PAIRS = 8192  # pairs of row and step: enough work for each time that the weights of a tile are read from memory
 BLOCK_STEPS = 128  # at most, since the state of the rows shares the second-level cache with the weights of the tile
 BLOCK_BYTES = 1 << 26
-NO_VALUES = np.zeros(0, dtype=np.float32)
 
 
 @final
@@ -111,51 +102,6 @@ class EventDriven:
         return part
 
 
-@dataclass(frozen=True, eq=False)
-class _Lists:
-    """Buffers for lists of events: where words of bits are active, where each list begins, the events, their values, and currents."""
-
-    active: NDArray[np.uint64]
-    starts: Integers
-    events: NDArray[np.int32]
-    values: NDArray[np.float32]
-    currents: NDArray[np.float32]
-
-    @classmethod
-    def of(cls, lists: int, size: int, lanes: int = 0, words: int = 0) -> "_Lists":
-        """Buffers for `lists` lists of `size` events in all, `lanes` currents and `words` words of bits for each of `lists` steps.
-
-        Memory that no event reaches is never touched.
-        """
-        kernels = load_kernels()
-        active = np.empty(words * -(-lists // 64), np.uint64)
-        events, currents = size + kernels.SPARE, max(lanes, kernels.WIDE * kernels.STEPS_SUMMED)
-        buffers = np.empty(lists + 2, np.int64), np.empty(events, np.int32), np.empty(size, np.float32), aligned(currents, np.float32)
-        return cls(active, *buffers)
-
-
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """Buffers for the spikes of all layers in some rows and steps, for the lists of inputs, and for the lists of each thread."""
-
-    pairs: int
-    steps: int
-    received: NDArray[np.uint64]
-    spikes: list[NDArray[np.uint64]]
-    pooled: list[NDArray[np.uint64]]
-    inputs: _Lists
-    local: list[_Lists]
-
-    @classmethod
-    def of(cls, network: FlatNetwork, pairs: int, steps: int, threads: int) -> "_Block":
-        """Buffers for `pairs` pairs of row and step; a row of words is an odd number of cache lines, as for the weights."""
-        columns = (-(-(pairs + 7) // 8) | 1) * 8  # the kernels test eight steps at once
-        spikes, pooled = ([np.zeros((words, columns), np.uint64) for words in sizes] for sizes in (network.spikes, network.pooled))
-        inputs = _Lists.of(pairs, 0 if network.received else pairs * network.inputs)
-        local = [_Lists.of(steps, steps * network.listed, words=network.window) for _ in range(threads)]
-        return cls(pairs, steps, np.zeros((network.received, columns), np.uint64), spikes, pooled, inputs, local)
-
-
 @final
 class EventDrivenPass:
     """A batch on its way through time; see `protocol.Pass`."""
@@ -167,10 +113,11 @@ class EventDrivenPass:
         self._state = aligned(len(inputs) * network.state, np.float32)
         words = network.received + sum(network.spikes) + sum(network.pooled)
         self._pairs = max(1, min(BLOCK_PAIRS, BLOCK_BYTES // (8 * words + 8 * network.inputs)))
-        self._block: _Block | None = None
+        self._block: Block | None = None
         self._values = NO_VALUES
         if isinstance(inputs, Events) and valued and inputs.values is not None:
             self._values = inputs.values.astype(np.float32)
+        self._by_rows = RowRun(network, inputs, self._values, valued, self._state, threads) if network.by_rows else None
 
     @property
     def rows(self) -> int:
@@ -190,6 +137,9 @@ class EventDrivenPass:
 
     def _advance(self, steps: int, operations: Operations | None) -> Booleans:
         check_steps(steps, self._inputs.shape[1], self._time)
+        if self._by_rows is not None:
+            self._time += int(steps)
+            return self._by_rows.advance(self._active, self._time - int(steps), int(steps), operations)
         spikes = np.empty((self.rows, steps, self._network.members, self._network.classes), dtype=np.bool_)
         length = min(int(steps), self._pairs, BLOCK_STEPS)
         height = self._pairs // length
@@ -207,7 +157,7 @@ class EventDrivenPass:
         """Some rows over a block of steps, layer after layer."""
         kernels, network, pairs = load_kernels(), self._network, len(slots) * steps
         if self._block is None or self._block.pairs < pairs or self._block.steps < steps:
-            self._block = _Block.of(network, pairs, steps, self._threads)
+            self._block = Block.of(network, pairs, steps, self._threads)
         block = self._block
         lists_of_inputs = (block.inputs.active, block.inputs.starts, block.inputs.events, block.inputs.values)
         frames = (self._read_events if isinstance(self._inputs, Events) else self._read_frames)(block, slots, first, steps)
@@ -230,7 +180,7 @@ class EventDrivenPass:
         bits = received[:, :pairs].reshape(network.members, -1, len(slots), steps).transpose(2, 3, 0, 1)  # (rows, steps, K, words)
         return np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), axis=-1, count=network.classes, bitorder="little").view(np.bool_)
 
-    def _read_frames(self, block: _Block, slots: Integers, first: int, steps: int) -> NDArray[Any]:
+    def _read_frames(self, block: Block, slots: Integers, first: int, steps: int) -> NDArray[Any]:
         """List or mark the active inputs of dense frames. Returns the frames of a network of real inputs."""
         kernels, network, inputs = load_kernels(), self._network, cast(NDArray[Any], self._inputs)
         marks, frames, rows, total = inputs.reshape(-1), NO_VALUES, slots, inputs.shape[1]
@@ -249,7 +199,7 @@ class EventDrivenPass:
             kernels.list_inputs(marks, frames, self._valued, network.inputs, total, rows, first, steps, *lists)
         return frames
 
-    def _read_events(self, block: _Block, slots: Integers, first: int, steps: int) -> NDArray[np.float32]:
+    def _read_events(self, block: Block, slots: Integers, first: int, steps: int) -> NDArray[np.float32]:
         """The same from `Events`, where nothing is dense but the values of this block for a convolution of real inputs."""
         kernels, network, inputs = load_kernels(), self._network, cast(Events, self._inputs)
         held = inputs.shape[1] == 1
@@ -305,95 +255,3 @@ def _windows(layer: Any) -> Integers:
         reached = (starts[:, None] + np.arange(int(layer[f"window_{axis}"]))).ravel()
         sides.append(np.bincount(reached[(reached >= 0) & (reached < layer[inputs])], minlength=int(layer[inputs])))
     return np.outer(*sides).ravel()
-
-
-def _live_buffers(network: FlatNetwork) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Buffers for one step of one live input: marks, values and slot of the input; spikes and lists of the layers."""
-    lists = _Lists.of(1, network.listed, network.members * int(network.layers[0]["lanes"]), network.window)
-    spikes = np.zeros((network.received + sum(network.spikes) + sum(network.pooled) + 7, 1), np.uint64)  # as in _Block
-    inputs = (np.zeros(network.inputs, np.uint8), np.zeros(network.inputs, np.float32), np.zeros(1, np.int64))
-    return inputs, (spikes, lists.active, lists.starts, lists.events, lists.values, lists.currents)
-
-
-@final
-class EventDrivenSlots:
-    """Many live inputs, each in a slot of its own and at a time of its own, all members; see `protocol.LiveSlots`.
-
-    Slots share the buffers of a step, so an input costs its state and its counts alone. Results are those of `EventDrivenLive`.
-    """
-
-    def __init__(self, network: FlatNetwork, slots: int, repeats: str) -> None:
-        self._network, self._kernel = network, load_kernels().push_rows
-        self._counts: Integers = np.zeros((slots, network.members, network.classes), np.int64)
-        self._states = aligned(slots * network.state, np.float32).reshape(slots, network.state)
-        self._buffers = _live_buffers(network)
-        self.inputs, self.repeats = network.inputs, repeats
-        self.push(np.zeros(1, np.int64), np.zeros(2, np.int64), np.zeros(0, np.int64))  # numba compiles now rather than during a stream
-        self.reset(0)
-
-    def reset(self, slot: int) -> None:
-        self._states[slot], self._counts[slot] = 0, 0
-
-    def evidence(self, slot: int) -> Integers:
-        return self._counts[slot]
-
-    def push(self, slots: Integers, pointers: Integers, indices: Integers) -> Integers:
-        network, (inputs, buffers) = self._network, self._buffers
-        evidence: Integers = np.empty((len(slots), network.members, network.classes), np.int64)
-        values = None
-        if self.repeats == "each":
-            pointers, indices, values = count_repeats(pointers, indices, network.inputs)
-        given = (slots, pointers, indices, NO_VALUES if values is None else values, values is not None)
-        before = (network.layers, network.weights, network.constants, *given)
-        self._kernel(*before, *inputs, self._states, *buffers, self._counts, evidence)
-        return evidence
-
-
-@final
-class EventDrivenLive:
-    """One live input, all members, in one thread.
-
-    The state stays bounded and the counts are 64-bit, so a stream need not end.
-    """
-
-    def __init__(self, network: FlatNetwork, input_shape: tuple[int, ...], repeats: str) -> None:
-        self._network, self._kernel, self._shape, self._repeats = network, load_kernels().push, input_shape, repeats
-        self._counts: Integers = np.zeros((network.members, network.classes), np.int64)
-        self._state = aligned(network.state, np.float32)
-        inputs, buffers = _live_buffers(network)
-        self._before = (network.layers, network.weights, network.constants)
-        self._after = (*inputs, self._state, *buffers, self._counts)
-        self.push(np.zeros(0, np.int64))  # numba compiles now rather than during the stream
-        self._state[:], self._counts[:] = 0, 0
-
-    def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> Integers:
-        """Run one step (see `protocol.Live`) and return the spike counts (K, C) so far, which the next push overwrites.
-
-        The order of events has no meaning, and what a repeated one means depends on the members. Nothing is allocated where events are an
-        array of int64 for members of 0 and 1. A step that is refused leaves the input as it was.
-        """
-        check_one_of(events, frame)
-        given, values = self._from_events(events) if events is not None else self._from_frame(cast(ArrayLike, frame))
-        wrong = self._kernel(*self._before, given, NO_VALUES if values is None else values, values is not None, *self._after)
-        if wrong >= 0:
-            check_events(given, self._network.inputs)  # says which
-        return self._counts
-
-    def _from_frame(self, frame: ArrayLike) -> tuple[Integers, NDArray[np.float32] | None]:
-        """The flat indices of the active inputs, and their values for a network of real inputs."""
-        flat = check_frame(frame, self._shape, self._network.real_input)
-        active = np.flatnonzero(flat)
-        if not self._network.real_input:
-            return active, None
-        return active, flat[active].astype(np.float32)
-
-    def _from_events(self, events: ArrayLike) -> tuple[Integers, NDArray[np.float32] | None]:
-        """The same from flat indices, which may be repeated."""
-        whole, indices = self._network.inputs, cast(Integers, events)
-        plain = type(events) is np.ndarray and events.dtype == np.int64 and events.ndim == 1 and events.flags.carray
-        if self._repeats != "once" or not plain or len(indices) == whole:  # as many indices as inputs may be a frame
-            indices = check_events(events, whole, self._repeats)
-        if self._repeats != "each":
-            return indices, None
-        _, indices, values = count_repeats(np.array([0, len(indices)]), indices, whole)
-        return indices, values

@@ -16,6 +16,7 @@ from agreestop.networks.architectures import Convolutional, SpikingLayer, Spikin
 from agreestop.networks.layers import MemberConv2d
 
 CACHE_LINE = 64
+MOST_LANES = 1 << 15  # neurons of a layer whose state and currents stay in the second-level cache while all of them take a step
 
 
 def load_kernels() -> ModuleType:
@@ -142,6 +143,7 @@ def _pack(plan: LayerPlan, precision: str, first: bool) -> _Packed:
     constants[0, :, :outputs] *= unit
     constants[kernels.CONSTANTS.index("threshold"), :, outputs:] = np.inf  # lanes without a neuron never spike
     entry = {
+        "convolves": int(plan.convolves),
         "still": int(_is_still(plan)),
         "neuron": plan.neuron, "recurrent": plan.recurrent, "listed": int(first and not plan.convolves and not plan.recurrent),
         "own": int(not first), "rows": rows, "outputs": outputs, "height": plan.size[0], "width": plan.size[1],
@@ -185,6 +187,13 @@ class FlatNetwork:
     pooled: tuple[int, ...]
     listed: int
     window: int
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether each row passes all layers before the next: convolutions without wide tiles that the cache holds, then full layers."""
+        layers, convolves = self.layers, self.layers["convolves"] == 1
+        small = (layers["height"] * layers["width"] * layers["lanes"] <= MOST_LANES) & (layers["width"] <= 64) & (layers["wide"] == 0)
+        return bool(convolves[0] and not convolves[-1] and small[convolves].all() and not layers["recurrent"].any())
 
     def select_members(self, first: int, last: int) -> "FlatNetwork":
         """The network of the members first … last - 1. It shares the weights; in each row it reads those of its members."""

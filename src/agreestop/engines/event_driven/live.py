@@ -1,0 +1,104 @@
+"""Live inputs on the event-driven engine: one, or many in slots."""
+
+from typing import Any, cast, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agreestop.common import Integers
+
+from ..inputs import check_events, check_frame, check_one_of, count_repeats
+from .buffers import NO_VALUES, Lists
+from .layout import FlatNetwork, aligned, load_kernels
+
+
+def _live_buffers(network: FlatNetwork) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Buffers for one step of one live input: marks, values and slot of the input; spikes and lists of the layers."""
+    lists = Lists.of(1, network.listed, network.members * int(network.layers[0]["lanes"]), network.window)
+    spikes = np.zeros((network.received + sum(network.spikes) + sum(network.pooled) + 7, 1), np.uint64)  # as in Block
+    inputs = (np.zeros(network.inputs, np.uint8), np.zeros(network.inputs, np.float32), np.zeros(1, np.int64))
+    return inputs, (spikes, lists.active, lists.starts, lists.events, lists.values, lists.currents)
+
+
+@final
+class EventDrivenSlots:
+    """Many live inputs, each in a slot of its own and at a time of its own, all members; see `protocol.LiveSlots`.
+
+    Slots share the buffers of a step, so an input costs its state and its counts alone. Results are those of `EventDrivenLive`.
+    """
+
+    def __init__(self, network: FlatNetwork, slots: int, repeats: str) -> None:
+        self._network, self._kernel = network, load_kernels().push_rows
+        self._counts: Integers = np.zeros((slots, network.members, network.classes), np.int64)
+        self._states = aligned(slots * network.state, np.float32).reshape(slots, network.state)
+        self._buffers = _live_buffers(network)
+        self.inputs, self.repeats = network.inputs, repeats
+        self.push(np.zeros(1, np.int64), np.zeros(2, np.int64), np.zeros(0, np.int64))  # numba compiles now rather than during a stream
+        self.reset(0)
+
+    def reset(self, slot: int) -> None:
+        self._states[slot], self._counts[slot] = 0, 0
+
+    def evidence(self, slot: int) -> Integers:
+        return self._counts[slot]
+
+    def push(self, slots: Integers, pointers: Integers, indices: Integers) -> Integers:
+        network, (inputs, buffers) = self._network, self._buffers
+        evidence: Integers = np.empty((len(slots), network.members, network.classes), np.int64)
+        values = None
+        if self.repeats == "each":
+            pointers, indices, values = count_repeats(pointers, indices, network.inputs)
+        given = (slots, pointers, indices, NO_VALUES if values is None else values, values is not None)
+        before = (network.layers, network.weights, network.constants, *given)
+        self._kernel(*before, *inputs, self._states, *buffers, self._counts, evidence)
+        return evidence
+
+
+@final
+class EventDrivenLive:
+    """One live input, all members, in one thread.
+
+    The state stays bounded and the counts are 64-bit, so a stream need not end.
+    """
+
+    def __init__(self, network: FlatNetwork, input_shape: tuple[int, ...], repeats: str) -> None:
+        self._network, self._kernel, self._shape, self._repeats = network, load_kernels().push, input_shape, repeats
+        self._counts: Integers = np.zeros((network.members, network.classes), np.int64)
+        self._state = aligned(network.state, np.float32)
+        inputs, buffers = _live_buffers(network)
+        self._before = (network.layers, network.weights, network.constants)
+        self._after = (*inputs, self._state, *buffers, self._counts)
+        self.push(np.zeros(0, np.int64))  # numba compiles now rather than during the stream
+        self._state[:], self._counts[:] = 0, 0
+
+    def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> Integers:
+        """Run one step (see `protocol.Live`) and return the spike counts (K, C) so far, which the next push overwrites.
+
+        The order of events has no meaning, and what a repeated one means depends on the members. Nothing is allocated where events are an
+        array of int64 for members of 0 and 1. A step that is refused leaves the input as it was.
+        """
+        check_one_of(events, frame)
+        given, values = self._from_events(events) if events is not None else self._from_frame(cast(ArrayLike, frame))
+        wrong = self._kernel(*self._before, given, NO_VALUES if values is None else values, values is not None, *self._after)
+        if wrong >= 0:
+            check_events(given, self._network.inputs)  # says which
+        return self._counts
+
+    def _from_frame(self, frame: ArrayLike) -> tuple[Integers, NDArray[np.float32] | None]:
+        """The flat indices of the active inputs, and their values for a network of real inputs."""
+        flat = check_frame(frame, self._shape, self._network.real_input)
+        active = np.flatnonzero(flat)
+        if not self._network.real_input:
+            return active, None
+        return active, flat[active].astype(np.float32)
+
+    def _from_events(self, events: ArrayLike) -> tuple[Integers, NDArray[np.float32] | None]:
+        """The same from flat indices, which may be repeated."""
+        whole, indices = self._network.inputs, cast(Integers, events)
+        plain = type(events) is np.ndarray and events.dtype == np.int64 and events.ndim == 1 and events.flags.carray
+        if self._repeats != "once" or not plain or len(indices) == whole:  # as many indices as inputs may be a frame
+            indices = check_events(events, whole, self._repeats)
+        if self._repeats != "each":
+            return indices, None
+        _, indices, values = count_repeats(np.array([0, len(indices)]), indices, whole)
+        return indices, values
