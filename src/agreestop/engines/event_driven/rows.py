@@ -67,13 +67,13 @@ class RowRun:
         held = inputs.shape[1] == 1
         if inputs.dtype == np.uint8:
             marks, rows, total = inputs.reshape(-1), slots, inputs.shape[1]
-            frames = marks if self._valued else NO_VALUES
+            frames = marks
         else:
             chosen = inputs[slots] if held else inputs[slots, first : first + steps]
             marks, rows, total, first = (chosen != 0).view(np.uint8).reshape(-1), np.arange(len(slots)), chosen.shape[1], 0
-            frames = chosen.astype(np.float32).reshape(-1) if self._valued else NO_VALUES
+            frames = chosen.astype(np.float32).reshape(-1) if self._valued else marks
         at = (rows * total + (0 if held else first)) * self._network.inputs
-        nothing = np.zeros((1, 2), np.int64), np.zeros(0, np.int64), NO_VALUES
+        nothing = np.zeros((1, 2), np.int64), np.zeros(0, np.uint16), NO_VALUES  # of the types of `Events`, for which it is compiled
         return (marks, at, 0 if held else self._network.inputs, *nothing), frames
 
     def _sparse(self, slots: Integers, first: int, steps: int) -> tuple[tuple[Any, ...], NDArray[Any] | None]:
