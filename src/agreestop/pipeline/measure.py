@@ -277,22 +277,41 @@ def run_simulated(
             save_spikes(folder / f"{name}.npz", spikes[rows], labels[rows])
         scores = Scores(log_confidence(np.cumsum(spikes, axis=1, dtype=np.int32)), labels, tuple(range(1, STEPS + 1)))
         tuning, pool = scores.rows(slice(0, N_TUNING)), scores.rows(slice(N_TUNING, None))
-        measurement = measure_rules("simulated", tuning, pool, measured, stages.begin("simulated"), workers=workers)
-        sizes = {"repeats": measured.realisations, "n_calibration": measured.n_calibration}
-        save_records(folder / "metrics.json", measurement.records, data="simulated scores", seed=measured.seed, **sizes)
-        yield Report(
+        report = report_measured(
+            tuning,
+            pool,
+            measured,
+            stages,
+            "simulated",
+            workers,
             name="simulated scores",
             kind="simulated scores",
             description=f"scores drawn from a generator, {members} simulated members that count spikes for {STEPS} steps; "
             "there are no inputs and no networks behind them",
-            measured=measured,
-            n_tuning=N_TUNING,
-            n_pool=N_POOL,
-            sections=[describe_ensemble("", pool, measurement.records, measurement.rules, measured, stages.begin("report"))],
             command=command,
-            versions=versions("agreestop", "numpy"),
             settings=(("seed", str(measured.seed)),),
         )
+        sizes = {"repeats": measured.realisations, "n_calibration": measured.n_calibration}
+        save_records(folder / "metrics.json", report.sections[0].records, data="simulated scores", seed=measured.seed, **sizes)
+        yield report
+
+
+def report_measured(
+    tuning: Scores,
+    pool: Scores,
+    measured: MeasurementSettings,
+    stages: Stages,
+    ensemble: str = "",
+    workers: int = 1,
+    groups: Sequence[str] | None = None,
+    **header: Any,
+) -> Report:
+    """Measure all rules on scores alone, and collect the report. `ensemble` is their name in the records; `header`: its other fields."""
+    measurement = measure_rules(ensemble, tuning, pool, measured, stages.begin(ensemble or "rules"), workers=workers)
+    results = measurement.records, measurement.rules, measured, stages.begin("report")
+    section = describe_ensemble("", pool, *results, groups=groups)
+    made_with = versions("agreestop", "numpy")
+    return Report(measured=measured, n_tuning=len(tuning), n_pool=len(pool), sections=[section], versions=made_with, **header)
 
 
 def _tune(rule: AnyRule, tuning: Scores, settings: MeasurementSettings) -> SpikeCP | AgreeStop:

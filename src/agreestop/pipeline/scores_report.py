@@ -16,10 +16,10 @@ from agreestop.decide.checks import CalibrationWarning, as_max_set_size
 from agreestop.decide.levels import Target, as_target
 from agreestop.decide.schedules import Schedule
 from agreestop.decide.score_files import Scores, load_scores
-from agreestop.report.contents import Report, describe_ensemble, versions
+from agreestop.report.contents import Report
 from agreestop.report.records import MeasurementSettings
 
-from .measure import measure_rules
+from .measure import report_measured
 
 OTHER_TARGETS = (0.8, 0.85, 0.9, 0.95)
 TUNING_SHARE, MOST_CALIBRATION, LEAST_ROWS = 1 / 3, 200, 40
@@ -77,26 +77,23 @@ def report_scores(
         raise InputError(f"n_calibration is {measured.n_calibration}: with {len(data)} rows give at most {len(rows) // 2}.")
     stages = Stages(progress, (12.0, 1.0))
     tuning, pool = data.rows(rows), data.rows(others)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)  # the page says which rules cannot stop, and how many examples they need
-        measurement = measure_rules("", tuning, pool, measured, stages.begin("rules"))
-        results = measurement.records, measurement.rules, measured, stages.begin("report")
-        section = describe_ensemble("", pool, *results, groups=None if named is None else [named[row] for row in others])
     n, moments, members, classes = data.log_confidence.shape
     many = f"{members} members" if members > 1 else "one member"
-    return Report(
-        name=name,
-        kind="scores",
-        description=f"scores of {n} inputs at {moments} times, from {many}, for {classes} classes",
-        measured=measured,
-        n_tuning=len(tuning),
-        n_pool=len(pool),
-        sections=[section],
-        command=command,
-        versions=versions("agreestop", "numpy"),
-        settings=(("engine", data.engine or "not known"), ("seed", str(seed))),
-        folder=False,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)  # the page says which rules cannot stop, and how many examples they need
+        return report_measured(
+            tuning,
+            pool,
+            measured,
+            stages,
+            groups=None if named is None else [named[row] for row in others],
+            name=name,
+            kind="scores",
+            description=f"scores of {n} inputs at {moments} times, from {many}, for {classes} classes",
+            command=command,
+            settings=(("engine", data.engine or "not known"), ("seed", str(seed))),
+            folder=False,
+        )
 
 
 def _group_names(groups: ArrayLike, n: int) -> list[str]:
