@@ -155,6 +155,16 @@ def test_figures_draw_on_the_axes_that_they_are_given() -> None:
     assert ag.plot.drift(ag.AdaptiveRule(plain), Figure().subplots()).get_ylabel() == "threshold"
 
 
+def test_what_cannot_be_drawn_or_saved_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    draw: Any = ag.plot
+    for given in (lambda: draw.coverage(3), lambda: draw.stopping(SCORES), lambda: draw.compare([1]), lambda: draw.compare({"a": 1})):
+        with pytest.raises(ag.InputError, match=r"ag\.plot\.\w+ got a \w+: give "):
+            given()
+    save: Any = ag.save_scores
+    with pytest.raises(ag.InputError, match="give the path first, then a Scores"):
+        save(SCORES, tmp_path / "scores.npz")
+
+
 def test_a_figure_of_groups_that_are_not_there_is_refused() -> None:
     result = ag.evaluate(
         ag.AgreeStop(0.8, SCORES.times, 1).calibrate(SCORES.rows(slice(0, 100))).decide(SCORES.rows(slice(100, 240))),

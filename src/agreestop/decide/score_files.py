@@ -165,6 +165,8 @@ def at_checkpoint(scores: Scores, index: int) -> Floats:
 
 def save_scores(path: str | PathLike[str], scores: Scores) -> None:
     """Write scores to a `.npz`, whole or not at all."""
+    if not isinstance(scores, Scores):
+        raise InputError(f"the scores are a {type(scores).__name__}: give the path first, then a Scores: save_scores(path, scores).")
     if isinstance(scores.times, Schedule):
         raise InputError("these scores are cut to the looks of a schedule: save the scores that they were cut from.")
     _save(path, scores, {"log_confidence": scores.log_confidence, "times": np.array(scores.times)})

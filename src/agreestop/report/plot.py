@@ -9,6 +9,7 @@ Each takes `axes`, the current ones if none are given, and returns them.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -33,6 +34,7 @@ def coverage(evaluation: Evaluation, axes: Axes | None = None, *, by: str = "tim
     """Coverage with its intervals, by "time", "class", "block" or "group"; with a target, what lies below it is orange."""
     if by not in PARTS:
         raise InputError(f"by is {by!r}: choose one of {', '.join(PARTS)}.")
+    _check(evaluation, Evaluation, "coverage", "an Evaluation, which ag.evaluate returns")
     groups = tuple(few_times(evaluation)) if by == "time" else getattr(evaluation, f"by_{by}")
     if not groups:
         raise InputError(f"this evaluation has no {by}s: a rule has them if it has a gate, or was calibrated with groups.")
@@ -48,6 +50,7 @@ def coverage(evaluation: Evaluation, axes: Axes | None = None, *, by: str = "tim
 def stopping(decisions: Decisions, axes: Axes | None = None, *, label: str | None = None) -> Axes:
     """The share of inputs that have been answered by each time, as a curve with a name for the legend."""
     decisions = getattr(decisions, "decisions", decisions)
+    _check(decisions, Decisions, "stopping", "Decisions, which calibrated.decide returns")
     axes, times = _current(axes), np.unique(np.array(decisions.checkpoints, dtype=np.float64))
     counts = np.bincount(np.searchsorted(times, decisions.stop_time), minlength=len(times))
     axes.step([0.0, *times], [0.0, *np.cumsum(counts) / len(decisions)], where="post", label=label)
@@ -59,8 +62,10 @@ def stopping(decisions: Decisions, axes: Axes | None = None, *, label: str | Non
 
 def compare(evaluations: Mapping[str, Evaluation], axes: Axes | None = None, *, target: float | None = None) -> Axes:
     """Coverage against latency as a share of T, with intervals, a point for each named evaluation."""
+    _check(evaluations, Mapping, "compare", "a dictionary of names and evaluations")
     axes = _current(axes)
     for name, result in evaluations.items():
+        _check(result, Evaluation, "compare", "an Evaluation for each name")
         style, (x, y) = style_of(name), (result.normalized_latency, result.coverage)
         reach = [[[value - value.low], [value.high - value]] for value in (x, y)]
         axes.errorbar([x], [y], xerr=reach[0], yerr=reach[1], color=style.colour, marker=style.marker, linestyle="", capsize=2, label=name)
@@ -79,8 +84,7 @@ def drift(watched: DriftMonitor | AdaptiveRule, axes: Axes | None = None, *, mis
 
     misses: of an `AdaptiveRule`, the share of answers that missed instead.
     """
-    if not isinstance(watched, (DriftMonitor, AdaptiveRule)):
-        raise InputError(f"drift draws the log of a DriftMonitor or an AdaptiveRule, and this is a {type(watched).__name__}: give one.")
+    _check(watched, (DriftMonitor, AdaptiveRule), "drift", "a DriftMonitor or an AdaptiveRule")
     axes = _current(axes)
     if isinstance(watched, DriftMonitor):
         draw_evidence(watched, axes)
@@ -89,6 +93,11 @@ def drift(watched: DriftMonitor | AdaptiveRule, axes: Axes | None = None, *, mis
     if axes.get_legend_handles_labels()[1]:
         axes.legend(frameon=False, fontsize=9)
     return axes
+
+
+def _check(given: object, kind: Any, function: str, needed: str) -> None:
+    if not isinstance(given, kind):
+        raise InputError(f"ag.plot.{function} got a {type(given).__name__}: give {needed}.")
 
 
 def _current(axes: Axes | None) -> Axes:
