@@ -60,7 +60,7 @@ def test_a_saved_log_is_drawn_as_it_was(tmp_path: Path) -> None:
 def test_an_empty_log_is_drawn_and_other_things_are_refused() -> None:
     calibrated = ag.AgreeStop(0.9, (1, 2, 3), 1).calibrate(*_scores(np.random.default_rng(0), 100, 1.0))
     assert drawn(ag.DriftMonitor(calibrated)).get_lines() and drawn(ag.AdaptiveRule(calibrated)).get_lines()
-    with pytest.raises(ag.InputError, match="this is a CalibratedRule"):
+    with pytest.raises(ag.InputError, match="drift got a CalibratedRule: give a DriftMonitor"):
         ag.plot.drift(calibrated)  # type: ignore[arg-type]
 
 

@@ -157,9 +157,9 @@ def test_figures_draw_on_the_axes_that_they_are_given() -> None:
 
 def test_what_cannot_be_drawn_or_saved_is_refused_in_a_sentence(tmp_path: Path) -> None:
     draw: Any = ag.plot
-    for given in (lambda: draw.coverage(3), lambda: draw.stopping(SCORES), lambda: draw.compare([1]), lambda: draw.compare({"a": 1})):
+    for function, given in ((draw.coverage, 3), (draw.stopping, SCORES), (draw.compare, [1]), (draw.compare, {"a": 1})):
         with pytest.raises(ag.InputError, match=r"ag\.plot\.\w+ got a \w+: give "):
-            given()
+            function(given)
     save: Any = ag.save_scores
     with pytest.raises(ag.InputError, match="give the path first, then a Scores"):
         save(SCORES, tmp_path / "scores.npz")
