@@ -30,9 +30,9 @@ def test_it_normalises_as_pytorch(dtype: torch.dtype, monkeypatch: pytest.Monkey
         running = [torch.full((5,), 0.5, device=DEVICE), torch.ones(5, device=DEVICE)]
         image, mean, var, gain, shift = leaves[0], *running, *leaves[1:]
         if ours:
-            y = gpu_batchnorm.batch_norm(image, mean, var, gain, shift, 0.3)
+            y = gpu_batchnorm.batch_norm(image, gpu_batchnorm.Norm(gain, shift, mean, var, 0.3, 1e-3))
         else:
-            y = torch.nn.functional.batch_norm(image, mean, var, gain, shift, True, 0.3)
+            y = torch.nn.functional.batch_norm(image, mean, var, gain, shift, True, 0.3, 1e-3)
         y.backward(to_y)  # type: ignore[no-untyped-call]
         assert y.is_contiguous(memory_format=torch.channels_last) and y.dtype == dtype
         found.append([y.detach(), *running, *(leaf.grad for leaf in leaves)])

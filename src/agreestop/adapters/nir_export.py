@@ -17,7 +17,6 @@ from agreestop.common import InputError, is_number
 from agreestop.networks.architectures import SpikingLayer, SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d
 
-EPSILON = 1e-5  # what `MemberBatchNorm2d` adds to a variance
 SAME = 1e-6  # relative difference of two decays that are equal
 
 
@@ -108,7 +107,7 @@ class _GraphWriter:
                 value.view(len(synapses.weight), -1)[self._member].double()
                 for value in (norm.running_mean, norm.running_var, norm.weight, norm.bias)
             )
-            factor = gain / torch.sqrt(variance + EPSILON)
+            factor = gain / torch.sqrt(variance + norm.epsilon)
             weight, bias = weight * factor[:, None, None, None], offset - mean * factor
         size, stride = weight.shape[2], int(synapses.stride)
         node = self._nir.Conv2d(shape[1:], _array(weight), (stride, stride), (size // 2, size // 2), (1, 1), 1, _array(bias))

@@ -63,7 +63,8 @@ class TrainableMembers(nn.Module, Generic[Network]):
 
     def read_out(self, x: Tensor, generator: torch.Generator, steps: int | None = None, burn_in: int = 0) -> Tensor:
         """Outputs (T, K, batch, C) for x (T, batch, ...). An image is held for `steps` steps; the first `burn_in` have no gradient."""
-        return read_out(self.network, x, steps, burn_in)
+        options: dict[str, Any] = {"keep_state": False} if isinstance(self.network, SpikingNetwork) else {}
+        return read_out(self.network, x, steps, burn_in, **options)
 
     def penalty(self) -> None:
         """A deep ensemble is trained on the data alone."""

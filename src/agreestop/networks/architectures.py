@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from agreestop.common import InputError, as_count
 
+from ._kernels.gpu_runtime import TRITON_AVAILABLE
 from .layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, channels_first, count_nonzero, draw_weights, members_first
 from .modules import as_shape, check_held
 from .neurons import SRM, Neuron
@@ -232,21 +233,57 @@ class SpikingLayer(nn.Module):
 
         earlier: the input of the previous layer, used by the shortcut. time: the number of steps before this call.
         """
-        received = self.receive(x)
+        currents, shortcut = self._weighted(x), self._shortcut(earlier, time)
+        currents = currents if self.norm is None else self.norm(currents, time)
+        return currents if shortcut is None else currents + shortcut
+
+    def _weighted(self, x: Tensor, pooled: bool = False) -> Tensor:
+        """Input times weights, before normalisation. pooled: the input is pooled already."""
+        received = x if pooled else self.receive(x)
         if self.average:
             received = received.mean((-2, -1))
         elif isinstance(self.synapses, MemberLinear) and received.ndim > 4:
             received = received.flatten(3)
-        currents = self.synapses(received)
-        if self.norm is not None:
-            currents = self.norm(currents, time)
+        return cast(Tensor, self.synapses(received))
+
+    def _shortcut(self, earlier: Tensor, time: int) -> Tensor | None:
         if isinstance(self.shortcut, nn.Sequential):
-            return currents + cast(Tensor, self.shortcut[1](self.shortcut[0](earlier), time))
-        return currents if self.shortcut is None else currents + earlier
+            return cast(Tensor, self.shortcut[1](self.shortcut[0](earlier), time))
+        return None if self.shortcut is None else earlier
+
+    def train_in_one_kernel(self, x: Tensor, earlier: Tensor, steps: int | None, pooled: bool, pool: bool) -> tuple[Tensor, bool]:
+        """Spikes (T, K, batch, ...) from rest, and whether they are pooled already.
+
+        On a GPU, normalisation, shortcut, neurons and the max-pool of the next layer, if `pool`, then take one kernel. pooled: whether the
+        input is pooled already.
+        """
+        currents, shortcut = self._weighted(x, pooled), self._shortcut(earlier, 0)
+        if self.norm is not None and self._fuses(currents):
+            from ._kernels import gpu_deep_training as kernels  # importing Triton is slow
+
+            images, added = _channels_last(currents), None if shortcut is None else _channels_last(shortcut)
+            if kernels.can_run(images, added, steps or len(images)):
+                table, neurons = self.neurons.parameters_for(currents).table, self.neurons
+                spikes = kernels.normalised_spikes(
+                    images, added, steps or len(images), table, self.norm.for_kernel(), neurons.surrogate, 1 + pool
+                )
+                return spikes.permute(0, 1, 4, 2, 3).unsqueeze(1), pool
+        currents = currents if self.norm is None else self.norm(currents)
+        return self._spikes(currents if shortcut is None else currents + shortcut, None, steps)[0], False
+
+    def _fuses(self, currents: Tensor) -> bool:
+        """Whether one member is trained whose neurons have constants that are not trained, with statistics that all steps share."""
+        neurons, norm = self.neurons, self.norm
+        assert norm is not None
+        wanted = neurons.fused if neurons.fused is not None else currents.is_cuda and TRITON_AVAILABLE
+        plain = self.observe is None and not (neurons.rates or neurons.learned or norm.steps) and norm.weight.dtype == torch.float32
+        return bool(wanted) and plain and norm.training and norm.members == 1
 
     def forward(self, x: Tensor, earlier: Tensor, state: SRMState | None, steps: int | None, time: int = 0) -> tuple[Tensor, SRMState]:
         """Spikes (T, K, batch, ...) and the state after them. With `steps`, one image is held for that many steps."""
-        currents = self.currents(x, earlier, 0 if steps else time)
+        return self._spikes(self.currents(x, earlier, 0 if steps else time), state, steps)
+
+    def _spikes(self, currents: Tensor, state: SRMState | None, steps: int | None) -> tuple[Tensor, SRMState]:
         if self.observe is not None:
             self.observe(currents)
         if steps is not None:
@@ -259,6 +296,11 @@ class SpikingLayer(nn.Module):
         if isinstance(self.shortcut, nn.Sequential):
             return total + cast(MemberConv2d, self.shortcut[0]).reached(earlier)
         return total if self.shortcut is None else total + count_nonzero(earlier)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """(T, 1, batch, C, H, W) as (T, batch, H, W, C), dense; on a GPU it is already."""
+    return x.squeeze(1).permute(0, 1, 3, 4, 2).contiguous()
 
 
 def _normalised(members: int, inputs: int, outputs: int, size: int, stride: int, timed: int) -> nn.Sequential:
@@ -313,13 +355,13 @@ class SpikingNetwork(nn.Module):
         fewer.load_state_dict(state)
         return fewer.to(next(self.parameters()).device).train(self.training)
 
-    def forward(self, x: Tensor, state: State | None = None, steps: int | None = None) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, state: State | None = None, steps: int | None = None, keep_state: bool = True) -> tuple[Tensor, State]:
         """Input (T, batch, *input_shape) or (T, K, batch, *input_shape) to read-out spikes (T, K, batch, classes) and the state after them.
 
         A still image is given once, as (1, batch, ...), with the number of `steps` for which it is held. Its first layer is then computed
-        once.
+        once. keep_state=False returns a state without layers, which cannot be continued from; training on a GPU is then faster.
         """
-        return self._run(x, state, steps, None)
+        return self._run(x, state, steps, None, keep_state)
 
     def count(self, x: Tensor, state: State | None = None, steps: int | None = None) -> tuple[Tensor, State, Activity]:
         """The result of a call, and the operations of every layer."""
@@ -328,14 +370,21 @@ class SpikingNetwork(nn.Module):
         return spikes, after, Activity(*(torch.stack(kind) for kind in zip(*counts, strict=True)))
 
     def _run(
-        self, x: Tensor, state: State | None, steps: int | None, counts: list[tuple[Tensor, Tensor, Tensor]] | None
+        self,
+        x: Tensor,
+        state: State | None,
+        steps: int | None,
+        counts: list[tuple[Tensor, Tensor, Tensor]] | None,
+        keep_state: bool = True,
     ) -> tuple[Tensor, State]:
         self._check(x, state, steps)
         layers = list(cast(Iterable[SpikingLayer], self.layers))
         if self.members > 1 and x.is_cuda and torch.is_grad_enabled() and isinstance(layers[0].synapses, MemberConv2d) and counts is None:
-            return self._run_in_turn(x, state, steps)
+            return self._run_in_turn(x, state, steps, keep_state)
         if isinstance(layers[0].synapses, MemberLinear):
             x = x.reshape(*x.shape[: x.ndim - len(self.input_shape)], -1)
+        if state is None and not keep_state and torch.is_grad_enabled():
+            return self._train(x, steps)
         earlier, after = x, []
         befores, time = (state.layers, state.time) if state else ((None,) * len(layers), 0)
         for index, (layer, before) in enumerate(zip(layers, befores, strict=True)):
@@ -346,7 +395,17 @@ class SpikingNetwork(nn.Module):
             after.append(layer_after)
         return x, State(tuple(after), time + len(x))
 
-    def _run_in_turn(self, x: Tensor, state: State | None, steps: int | None) -> tuple[Tensor, State]:
+    def _train(self, x: Tensor, steps: int | None) -> tuple[Tensor, State]:
+        """Spikes from rest, and a state without layers."""
+        layers = list(cast(Iterable[SpikingLayer], self.layers))
+        earlier, pooled = x, False
+        for index, layer in enumerate(layers):
+            pool = index + 1 < len(layers) and layers[index + 1].max_pool
+            spikes, pooled = layer.train_in_one_kernel(x, earlier, None if index else steps, pooled, pool)
+            earlier, x = x, spikes
+        return x, State((), len(x))
+
+    def _run_in_turn(self, x: Tensor, state: State | None, steps: int | None, keep_state: bool = True) -> tuple[Tensor, State]:
         """The same, one member after the other: on a GPU each fills the device, and convolutions with groups are slower backwards."""
         if not self._singles:
             first = SpikingNetwork(replace(self.config, members=1), torch.Generator().manual_seed(0))
@@ -365,13 +424,14 @@ class SpikingNetwork(nn.Module):
             values = {name: part[member][None] for name, part in parts.items()} | self._views[1][member]
             before = None if state is None else State(tuple(layer.members(slice(member, member + 1)) for layer in state.layers), state.time)
             received = x[:, member : member + 1] if x.ndim == 3 + len(self.input_shape) else x
-            spikes, after = torch.func.functional_call(single, values, (received, before, steps))
+            spikes, after = torch.func.functional_call(single, values, (received, before, steps, keep_state))
             outputs.append(spikes)
             afters.append(after)
             cast(SpikingLayer, single.layers[-1]).observe = None  # `seen` holds tensors of this call
         if last.observe is not None:
             last.observe(torch.cat(seen, 1))
-        return torch.cat(outputs, 1), State(_JoinedLayers([after.layers for after in afters]), afters[0].time)
+        layers = _JoinedLayers([after.layers for after in afters]) if keep_state else ()
+        return torch.cat(outputs, 1), State(layers, afters[0].time)
 
     def like(self, other: "SpikingNetwork") -> None:
         """Take over the mode of another network: training, momentum, and how its neurons run."""

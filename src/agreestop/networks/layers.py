@@ -17,7 +17,8 @@ from ._kernels import mixed_product
 from ._kernels.gpu_runtime import TRITON_AVAILABLE
 from ._kernels.numba_runtime import numba_available
 
-CHUNK = 1024  # rows of a chunk in `product_in_chunks`, approximately
+FEW = 4  # channels of an input for which, on a GPU, a copy of the windows pays
+CHUNK, WINDOWS = 1024, 1 << 15  # rows of a chunk in `product_in_chunks`, approximately: of a layer, and of windows
 
 
 def check_input(x: Tensor, inputs: int, sizes: str, axes: int, members: int) -> None:
@@ -93,12 +94,24 @@ class MemberConv2d(nn.Module):
         """(T, K, batch, out, H', W'), padded by size // 2. In memory, members and channels are next to each other."""
         check_input(x, self.inputs, f"{self.inputs}, H, W", 5, self.members)
         x = mixed_product.match_precision(x, self.weight)
+        if x.is_cuda and torch.is_grad_enabled() and x.ndim == 5 and self.members == 1 and self.inputs <= FEW and not x.requires_grad:
+            return members_first(self._by_windows(x), len(x), 1)
         planes = x.flatten(0, 1) if x.ndim == 5 else channels_first(x)
         groups = 1 if x.ndim == 5 else self.members
         if x.is_cuda and torch.is_grad_enabled():  # channels innermost: faster, and kept by all layers after this one
             planes = planes.contiguous(memory_format=torch.channels_last)
         y = F.conv2d(planes, self.weight.flatten(0, 1), stride=self.stride, padding=self.size // 2, groups=groups)
         return members_first(y, len(x), self.members)
+
+    def _by_windows(self, x: Tensor) -> Tensor:
+        """Images (T·batch, out, H', W') of one member, as a product of the windows of x (T, batch, in, H, W) and the weights."""
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        weight = as_product(self.weight[0]).t()[None]
+        seen = windows(x.permute(0, 1, 3, 4, 2), self.size, self.stride, weight.shape[1])
+        count = math.prod(seen.shape[:4])
+        y = product_in_chunks(seen.view(1, count, -1), weight, math.gcd(count, max(1, count // WINDOWS)))
+        return y.view(-1, *seen.shape[2:4], self.outputs).permute(0, 3, 1, 2)
 
     def reached(self, x: Tensor) -> Tensor:
         """Synapses that the non-zero entries of x (T, K, batch, in, H, W) reach, (T, K, batch). Entries at the border reach fewer."""
@@ -113,9 +126,26 @@ class MemberConv2d(nn.Module):
         return ((position >= starts) & (position < starts + self.size)).sum(1)
 
 
+def as_product(weight: Tensor) -> Tensor:
+    """Weights (out, in, size, size) of a convolution as a matrix for `windows`; products are fastest for multiples of eight."""
+    rows = weight.permute(0, 2, 3, 1).flatten(1)
+    return F.pad(rows, (0, -rows.shape[1] % 8)) if weight.shape[-1] > 1 else rows
+
+
+def windows(x: Tensor, size: int, stride: int, inputs: int) -> Tensor:
+    """What each position of a convolution's output sees of x (S, rows, H, W, C): (S, rows, H', W', inputs), filled up with zeros."""
+    if size == 1:
+        return x[:, :, ::stride, ::stride]
+    padded = F.pad(x, (0, 0, *(size // 2,) * 4))
+    seen = padded.unfold(2, size, stride).unfold(3, size, stride).permute(0, 1, 2, 3, 5, 6, 4)
+    filled = torch.zeros((*seen.shape[:4], inputs), dtype=x.dtype, device=x.device)
+    filled[..., : size**2 * x.shape[-1]].view(seen.shape).copy_(seen)
+    return filled
+
+
 @final
 class MemberBatchNorm2d(nn.Module):
-    """Batch normalisation for each member and channel, over time, batch and positions: (x - mean) / sqrt(var + 1e-5) · weight + bias.
+    """Batch normalisation for each member and channel, over time, batch and positions: (x - mean) / sqrt(var + epsilon) · weight + bias.
 
     In training the statistics are those of the call, and the running statistics move towards them by `momentum`. Evaluation uses the
     running statistics, so only then a sequence in chunks gives the same result as the whole sequence.
@@ -124,6 +154,7 @@ class MemberBatchNorm2d(nn.Module):
     spike only after some steps. All steps share weight and bias.
     """
 
+    epsilon = 1e-5
     running_mean: Tensor
     running_var: Tensor
 
@@ -159,7 +190,7 @@ class MemberBatchNorm2d(nn.Module):
         cached = self._cached[1]
         if (time, steps, dtype) not in cached:
             index = torch.arange(time, time + steps, device=self.weight.device).clamp_(max=self.steps - 1)
-            scale = self.weight[:, None] * torch.rsqrt(self.running_var[:, index] + 1e-5)
+            scale = self.weight[:, None] * torch.rsqrt(self.running_var[:, index] + self.epsilon)
             shift = self.bias[:, None] - self.running_mean[:, index] * scale
             shape = (steps, self.members, 1, self.channels, 1, 1)
             cached[time, steps, dtype] = tuple(value.transpose(0, 1).reshape(shape).to(dtype) for value in (shift, scale))
@@ -172,14 +203,23 @@ class MemberBatchNorm2d(nn.Module):
         self.running_mean[:, index], self.running_var[:, index] = mean, var
         return y
 
+    def for_kernel(self) -> Any:
+        """Weights and statistics of all members, for the kernels that train them."""
+        from ._kernels.gpu_batchnorm import Norm  # importing Triton is slow
+
+        weight, bias, mean, var = (value.flatten() for value in (self.weight, self.bias, self.running_mean, self.running_var))
+        return Norm(weight, bias, mean, var, self.momentum, self.epsilon)
+
     def _normalise(self, images: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         weight, bias = self.weight.flatten(), self.bias.flatten()
         if self.training and images.is_cuda and TRITON_AVAILABLE:
             from ._kernels import gpu_batchnorm  # importing Triton is slow
 
             if gpu_batchnorm.can_run(images, weight):
-                return gpu_batchnorm.batch_norm(images, mean.view(-1), var.view(-1), weight, bias, self.momentum)
-        return F.batch_norm(images, mean.view(-1), var.view(-1), weight, bias, self.training, self.momentum)
+                return gpu_batchnorm.batch_norm(
+                    images, gpu_batchnorm.Norm(weight, bias, mean.view(-1), var.view(-1), self.momentum, self.epsilon)
+                )
+        return F.batch_norm(images, mean.view(-1), var.view(-1), weight, bias, self.training, self.momentum, self.epsilon)
 
 
 def _same(one: Any, other: Any) -> bool:

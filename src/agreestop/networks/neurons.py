@@ -221,7 +221,7 @@ class SRM(nn.Module):
 
     def __init__(self, members: int, neuron: Neuron) -> None:
         super().__init__()
-        self.scale, self.surrogate = neuron.scale, neuron.surrogate
+        self.scale, self.surrogate, self.learned = neuron.scale, neuron.surrogate, neuron.learned
         self.fused: bool | None = None
         self.float16_spikes = self.rates = False
         self._cached: tuple[list[Tensor], list[int], SRMParameters] | None = None

@@ -26,10 +26,13 @@ from .modules import ModuleMembers, Output, as_shape, check_output, count_classe
 PRIOR_VARIANCE = 0.03
 
 
-def read_out(network: Callable[..., tuple[Tensor, Any]], x: Tensor, steps: int | None, burn_in: int) -> Tensor:
-    """Outputs (T, K, batch, C) of a network. For an image held for `steps`, the first `burn_in` steps have no gradient."""
+def read_out(network: Callable[..., tuple[Tensor, Any]], x: Tensor, steps: int | None, burn_in: int, **options: Any) -> Tensor:
+    """Outputs (T, K, batch, C) of a network. For an image held for `steps`, the first `burn_in` steps have no gradient.
+
+    options: what a call receives that starts from rest and after which nothing follows.
+    """
     if not burn_in or steps is None:
-        return network(x, None, steps)[0]
+        return network(x, None, steps, **options)[0]
     with torch.no_grad():
         first, state = network(x, None, burn_in)
     return torch.cat([first, network(x, state, steps - burn_in)[0]])
@@ -118,7 +121,8 @@ class Posterior(nn.Module):
         steps: the number of steps for which an image is held. burn_in: the number of first steps without gradient.
         """
         weights = self.draw(generator)
-        return read_out(lambda *given: functional_call(self.frame, weights, given), x, steps, burn_in)
+        run = lambda *given, **options: functional_call(self.frame, weights, given, options)  # noqa: E731
+        return read_out(run, x, steps, burn_in, keep_state=False)
 
     def penalty(self) -> Tensor:
         """KL(q ‖ prior) in nats. The ELBO adds it to the log-loss, divided by the number of training examples."""

@@ -47,6 +47,11 @@ class SRMParameters:
         a, b = self.membrane_decay, self.synapse_decay
         return a, b, self.refractory_decay, self.threshold, self.scale * (1 - a) * (1 - b)
 
+    @cached_property
+    def table(self) -> Tensor:
+        """a, b, r, θ and c of one member, (5,)."""
+        return torch.cat([value.flatten() for value in self.constants])
+
     def to(self, dtype: torch.dtype) -> "SRMParameters":
         """Convert to another data type; the same object if it has it, because it caches its constants."""
         values = (self.membrane_decay, self.synapse_decay, self.refractory_decay, self.threshold)

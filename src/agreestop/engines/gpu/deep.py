@@ -16,10 +16,7 @@ from torch.nn import functional as F
 
 from agreestop.common import InputError
 from agreestop.networks.architectures import SpikingLayer, SpikingNetwork, State
-from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d
-
-FEW = 4  # channels of an input for which a copy of the windows pays
-EPSILON = 1e-5  # what `MemberBatchNorm2d` adds to a variance
+from agreestop.networks.layers import FEW, MemberBatchNorm2d, MemberConv2d, as_product, windows
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,20 +46,11 @@ class _Synapses(NamedTuple):
     def currents(self, x: Tensor) -> Tensor:
         """Spikes (S, rows, H, W, C) to currents (S, rows, H', W', C')."""
         if self.weight.ndim == 2:
-            return F.linear(self._windows(x) if self.size else x.flatten(2)[:, :, None, None], self.weight)
+            seen = windows(x, self.size, self.stride, self.weight.shape[1]) if self.size else x.flatten(2)[:, :, None, None]
+            return F.linear(seen, self.weight)
         y = F.conv2d(x.flatten(0, 1).permute(0, 3, 1, 2), self.weight, stride=self.stride, padding=self.weight.shape[-1] // 2)
         y = y.permute(0, 2, 3, 1).contiguous()
         return y.view(*x.shape[:2], *y.shape[1:])
-
-    def _windows(self, x: Tensor) -> Tensor:
-        """What each position of the output sees, (S, rows, H', W', inputs of the product)."""
-        if self.size == 1:
-            return x[:, :, :: self.stride, :: self.stride]
-        padded = F.pad(x, (0, 0, *(self.size // 2,) * 4))
-        seen = padded.unfold(2, self.size, self.stride).unfold(3, self.size, self.stride).permute(0, 1, 2, 3, 5, 6, 4)
-        windows = torch.zeros((*seen.shape[:4], self.weight.shape[1]), dtype=x.dtype, device=x.device)
-        windows[..., : self.size**2 * x.shape[-1]].view(seen.shape).copy_(seen)
-        return windows
 
 
 @final
@@ -77,7 +65,7 @@ class _Stage:
         self._identity = isinstance(layer.shortcut, nn.Identity)
         if isinstance(layer.shortcut, nn.Sequential):
             self._shortcut = _synapses(layer.shortcut[0], cast(MemberBatchNorm2d, layer.shortcut[1]), dtype, channels)
-        self._constants = torch.stack([value.flatten() for value in layer.neurons.parameters_for(torch.empty(1, 1)).constants]).flatten()
+        self._constants = layer.neurons.parameters_for(torch.empty(1, 1)).table
         self.device = self._constants.device
 
     def run(self, x: Tensor, earlier: Tensor, state: Tensor | None, steps: int, times: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,17 +90,14 @@ def _synapses(module: Any, norm: MemberBatchNorm2d | None, dtype: torch.dtype, c
         return _Synapses(weight.unflatten(0, (channels, -1)).permute(2, 1, 0).flatten(1).to(dtype))
     affine = None if norm is None else _affine(norm)
     if module.size == 1 or module.inputs <= FEW:
-        rows = weight.permute(0, 2, 3, 1).flatten(1)
-        if module.size > 1:  # products are fastest for multiples of eight
-            rows = F.pad(rows, (0, -rows.shape[1] % 8))
-        return _Synapses(rows.to(dtype), module.stride, affine, module.size)
+        return _Synapses(as_product(weight).to(dtype), module.stride, affine, module.size)
     return _Synapses(weight.to(dtype, memory_format=torch.channels_last), module.stride, affine)
 
 
 def _affine(norm: MemberBatchNorm2d) -> Any:
     from agreestop.networks._kernels.gpu_deep import Affine
 
-    scale = norm.weight.detach() * torch.rsqrt(norm.running_var[0] + EPSILON)
+    scale = norm.weight.detach() * torch.rsqrt(norm.running_var[0] + norm.epsilon)
     shift = norm.bias.detach() - norm.running_mean[0] * scale
     return Affine(*(value.reshape(-1, norm.channels).contiguous() for value in (scale, shift)))
 

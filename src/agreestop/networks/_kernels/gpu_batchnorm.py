@@ -9,7 +9,7 @@ from zero costs no digits. Each program sums a share of the positions and one ke
 always gives the same bits.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -54,8 +54,9 @@ def _sums_kernel(x, g, centre, factor, sums, positions, channels, ROWS: tl.const
 
 @triton.jit
 def _statistics_kernel(
-    sums, centre, weight, bias, running_mean, running_var, numbers, momentum, positions, channels, SHARES: tl.constexpr, BLOCK: tl.constexpr
-):
+    sums, centre, weight, bias, running_mean, running_var, numbers, momentum, epsilon, positions, channels,
+    SHARES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """numbers (4, channels): mean, 1/σ, and scale and shift of the transform. The running statistics move on."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < channels
@@ -65,7 +66,7 @@ def _statistics_kernel(
     second = tl.sum(tl.load(source + channels, mask=inside[None, :], other=0.0), 0) / positions
     var = tl.maximum(second - first * first, 0.0)
     mean = tl.load(centre + channel, mask=inside, other=0.0).to(tl.float32) + first
-    inverse = tl.rsqrt(var + 1e-5)
+    inverse = tl.rsqrt(var + epsilon)
     scale = tl.load(weight + channel, mask=inside, other=0.0) * inverse
     tl.store(numbers + channel, mean, mask=inside)
     tl.store(numbers + channels + channel, inverse, mask=inside)
@@ -132,18 +133,47 @@ def _transformed(x: Tensor, g: Tensor | None, numbers: Tensor) -> Tensor:
     return y
 
 
+class Norm(NamedTuple):
+    """A batch normalisation in training: weight, bias and running statistics (channels,), which move on in place."""
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+    momentum: float
+    epsilon: float
+
+
+def statistics(x: Tensor, norm: Norm) -> Tensor:
+    """Of x (positions, channels), as (4, channels): mean, 1/σ, and scale and shift of the transform."""
+    channels = x.shape[1]
+    numbers = torch.empty((4, channels), dtype=torch.float32, device=x.device)
+    with on_device_of(x):
+        _statistics_kernel[(triton.cdiv(channels, 16),)](
+            _sum(x, None, x, None), x, norm.weight, norm.bias, norm.running_mean, norm.running_var, numbers, norm.momentum, norm.epsilon,
+            float(len(x)), channels, SHARES=SHARES, BLOCK=16,
+        )  # fmt: skip
+    return numbers
+
+
+def gradients(x: Tensor, to_y: Tensor, sums: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients in x, weight and bias, from the sums (shares, 2, channels) of s and q."""
+    channels = x.shape[1]
+    weights, factors = (torch.empty((count, channels), dtype=torch.float32, device=x.device) for count in (2, 3))
+    with on_device_of(x):
+        _gradients_kernel[(triton.cdiv(channels, 16),)](
+            sums, numbers, weights, factors, float(len(x)), channels, SHARES=len(sums), BLOCK=16
+        )
+        return _transformed(x, to_y, factors), weights[0], weights[1]
+
+
 class _BatchNorm(torch.autograd.Function):
     """On x (positions, channels)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, running_mean: Tensor, running_var: Tensor, weight: Tensor, bias: Tensor, momentum: float) -> Tensor:
-        channels = x.shape[1]
-        numbers = torch.empty((4, channels), dtype=torch.float32, device=x.device)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+        numbers = statistics(x, Norm(weight, bias, *rest))
         with on_device_of(x):
-            sums = _sum(x, None, x, None)
-            _statistics_kernel[(triton.cdiv(channels, 16),)](
-                sums, x, weight, bias, running_mean, running_var, numbers, momentum, float(len(x)), channels, SHARES=SHARES, BLOCK=16
-            )
             y = _transformed(x, None, numbers[2:])
         ctx.save_for_backward(x, numbers)
         return y
@@ -152,15 +182,10 @@ class _BatchNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, to_y: Tensor) -> tuple[Tensor | None, ...]:
         x, numbers = ctx.saved_tensors
-        to_y, channels = to_y.contiguous(), x.shape[1]
-        weights, factors = (torch.empty((count, channels), dtype=torch.float32, device=x.device) for count in (2, 3))
+        to_y = to_y.contiguous()
         with on_device_of(x):
             sums = _sum(x, to_y, numbers[0], numbers[1])
-            _gradients_kernel[(triton.cdiv(channels, 16),)](
-                sums, numbers, weights, factors, float(len(x)), channels, SHARES=SHARES, BLOCK=16
-            )
-            to_x = _transformed(x, to_y, factors)
-        return to_x, None, None, weights[0], weights[1], None
+        return *gradients(x, to_y, sums, numbers), None, None, None, None
 
 
 def can_run(images: Tensor, weight: Tensor) -> bool:
@@ -169,8 +194,8 @@ def can_run(images: Tensor, weight: Tensor) -> bool:
     return fits and images.is_contiguous(memory_format=torch.channels_last) and images[:, 0].numel() > 1
 
 
-def batch_norm(images: Tensor, running_mean: Tensor, running_var: Tensor, weight: Tensor, bias: Tensor, momentum: float) -> Tensor:
-    """`torch.nn.functional.batch_norm` in training, for which `can_run` holds; the running statistics move on in place."""
+def batch_norm(images: Tensor, norm: Norm) -> Tensor:
+    """`torch.nn.functional.batch_norm` in training, for which `can_run` holds."""
     rows = images.permute(0, 2, 3, 1)
-    y: Tensor = _BatchNorm.apply(rows.reshape(-1, images.shape[1]), running_mean, running_var, weight, bias, momentum)
+    y: Tensor = _BatchNorm.apply(rows.reshape(-1, images.shape[1]), *norm)
     return y.view(rows.shape).permute(0, 3, 1, 2)
