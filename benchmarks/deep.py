@@ -8,10 +8,13 @@
                   "stopped", to the fixed time at which our ensemble is as accurate as the early decisions
     train         inputs per second: one step of T = 16 (gestures) or T = 4 (resnet18)
     roof          on a GPU: decisions per second at T if only the same convolutions ran, and at the measured peak of a matrix product
+    roof-train    on a GPU: inputs per second of training if its bytes moved at the speed of a copy, and its operations ran at that peak.
+                  Bytes: each kernel reads and writes its tensors once, see `training_bytes`
 
 On a GPU all systems run in bfloat16 with channels innermost. Peers find their inputs on the device as bytes, ours in host memory.
 
     python3 -m benchmarks.deep --device cuda --data FOLDER -o FILE
+    python3 -m benchmarks.deep --draw -o FILE                          measures nothing: draws the figure of the file
 
 FOLDER holds `gestures-training.npz` and `gestures-pool.npz`, files of `Events.save`, which are simulated if they are not there. It may hold
 files `data_batch_*.bin` of CIFAR-10, without which the ResNet-18 is left out. Members are trained once and kept in the folder.
@@ -22,7 +25,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +41,7 @@ from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.risks import TopMass
 from agreestop.engines.choice import choose_engine
-from agreestop.engines.early_stopping import decide_early, run_to_end
+from agreestop.engines.early_stopping import EarlyRun, decide_early, run_to_end
 from agreestop.engines.protocol import Engine
 from agreestop.ensembles import load as load_ensemble
 from agreestop.ensembles.files import save_members
@@ -53,11 +56,12 @@ from agreestop.networks.architectures import Convolutional, ResNet18, SpikingNet
 from .deep_peers import DeepForm, DeepPeer
 from .peers import LEARNING_RATE, PEERS, FoundPeers, Peer, find_peers
 from .preparation import NoteCallback, ours
-from .records import DECISIONS, OURS, TRAINED, BenchRecord, compared, save_benchmark
+from .records import DECISIONS, OURS, TRAINED, BenchRecord, compared, load_benchmark, save_benchmark
 from .run import describe, in_words
 from .timing import Conditions, FormTrial, TimedSystem, fastest_form, measure
 
 STEPS, TARGET, N_CALIBRATION, REPEATS = 80, 0.95, 90, 3
+SHIFT = 12
 DEVIATION = 0.03  # of the weights of the large convolutional network before training
 RIVAL = 1.5  # at K = 6 only the peers are run that take at most this many times as long as the fastest at K = 1
 WANTED = {
@@ -118,7 +122,7 @@ def gestures(device: str, folder: Path) -> DeepCase:
     if device == "cuda":
         config: Any = Convolutional((2, 128, 128), 11, 6)
         seen = (16, 48)
-        return DeepCase("gestures, 128 × 128", config, None, 16, (16, 16), dense[0], labels[0], dense[1], labels[1], 32, seen)
+        return DeepCase("gestures, 128 × 128", config, None, 8, (16, 16), dense[0], labels[0], dense[1], labels[1], 5, seen)
     small = [x.reshape(*x.shape[:3], 16, 8, 16, 8).sum((4, 6), dtype=np.uint8) for x in dense]
     config = Convolutional((2, 16, 16), 11, 6, (16, 32, 64), (128,))
     return DeepCase("gestures, 16 × 16", config, None, 32, (32, 80), small[0], labels[0], small[1], labels[1], 10)
@@ -134,12 +138,19 @@ def resnet(folder: Path) -> DeepCase | None:
     images, labels = rows[:, 1:].reshape(-1, 1, 3, 32, 32), rows[:, 0].astype(np.int64)
     last = len(images) - 1200
     name, config = "ResNet-18, 32 × 32", ResNet18((3, 32, 32), 10, 6)
-    return DeepCase(name, config, STEPS, 256, (256, 4), images[:last], labels[:last], images[last:], labels[last:], 40)
+    return DeepCase(name, config, STEPS, 256, (256, 4), images[:last], labels[:last], images[last:], labels[last:], 32)
 
 
 def as_given(case: DeepCase, inputs: NDArray[np.uint8]) -> NDArray[Any]:
     """Images as numbers around zero; counts of events as they are."""
     return inputs if case.held is None else (inputs.astype(np.float32) - 120) / 64
+
+
+def with_shifts(inputs: NDArray[np.uint8], copies: int) -> NDArray[np.uint8]:
+    """The inputs (n, ..., H, W), and copies of them, each moved by up to `SHIFT` pixels; what leaves at one side enters at the other."""
+    rng = np.random.default_rng(0)
+    moved = [np.roll(one, rng.integers(-SHIFT, SHIFT + 1, 2), (-2, -1)) for _ in range(copies) for one in inputs]
+    return np.concatenate([inputs, np.stack(moved)])
 
 
 def members_of(case: DeepCase, device: str, folder: Path, progress: Callable[[str], None]) -> SpikingNetwork:
@@ -149,14 +160,16 @@ def members_of(case: DeepCase, device: str, folder: Path, progress: Callable[[st
         return cast(SpikingNetwork, load_ensemble(path, device="cpu").network)
     large = device == "cuda" and not case.held
     # A layer of 2,048 inputs: larger steps of Adam make all its neurons spike at every step, and PyTorch's weights leave most silent.
-    deviation, rate = (DEVIATION, 1e-3) if large else (None, 2e-3)
+    deviation, rate = (DEVIATION, 5e-4) if large else (None, 2e-3)
     model: Any = TrainableMembers(SpikingNetwork(case.config, torch.Generator().manual_seed(0), deviation))
     settings: Any = StreamTraining(case.epochs, case.trained[0], rate, 0, device=device, bf16=large)
     if case.held:
         rates = case.epochs - 8
         settings = ImageTraining(8, 128, 0.05, 0, device=device, bf16=True, rate_epochs=rates, horizons=(2, 4), rate_learning_rate=0.1)
-    inputs = as_given(case, case.training if case.held else case.training[:, slice(*case.seen)])
-    train(model, inputs, case.labels, settings, None, lambda epoch, found: progress(f"{case.name}: epoch {epoch + 1}, {found}"))
+    inputs, labels = as_given(case, case.training if case.held else case.training[:, slice(*case.seen)]), case.labels
+    if large:  # few people and many pixels: without them the members learn the inputs by heart
+        inputs, labels = with_shifts(inputs, 3), np.tile(labels, 4)
+    train(model, inputs, labels, settings, None, lambda epoch, found: progress(f"{case.name}: epoch {epoch + 1}, {found}"))
     if case.held:
         reestimate_batchnorm(model, inputs, 8, bf16=True)
     network = cast(SpikingNetwork, model.network.cpu().eval())
@@ -177,7 +190,7 @@ class PreparedCase:
     facts: dict[str, float]
 
 
-def prepare(case: DeepCase, network: SpikingNetwork, device: str) -> PreparedCase:
+def prepare(case: DeepCase, network: SpikingNetwork, device: str, note: NoteCallback) -> PreparedCase:
     """The rule is about the ensemble's own answer at T, so that it does not depend on how well the members were trained."""
     engine = choose_engine(network, "fused-bfloat16" if device == "cuda" else "event-driven", 0.01, device=device)
     given = as_given(case, case.pool)
@@ -193,10 +206,8 @@ def prepare(case: DeepCase, network: SpikingNetwork, device: str) -> PreparedCas
     fixed = int(np.argmax(correct >= min(accuracy, correct.max()))) + 1
     agrees = float(decisions.sets[np.arange(len(truth)), answers[last:]].mean())
     facts = {"latency": float(decisions.stop_time.mean()) / STEPS, "coverage": agrees, "set_size": float(decisions.set_size.mean())}
-    print(
-        f"{case.name}, K = {network.members}: accuracy at T {correct[-1]:.3f}, early {accuracy:.3f}, as accurate at step {fixed}; {facts}"
-    )
-    count = case.batch * (8 if case.held and network.members > 1 else 16)
+    note(f"{case.name}, K = {network.members}: {correct[-1]:.3f} of {len(truth)} test inputs are right at T, {accuracy:.3f} early.")
+    count = case.batch * ((8 if network.members > 1 else 16) if case.held else 32)
     dense = np.concatenate([case.pool[last:]] * -(-count // len(truth)))[:count]
     timed = as_given(case, dense) if case.held else Events.from_dense(dense)
     return PreparedCase(network, engine, calibrated, timed, dense, fixed, facts)
@@ -247,14 +258,15 @@ def bench_case(case: DeepCase, prepared: PreparedCase, peers: DeepPeers, rivals:
     """All workloads of one network with K members."""
     network, device, K = prepared.network, peers.device, prepared.network.members
     name, batch, key = f"{case.name}, K = {K}", case.batch, (case.name,)
-    slots = 2 * batch if K > 1 else 4 * batch  # the state of six members must fit into memory
+    slots = 2 * batch if case.held and K > 1 else 4 * batch  # the state of six members must fit into memory
+    some = slice((4 if K > 1 else 8) * batch)  # fewer inputs suffice where all run to T
 
     def finish(records: list[BenchRecord]) -> list[BenchRecord]:
         others = [record for record in records if record.system != OURS and "stopped" not in record.form]
         return [replace(compared(r, others), wanted=WANTED.get((device, r.work))) if r.system == OURS else r for r in records]
 
-    def decide(chunk: int | None) -> Callable[[], object]:
-        return lambda: decide_early(prepared.engine, prepared.calibrated, prepared.timed, slots, chunk, any_engine=True, steps=case.held)
+    def decide(inputs: Any, together: int, chunk: int | None) -> Callable[[], EarlyRun]:
+        return lambda: decide_early(prepared.engine, prepared.calibrated, inputs, together, chunk, any_engine=True, steps=case.held)
 
     def peer_decides(steps: int) -> Callable[[Peer, DeepForm], Callable[[], object]]:
         def make(peer: Peer, form: DeepForm) -> Callable[[], object]:
@@ -264,15 +276,15 @@ def bench_case(case: DeepCase, prepared: PreparedCase, peers: DeepPeers, rivals:
 
         return make
 
-    amount = len(prepared.timed)
+    to_end = prepared.timed[some] if case.held else prepared.timed.rows(some)
+    full, early = decide(to_end, slots if case.held else slots // 2, STEPS), decide(prepared.timed, slots, None)
     systems = [
-        ours("decide-full", f"{prepared.engine.name} engine, the rule at every step", decide(STEPS), amount),
-        ours("decide-early", f"{prepared.engine.name} engine, stops with AgreeStop", decide(None), amount),
+        ours("decide-full", f"{prepared.engine.name} engine, the rule at every step", full, len(to_end)),
+        ours("decide-early", f"{prepared.engine.name} engine, stops with AgreeStop", early, len(prepared.timed)),
         *peers.systems((*key, "decide"), "decide-full", rivals, batch, peer_decides(STEPS)),
     ]
     records = finish(measure(systems, Conditions(name, DECISIONS, batch), REPEATS, device))
-    early = decide_early(prepared.engine, prepared.calibrated, prepared.timed, slots, any_engine=True, steps=case.held)
-    records[1] = replace(records[1], computed=float(early.computed.mean()) / STEPS, **cast(Any, prepared.facts))
+    records[1] = replace(records[1], computed=float(early().computed.mean()) / STEPS, **cast(Any, prepared.facts))
     yield records
     del systems
     free(device)
@@ -340,7 +352,7 @@ def bench_roof(case: DeepCase, prepared: PreparedCase, name: str) -> list[BenchR
         for one, x in work:
             currents(one, x)
 
-    side = 8192
+    side, (count, trained) = 8192, case.trained
     left, right = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     runs, share = 10, 16 / STEPS / K
     operations = sum(2 * np.prod(out) * np.prod(one.weight.shape[1:]) for one, _, out in seen) / (steps * rows)
@@ -352,13 +364,47 @@ def bench_roof(case: DeepCase, prepared: PreparedCase, name: str) -> list[BenchR
 
         return capture_cuda_graph(repeat)
 
+    source = torch.randn(1 << 30, device="cuda", dtype=torch.bfloat16)
+    target = torch.empty_like(source)
+    moved = training_bytes(seen, steps * rows) * trained * K
+    version = torch.__version__
     systems = [
-        TimedSystem("roof", "PyTorch", torch.__version__, "the same convolutions alone", often(convolve), runs * rows * share),
-        TimedSystem("roof", "PyTorch", torch.__version__, "", often(lambda: left @ right), runs * 2 * side**3 / (operations * STEPS * K)),
+        TimedSystem("roof", "PyTorch", version, "the same convolutions alone", often(convolve), runs * rows * share),
+        TimedSystem("roof", "PyTorch", version, "", often(lambda: left @ right), runs * 2 * side**3 / (operations * STEPS * K)),
+        TimedSystem("roof-train", "PyTorch", version, "", often(lambda: target.copy_(source)), runs * 2 * source.nbytes / moved),
     ]
-    alone, peak = measure(systems, Conditions(name, DECISIONS, case.batch), REPEATS, "cuda")
-    rate = peak.median * operations * STEPS * K / 1e12
-    return [alone, replace(peak, form=f"{operations / 1e9:.2f} GFLOP an input, member and step at the measured peak of {rate:.0f} TFLOP/s")]
+    alone, peak, copied = measure(systems, Conditions(name, DECISIONS, case.batch), REPEATS, "cuda")
+    rate, speed = peak.median * operations * STEPS * K / 1e12, copied.median * moved / 1e12
+    words = f"at the measured peak of {rate:.0f} TFLOP/s"
+    times = STEPS / (3 * trained)  # backward, a convolution takes twice the operations of forward
+    step = replace(
+        peak, work="roof-train", unit=TRAINED, batch=count, median=peak.median * times, low=peak.low * times, high=peak.high * times
+    )
+    return [
+        alone,
+        replace(peak, form=f"{operations / 1e9:.2f} GFLOP an input, member and step {words}"),
+        replace(
+            copied, unit=TRAINED, batch=count, form=f"{moved / 1e6:.0f} MB of bytes an input at the measured {speed:.2f} TB/s of a copy"
+        ),
+        replace(step, form=f"{3 * operations * trained * K / 1e9:.0f} GFLOP an input {words}"),
+    ]
+
+
+def training_bytes(seen: Sequence[tuple[Any, torch.Size, torch.Size]], frames: int) -> float:
+    """Bytes that the convolutional layers of one member move in training, for a frame of one input.
+
+    In bfloat16, with N outputs, M inputs and Z spikes after the pool: forward, the convolution reads M and writes N, batch normalisation
+    reads N, and the neurons read N and write Z. Backward, the neurons read N and Z and write N, batch normalisation reads 2 N and writes N,
+    and the convolution reads 2 N and M and writes M, but for the first layer, which passes no gradient on.
+    """
+    total, last = 0.0, len(seen) - 1
+    for index, (one, given, out) in enumerate(seen):
+        if one.affine is None:
+            continue  # a product: few bytes
+        inputs, outputs = float(np.prod(given)), float(np.prod(out))
+        spikes = float(np.prod(seen[index + 1][1])) if index < last else outputs
+        total += 10 * outputs + 3 * inputs + 2 * min(spikes, outputs) - (outputs + inputs if index == 0 else 0)
+    return 2 * total / frames
 
 
 def run_deep(device: str, folder: Path, output: Path, command: str) -> list[BenchRecord]:
@@ -390,7 +436,7 @@ def run_deep(device: str, folder: Path, output: Path, command: str) -> list[Benc
         peers = DeepPeers(found, device, note)
         rivals = list(found.peers)
         for members in (1, 6):
-            prepared = prepare(case, network.select_members(slice(0, members)), device)
+            prepared = prepare(case, network.select_members(slice(0, members)), device, note)
             for part in bench_case(case, prepared, peers, rivals):
                 records += part
                 for record in part:
@@ -414,8 +460,17 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--data", type=Path, default=Path("runs/bench"), help="folder of inputs and trained members")
     parser.add_argument("-o", "--output", type=Path, help="default: results/bench/DEVICE-deep.json")
+    parser.add_argument("--draw", action="store_true", help="measure nothing: draw the figure of the file given by -o")
     options = parser.parse_args()
     output = options.output or Path("results/bench") / f"{options.device}-deep.json"
+    if options.draw:
+        from .drawing import draw_deep
+
+        header, records = load_benchmark(output)
+        title = f"Deep networks on {header['machine']['device']}, bfloat16: the network of DVS128 Gesture and a ResNet-18, T = {STEPS}"
+        for path in draw_deep(records, output.parent, title, output.stem):
+            print(path)
+        return
     options.data.mkdir(parents=True, exist_ok=True)
     try:
         run_deep(options.device, options.data, output, shlex.join(["python3", "-m", "benchmarks.deep", *sys.argv[1:]]))

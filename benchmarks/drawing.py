@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,21 @@ CURVES = (
     ("memory-T", "steps T", "MiB"),
 )
 OUR_COLOURS = ("#D55E00", "#E69F00")
-PEER_COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#999999")
+PEER_COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#999999", "#CC79A7")
+DEEP = (
+    (("decide-full", "decide-early"), "roof", "Decisions of deep members"),
+    (("train",), "roof-train", "Training deep members"),
+)
+ROOF_LINES: tuple[dict[str, Any], ...] = (
+    {"color": "black", "linestyle": "-", "linewidth": 1.2},
+    {"color": "black", "linestyle": ":", "linewidth": 1.2},
+)
+ROOF_WORDS = {
+    ("roof", "-"): "roof at T: the same convolutions alone",
+    ("roof", ":"): "roof at T: their operations at the peak of a product",
+    ("roof-train", "-"): "roof: the bytes of a step at the speed of a copy",
+    ("roof-train", ":"): "roof: its operations at the peak of a product",
+}
 SMALL: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "color": "#777777", "ha": "right", "va": "bottom"}
 
 
@@ -36,6 +51,24 @@ def draw_benchmark(records: Sequence[BenchRecord], folder: Path, title: str, nam
         axes.set_title(heading)
     for axes, (work, xlabel, ylabel) in zip(below.subplots(1, 4), CURVES, strict=True):
         _curve(axes, [record for record in records if record.work == work], xlabel, ylabel)
+    figure.suptitle(title, fontsize=13)
+    return save_figure(figure, folder, name)
+
+
+def draw_deep(records: Sequence[BenchRecord], folder: Path, title: str, name: str) -> list[Path]:
+    """The figure of `benchmarks.deep` as PNG and SVG: decisions and training, with the roofs as lines over the bars."""
+    figure = Figure(figsize=(14, 6.2), layout="constrained")
+    for axes, (names, roof, heading) in zip(figure.subplots(1, 2, width_ratios=(1.25, 1)), DEEP, strict=True):
+        bars = [record for record in records if record.work in names]
+        stopped = [replace(r, system="the fastest of them, stopped when as accurate") if "stopped at" in r.form else r for r in bars]
+        _bars(axes, [replace(record, batch=None) for record in stopped])
+        groups = list(dict.fromkeys(record.inputs for record in bars))
+        for record in (record for record in records if record.work == roof and record.inputs in groups):
+            at, kind = groups.index(record.inputs), ROOF_LINES[0 if "alone" in record.form or "bytes" in record.form else 1]
+            axes.hlines(record.median, at - 0.45, at + 0.45, **kind, label=None if at else ROOF_WORDS[roof, kind["linestyle"]])
+        axes.set_xticks(range(len(groups)), [group.replace(", K", "\nK") for group in groups])
+        axes.set_title(heading)
+        axes.legend(fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2)
     figure.suptitle(title, fontsize=13)
     return save_figure(figure, folder, name)
 

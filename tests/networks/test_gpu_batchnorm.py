@@ -15,19 +15,19 @@ from agreestop.networks._kernels import gpu_batchnorm
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
-def test_it_normalises_as_pytorch(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("dtype", "channels"), ((torch.float32, 5), (torch.bfloat16, 5), (torch.float32, 131)))
+def test_it_normalises_as_pytorch(dtype: torch.dtype, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean is far from zero, and the numbers of positions and channels are odd."""
     monkeypatch.setattr(gpu_batchnorm, "SHARES", 4)
     monkeypatch.setattr(gpu_batchnorm, "VALUES", 64)
     generator = torch.Generator().manual_seed(0)
-    drawn = [torch.randn(7, 5, 3, 3, generator=generator) for _ in range(2)]
+    drawn = [torch.randn(7, channels, 3, 3, generator=generator) for _ in range(2)]
     x, to_y = (value.to(DEVICE, dtype, memory_format=torch.channels_last) for value in (drawn[0] + 20, drawn[1]))
-    weight, bias = torch.linspace(0.5, 2, 5, device=DEVICE), torch.linspace(-1, 1, 5, device=DEVICE)
+    weight, bias = torch.linspace(0.5, 2, channels, device=DEVICE), torch.linspace(-1, 1, channels, device=DEVICE)
     found = []
     for ours in (True, False):
         leaves = [value.clone().requires_grad_() for value in (x, weight, bias)]
-        running = [torch.full((5,), 0.5, device=DEVICE), torch.ones(5, device=DEVICE)]
+        running = [torch.full((channels,), 0.5, device=DEVICE), torch.ones(channels, device=DEVICE)]
         image, mean, var, gain, shift = leaves[0], *running, *leaves[1:]
         if ours:
             y = gpu_batchnorm.batch_norm(image, gpu_batchnorm.Norm(gain, shift, mean, var, 0.3, 1e-3))

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from .gpu_runtime import on_device_of
 
-SHARES = 512  # programs that share the positions of a block of channels
+SHARES = 512  # programs of a sum, a power of two: the blocks of channels share them, and those of a block share its positions
 VALUES, WARPS = 4096, 8  # values that a program takes at a time
 
 
@@ -118,8 +118,9 @@ def _transform_kernel(x, g, y, numbers, positions, channels, ROWS: tl.constexpr,
 def _sum(x: Tensor, g: Tensor | None, centre: Tensor, factor: Tensor | None) -> Tensor:
     positions, channels = x.shape
     columns = min(64, triton.next_power_of_2(channels))
-    sums = torch.empty((SHARES, 2, channels), dtype=torch.float32, device=x.device)
-    grid = (SHARES, triton.cdiv(channels, columns))
+    blocks = triton.cdiv(channels, columns)
+    sums = torch.empty((max(1, SHARES // triton.next_power_of_2(blocks)), 2, channels), dtype=torch.float32, device=x.device)
+    grid = (len(sums), blocks)
     _sums_kernel[grid](x, g, centre, factor, sums, positions, channels, ROWS=VALUES // columns, COLUMNS=columns, num_warps=WARPS)
     return sums
 
@@ -149,9 +150,10 @@ def statistics(x: Tensor, norm: Norm) -> Tensor:
     channels = x.shape[1]
     numbers = torch.empty((4, channels), dtype=torch.float32, device=x.device)
     with on_device_of(x):
+        sums = _sum(x, None, x, None)
         _statistics_kernel[(triton.cdiv(channels, 16),)](
-            _sum(x, None, x, None), x, norm.weight, norm.bias, norm.running_mean, norm.running_var, numbers, norm.momentum, norm.epsilon,
-            float(len(x)), channels, SHARES=SHARES, BLOCK=16,
+            sums, x, norm.weight, norm.bias, norm.running_mean, norm.running_var, numbers, norm.momentum, norm.epsilon,
+            float(len(x)), channels, SHARES=len(sums), BLOCK=16,
         )  # fmt: skip
     return numbers
 

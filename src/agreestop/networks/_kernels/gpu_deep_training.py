@@ -27,7 +27,7 @@ from .gpu_runtime import on_device_of
 from .triton_kernels import _slope
 
 LONGEST_SEGMENT, SHORTEST_SEGMENT = 16, 4  # steps whose spike bits share a word
-SHARES = 1024  # programs that share the positions of a block of channels, a power of two
+SHARES = 1024  # programs, a power of two, as in `gpu_batchnorm`
 NEURONS, WARPS = 512, 4  # neurons that a program takes at a time
 
 
@@ -140,11 +140,12 @@ class _NormalisedSpikes(torch.autograd.Function):
         positions, channels, held = currents[0, ..., 0].numel(), currents.shape[-1], len(currents) < steps
         columns = min(64, triton.next_power_of_2(channels))
         rows = max(1, NEURONS // columns)
-        shares = min(SHARES, triton.next_power_of_2(triton.cdiv(positions, rows)))
+        blocks = triton.cdiv(channels, columns)
+        shares = min(max(1, SHARES // triton.next_power_of_2(blocks)), triton.next_power_of_2(triton.cdiv(positions, rows)))
         to_currents = torch.empty_like(currents)
         sums = torch.empty((shares, 2, channels), dtype=torch.float32, device=currents.device)
         with on_device_of(currents):
-            _backward_kernel[(shares, triton.cdiv(channels, columns))](
+            _backward_kernel[(shares, blocks)](
                 to_spikes, to_currents, sums, currents, shortcut, bits, checkpoints, constants, numbers, *ctx.surrogate.factors,
                 to_spikes[0].numel(), currents[0].numel(), len(bits), 0 if held else currents.stride(0),
                 0 if shortcut is None else shortcut.stride(0), positions, *currents.shape[2:], SLOPE=ctx.surrogate.name,
