@@ -129,6 +129,7 @@ class DeepPeer:
         self._optimisers = [torch.optim.SGD(one.parameters(), LEARNING_RATE, 0.9) for one in self._networks if trained]
         self._graph: Callable[[], None] | None = None
         self._captures, self._given, self._result = form.graph, cast(list[Tensor], []), torch.zeros(())
+        self._states: list[Tensor] = []
 
     def prepare(self, inputs: NDArray[Any]) -> Tensor:
         """Inputs on the device, before the clock starts: as bytes, which a pass turns into numbers."""
@@ -154,6 +155,7 @@ class DeepPeer:
             self._given = [value.clone() for value in given]
 
             def run() -> None:
+                self._states = self._held_tensors()
                 self._result = work(*self._given)
 
             self._graph = capture_cuda_graph(run)
@@ -161,6 +163,11 @@ class DeepPeer:
             target.copy_(value)
         self._graph()
         return self._result
+
+    def _held_tensors(self) -> list[Tensor]:
+        """All tensors that the modules hold. A captured pass may write to states that the modules replace, so they must stay in memory."""
+        modules = [module for one in self._networks for module in one.modules()]
+        return [value for module in modules for value in (*module._buffers.values(), *vars(module).values()) if isinstance(value, Tensor)]
 
     def _frames(self, x: Tensor) -> Tensor:
         y = x.flatten(0, 1).to(self._dtype, memory_format=torch.channels_last)

@@ -88,6 +88,22 @@ def engines_table() -> str:
     return "\n".join([*lines, f"| time saved by stopping, one ResNet-18 on CIFAR-10, one calibration draw | | {saved} |"])
 
 
+def deep_table() -> str:
+    """Deep networks on a GPU: how many times as fast as the fastest peer, and how near to the convolutions alone."""
+    records = read("bench/h200-deep.json")
+    lines = [
+        "| network | decisions at T | of the speed of its convolutions alone | early decisions | training |",
+        "|---|---|---|---|---|",
+    ]
+    for inputs in dict.fromkeys(record["inputs"] for record in records):
+        found = {record["work"]: record for record in records if record["inputs"] == inputs and record["system"] == "agreestop"}
+        roof = only(records, work="roof", inputs=inputs, form="the same convolutions alone")
+        times = [f"{found[work]['times_fastest_peer']:.1f} ×" if work in found else "" for work in ("decide-full", "decide-early", "train")]
+        share = f"{100 * found['decide-full']['median'] / roof['median']:.0f} %"
+        lines.append(f"| {inputs} | {times[0]} | {share} | {times[1]} | {times[2]} |")
+    return "\n".join(lines)
+
+
 def events_table() -> str:
     """Memory and time of a data set as events and as a dense array."""
     words = {
@@ -345,7 +361,7 @@ def reliability(text: str) -> str:
 
 def engines(text: str) -> str:
     """docs/engines.md with its table."""
-    return fill(fill(text, "speed", engines_table), "events", events_table)
+    return fill(fill(fill(text, "speed", engines_table), "events", events_table), "deep", deep_table)
 
 
 def adapters(text: str) -> str:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from agreestop.networks import layers
 from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, draw_weights, product_in_chunks
 from tests.networks.plain import generator, random_spikes, refused
 
@@ -106,3 +107,18 @@ def test_bad_shapes_and_deviations_are_refused() -> None:
     refused(lambda: MemberConv2d(2, 5, 4)(image(3, 1, 2, 5, 6, 6)), "has 1 members")
     refused(lambda: MemberBatchNorm2d(2, 5)(image(3, 2, 2, 4, 6, 6)), r"\(T, 2, batch, 5, H, W\) is needed")
     refused(lambda: drawn(MemberLinear(2, 5, 4), deviation=0.0), "deviation is 0.0: give a positive")
+
+
+@pytest.mark.parametrize("stride", (1, 2))
+def test_a_convolution_of_few_channels_is_a_product_of_windows(stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU in training. The rows of the product are taken in several chunks."""
+    monkeypatch.setattr(layers, "WINDOWS", 32)
+    convolution = MemberConv2d(1, 3, 5, 3, stride)
+    drawn(convolution, deviation=1.0)
+    x = image(4, 2, 3, 9, 8)
+    expected = convolution(x)
+    to_y = image(*expected.shape, seed=2)
+    (wanted,) = torch.autograd.grad(expected, convolution.weight, to_y)
+    found = layers.members_first(convolution._by_windows(x), 4, 1)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found, convolution.weight, to_y)[0], wanted, rtol=1e-4, atol=1e-4)
