@@ -12,6 +12,7 @@ from .calibrated import ENDED_INPUTS, CalibratedRule, data_fingerprint
 from .conditions import Conditions, LabelledEvidence
 from .evidence import Policy
 from .levels import as_delta
+from .policies import avoid_ties
 from .reprs import short_repr
 from .rules import Rule, gather_evidence, refuse_tuned, warn_of
 from .score_files import ScoresLike, as_scores, at_times, labels_of
@@ -85,13 +86,15 @@ class Uncalibrated:
 def calibrated_rule(
     rule: Rule, policy: Policy, examples: LabelledEvidence, members: int, shortage: str, source: Any, rows: TunedRows, first_risks: Floats
 ) -> CalibratedRule:
-    """The calibrated rule from its policy; source: a `Scores`, or what has its engine, ensemble_digest, classes and lengths."""
+    """The calibrated rule from its policy; source: a `Scores`, or what has its fields from `classes` on."""
     conditions, fingerprint = examples.conditions, data_fingerprint(rows.rows, examples.labels)
     guarantee = conditions.words(rule.promise(), as_delta(getattr(rule, "delta", None)))
     guarantee += ENDED_INPUTS if source.lengths is not None else ""
     about = len(examples), members, examples.classes, guarantee, shortage, fingerprint
     known = source.engine, source.ensemble_digest, source.classes, rows
-    return CalibratedRule(rule, policy, *about, *known, first_risks, conditions.effective_size, conditions.final)
+    return CalibratedRule(
+        rule, avoid_ties(policy, source.rounding), *about, *known, first_risks, conditions.effective_size, conditions.final
+    )
 
 
 def _asks_for_final(labels: ArrayLike | str | None) -> bool:

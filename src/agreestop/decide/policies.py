@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -305,3 +306,28 @@ class ConfidenceThreshold(Stateless, KeptInFiles):
     def stopping(self, evidence: Evidence) -> Booleans:
         """Where inputs with evidence (n, M, C) would stop, (n, M)."""
         return np.asarray(evidence.values.max(axis=-1) >= self.threshold)
+
+
+def avoid_ties(policy: Any, margin: float) -> Any:
+    """The policy with its thresholds moved by `margin` to the safe side, on which every promise holds.
+
+    Many inputs may share a score, such as that of an empty first step, and a threshold is often such a shared value. Where an input alone
+    is rounded otherwise than in a batch, all of them would fall on the other side. Ranks that are pooled, thresholds that were chosen
+    before calibration, and rules that promise nothing stay as they are.
+    """
+    if not margin:
+        return policy
+    match policy:
+        case RiskThreshold() | StoppingThreshold():
+            return replace(policy, threshold=policy.threshold + math.copysign(margin, policy.safest))
+        case ConditionalThresholds():
+            return replace(policy, thresholds=policy.thresholds + math.copysign(margin, policy.base.safest))
+        case RunningThreshold():
+            return replace(policy, threshold=policy.threshold + margin)
+        case CheckpointThresholds() | MemberVotes():
+            return replace(policy, thresholds=policy.thresholds + margin)
+        case MergedPValues(ranks=tuple() as ranks):
+            return replace(policy, ranks=tuple(replace(one, calibration=one.calibration + margin) for one in ranks))
+        case MergedPValues(ranks=MergedRanks() as ranks):
+            return replace(policy, ranks=replace(ranks, calibration=ranks.calibration + margin))
+    return policy

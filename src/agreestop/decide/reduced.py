@@ -44,6 +44,7 @@ class ReducedExamples:
     ensemble_digest: str
     classes: tuple[str, ...] | None
     lengths: Integers | None
+    rounding: float
 
 
 def check_reducible(rule: Rule) -> None:
@@ -61,7 +62,7 @@ def reduce_examples(rule: Rule, scores: Scores) -> ReducedExamples:
     evidence, labels = gather_evidence(rule, data.log_confidence, range(checkpoints)), labels_of(data)
     marks = TunedRows.of(data.log_confidence).marks
     numbers = reducible.reduce(evidence, labels)
-    known = members, classes, data.engine, data.ensemble_digest, data.classes, data.lengths
+    known = members, classes, data.engine, data.ensemble_digest, data.classes, data.lengths, data.rounding
     return ReducedExamples(_settings(rule), numbers, labels, marks, data.ids, evidence[:, 0].level, *known)
 
 
@@ -78,7 +79,7 @@ def calibrate_reduced(rule: Rule, parts: Sequence[ReducedExamples]) -> Calibrate
     first = parts[0]
     if any(part.settings != _settings(rule) for part in parts):
         raise InputError("a part was reduced for a rule with other checkpoints or settings: reduce every part for the rule to calibrate.")
-    for name in ("members", "class_count", "engine", "ensemble_digest", "classes"):
+    for name in ("members", "class_count", "engine", "ensemble_digest", "classes", "rounding"):
         if any(getattr(part, name) != getattr(first, name) for part in parts):
             raise InputError(f"the parts have different {name}: score all of them with one ensemble on one engine.")
     labels, marks, first_risks = (np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "marks", "first_risks"))

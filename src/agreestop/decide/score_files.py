@@ -2,7 +2,8 @@
 
 A score file is a `.npz` with either `log_confidence` (n, M, K, C) and `times` (M,), or `spikes`: read-out spikes (n, T, K, C) as packed
 bits with `spikes_shape`, lossless and 64 times smaller, from which every checkpoint follows. Optional are `labels` (n,), the names
-`classes` (C,), `engine` and `ensemble_digest`, which say what computed the scores, `ids` (n,) and, beside log_confidence, `lengths` (n,).
+`classes` (C,), `engine` and `ensemble_digest`, which say what computed the scores, `ids` (n,) and, beside log_confidence, `lengths` (n,)
+and `rounding`.
 Nothing in such a file is executed or unpickled.
 """
 
@@ -23,6 +24,7 @@ from .confidence import log_confidence
 from .schedules import Schedule, check_members, members_at
 
 MOST_SPIKES, SPIKES_PER_BYTE = 2**22, 300  # spikes that any file may unpack to, and for each byte of a larger one (real ones: up to 110)
+MOST_ROUNDING = 0.1  # differences beyond this are no rounding
 UNPACKED = 2**25  # bytes that compressed scores may always take: calibration takes several times as much
 
 
@@ -38,6 +40,8 @@ class Scores:
     ids              (n,) a hash of each input, or whole numbers or strings of your own: rows that were tuned on are recognised by them
     lengths          (n,) where inputs may end early, the steps of each: its scores at its end stand for all later times. The guarantee of
                      a rule that is calibrated on them says so
+    rounding         how far the log-confidences of one input may differ between runs, such as alone and in a batch; 0 for counts of spikes.
+                     Thresholds that are calibrated on them stay this far on the safe side, so that rounding does not break ties
     """
 
     log_confidence: NDArray[Any]
@@ -48,6 +52,7 @@ class Scores:
     ensemble_digest: str = ""
     ids: NDArray[Any] | None = None
     lengths: Integers | None = None
+    rounding: float = 0.0
 
     def __post_init__(self) -> None:
         array = as_log_confidence(self.log_confidence)
@@ -57,6 +62,7 @@ class Scores:
         _check(self, len(array), array.shape[3], "log_confidence")
         if self.lengths is not None:
             object.__setattr__(self, "lengths", _as_lengths(self.lengths, len(array)))
+        object.__setattr__(self, "rounding", _as_rounding(self.rounding))
 
     def __len__(self) -> int:
         return len(self.log_confidence)
@@ -123,6 +129,14 @@ def _as_lengths(lengths: ArrayLike, n: int) -> Integers:
     return array.astype(np.int64)
 
 
+def _as_rounding(value: object) -> float:
+    number = np.asarray(value)
+    if number.shape != () or number.dtype.kind not in "iuf" or not 0 <= number <= MOST_ROUNDING:
+        given = f"{value!r:.40}"
+        raise InputError(f"rounding is {given}: a number from 0 to {MOST_ROUNDING} is needed, the largest difference between two runs.")
+    return float(number)
+
+
 def _rows(data: Scores | Spikes, rows: slice | Integers | Booleans) -> dict[str, Any]:
     known = {name: getattr(data, name) for name in ("labels", "ids", "lengths") if hasattr(data, name)}
     return {name: None if values is None else values[rows] for name, values in known.items()}
@@ -169,7 +183,8 @@ def save_scores(path: str | PathLike[str], scores: Scores) -> None:
         raise InputError(f"the scores are a {type(scores).__name__}: give the path first, then a Scores: save_scores(path, scores).")
     if isinstance(scores.times, Schedule):
         raise InputError("these scores are cut to the looks of a schedule: save the scores that they were cut from.")
-    _save(path, scores, {"log_confidence": scores.log_confidence, "times": np.array(scores.times)})
+    rounding = {"rounding": np.array(scores.rounding)} if scores.rounding else {}
+    _save(path, scores, {"log_confidence": scores.log_confidence, "times": np.array(scores.times), **rounding})
 
 
 def save_spikes(
@@ -228,7 +243,7 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     for name in ("log_confidence", "times"):
         if name not in content:
             raise InputError(f"{path} holds {sorted(content)} but no {name!r}: a score file has log_confidence and times, or spikes.")
-    known = {**_known(path, content), "lengths": content.get("lengths")}
+    known = {**_known(path, content), "lengths": content.get("lengths"), "rounding": content.get("rounding", 0.0)}
     scores = Scores(content["log_confidence"], times=tuple(read_list(path, content, "times")), **known)
     return scores if times is None else at_times(scores, times)
 

@@ -29,6 +29,7 @@ from .prefilter import Prefilter, can_prefilter_on_cpu, prefilter_for
 from .protocol import CountingPass, DecidingEngine, Engine, EnsembleRun, Outcomes, Result, joined
 
 BATCH_SIZE = 256
+ROUNDING = 1e-4  # log-confidences from real outputs differ less than this between batch sizes, in float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +252,8 @@ def score(
 
     values = _in_batches(engine, given, batch_size, run)
     truth, names = None if labels is None else np.asarray(labels), None if classes is None else tuple(classes)
-    return Scores(values, truth, tuple(range(1, length + 1)), names, engine.name, ensemble_digest, input_ids(given), ends)
+    rounding = 0.0 if engine.output == "spikes" else ROUNDING
+    return Scores(values, truth, tuple(range(1, length + 1)), names, engine.name, ensemble_digest, input_ids(given), ends, rounding)
 
 
 def _in_batches(engine: Engine, inputs: Inputs, batch_size: int, run: Callable[[Inputs, int], Result]) -> Result:
