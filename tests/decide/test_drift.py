@@ -21,7 +21,8 @@ import pytest
 import agreestop as ag
 from agreestop.common import Integers
 from agreestop.decide.adaptive import SavedAdaptive
-from agreestop.decide.drift import JUMP, POINTS, SHARES, TILTS, Log, SavedMonitor, Wealth, cash, fresh, smoothed_rank
+from agreestop.decide.betting import POINTS, Log, Wealth, cash, fresh, smoothed_rank
+from agreestop.decide.drift import JUMP, SHARES, TILTS, SavedMonitor
 from agreestop.decide.label_queue import LabelQueue
 from agreestop.decide.levels import largest_miss_rate
 from agreestop.decide.policies import RiskThreshold, StoppingThreshold
@@ -240,19 +241,19 @@ def test_more_decisions_than_can_wait_are_not_waited_for(monkeypatch: pytest.Mon
         queue.add(decision)
     assert len(queue) == 3 and queue.observed == 5
     with pytest.raises(ag.InputError, match=r"update it once\. 2 decisions were not kept, because at most 3 can wait\.$"):
-        queue.settle(decisions[4], np.array([0]))
+        queue.add_labels(decisions[4], np.array([0]))
     with pytest.raises(ag.InputError, match="2 decisions were not kept"):
-        LabelQueue.restored(queue.saved(), CLASSES).settle(7, np.array([0]))
+        LabelQueue.restored(queue.saved(), CLASSES).add_labels(7, np.array([0]))
     for index in (1, 0):
-        ready = queue.settle(decisions[index], np.array([index]))
+        ready = queue.add_labels(decisions[index], np.array([index]))
     assert ready == [(0, False), (1, True)]
     queue.add(decisions[5])
-    assert queue.settle(decisions[2], np.array([0])) == [(2, False)] and queue.processed == 5
-    assert queue.settle(decisions[5], np.array([1])) == [(5, True)] and queue.processed == 6
+    assert queue.add_labels(decisions[2], np.array([0])) == [(2, False)] and queue.processed == 5
+    assert queue.add_labels(decisions[5], np.array([1])) == [(5, True)] and queue.processed == 6
     batch = ag.Decisions(np.zeros(5, dtype=int), np.eye(CLASSES, dtype=bool)[[0, 1, 2, 3, 0]], TIMES)
     queue.add(batch)
     for one in (LabelQueue.restored(queue.saved(), CLASSES), queue):  # a batch whose last rows were not kept
-        assert one.settle(batch, np.array([0, 1, 3, 0, 0])) == [(6, False), (7, False), (8, True)] and one.processed == 11
+        assert one.add_labels(batch, np.array([0, 1, 3, 0, 0])) == [(6, False), (7, False), (8, True)] and one.processed == 11
 
 
 # ----------------------------------------------------------------------------------------------------------------- drift
@@ -500,8 +501,8 @@ def test_rows_with_equal_contents_are_told_apart() -> None:
     queue = LabelQueue(CLASSES)
     batch = ag.Decisions(np.zeros(3, dtype=int), np.eye(CLASSES, dtype=bool)[[0, 0, 0]], TIMES)
     queue.add(batch)
-    assert queue.settle(batch[2], np.array([1])) == queue.settle(batch[1], np.array([0])) == []
-    assert queue.settle(batch[0], np.array([0])) == [(0, False), (1, False), (2, True)]
+    assert queue.add_labels(batch[2], np.array([1])) == queue.add_labels(batch[1], np.array([0])) == []
+    assert queue.add_labels(batch[0], np.array([0])) == [(0, False), (1, False), (2, True)]
 
 
 # --------------------------------------------------------------------------------------------------------- final answers

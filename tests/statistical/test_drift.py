@@ -17,7 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 import agreestop as ag
-from agreestop.decide.drift import JUMP, SHARES, TILTS, Wealth, cash, fresh
+from agreestop.decide.betting import Wealth, cash, fresh
+from agreestop.decide.drift import JUMP, SHARES, TILTS
 from agreestop.decide.levels import largest_miss_rate
 from agreestop.decide.policies import RiskThreshold, StoppingThreshold
 

@@ -32,10 +32,10 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import InputError, as_count, is_number
 
+from .betting import Log
 from .calibrated import CalibratedRule, Session, try_out
 from .decisions import Decision, Decisions
-from .drift import FINAL, Log
-from .label_queue import LabelQueue, SavedQueue
+from .label_queue import FINAL_LABEL, LabelQueue, SavedQueue
 from .levels import as_target, in_words
 from .policies import RiskThreshold, StoppingThreshold
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
@@ -115,7 +115,7 @@ class AdaptiveRule:
     @property
     def guarantee(self) -> str:
         """What holds, in words."""
-        reach, label = (self._high - self._low) / self.rate, FINAL if self._start.final else "the label"
+        reach, label = (self._high - self._low) / self.rate, FINAL_LABEL if self._start.final else "the label"
         return (
             f"of any N inputs in a row, whose labels come at most D inputs late, at most {in_words(self._alpha)} + "
             f"({reach:.1f} + {in_words(1 - self._alpha)} * (D + 1)) / N of the answers miss {label}, whatever the inputs are."
@@ -157,7 +157,7 @@ class AdaptiveRule:
         labels = self._queue.check(decision, label)
         if not self._queue.explicit and isinstance(decision, (Decision, Decisions)):
             self._queue.add(decision)
-        for number, missed in self._queue.settle(decision, labels):
+        for number, missed in self._queue.add_labels(decision, labels):
             self._position = min(self._high, self._position + self.rate * (self.miss_target - missed))
             self._misses, self._labels = self._misses + missed, self._labels + 1
             self.log.add(number + 1, self._sign * max(self._position, self._low), self._misses / self._labels)

@@ -1,17 +1,14 @@
 """An alarm when the promise of a calibrated rule ends: from labels that come late, and without labels.
 
-Both alarms bet against "nothing has changed". A bet b multiplies its capital C_b by a factor f_b whose mean is at most 1 as long as that is
-true. New bets begin at every step with a little of the cash that was held back, so a change is found long after the beginning too:
-
-    C_b ← ((1-J)·C_b + (J·ΣC + w_s)/B)·f_b,    cash_s = 1/(1 + log(1+s)),    w_s = cash_(s-1) - cash_s,    E = ΣC + cash
+Both alarms bet against "nothing has changed" (see `betting`), and are raised when the evidence E ≥ 1/δ. The factors of the bets, and the
+share J of all capital that is divided among them at each step:
 
     misses      f_ν = 1 + ν·(miss - α'),   ν in [0, 1/α'),                                      J = 0
     inputs      f_ε = 1 + ε·(p - ½),       ε in {-1, 0, 1} (the Simple Jumper, Vovk et al.),    J = 0.001
 
-An alarm is raised when E ≥ 1/δ. E begins at 1 and has no upward drift, so this ever happens by chance with probability at most δ (Ville).
-For misses, by chance means that every decision misses with probability at most α', given all before it. For inputs it means that they are
-exchangeable with the calibration examples: p is the smoothed rank of the input's first risk among all before it, the calibration examples
-included, and such ranks are independent and uniform.
+By chance this ever happens with probability at most δ. For misses, by chance means that every decision misses with probability at most α',
+given all before it. For inputs it means that they are exchangeable with the calibration examples: p is the smoothed rank of the input's
+first risk among all before it, the calibration examples included, and such ranks are independent and uniform.
 
 One calibration draw may sit above α without any drift. A rule that was calibrated with delta has α' = α, except with probability delta. For
 a rule with one threshold, its miss rate given the calibration examples is at most Beta(k, n+1-k); α' is the 1-δ quantile.
@@ -19,9 +16,9 @@ a rule with one threshold, its miss rate given the calibration examples is at mo
 
 import math
 from array import array
-from bisect import bisect_left, bisect_right, insort
+from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from os import PathLike
 from pathlib import Path
@@ -32,9 +29,10 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import GAMMA, Floats, InputError, as_seed, is_number, mix
 
+from .betting import MOST_CAPITAL, Wealth, smoothed_rank
 from .calibrated import CalibratedRule, try_out
 from .decisions import Decision, Decisions
-from .label_queue import LabelQueue, SavedQueue
+from .label_queue import FINAL_LABEL, LabelQueue, SavedQueue
 from .levels import Target, as_delta, as_target, in_words, largest_miss_rate
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
 from .score_files import ScoresLike, as_scores
@@ -43,8 +41,6 @@ SHARES = 2.0 ** -np.arange(1.0, 9.0, 0.5)
 """The bets ν on misses as shares of 1/α', with which one hit would lose everything."""
 TILTS = np.array([-1.0, 0.0, 1.0])
 JUMP = 0.001
-MOST_CAPITAL = 1e200  # far beyond any alarm
-POINTS = 1000  # a log holds fewer rows than this
 MOST_LABELS = 10**9
 KINDS = {"misses": "the answers miss more often than promised", "inputs": "the inputs differ from the calibration examples"}
 
@@ -61,106 +57,10 @@ class Alarm(KeptInFiles):
         return f"after {self.number} decisions, {KINDS[self.kind]} (evidence {self.evidence:.3g})"
 
 
-@dataclass(eq=False)
-class Log(KeptInFiles):
-    """How numbers went, for the report: at most POINTS rows (count, values...), thinned as they grow."""
-
-    rows: Floats
-    size: int = 0
-    stride: int = 1
-
-    @classmethod
-    def of(cls, values: int) -> Self:
-        """An empty log of some values for each count."""
-        return cls(np.zeros((POINTS, 1 + values)))
-
-    def __post_init__(self) -> None:
-        if self.rows.ndim != 2 or len(self.rows) != POINTS or not 0 <= self.size < POINTS or self.stride < 1:
-            raise ValueError("a log of another size")
-
-    def add(self, count: int, *values: float) -> None:
-        """Note values after `count` decisions; most of them are left out once the log is long."""
-        if count % self.stride:
-            return
-        self.rows[self.size] = (count, *values)
-        self.size += 1
-        if self.size == POINTS:
-            self.size, self.stride = POINTS // 2, 2 * self.stride
-            self.rows[: self.size] = self.rows[1::2]
-
-    @property
-    def counts(self) -> Floats:
-        return self.rows[: self.size, 0]
-
-    @property
-    def values(self) -> Floats:
-        """(points, values)."""
-        return self.rows[: self.size, 1:]
-
-
-def cash(count: int) -> float:
-    """What is left to begin new bets with after `count` steps."""
-    return 1 / (1 + math.log1p(count))
-
-
-def fresh(count: int) -> float:
-    """w: what new bets begin with in step `count` + 1, cash(count) - cash(count + 1)."""
-    return math.log1p(1 / (1 + count)) * cash(count) * cash(count + 1)
-
-
-@dataclass(eq=False)
-class Wealth(KeptInFiles):
-    """What B bets have made of 1: their capital (B,) after `count` steps; the log holds log10 E."""
-
-    capital: Floats
-    jump: float
-    count: int = 0
-    log: Log = field(default_factory=lambda: Log.of(1))
-
-    @classmethod
-    def of(cls, bets: int, jump: float) -> Self:
-        """Before the first step: all is cash."""
-        return cls(np.zeros(bets), jump)
-
-    def bet(self, factors: Floats) -> float:
-        """Let each bet have its factor (B,). Returns E."""
-        shared = (self.jump * float(self.capital.sum()) + fresh(self.count)) / len(self.capital)
-        self.capital = np.minimum(((1 - self.jump) * self.capital + shared) * factors, MOST_CAPITAL)
-        self.count += 1
-        evidence = self.evidence
-        self.log.add(self.count, math.log10(evidence))
-        return evidence
-
-    @property
-    def evidence(self) -> float:
-        """E: all capital, and the cash."""
-        return float(self.capital.sum()) + cash(self.count)
-
-    def foresee(self, log_growth: Floats, steps: int) -> float:
-        """log E after more steps at which each bet grows by e^g, g = log_growth (B,); new bets count a little less than they bring."""
-        grow, bets = log_growth > 0, len(log_growth)
-        growth = log_growth[grow]
-        first = np.log(self.capital[grow] + fresh(self.count) / bets) + steps * growth
-        terms = [*first, math.log(cash(self.count + steps))]
-        if steps > 1:  # the sum of e^(g·j), j = 1..steps-1, for bets that begin later
-            sums = (steps - 1) * growth + np.log(-np.expm1((1 - steps) * growth)) - np.log(-np.expm1(-growth))
-            terms += [*(sums + math.log(fresh(self.count + steps - 1) / bets))]
-        return float(np.logaddexp.reduce(terms))
-
-
-def smoothed_rank(bag: Sequence[float], value: float, uniform: float) -> float:
-    """(values below + uniform·(equal values and this one))/(size + 1), in a sorted bag: uniform if all are exchangeable."""
-    below, above = bisect_left(bag, value), bisect_right(bag, value)
-    return (below + uniform * (above - below + 1)) / (len(bag) + 1)
-
-
 def _signature(calibrated: CalibratedRule) -> tuple[object, ...]:
-    """What tells two calibrated rules apart."""
+    """Values that differ between any two calibrated rules that decide differently."""
     settings = calibrated.fingerprint, calibrated.guarantee, calibrated.rule.max_set_size, calibrated.checkpoints
     return *settings, calibrated.thresholds.tobytes()
-
-
-FINAL = "the class that the ensemble itself answers best at the last checkpoint"
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +153,7 @@ class DriftMonitor:
         if self._calibration_risk:
             words += f": {delta}, and {in_words(self._calibration_risk)} for a calibration draw that misses more than {self.level:.4g}"
         words += f". It watches for a share of misses above {self.level:.4g}."
-        return f"{words} The label to give is {FINAL}." if self.calibrated.final else words
+        return f"{words} The label to give is {FINAL_LABEL}." if self.calibrated.final else words
 
     def observe(self, decision: Decision | Decisions, key: str = "") -> Alarm | None:
         """The next decision, or the decisions of a batch in their order, whose labels are not known. Returns an alarm if it is raised now.
@@ -290,7 +190,7 @@ class DriftMonitor:
         alarm = None
         if not self._queue.explicit and isinstance(decision, (Decision, Decisions)):
             alarm = self._observe(decision)
-        for number, miss in self._queue.settle(decision, labels):
+        for number, miss in self._queue.add_labels(decision, labels):
             assert self.level is not None, "without a level no label is taken"
             evidence = self.misses.bet(1 + SHARES * (miss / self.level - 1))
             alarm = self._raise("misses", number + 1, evidence) or alarm

@@ -26,10 +26,12 @@ MOST_WAITING = 100_000
 MOST_OBSERVED = 10**12  # in a file
 UNKNOWN, NEVER = -1, -2
 """Labels that are not known yet, or that will never be known."""
+FINAL_LABEL = "the class that the ensemble itself answers best at the last checkpoint"
+"""The label to give where the promise is about the final answer, in words."""
 
 
 class Content(NamedTuple):
-    """What tells a decision from others: its row in a batch (-1: none), its checkpoint, its first risk (None: not known), its classes."""
+    """A decision as it is recognised: its row in a batch (-1: none), its checkpoint, its first risk (None: not known), its classes."""
 
     row: int
     checkpoint: int
@@ -45,7 +47,7 @@ class Content(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Observed:
-    """A decision or a batch as it was observed: the object, held so that no other one gets its id, and how many of its labels lack."""
+    """A decision or a batch as it was observed: the object, held so that no other one gets its id, and how many labels are missing."""
 
     decision: Decision | Decisions
     numbers: range
@@ -91,12 +93,12 @@ class LabelQueue:
     observed   the number of decisions so far; they are numbered from 0
     processed  the number of decisions, from the first one on, that wait no longer
     dropped    the number of decisions that were not kept
-    explicit   whether decisions are given to `add`; otherwise `settle` alone gets them, in order, each with its label
+    explicit   whether decisions are given to `add`; otherwise each comes with its label, in order
     """
 
     def __init__(self, classes: int) -> None:
         self.classes, self.observed, self.processed, self.dropped, self.explicit = classes, 0, 0, 0, False
-        self._labels = 0  # that wait for the label of an earlier decision
+        self._labels = 0  # the number of labels that wait for the label of an earlier decision
         self._waiting: dict[int, Waiting] = {}
         # Where decisions without a label are found: by their key, by the id of the object, and by their content, the oldest first.
         self._keys: dict[str, int] = {}
@@ -158,7 +160,7 @@ class LabelQueue:
             raise InputError(f"label is {label!r}: give a class index from 0 to {self.classes - 1}, or None if it will never be known.")
         return np.array([label])
 
-    def settle(self, decision: Decision | Decisions | str | int, labels: Integers | None) -> list[tuple[int, bool]]:
+    def add_labels(self, decision: Decision | Decisions | str | int, labels: Integers | None) -> list[tuple[int, bool]]:
         """Take checked labels of a decision or a batch, which is given as the object, or by key or number.
 
         Returns, for each decision that can be processed now, its number and whether it missed.
