@@ -31,7 +31,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from agreestop.networks.architectures import SpikingLayer, SpikingNetwork
+from agreestop.networks.architectures import SpikingNetwork
+from agreestop.networks.spiking_layers import SpikingLayer
 
 MEMBRANE_TIME = 8.0
 LEARNING_RATE = 1e-4  # so small that the repeats hardly change the members and how often they spike

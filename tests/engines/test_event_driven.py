@@ -20,8 +20,9 @@ from agreestop.engines.dense import Dense
 from agreestop.engines.early_stopping import run_counted
 from agreestop.engines.event_driven.engine import PRECISIONS, EventDriven
 from agreestop.engines.protocol import EnsembleRun
-from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, ResNet18, SpikingLayer, SpikingNetwork
+from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, ResNet18, SpikingNetwork
 from agreestop.networks.neurons import Neuron
+from agreestop.networks.spiking_layers import SpikingLayer
 from tests.networks.plain import generator, refused
 
 event_kernels = pytest.importorskip("agreestop.networks._kernels.event_kernels")

@@ -17,13 +17,13 @@ from agreestop.networks.architectures import (
     Convolutional,
     FullyConnected,
     ResNet18,
-    SpikingLayer,
     SpikingNetwork,
     State,
 )
 from agreestop.networks.layers import MemberLinear
 from agreestop.networks.neurons import SRM, Neuron
 from agreestop.networks.posteriors import Posterior
+from agreestop.networks.spiking_layers import SpikingLayer
 from tests.networks.plain import generator, gradients, random_spikes, refused
 
 EAGER = Neuron(membrane_time=1.0, synapse_time=0.5, threshold=0.1)

@@ -18,7 +18,8 @@ import agreestop as ag
 from agreestop.common import InputError, no_progress
 from agreestop.ensembles import load as load_ensemble
 from agreestop.events.data import EventData, EventSplits
-from agreestop.networks.architectures import ResNet18, SpikingLayer, SpikingNetwork
+from agreestop.networks.architectures import ResNet18, SpikingNetwork
+from agreestop.networks.spiking_layers import SpikingLayer
 from paper import make_scores as module
 from paper.figures import FIGURES, RULES, Figure
 from paper.make_scores import data_sets_of, join, make_scores

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from agreestop.common import InputError, is_number
-from agreestop.networks.architectures import SpikingLayer, SpikingNetwork
+from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d
+from agreestop.networks.spiking_layers import SpikingLayer
 
 SAME = 1e-6  # relative difference of two decays that are equal
 

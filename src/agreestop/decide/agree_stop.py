@@ -5,8 +5,8 @@ For a threshold λ the rule stops at the first checkpoint with e_t < λ. Small �
     W(x, y) = inf{ λ : the answer at λ misses y },          k = ⌊(n+1)(1-p)⌋,          λ = the k-th smallest W.
 
 The λ that miss y are a union of intervals (u, v], so no λ ≤ W misses; a miss of the new example needs W < W_(k), which by
-exchangeability has probability at most k/(n+1) ≤ 1-p. `failures` computes W, `gates` and `examples` take it apart by block, group and
-class, and `losses` puts a cost in the place of the miss.
+exchangeability has probability at most k/(n+1) ≤ 1-p. `failures` computes W, `gates` divides examples into blocks, `conditions`
+into groups and classes, and `losses` replaces the miss by a cost.
 
 `accumulated` is the published promise P(miss | stopped by t) ≤ α for every t, with probability ≥ 1-δ over i.i.d. calibration data (Ringel
 et al. 2024). Candidate j may stop from checkpoint j on, where e_t < α; where the risk is a `Gate`, where it is open without slack. j falls

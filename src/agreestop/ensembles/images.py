@@ -26,10 +26,11 @@ from torch import Tensor, nn
 from agreestop.common import InputError, Integers, as_count
 from agreestop.events.container import Inputs
 from agreestop.networks._kernels.gpu_runtime import upload
-from agreestop.networks.architectures import SpikingLayer, SpikingNetwork
+from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d
 from agreestop.networks.neurons import SRM
 from agreestop.networks.posteriors import Posterior
+from agreestop.networks.spiking_layers import SpikingLayer
 
 from .gradients import Gradients
 from .training import TrainableMembers, TrainingSettings

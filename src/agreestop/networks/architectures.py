@@ -8,22 +8,20 @@ Time is the first axis. A network stores no state between calls: state goes in a
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from agreestop.common import InputError, as_count
 
-from ._kernels.gpu_runtime import TRITON_AVAILABLE
-from .layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, channels_first, count_nonzero, draw_weights, members_first
+from .layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, count_nonzero, draw_weights
 from .modules import as_shape, check_held
 from .neurons import SRM, Neuron
+from .spiking_layers import SpikingLayer, conv_layer, dense_layers, normalised_conv
 from .srm_core import SRMState
 
 
@@ -76,7 +74,7 @@ class Architecture(Protocol):
     @property
     def real_input(self) -> bool: ...
 
-    def layers(self) -> "list[SpikingLayer]":
+    def layers(self) -> list[SpikingLayer]:
         """New layers of K members, from the input to the read-out. If the first is fully connected, it receives the flattened input."""
         ...
 
@@ -110,8 +108,8 @@ class FullyConnected:
     def __post_init__(self) -> None:
         _check_settings(self, "input_shape", "hidden")
 
-    def layers(self) -> "list[SpikingLayer]":
-        return _dense(self.members, (math.prod(self.input_shape), *self.hidden, self.classes), self.neuron)
+    def layers(self) -> list[SpikingLayer]:
+        return dense_layers(self.members, (math.prod(self.input_shape), *self.hidden, self.classes), self.neuron)
 
 
 @final
@@ -134,12 +132,12 @@ class Convolutional:
         _check_settings(self, "input_shape", "channels", "hidden")
         _check_image(self.input_shape, 2 ** len(self.channels))
 
-    def layers(self) -> "list[SpikingLayer]":
+    def layers(self) -> list[SpikingLayer]:
         K, neuron = self.members, self.neuron
         sizes = (self.input_shape[0], *self.channels)
-        stages = [_conv(K, sizes[i], sizes[i + 1], neuron, max_pool=i > 0) for i in range(len(self.channels))]
+        stages = [conv_layer(K, sizes[i], sizes[i + 1], neuron, max_pool=i > 0) for i in range(len(self.channels))]
         height, width = (length // 2 ** len(self.channels) for length in self.input_shape[1:])
-        return stages + _dense(K, (sizes[-1] * height * width, *self.hidden, self.classes), neuron, max_pool=True)
+        return stages + dense_layers(K, (sizes[-1] * height * width, *self.hidden, self.classes), neuron, max_pool=True)
 
 
 @final
@@ -165,14 +163,14 @@ class ResNet18:
         as_count(self.timed, "timed", 0)
         _check_image(self.input_shape, 1)
 
-    def layers(self) -> "list[SpikingLayer]":
+    def layers(self) -> list[SpikingLayer]:
         K, neuron, timed = self.members, self.neuron, self.timed
-        layers, channels = [_conv(K, self.input_shape[0], self.width, neuron, timed=timed)], self.width
+        layers, channels = [conv_layer(K, self.input_shape[0], self.width, neuron, timed=timed)], self.width
         for outputs, stride in ((self.width * 2**stage, 1 + (stage > 0 and block == 0)) for stage in range(4) for block in range(2)):
             same = stride == 1 and outputs == channels
-            shortcut = nn.Identity() if same else _normalised(K, channels, outputs, 1, stride, timed)
-            layers.append(_conv(K, channels, outputs, neuron, stride=stride, timed=timed))
-            layers.append(_conv(K, outputs, outputs, neuron, shortcut=shortcut, timed=timed))
+            shortcut = nn.Identity() if same else normalised_conv(K, channels, outputs, 1, stride, timed)
+            layers.append(conv_layer(K, channels, outputs, neuron, stride=stride, timed=timed))
+            layers.append(conv_layer(K, outputs, outputs, neuron, shortcut=shortcut, timed=timed))
             channels = outputs
         return [*layers, SpikingLayer(MemberLinear(K, channels, self.classes), None, SRM(K, neuron), average=True)]
 
@@ -200,123 +198,6 @@ class Activity:
     spikes: Tensor
     accumulates: Tensor
     multiplies: Tensor
-
-
-@final
-class SpikingLayer(nn.Module):
-    """One layer of SRM neurons and its synapses: pool, multiply by weights, normalise, add the shortcut, spike.
-
-    The shortcut receives the input of the previous layer, so the two layers form a residual block.
-    """
-
-    def __init__(
-        self,
-        synapses: MemberLinear | MemberConv2d,
-        norm: MemberBatchNorm2d | None,
-        neurons: SRM,
-        shortcut: nn.Module | None = None,
-        max_pool: bool = False,
-        average: bool = False,
-    ) -> None:
-        super().__init__()
-        self.synapses, self.norm, self.neurons, self.shortcut = synapses, norm, neurons, shortcut
-        self.max_pool, self.average = max_pool, average
-        self.observe: Callable[[Tensor], None] | None = None
-        """Called with the currents (T, K, batch, ...) of every call, if it is set."""
-
-    def receive(self, x: Tensor) -> Tensor:
-        """The spikes that reach the synapses."""
-        return members_first(F.max_pool2d(channels_first(x), 2), len(x), x.shape[1]) if self.max_pool else x
-
-    def currents(self, x: Tensor, earlier: Tensor, time: int = 0) -> Tensor:
-        """Currents (T, K, batch, ...) into the neurons, from the spikes of the previous layer.
-
-        earlier: the input of the previous layer, used by the shortcut. time: the number of steps before this call.
-        """
-        currents, shortcut = self._weighted(x), self._shortcut(earlier, time)
-        currents = currents if self.norm is None else self.norm(currents, time)
-        return currents if shortcut is None else currents + shortcut
-
-    def _weighted(self, x: Tensor, pooled: bool = False) -> Tensor:
-        """Input times weights, before normalisation. pooled: the input is pooled already."""
-        received = x if pooled else self.receive(x)
-        if self.average:
-            received = received.mean((-2, -1))
-        elif isinstance(self.synapses, MemberLinear) and received.ndim > 4:
-            received = received.flatten(3)
-        return cast(Tensor, self.synapses(received))
-
-    def _shortcut(self, earlier: Tensor, time: int) -> Tensor | None:
-        if isinstance(self.shortcut, nn.Sequential):
-            return cast(Tensor, self.shortcut[1](self.shortcut[0](earlier), time))
-        return None if self.shortcut is None else earlier
-
-    def train_in_one_kernel(self, x: Tensor, earlier: Tensor, steps: int | None, pooled: bool, pool: bool) -> tuple[Tensor, bool]:
-        """Spikes (T, K, batch, ...) from rest, and whether they are pooled already.
-
-        On a GPU, normalisation, shortcut, neurons and the max-pool of the next layer, if `pool`, then take one kernel. pooled: whether the
-        input is pooled already.
-        """
-        currents, shortcut = self._weighted(x, pooled), self._shortcut(earlier, 0)
-        if self.norm is not None and self._fuses(currents):
-            from ._kernels import gpu_deep_training as kernels  # importing Triton is slow
-
-            images, added = _channels_last(currents), None if shortcut is None else _channels_last(shortcut)
-            if kernels.can_run(images, added, steps or len(images)):
-                table, neurons = self.neurons.parameters_for(currents).table, self.neurons
-                spikes = kernels.normalised_spikes(
-                    images, added, steps or len(images), table, self.norm.for_kernel(), neurons.surrogate, 1 + pool
-                )
-                return spikes.permute(0, 1, 4, 2, 3).unsqueeze(1), pool
-        currents = currents if self.norm is None else self.norm(currents)
-        return self._spikes(currents if shortcut is None else currents + shortcut, None, steps)[0], False
-
-    def _fuses(self, currents: Tensor) -> bool:
-        """Whether one member is trained whose neurons have constants that are not trained, with statistics that all steps share."""
-        neurons, norm = self.neurons, self.norm
-        assert norm is not None
-        wanted = neurons.fused if neurons.fused is not None else currents.is_cuda and TRITON_AVAILABLE
-        plain = self.observe is None and not (neurons.rates or neurons.learned or norm.steps) and norm.weight.dtype == torch.float32
-        return bool(wanted) and plain and norm.training and norm.members == 1
-
-    def forward(self, x: Tensor, earlier: Tensor, state: SRMState | None, steps: int | None, time: int = 0) -> tuple[Tensor, SRMState]:
-        """Spikes (T, K, batch, ...) and the state after them. With `steps`, one image is held for that many steps."""
-        return self._spikes(self.currents(x, earlier, 0 if steps else time), state, steps)
-
-    def _spikes(self, currents: Tensor, state: SRMState | None, steps: int | None) -> tuple[Tensor, SRMState]:
-        if self.observe is not None:
-            self.observe(currents)
-        if steps is not None:
-            currents = currents.expand(steps, *(-1,) * (currents.ndim - 1))
-        return cast(tuple[Tensor, SRMState], self.neurons(currents, state))
-
-    def operations(self, x: Tensor, earlier: Tensor) -> Tensor:
-        """Synapses that non-zero inputs reach: (T, K, batch), or (T, 1, batch) for an input that the members share."""
-        total = self.synapses.reached(self.receive(x))
-        if isinstance(self.shortcut, nn.Sequential):
-            return total + cast(MemberConv2d, self.shortcut[0]).reached(earlier)
-        return total if self.shortcut is None else total + count_nonzero(earlier)
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    """(T, 1, batch, C, H, W) as (T, batch, H, W, C), dense; on a GPU it is already."""
-    return x.squeeze(1).permute(0, 1, 3, 4, 2).contiguous()
-
-
-def _normalised(members: int, inputs: int, outputs: int, size: int, stride: int, timed: int) -> nn.Sequential:
-    return nn.Sequential(MemberConv2d(members, inputs, outputs, size, stride), MemberBatchNorm2d(members, outputs, timed))
-
-
-def _conv(members: int, inputs: int, outputs: int, neuron: Neuron, stride: int = 1, timed: int = 0, **options: Any) -> SpikingLayer:
-    synapses, norm = _normalised(members, inputs, outputs, 3, stride, timed)
-    return SpikingLayer(cast(MemberConv2d, synapses), cast(MemberBatchNorm2d, norm), SRM(members, neuron), **options)
-
-
-def _dense(members: int, sizes: tuple[int, ...], neuron: Neuron, max_pool: bool = False) -> list[SpikingLayer]:
-    return [
-        SpikingLayer(MemberLinear(members, inputs, outputs), None, SRM(members, neuron), max_pool=max_pool and index == 0)
-        for index, (inputs, outputs) in enumerate(pairwise(sizes))
-    ]
 
 
 @final

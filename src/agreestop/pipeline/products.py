@@ -35,9 +35,9 @@ from agreestop.networks.neurons import Neuron
 from agreestop.networks.posteriors import Posterior
 from agreestop.networks.surrogates import Surrogate
 
-from .apart import MapTasks, fit_apart, fit_with_checkpoint, score_apart
 from .config import EnsembleSettings, NetworkSettings, RunConfig
 from .data import data_key, file_digest
+from .workers import MapTasks, fit_on_workers, fit_with_checkpoint, score_on_workers
 
 
 @final
@@ -126,7 +126,7 @@ def train_ensemble(
 ) -> Ensemble:
     """Train the ensemble, or load what the same settings made before; a killed training continues from its last whole epoch.
 
-    run: trains the members on workers elsewhere; see `apart`.
+    run: trains the members on other machines; see `workers`.
     """
     if members_are_current(config, ensemble, files):
         return load_ensemble(ensemble, files)
@@ -146,7 +146,7 @@ def train_ensemble(
     if run is None:
         made = fit_with_checkpoint(new, training, files.checkpoint, {**options, "progress": report})
     else:
-        made = fit_apart(run, new(), training, files.folder, options, report)
+        made = fit_on_workers(run, new(), training, files.folder, options, report)
     with _recorded(files.members, _training_key(config, ensemble)):
         made.save(files.members)
     return made
@@ -184,32 +184,32 @@ def score_ensemble(
     """Score the trained members on the tuning split and the pool, unless the same settings did so before.
 
     The pool is also written as two parts: its first `decide.n_calibration` rows for calibration, the others for the test. run: scores on
-    workers elsewhere; see `apart`.
+    other machines; see `workers`.
     """
     if not scores_are_current(config, ensemble, files):
         members, settings = load_ensemble(ensemble, files), _score_key(config, ensemble)
         progress(f"scoring {data.tuning.name}", 0.0)
-        name = config.decide.engine
-        chosen = _scoring_engine(members, name, 0, data.tuning)
-        if run is None:
-            spikes = run_to_end(chosen, data.tuning.inputs, steps=data.tuning.held)
-        else:
-            spikes = score_apart(run, partial(_scoring_engine, members, name, 0, data.tuning), data.tuning, False, no_progress)
+        engine, spikes = _run_split(members, config.decide.engine, 0, data.tuning, False, run)
         with _recorded(files.tuning, settings):
-            _save_scores(files.tuning, members, chosen, data.tuning, spikes)
+            _save_scores(files.tuning, members, engine, data.tuning, spikes)
         progress(f"scoring {data.pool.name}", 0.5)
-        chosen = _scoring_engine(members, name, 1, data.pool)
-        if run is None:
-            counted = run_counted(chosen, data.pool.inputs, steps=data.pool.held)
-        else:
-            counted = score_apart(run, partial(_scoring_engine, members, name, 1, data.pool), data.pool, True, no_progress)
+        engine, counted = _run_split(members, config.decide.engine, 1, data.pool, True, run)
         with _recorded(files.pool, settings):
-            _save_scores(files.pool, members, chosen, data.pool, counted.spikes)
+            _save_scores(files.pool, members, engine, data.pool, counted.spikes)
         with _recorded(files.energy, settings), atomic_writer(files.energy) as stream:
             np.savez_compressed(stream, **asdict(counted.operations))
     pool = load_spikes(files.pool)  # it is in random order already
     for path, rows in ((files.calibration, slice(0, config.decide.n_calibration)), (files.test, slice(config.decide.n_calibration, None))):
         save_spikes(path, pool.rows(rows))
+
+
+def _run_split(members: Ensemble, name: str, split: int, part: EventData, counted: bool, run: MapTasks | None) -> tuple[str, Any]:
+    """The name of the engine, and its outputs for all inputs, with their operations if they are counted."""
+    make = partial(_scoring_engine, members, name, split, part)
+    engine = make()
+    if run is not None:
+        return engine.name, score_on_workers(run, make, part, counted, no_progress)
+    return engine.name, (run_counted if counted else run_to_end)(engine, part.inputs, steps=part.held)
 
 
 def _scoring_engine(members: Ensemble, name: str, split: int, part: EventData) -> Engine:
@@ -219,8 +219,8 @@ def _scoring_engine(members: Ensemble, name: str, split: int, part: EventData) -
     return choose_engine(network, name, part.density)
 
 
-def _save_scores(path: Path, members: Ensemble, engine: Engine, part: EventData, spikes: Any) -> None:
-    save_spikes(path, spikes, part.labels, part.classes, engine.name, members.digest, input_ids(part.inputs))
+def _save_scores(path: Path, members: Ensemble, engine: str, part: EventData, spikes: Any) -> None:
+    save_spikes(path, spikes, part.labels, part.classes, engine, members.digest, input_ids(part.inputs))
 
 
 def load_operations(files: EnsembleFiles) -> Operations:

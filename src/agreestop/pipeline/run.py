@@ -20,7 +20,6 @@ from agreestop.report.contents import Report, describe_ensemble, in_words, versi
 from agreestop.report.pictures import InputPictures
 from agreestop.report.records import MeasurementSettings, Record
 
-from .apart import MapTasks
 from .config import EnsembleSettings, RunConfig, unused_keys
 from .data import load_data
 from .measure import locked_folder, measure_rules, save_records, shortage_in_words
@@ -33,6 +32,7 @@ from .products import (
     scores_are_current,
     train_ensemble,
 )
+from .workers import MapTasks
 
 SIZES = (1, 2, 4, 6)
 EPOCH, SCORES, RULES, EXAMPLES = 2.5, 8.0, 400.0, 15.0
@@ -44,7 +44,7 @@ NOTES = {
 
 
 def train_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback, run: MapTasks | None = None) -> list[EnsembleFiles]:
-    """Train the ensembles of a configuration; the files of each. run: trains members on workers elsewhere; see `apart`."""
+    """Train the ensembles of a configuration; the files of each. run: trains members on other machines; see `workers`."""
     data, pairs = load_data(config), _ensembles(config, folder)
     with locked_folder(folder, progress):
         stages = Stages(progress, [_costs(config, *pair)[0] for pair in pairs])
@@ -56,7 +56,7 @@ def train_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback,
 def score_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback, run: MapTasks | None = None) -> list[EnsembleFiles]:
     """Score the ensembles of a configuration, after training where that is missing; the files of each. Writes `test-inputs.npz` too.
 
-    run: trains and scores on workers elsewhere; see `apart`.
+    run: trains and scores on other machines; see `workers`.
     """
     data, pairs = load_data(config), _ensembles(config, folder)
     with locked_folder(folder, progress):

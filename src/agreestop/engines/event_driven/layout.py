@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from agreestop.common import InputError
-from agreestop.networks.architectures import Convolutional, SpikingLayer, SpikingNetwork
+from agreestop.networks.architectures import Convolutional, SpikingNetwork
 from agreestop.networks.layers import MemberConv2d
+from agreestop.networks.spiking_layers import SpikingLayer
 
 CACHE_LINE = 64
 MOST_LANES = 1 << 15  # neurons of a layer whose state and currents stay in the second-level cache while all of them take a step

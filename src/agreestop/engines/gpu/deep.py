@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agreestop.common import InputError
-from agreestop.networks.architectures import SpikingLayer, SpikingNetwork, State
+from agreestop.networks.architectures import SpikingNetwork, State
 from agreestop.networks.layers import FEW, MemberBatchNorm2d, MemberConv2d, as_product, windows
+from agreestop.networks.spiking_layers import SpikingLayer
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,7 @@
-"""Training and scoring that is divided among workers elsewhere, with the same numbers as in one process.
+"""Training and scoring divided among workers on other machines, with the same numbers as in one process.
 
-The members of a deep ensemble train apart, because no gradient passes from one to another. Inputs are scored in ranges of rows that begin
-with a batch. What runs the tasks is given: `MapTasks` takes a function that builds a worker, the tasks, a callback for progress and the
-tasks in words, and gives the results in order. The package `agreestop.cluster` has one.
+Each member of a deep ensemble trains separately, because no gradient passes from one to another. Inputs are scored in ranges of rows that
+begin with a batch. The caller gives the function that runs the tasks, `MapTasks`; the package `agreestop.cluster` has one.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ ROWS = 4 * BATCH_SIZE  # inputs of one task
 
 
 class MapTasks(Protocol):
-    """Runs tasks on workers, each of which `build` makes once, and gives the results in order."""
+    """Runs tasks on workers, each of which `build` makes once, and returns the results in order. what: the tasks in words."""
 
     def __call__(
         self, build: Callable[[], Callable[[Any], Any]], tasks: Sequence[Any], progress: ProgressCallback, what: str
@@ -42,7 +41,7 @@ def fit_with_checkpoint(ensemble: Callable[[], Ensemble], data: EventData, check
 
 @dataclass(frozen=True)
 class MemberTraining:
-    """Trains one member of an ensemble after another, each with a checkpoint of its own; None trains the whole ensemble."""
+    """A worker that trains members of an ensemble, each with its own checkpoint; None trains the whole ensemble."""
 
     ensemble: Ensemble
     data: EventData
@@ -60,25 +59,25 @@ class MemberTraining:
             return path.read_bytes()
 
 
-def fit_apart(
+def fit_on_workers(
     run: MapTasks, ensemble: Ensemble, data: EventData, folder: Path, options: dict[str, Any], progress: ProgressCallback
 ) -> Ensemble:
-    """Train a new ensemble on workers: the members of a deep one apart, another one as a whole."""
+    """Train a new ensemble on workers: a deep one member by member, another one as a whole."""
     deep = ensemble if isinstance(ensemble, DeepEnsemble) else None
     tasks: list[int | None] = [None] if deep is None else list(range(deep.members))
     build = partial(MemberTraining, ensemble, data, folder.resolve(), options)
     contents = run(build, tasks, progress, "ensembles" if deep is None else "members")
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory() as parts:
         trained = []
         for number, content in enumerate(contents):
-            path = Path(place) / str(number)
+            path = Path(parts) / str(number)
             path.write_bytes(content)
             trained.append(load(path, device=ensemble.device))
     return trained[0] if deep is None else deep.join(trained)  # type: ignore[arg-type]
 
 
 class RowScoring:
-    """Runs an engine, which `engine` makes, over ranges of inputs; counted: with the operations."""
+    """A worker that runs an engine, which `engine` makes, over ranges of inputs. counted: whether operations are counted too."""
 
     def __init__(self, engine: Callable[[], Engine], data: EventData, counted: bool) -> None:
         self._engine, self._data, self._run = engine(), data, run_counted if counted else run_to_end
@@ -89,6 +88,6 @@ class RowScoring:
         return self._run(self._engine, part.inputs, steps=part.held, first=begin)
 
 
-def score_apart(run: MapTasks, engine: Callable[[], Engine], data: EventData, counted: bool, progress: ProgressCallback) -> Any:
+def score_on_workers(run: MapTasks, engine: Callable[[], Engine], data: EventData, counted: bool, progress: ProgressCallback) -> Any:
     """The outputs of an engine for all inputs, with their operations if they are counted, computed on workers."""
     return joined(run(partial(RowScoring, engine, data, counted), range(0, len(data), ROWS), progress, f"parts of {data.name}"))
