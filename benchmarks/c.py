@@ -3,7 +3,7 @@
     python -m benchmarks c        writes results/bench/c.json
 
 Both decide on the same inputs of the digits, step by step, with the rule at every step, until it stops. The time of C is the processor time
-of `replay`, which includes reading the inputs and printing; that of the engine is `LiveSession.push`, and `push` of the engine alone.
+of `replay`, which includes reading the inputs and printing; that of the engine is `LiveSession.push`, and `push` of only the engine.
 `batch_step` is the engine without a rule on all inputs to their ends as one batch, which C does not do: one read of a weight serves many
 inputs.
 """
@@ -64,7 +64,7 @@ class CRecord:
 
 
 def time_live(ensemble: Any, rule: ag.CalibratedRule | None, rows: list[list[Any]], ends: list[int]) -> float:
-    """µs of processor time for a step of live inputs, each of which is pushed up to its end; without a rule, the engine alone."""
+    """µs of processor time for a step of live inputs, each of which is pushed up to its end; without a rule, only the engine."""
     begin = process_time()
     for row, end in zip(rows, ends, strict=True):
         session = ensemble.engine.live() if rule is None else ensemble.live(rule)

@@ -2,7 +2,7 @@
 
 Six members of 256 neurons on the embedded digits in front of a simulated event camera, T = 80. One actor has one core. Runs with one
 actor, with two, and with one process without Ray take turns; each rate is the best of its rounds, because other work on the machine only
-makes a run slower. The start of the workers is measured apart from the rate.
+makes a run slower. The start of the workers is measured separately.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def run_cluster(recordings: int, rounds: int, output: Path) -> dict[str, Any]:
     study = DigitsStudy.make()
     ensemble, rule = study.ensemble, study.rule
     events = _different(study.inputs, recordings)
-    with TemporaryDirectory() as place:
-        folder = Path(place)
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         events.save(folder / "recordings.npz")
         ag.cluster.save_recordings(folder / "recordings.parquet", events)
         rule.save(folder / "rule")

@@ -120,7 +120,7 @@ class DeepPeer:
     """K members in a peer's library. trained: whether they are trained, else only decide. held: the steps of an image, None for streams."""
 
     def __init__(self, peer: Peer, form: DeepForm, network: SpikingNetwork, held: int | None, device: str, trained: bool) -> None:
-        self._device, self._trained = device, trained
+        self._device = device
         self._dtype = torch.bfloat16 if device == "cuda" else torch.float32
         self._networks: Any = [_Member(network, k, peer.neurons, held, not trained).to(device) for k in range(network.members)]
         self._axis = cast(_Layer, self._networks[0].layers[0]).neurons.time_axis

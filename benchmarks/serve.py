@@ -176,7 +176,7 @@ def in_one_process(
     rows: list[int],
     packed: int,
 ) -> float:
-    """Session-steps a second of `LiveBatch` alone: the next steps of all sessions in one call."""
+    """Session-steps a second of `LiveBatch` without a server: the next steps of all sessions in one call."""
     batch = LiveBatch(rule, ensemble.engine, len(rows), ensemble_digest=ensemble.digest)
     running = {batch.open(number): row for number, row in enumerate(rows)}
     total, time, began = 0.0, 0, perf_counter()

@@ -3,14 +3,13 @@
     <output>/promises/front.json             all records
     <output>/promises/front.png, .svg        latency against member-steps
 
-The points are one member alone, all members, and the schedules that `agreestop.front` chooses on the tuning split for several prices of
+The points are one member, all members, and the schedules that `agreestop.front` chooses on the tuning split for several prices of
 work. Each is calibrated and tested on random divisions of the pool. Members may join, and inputs may stop, at every step.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,11 +21,11 @@ import numpy as np
 
 from agreestop.common import ProgressCallback, run_tasks
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.decisions import Estimate
 from agreestop.decide.schedule_search import PRICES, FrontPoint, front
 from agreestop.decide.schedules import Schedule
 from agreestop.decide.score_files import Scores
 from agreestop.decide.splits import repeat_splits
+from agreestop.pipeline.measure import bounds
 from agreestop.report.contents import versions
 
 from .outcomes import SpikeCounts
@@ -113,13 +112,13 @@ def measure_front(scores: Path, setting: FrontSetting) -> list[FrontRecord]:
             prices=prices,
             joins=_joins(point.rule.checkpoints),
             work=float(found.work),
-            work_interval=_bounds(found.work),
+            work_interval=bounds(found.work),
             latency=float(found.normalized_latency),
-            latency_interval=_bounds(found.normalized_latency),
+            latency_interval=bounds(found.normalized_latency),
             coverage=float(found.coverage),
-            coverage_interval=_bounds(found.coverage),
+            coverage_interval=bounds(found.coverage),
             set_size=float(found.set_size),
-            set_size_interval=_bounds(found.set_size),
+            set_size_interval=bounds(found.set_size),
             tuning_work=point.work,
             tuning_latency=point.latency,
         )
@@ -173,7 +172,3 @@ def _distinct(points: tuple[FrontPoint, ...]) -> Iterator[tuple[FrontPoint, tupl
 def _joins(schedule: Schedule) -> tuple[tuple[float, int], ...]:
     """The first look of each number of members."""
     return tuple(next(looks) for _, looks in groupby(schedule.looks, key=lambda look: look[1]))
-
-
-def _bounds(estimate: Estimate) -> tuple[float, float] | None:
-    return None if math.isnan(estimate.low) else (estimate.low, estimate.high)

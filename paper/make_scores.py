@@ -131,7 +131,7 @@ def _make(
             began = time.perf_counter()
             members = _train(name, recipe, ensemble, device, data, folder / WORK / f"{name}-{key[:12]}", train_progress)
             about = {"command": command, "scale": scale, "device": _device_name(device), "configuration": _configuration(recipe, ensemble)}
-            _score(name, ensemble, members, data, target, {**about, "fingerprint": key}, began, score_progress)
+            _score(members, data, target, {**about, "fingerprint": key}, began, score_progress)
     if _shows_seenn2(name):
         for ensemble in ensembles:
             target = folder / name / ensemble.kind
@@ -226,7 +226,7 @@ def _train_images(
                 learn(member, index, path.with_suffix(".training"))
                 save_members(path, member.network.cpu().eval())
             single.append(cast(SpikingNetwork, load_ensemble(path, device="cpu").network))
-        members = join(single)
+        members = SpikingNetwork.join_members(single).eval()
     else:
         generator = torch.Generator().manual_seed(ensemble.seed)
         posterior = Posterior(network, generator, None, ensemble.prior_variance, ensemble.initial_deviation)
@@ -237,17 +237,7 @@ def _train_images(
     return members
 
 
-def join(members: Sequence[SpikingNetwork]) -> SpikingNetwork:
-    """One network of members that were trained one by one."""
-    states = [member.state_dict() for member in members]
-    together = SpikingNetwork(replace(members[0].config, members=sum(member.members for member in members)), torch.Generator())
-    together.load_state_dict({name: torch.cat([state[name] for state in states]) for name in states[0]})
-    return together.eval()
-
-
 def _score(
-    name: str,
-    ensemble: EnsembleSettings,
     members: SpikingNetwork,
     data: EventSplits,
     target: Path,

@@ -24,7 +24,7 @@ STYLES: dict[str, dict[str, Any]] = {
 LABELS = {ACCUMULATED_GATE: "accumulated (Ringel et al. 2024), δ = 0.1"}
 POINTS = {ONE: "s", ALL: "D", "schedule": "o"}
 RARE = 0.005  # blocks with fewer of the inputs are not drawn
-ASIDE = 0.14  # of the distance between blocks
+ASIDE = 0.14  # how far markers are moved aside, as a share of the distance between blocks
 RATIOS = {200: 1.2, 1000: 1.1}
 
 
@@ -72,9 +72,9 @@ def _words(draw: Any) -> str:
 
 def _blocks(panel: Axes, found: dict[str, PromiseRecord]) -> None:
     names = [part.name for part in found[GATE].blocks if part.share >= RARE]
-    for place, rule in enumerate((MARGINAL, GATE)):
+    for index, rule in enumerate((MARGINAL, GATE)):
         parts = [part for part in found[rule].blocks if part.name in names]
-        x = [names.index(part.name) + (2 * place - 1) * ASIDE for part in parts]
+        x = [names.index(part.name) + (2 * index - 1) * ASIDE for part in parts]
         low, high = [part.coverage - part.low for part in parts], [part.high - part.coverage for part in parts]
         panel.errorbar(x, [part.coverage for part in parts], (low, high), linestyle="", label=rule, **STYLES[rule])
     shares = {part.name: part.share for part in found[GATE].blocks}
@@ -104,13 +104,13 @@ def _latencies(records: Sequence[PromiseRecord]) -> Figure:
     figure = Figure(figsize=(10, 5.5), layout="constrained")
     panel = figure.subplots()
     counts = sorted({r.n for r in found})
-    for place, n in enumerate(counts):
+    for index, n in enumerate(counts):
         for kind, (size, target) in enumerate((size, target) for size in SIZES for target in TARGETS):
             mine = [r for r in found if (r.n, r.max_set_size, r.target) == (n, size, target)]
             x = [settings.index((r.data, r.ensemble)) + 0.2 * (kind - 1.5) for r in mine]
             colour = ("#56B4E9", "#D55E00", "#009E73")[counts.index(n)]
             label = f"n = {n}" if kind == 0 else None
-            panel.plot(x, [r.ratio or 1.0 for r in mine], "osD^"[kind], color=colour, linestyle="", label=label, zorder=3 - place)
+            panel.plot(x, [r.ratio or 1.0 for r in mine], "osD^"[kind], color=colour, linestyle="", label=label, zorder=3 - index)
     for n, limit in RATIOS.items():
         panel.axhline(limit, color=("#D55E00", "#009E73")[n == 1000], linewidth=0.9, linestyle=":")
     panel.axhline(1.0, color="black", linewidth=1.0)

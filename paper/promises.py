@@ -43,7 +43,10 @@ LARGEST_POOL, TUNING_ROWS = 3000, 2000
 REALISATIONS, SEED = 20, 0
 FINAL_TARGET = 0.99
 PRICED_DATA, PRICED_TARGET, PRICES, PRICED_ROWS, PRICED_N = ("cifar10", "deep"), 0.99, (0.0, 0.2, 0.5), 1000, 200
-LEAST_SHARE, NEXT_SHARE = 0.05, 0.03  # of the inputs that are answered, at the first time that is kept and until the next one
+LEAST_SHARE, NEXT_SHARE = (
+    0.05,
+    0.03,
+)  # inputs answered at the first time that is kept, and from one kept time to the next
 LEAST_INPUTS, CLEARLY = 50, 2.0  # a draw breaks the published promise where this many inputs lie this many errors under the target
 
 MARGINAL, GATE, FIXED = "AgreeStop", "AgreeStop with a gate", "one time for all inputs"
@@ -242,7 +245,7 @@ def _conditional(found: _Evidence) -> Iterator[PromiseRecord]:
 
 
 def _without_labels(found: _Evidence) -> Iterator[PromiseRecord]:
-    """The ensemble's own best class at T in the place of the label, one class answered."""
+    """The ensemble's own best class at T instead of the label, one class answered."""
     if found.source.data not in LARGE:
         return
     rule = AgreeStop(FINAL_TARGET, found.times, 1)

@@ -361,3 +361,13 @@ def test_members_in_turn_compute_what_they_compute_together(rates: bool) -> None
     assert len(found[0]) == len(found[1]) > 20
     for together, alone in zip(*found, strict=True):
         torch.testing.assert_close(alone, together, rtol=1e-3, atol=1e-4)  # sums in another order
+
+
+def test_members_that_were_trained_one_by_one_are_joined() -> None:
+    single = [SpikingNetwork(ResNet18((3, 8, 8), 3, width=3, timed=4), torch.Generator().manual_seed(seed)).eval() for seed in range(3)]
+    together = SpikingNetwork.join_members(single).eval()
+    x = torch.rand(1, 4, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 255
+    spikes, _ = together(x, steps=5)
+    for index, member in enumerate(single):
+        torch.testing.assert_close(spikes[:, index : index + 1], member(x, steps=5)[0])
+        torch.testing.assert_close(together.select_members(slice(index, index + 1))(x, steps=5)[0], member(x, steps=5)[0])

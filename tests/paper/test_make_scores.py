@@ -22,7 +22,7 @@ from agreestop.networks.architectures import ResNet18, SpikingNetwork
 from agreestop.networks.spiking_layers import SpikingLayer
 from paper import make_scores as module
 from paper.figures import FIGURES, RULES, Figure
-from paper.make_scores import data_sets_of, join, make_scores
+from paper.make_scores import data_sets_of, make_scores
 from paper.outcomes import MeasureSettings
 from paper.recipe import fingerprint, load_recipes
 from paper.reproduce import run_figure
@@ -244,13 +244,3 @@ def test_it_runs_where_nothing_is_installed_but_pytorch(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, check=False
     )
     assert ended.returncode == 1 and ended.stderr.startswith("agreestop: cifar10 needs its files: give --data"), ended.stderr
-
-
-def test_members_that_were_trained_one_by_one_are_joined() -> None:
-    apart = [SpikingNetwork(ResNet18((3, 8, 8), 3, width=3, timed=4), torch.Generator().manual_seed(seed)).eval() for seed in range(3)]
-    together = join(apart)
-    x = torch.rand(1, 4, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 255
-    spikes, _ = together(x, steps=5)
-    for index, member in enumerate(apart):
-        torch.testing.assert_close(spikes[:, index : index + 1], member(x, steps=5)[0])
-        torch.testing.assert_close(together.select_members(slice(index, index + 1))(x, steps=5)[0], member(x, steps=5)[0])

@@ -34,14 +34,14 @@ def calibrate(
     target: Annotated[str | None, typer.Option(help="Probability that the answer holds the true class. [default: 0.9]")] = None,
     checkpoints: Annotated[str | None, typer.Option(help="Times at which the rule may stop: 20,40,60,80, or 1-80. [default: all]")] = None,
     schedule: Annotated[
-        str | None, typer.Option(help="In place of --checkpoints: times and how many members are asked then: 1:1,1:2,4:6.")
+        str | None, typer.Option(help="Instead of --checkpoints: times, and how many members are used then: 1:1,1:2,4:6.")
     ] = None,
     max_set_size: Annotated[int, typer.Option(help="Largest set that may stop early; an answer at the last checkpoint may be larger.")] = 1,
     pooling: Annotated[str | None, typer.Option(help=f"How the members are pooled: {POOLINGS}. [default: confidence:1]")] = None,
     calibration: Annotated[str | None, typer.Option(help=f"spikecp: {', '.join(CALIBRATIONS)}. [default: bonferroni]")] = None,
     tuning: Annotated[
         Path | None,
-        typer.Option(help="spikecp, agreestop: score file with labels of other inputs, to tune on; with --gate they fix the gate alone."),
+        typer.Option(help="spikecp, agreestop: score file with labels of other inputs, to tune on; with --gate they only fix the gate."),
     ] = None,
     fill: Annotated[bool, typer.Option("--fill", help="agreestop: always answer max-set-size classes; stops earlier.")] = False,
     class_conditional: Annotated[bool, typer.Option("--class-conditional", help="Keep the promise for each true class.")] = False,
@@ -59,7 +59,7 @@ def calibrate(
     ] = False,
     blocks: Annotated[str | None, typer.Option(help="With --gate: the number of blocks, or the times at which they end: 10,20,40.")] = None,
     loss: Annotated[Path | None, typer.Option(help="agreestop: text file with a row of costs for each true class; see --max-loss.")] = None,
-    max_loss: Annotated[str | None, typer.Option(help="agreestop: in place of --target, the mean cost that is promised.")] = None,
+    max_loss: Annotated[str | None, typer.Option(help="agreestop: instead of --target, the mean cost that is promised.")] = None,
     accumulated: Annotated[
         bool, typer.Option("--accumulated", help="agreestop: the promise for the inputs answered by each time; needs --delta.")
     ] = False,

@@ -64,10 +64,10 @@ def decide(
     labels, classes = None, None
     if ray is not None and members is not None and output is not None:
         allowed = {"any_engine": any_engine, "any_members": any_members}
-        place = _decide_on_ray(ray, rule, calibrated, members, scores, engine, output, allowed)
+        target = _decide_on_ray(ray, rule, calibrated, members, scores, engine, output, allowed)
         if output.suffix == ".parquet" and monitor is None:
             return
-        decisions, classes = _load_decisions(place, calibrated, scores)
+        decisions, classes = _load_decisions(target, calibrated, scores)
     elif members is None:
         if engine != "auto":
             raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members and inputs.")
@@ -152,22 +152,22 @@ def _decide_on_ray(
     """Decide on a Ray cluster, and say which engine ran and how much it computed; the file or folder of the decisions."""
     from agreestop import cluster
 
-    place = output if output.suffix == ".parquet" else _parts(output)
+    target = output if output.suffix == ".parquet" else _parts(output)
     with progress_bar(output.name) as progress:
-        run = cluster.decide(rule, members, inputs, place, address=address, engine=engine, progress=progress, **allowed)
+        run = cluster.decide(rule, members, inputs, target, address=address, engine=engine, progress=progress, **allowed)
     steps = f"{run.mean_computed:.1f} of {calibrated.checkpoints[-1]:g} steps of a recording"
     say(f"The {run.engine} engine decided on {run.recordings:,} recordings and computed {steps}, in {run.seconds:.2f} s.")
-    if place == output:
+    if target == output:
         say(f"These decisions say nothing about new inputs: {run.reuse}" if run.reuse else f"Wrote {output}.")
-    return place
+    return target
 
 
-def _load_decisions(place: Path, calibrated: CalibratedRule, inputs: Path) -> tuple[Decisions, tuple[str, ...] | None]:
+def _load_decisions(target: Path, calibrated: CalibratedRule, inputs: Path) -> tuple[Decisions, tuple[str, ...] | None]:
     """Decisions of a cluster, and the names of the classes where the inputs are one file that has them."""
     from agreestop import cluster
     from agreestop.events.files import load as load_inputs
 
-    return cluster.load_decisions(place, calibrated), load_inputs(inputs).classes if inputs.suffix == ".npz" else None
+    return cluster.load_decisions(target, calibrated), load_inputs(inputs).classes if inputs.suffix == ".npz" else None
 
 
 def _watch(path: Path, calibrated: CalibratedRule, decisions: Decisions, labels: Integers | None) -> None:

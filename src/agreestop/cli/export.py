@@ -1,4 +1,4 @@
-"""`agreestop export`: an ensemble and its rules for other places."""
+"""`agreestop export`: an ensemble and its rules as C sources or as a page."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -19,7 +19,7 @@ NOTE = "anybody who can reach this port may open sessions and give labels: give 
 def serve(
     rule: RuleFile,
     members: Members = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; the default is this machine alone.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; by default only this machine can connect.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
     token: Annotated[str | None, typer.Option(envvar="AGREESTOP_TOKEN", help="What clients must know to connect.")] = None,
     monitor: Annotated[

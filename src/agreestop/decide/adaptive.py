@@ -11,7 +11,7 @@ Stop-aware SpikeCP has it mirrored, because its large thresholds are the safe on
     share of misses ≤ α + ((ℓ_max - ℓ_min)/η + (1-α)(D+1))/N.
 
 For a rule calibrated with labels="final" the label is the ensemble's own best class at the last checkpoint, and with -∞ the last answer is
-that class alone: it never misses either.
+only that class: it never misses either.
 
 The steps of the window telescope. ℓ is at most ℓ_max before them, the cap only lowers it, and nothing misses while ℓ ≤ ℓ_min, so ℓ stays
 above ℓ_min - η(1-α)(D+1): only decisions that wait for their labels can lower it further. From the first input on, ℓ_1 stands for ℓ_max.

@@ -81,7 +81,7 @@ class DriftMonitor:
     """Watches the decisions of a calibrated rule and raises an alarm when its promise ends.
 
     Give every decision to `observe`, in order, and its label to `update` once it is known, in any order. Where each label is known before
-    the next decision, `update` alone will do: it then takes each call for a new decision, so a decision given twice counts twice. There is
+    the next decision, only `update` is needed: it then takes each call for a new decision, so a decision given twice counts twice. There is
     one alarm of each kind: "misses" from labels, "inputs" without them. `guarantee` says in words how probable a false alarm is. For a rule
     calibrated with labels="final", give `decisions.final_best`: true labels would raise false alarms.
 
@@ -109,12 +109,12 @@ class DriftMonitor:
         calibrated, rule = self.calibrated, self.calibrated.rule
         target = getattr(rule, "target", None)
         if target is None or not hasattr(rule, "delta"):
-            return None, Fraction(0), f"this {type(rule).__name__} promises no share of hits, so labels cannot break it: observe alone."
+            return None, Fraction(0), f"this {type(rule).__name__} promises no share of hits, so labels cannot break it: only call observe."
         alpha, delta = 1 - as_target(target), as_delta(rule.delta)
         if calibrated.group_names is not None:
             return None, Fraction(0), "the rule has a promise for each group: calibrate one for each group, and watch each by itself."
         if calibrated.effective_size is not None:
-            return None, Fraction(0), "the rule allows for a shift by weights, which no alarm from labels knows of: observe alone."
+            return None, Fraction(0), "the rule allows for a shift by weights, which no alarm from labels knows of: only call observe."
         if delta is not None:
             return float(alpha), delta, ""
         if calibrated.threshold_rank is not None:
@@ -250,7 +250,7 @@ class DriftMonitor:
         rule = self.calibrated.rule
         rows = len(as_scores(scores_or_log_confidence, None, None, rule.checkpoints).log_confidence)
         if rows > self.since_alarm:
-            raise InputError(f"there are {rows} rows, but {self.since_alarm} decisions came since the alarm: give the rows of those alone.")
+            raise InputError(f"there are {rows} rows, but {self.since_alarm} decisions came since the alarm: give only the rows of those.")
         final = self.calibrated.final and labels is None
         chosen = "final" if final else labels
         return rule.calibrate(  # type: ignore[attr-defined]

@@ -6,13 +6,13 @@ A marginal promise is kept on average, and early answers may pay for late ones. 
              inputs that stop in the block
     G(x)     the first checkpoint with log e_t - κ_t < slack. Its block is the input's block, and "never" is a block of its own.
 
-A larger slack opens the gate earlier and leaves more to calibration, a smaller one tells the blocks better apart: for a stop at τ,
+A larger slack opens the gate earlier and leaves more to calibration, a smaller one separates the blocks better: for a stop at τ,
 P(miss | τ ≤ t) ≤ α·P(G ≤ t)/P(τ ≤ t) at every end t of a block. Of a few shares and slacks, those of least latency on the other half of
 the tuning rows are taken, among the ones whose ratio P(G ≤ t)/P(τ ≤ t) is at most (1 + blocks)/2 and at most LARGEST_RATIO there.
 Without that limit a gate that is open at once for all inputs would often win, and its promise by block would be the marginal one.
 
 Checkpoints before G(x) do not count. From there on AgreeStop, or stop-aware SpikeCP, has the threshold of the input's block, calibrated on
-the examples of that block alone. Block and failure are fixed functions of an example, so the examples of one block are exchangeable, and
+the examples of that block. Block and failure are fixed functions of an example, so the examples of one block are exchangeable, and
 P(miss | block) ≤ α for every block.
 """
 

@@ -97,7 +97,7 @@ def least_n(level: Fraction, delta: Fraction | None = None) -> int:
         return math.ceil(level / (1 - level))
     bound, log_hit = _log(delta), _log(level)
     n = max(1, math.ceil(bound / log_hit) - 1)
-    # P(Binomial(n, p) ≥ n) = p^n decides alone whether rank n is enough; a long sum is needed only where ties are decided exactly.
+    # P(Binomial(n, p) ≥ n) = p^n decides whether rank n is enough; a long sum is needed only where ties are decided exactly.
     while n * log_hit > bound - TIE if n > EXACT_UP_TO else quantile_rank(n, level, delta) > n:
         n += max(1, n >> 50)
     return n

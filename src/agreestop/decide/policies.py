@@ -225,7 +225,7 @@ def _rows_of(limits: float | Floats, rows: Booleans) -> float | Floats:
 
 @dataclass(frozen=True, eq=False)
 class CheckpointRisks(Stateless, KeptInFiles):
-    """AgreeStop with a threshold for each checkpoint, (M,), in the place of the one of `base`."""
+    """AgreeStop with a threshold for each checkpoint, (M,), instead of that of `base`."""
 
     base: RiskThreshold
     thresholds: Floats
@@ -236,7 +236,7 @@ class CheckpointRisks(Stateless, KeptInFiles):
 
 @dataclass(frozen=True, eq=False)
 class ConditionalThresholds(KeptInFiles):
-    """A threshold for each group and block, (G, B), in the place of the one of `base`.
+    """A threshold for each group and block, (G, B), instead of that of `base`.
 
     An input has the safest threshold of its groups. An input without a known group never stops early and answers all classes. With a gate,
     checkpoints do not count before it opens, where log e_t < slack. `blocks` (M,) says which block an input is in whose gate opens at a

@@ -1,4 +1,6 @@
-"""Calibration of examples that lie in several places, exactly: every part is reduced where it lies, and the parts become one rule.
+"""Exact calibration on examples that are stored in parts, for example on several machines.
+
+Every part is reduced by itself, and the parts become one rule.
 
 An example is reduced to what the threshold needs (W of `AgreeStop`, V of `SpikeCP`; see `reduce` of the rule), to its label, and to what
 recognises it later: the marks of its scores, its id, and its risk at the first checkpoint. The rule is the one that `calibrate` would make

@@ -39,7 +39,7 @@ PRICES = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0, 50.0)
 class FrontPoint:
     """A rule on the front of latency against work, with its normalised latency and its mean member-steps on the tuning split.
 
-    price  the price of work for which it was chosen; None for one member alone and for all members at every time
+    price  the price of work for which it was chosen; None for one member and for all members at every time
     """
 
     name: str
@@ -74,13 +74,13 @@ def front(
     search = _Search.of(rule, data, n_calibration, repeats, seed)
     report = progress or (lambda what, share: None)
     everybody = search.best_shape(_Plan(search.members, (), 0.0, False))
-    alone = search.best_shape(_Plan(1, (len(wanted),) * (search.members - 1), 0.0, False))
+    single = search.best_shape(_Plan(1, (len(wanted),) * (search.members - 1), 0.0, False))
     for number, price in enumerate(prices):
         report(f"price of work {price:g}", number / len(prices))
         search.best(price)
     plans: list[tuple[str, float | None, _Plan]] = [("all members", None, everybody)]
     plans += [(f"price of work {price:g}", price, search.cheapest(price)) for price in prices]
-    plans.append(("one member", None, alone))
+    plans.append(("one member", None, single))
     points = []
     for name, paid, plan in plans:
         latency, work = search.figures(plan)

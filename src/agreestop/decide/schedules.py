@@ -22,7 +22,7 @@ def as_time(value: Any) -> float:
 
 
 class Schedule(tuple[float, ...]):
-    """The looks of a rule, pairs (time, members), in the place of its checkpoints: `AgreeStop(target, checkpoints=Schedule([...]), ...)`.
+    """The looks of a rule, pairs (time, members), instead of checkpoints: `AgreeStop(target, checkpoints=Schedule([...]), ...)`.
 
     It is the tuple of its times, which may repeat. `members` (M,) is the number of members at each look.
     """

@@ -324,7 +324,7 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         return ConditionalThresholds(policy, thresholds, conditions.group_names, gate.blocks, gate.slack)
 
     def best(self, evidence: Evidence) -> Integers:
-        """The class (b,) of the smallest score, from evidence of one checkpoint; where members are apart, of the averaged confidence."""
+        """The class (b,) of the smallest score, or where members are not pooled, of the largest averaged confidence."""
         if evidence.values.ndim == 3:
             return MODEL_AVERAGE.pool(-evidence.values).argmax(axis=-1)
         return evidence.values.argmin(axis=-1)

@@ -153,7 +153,7 @@ def tune(
     exponents       the r to try
     progress        is called with what is being tried and the share that is done
     price_of_work   the latency, as a share of T, that the steps of all members up to T are worth: with a price, a `Schedule` is chosen
-                    too, at whose looks members join; it takes the place of the rule's checkpoints, and its times are among them
+                    too, at whose looks members join; it replaces the rule's checkpoints, and its times are among them
     price_of_size   the latency, as a share of T, that one class beyond max_set_size in an answer is worth: without a price, tuning buys
                     early stops with answers of many classes at T; with one, AgreeStop's trim factor is chosen too
     only_if_better  with fewer than 1,000 rows, leave the rule as it is where it gains no more than the error of the comparison

@@ -179,7 +179,7 @@ class DenseLive:
 
 @final
 class FreshMembers:
-    """The `Engine` of K members drawn from a posterior for each input. A draw follows from the seed and the number of the input alone."""
+    """The `Engine` of K members drawn from a posterior for each input. A draw depends only on the seed and the number of the input."""
 
     name, reason, copies_weights = "dense-fresh", "", False
 

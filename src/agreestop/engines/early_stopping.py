@@ -310,11 +310,16 @@ def measure_saving(engine: Engine, calibrated: CalibratedRule, inputs: ArrayLike
     return TimeSaved(engine.name, float(np.median(early)), float(np.median(to_end)), computed)
 
 
+def check_calibrated(rule: object) -> None:
+    """Refuse what is not a calibrated rule."""
+    if not isinstance(rule, CalibratedRule):
+        kind = type(rule).__name__
+        raise InputError(f"the rule is of type {kind}, which is not calibrated: call rule.calibrate(scores), and give what it returns.")
+
+
 def check_rule(calibrated: CalibratedRule, engine: Engine, ensemble_digest: str, any_engine: bool, any_members: bool) -> None:
     """Refuse what is not a calibrated rule, and a rule of another engine or ensemble."""
-    if not isinstance(calibrated, CalibratedRule):
-        kind = type(calibrated).__name__
-        raise InputError(f"the rule is of type {kind}, which is not calibrated: call rule.calibrate(scores), and give what it returns.")
+    check_calibrated(calibrated)
     calibrated.check_source(engine.name, ensemble_digest, any_engine, any_members)
 
 

@@ -1,7 +1,7 @@
 """Members that join: the members of an engine in groups, each of which starts when a schedule first asks for it.
 
 A group that joins at step t replays the steps 1 … t of the inputs that are still running. Members that no input asks for are never run.
-Without a schedule there is one group, which is the engine itself. An engine that cannot run some of its members alone runs all of them.
+Without a schedule there is one group, which is the engine itself. An engine whose members cannot be divided runs all of them.
 """
 
 from collections.abc import Sequence

@@ -117,7 +117,7 @@ class Push:
 
 @final
 class LiveBatch:
-    """At most `slots` live inputs under a rule; without an engine they get log-confidences alone. It belongs to one thread at a time."""
+    """At most `slots` live inputs under a rule; without an engine they only get log-confidences. It belongs to one thread at a time."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The prefilter: a fast test that tells which inputs cannot stop yet, so that the rule judges only the others.
+"""The prefilter: a fast test that finds inputs that cannot stop yet, so that the rule judges only the others.
 
 At most checkpoints most inputs continue, and an approximate risk is enough to see that. For AgreeStop an approximate log-risk is computed
 in a compiled loop, here on the CPU, or in one GPU kernel (`gpu.prefilter`). An input may stop at checkpoint t only where

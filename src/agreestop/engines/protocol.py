@@ -141,7 +141,7 @@ def joined(parts: Sequence[Result], axis: int = 0) -> Result:
 
 @runtime_checkable
 class DividingEngine(Protocol):
-    """An engine that can run some of its members alone, so that members may join (see `decide.Schedule`)."""
+    """An engine that can run some of its members without the others, so that members may join later (see `decide.Schedule`)."""
 
     def members_slice(self, first: int, last: int) -> Engine | None:
         """An engine of the members first … last - 1, whose outputs are those that they have among all; None if it cannot be divided."""

@@ -26,7 +26,7 @@ from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import as_labels
 from agreestop.decide.score_files import Scores
 from agreestop.engines.choice import choose_engine
-from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, decide_early, score
+from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, check_calibrated, decide_early, score
 from agreestop.engines.ending import as_lengths
 from agreestop.engines.live import LiveSession
 from agreestop.engines.protocol import Engine
@@ -264,7 +264,7 @@ class Ensemble(ABC):
         groups are those of the inputs, for a rule with groups. lengths or mask say where inputs end, as for `score`. first: the number of
         the first input, where x is a part of more.
         """
-        _check_rule(rule)
+        check_calibrated(rule)
         inputs, _, _ = _examples(x, None)
         ends = as_lengths(lengths, mask, inputs.shape)
         engine = self.engine_for(inputs, steps)
@@ -284,7 +284,7 @@ class Ensemble(ABC):
         number: the number of the input, for rules with randomised merging and for members that are drawn for every input. By default it
         counts up. group: the input's group, for a rule with groups.
         """
-        _check_rule(rule)
+        check_calibrated(rule)
         if self.network.input_shape is None:
             raise InputError("the shape of the inputs is not known yet: call score or decide once, then live.")
         return LiveSession(self.engine, rule, number, any_engine, any_members, self.digest, group=group)
@@ -361,10 +361,3 @@ def _examples(x: ArrayLike | Events, y: ArrayLike | None) -> tuple[Inputs, Array
 def _density(inputs: Inputs) -> float:
     """The share of inputs that are not zero."""
     return inputs.density if isinstance(inputs, Events) else float(np.count_nonzero(inputs) / inputs.size)
-
-
-def _check_rule(rule: object) -> None:
-    if not isinstance(rule, CalibratedRule):
-        raise InputError(
-            f"the rule, {type(rule).__name__}, is not calibrated: call rule.calibrate(ensemble.score(x, y)) and give the result."
-        )

@@ -59,24 +59,23 @@ class DeepEnsemble(Ensemble):
             self._keep(self._new_model(self.members, None))
 
     def member(self, index: int) -> "DeepEnsemble":
-        """An ensemble of one member, not trained yet: `fit` trains it as it would among the others, so members may train apart.
+        """An ensemble of one member, not trained yet: `fit` trains it to the weights that it would have among all members.
 
-        It is for built-in networks; `join` puts the members together.
+        So members may train separately, and `join` puts them together. It is for built-in networks.
         """
         if self._config is None or not 0 <= index < self.members:
-            raise InputError(f"there is no member {index} to train apart: give 0 to {self.members - 1}, of a built-in network.")
-        alone = DeepEnsemble(self._config, 1, self.seed, self.device, engine=self._engine_name, output=self.output)
-        alone._among = index, self.members
-        return alone
+            raise InputError(f"there is no member {index} to train separately: give 0 to {self.members - 1}, of a built-in network.")
+        single = DeepEnsemble(self._config, 1, self.seed, self.device, engine=self._engine_name, output=self.output)
+        single._among = index, self.members
+        return single
 
     def join(self, parts: Sequence["DeepEnsemble"]) -> Self:
-        """Take over all K members, which were trained apart, in their order, and return the ensemble."""
+        """Take over all K members, which were trained separately, in their order, and return the ensemble."""
         if self._config is None or len(parts) != self.members or any(part.members != 1 for part in parts):
             raise InputError(f"{len(parts)} parts are given for {self.members} members: give one ensemble of one member for each.")
-        networks = [cast(SpikingNetwork, part.network) for part in parts]
-        model = self._new_model(self.members, None, networks[0].real_input)
-        states = [network.state_dict() for network in networks]
-        model.network.load_state_dict({name: torch.cat([state[name] for state in states]) for name in states[0]})
+        together = SpikingNetwork.join_members([cast(SpikingNetwork, part.network) for part in parts])
+        model = self._new_model(self.members, None, together.real_input)
+        model.network.load_state_dict(together.state_dict())
         self._keep(model)
         epochs = zip(*(part.history for part in parts), strict=True)
         self.history = tuple(Epoch(*np.mean([astuple(one) for one in epoch], axis=0).tolist()) for epoch in epochs)
@@ -140,8 +139,8 @@ def load(
 ) -> DeepEnsemble | VariationalEnsemble:
     """Read an ensemble that `ensemble.save` or `agreestop train` wrote, in this version or in 0.1.
 
-    network: only for members that are modules of your own; the function that builds them, or the modules. A file of a posterior alone
-    (`posterior.safetensors`) gives a variational ensemble that draws new members for every input.
+    network: only for members that are modules of your own; the function that builds them, or the modules. A file that holds only a
+    posterior (`posterior.safetensors`) gives a variational ensemble that draws new members for every input.
     """
     tensors, header = read_file(path, "ensemble", "members", "posterior")
     if header["kind"] != "ensemble":

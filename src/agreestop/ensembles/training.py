@@ -2,7 +2,7 @@
 
     for each epoch: shuffle the examples, seed the noise, take a step for each batch, save a checkpoint
 
-The order of the examples and all noise of an epoch follow from (seed, epoch) alone. A run that was killed therefore continues after
+The order of the examples and all noise of an epoch depend only on (seed, epoch). A run that was killed therefore continues after
 its last complete epoch and ends with the same numbers as an uninterrupted run.
 """
 
@@ -67,7 +67,7 @@ class TrainableMembers(nn.Module, Generic[Network]):
         return read_out(self.network, x, steps, burn_in, **options)
 
     def penalty(self) -> None:
-        """A deep ensemble is trained on the data alone."""
+        """A deep ensemble has no regularisation beside the data."""
 
     def members(self, generator: torch.Generator) -> Network:
         """The members themselves; nothing is drawn."""

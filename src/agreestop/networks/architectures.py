@@ -236,6 +236,14 @@ class SpikingNetwork(nn.Module):
         fewer.load_state_dict(state)
         return fewer.to(next(self.parameters()).device).train(self.training)
 
+    @classmethod
+    def join_members(cls, networks: "Sequence[SpikingNetwork]") -> "SpikingNetwork":
+        """One network of the members of several networks of one architecture, in their order, with copies of their weights."""
+        states, total = [network.state_dict() for network in networks], sum(network.members for network in networks)
+        joined = cls(replace(networks[0].config, members=total), torch.Generator().manual_seed(0))
+        joined.load_state_dict({name: torch.cat([state[name] for state in states]) for name in states[0]})
+        return joined
+
     def forward(self, x: Tensor, state: State | None = None, steps: int | None = None, keep_state: bool = True) -> tuple[Tensor, State]:
         """Input (T, batch, *input_shape) or (T, K, batch, *input_shape) to read-out spikes (T, K, batch, classes) and the state after them.
 

@@ -214,7 +214,7 @@ class DecideSettings:
     realisations   how many random divisions of the pool are measured
     checkpoints    the few steps of rules that do not look at every step; left out: the quarters of the inputs' steps
     engine         what runs the members; [engines.md](engines.md) describes each
-    targets        further targets, for the figure of coverage against the target alone; [] for none
+    targets        further targets, used only in the figure of coverage against the target; [] for none
 
     The rules of a run are fixed; AgreeStop with a gate is one of them. Groups, weights, loss, trim and schedules are no keys of a run: give
     them to `agreestop calibrate` or in Python, with the score files that the run wrote (see [promises.md](promises.md)).

@@ -139,7 +139,7 @@ class _Measurer:
             if _is_tuned(first := next(iter(rules.values()))):
                 tuned = _tune(first, first_members(self.tuning, task.members), self.settings)
                 rules = {target: replace(tuned, target=target) for target in rules}
-            pooling = first.pooling if isinstance(first, SpikeCP) else None  # tuning puts a score in its place
+            pooling = first.pooling if isinstance(first, SpikeCP) else None  # tuning replaces it by a score
             records = [self._record(task, target, rule, pooling) for target, rule in rules.items()]
             return _Measured(tuple(records), next(iter(rules.values())))
 
@@ -166,7 +166,7 @@ class _Measurer:
         )
         if (target, task.members) == (settings.targets[0], max(settings.sizes)):
             pools = splits.pool_figures(POOL_REPEATS)  # it takes longer than the rest, so only where the report states it
-            record = replace(record, coverage_pool=_bounds(pools.coverage), latency_pool=_bounds(pools.normalized_latency))
+            record = replace(record, coverage_pool=bounds(pools.coverage), latency_pool=bounds(pools.normalized_latency))
             if self.spent is not None:
                 record = replace(record, energy=_energy(rule, self.pool, self.spent.sum(axis=2), settings))
         return record
@@ -183,7 +183,7 @@ def measure_rules(
 ) -> Measurement:
     """Measure all rules on one ensemble's scores; `spent` (n, T, K) is the energy that the pool's inputs take up to each step.
 
-    The records are sorted by target and number of members. More than one worker measures in processes of their own, with equal results.
+    The records are sorted by target and number of members. The results do not depend on the number of `workers`, which are processes.
     """
     largest, main = max(settings.sizes), settings.targets[0]
     cases = {largest: settings.targets} | {size: (main,) for size in settings.sizes if size != largest}
@@ -221,7 +221,8 @@ def _energy(rule: AnyRule, pool: Scores, spent: Floats, settings: MeasurementSet
     return float(np.mean(shares))
 
 
-def _bounds(estimate: Estimate) -> tuple[float, float] | None:
+def bounds(estimate: Estimate) -> tuple[float, float] | None:
+    """The interval of an estimate; None where it has none."""
     return None if math.isnan(estimate.low) else (estimate.low, estimate.high)
 
 
@@ -306,7 +307,7 @@ def report_measured(
     groups: Sequence[str] | None = None,
     **header: Any,
 ) -> Report:
-    """Measure all rules on scores alone, and collect the report. `ensemble` is their name in the records; `header`: its other fields."""
+    """Measure all rules on scores, and collect the report. `ensemble` is their name in the records; `header`: its other fields."""
     measurement = measure_rules(ensemble, tuning, pool, measured, stages.begin(ensemble or "rules"), workers=workers)
     results = measurement.records, measurement.rules, measured, stages.begin("report")
     section = describe_ensemble("", pool, *results, groups=groups)

@@ -69,7 +69,7 @@ def _recorded(path: Path, settings: Sequence[object]) -> Iterator[None]:
     _key_file(path).unlink(missing_ok=True)
     yield
     with atomic_writer(_key_file(path)) as stream:
-        # The hash stands last, because a key of version 0.1 is the hash alone: a key that is cut is never taken for one.
+        # The hash stands last, because a key of version 0.1 is only the hash: a key that is cut is never taken for one.
         stream.write(file_digest(path).encode() + b"\n" + _hash(settings) + b"\n")
 
 

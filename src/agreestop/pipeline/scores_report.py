@@ -1,4 +1,4 @@
-"""A report from scores alone: every rule is measured on them, and the page says which to take.
+"""A report from scores: every rule is measured on them, and the page says which to take.
 
 Some rows are put aside for tuning. The others are the pool, which is divided many times at random into calibration and test rows, as in
 `measure`. The scores may come from any model.

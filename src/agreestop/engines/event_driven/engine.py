@@ -46,7 +46,7 @@ class EventDriven:
     each (int8 weights of active inputs are summed exactly). threads: for batches, all cores where None. A live input uses one thread.
 
     The first batch and the first live input compile the kernels, which takes seconds. numba caches the result next to this package's files,
-    or in its own directory where those cannot be written (NUMBA_CACHE_DIR names another), or for this process alone.
+    or in its own directory where those cannot be written (NUMBA_CACHE_DIR names another), or only for this process.
     """
 
     output, reason, copies_weights = "spikes", "", True

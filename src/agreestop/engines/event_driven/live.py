@@ -24,7 +24,7 @@ def _live_buffers(network: FlatNetwork) -> tuple[tuple[Any, ...], tuple[Any, ...
 class EventDrivenSlots:
     """Many live inputs, each in a slot of its own and at a time of its own, all members; see `protocol.LiveSlots`.
 
-    Slots share the buffers of a step, so an input costs its state and its counts alone. Results are those of `EventDrivenLive`.
+    Slots share the buffers of a step, so an input costs only its state and its counts. Results are those of `EventDrivenLive`.
     """
 
     def __init__(self, network: FlatNetwork, slots: int, repeats: str) -> None:

@@ -73,7 +73,11 @@ class RowRun:
             marks, rows, total, first = (chosen != 0).view(np.uint8).reshape(-1), np.arange(len(slots)), chosen.shape[1], 0
             frames = chosen.astype(np.float32).reshape(-1) if self._valued else marks
         at = (rows * total + (0 if held else first)) * self._network.inputs
-        nothing = np.zeros((1, 2), np.int64), np.zeros(0, np.uint16), NO_VALUES  # of the types of `Events`, for which it is compiled
+        nothing = (
+            np.zeros((1, 2), np.int64),
+            np.zeros(0, np.uint16),
+            NO_VALUES,
+        )  # the types of `Events`, as the kernel needs
         return (marks, at, 0 if held else self._network.inputs, *nothing), frames
 
     def _sparse(self, slots: Integers, first: int, steps: int) -> tuple[tuple[Any, ...], NDArray[Any] | None]:

@@ -13,7 +13,7 @@ LAYER_FIELDS = (
     "still",  # 1 if neurons below their threshold stay as they are without input: IF neurons
     "neuron", "recurrent",  # SRM, RESETS or SUBTRACTS; weight rows for the layer's own spikes of the last step, after those for its input
     "listed", "own",  # 1 if the inputs are lists, 0 if they are bits; 1 if each member has its own input, 0 if all share one
-    "window_y", "window_x", "stride_y", "stride_x", "pad_y", "pad_x",  # of a convolution; a fully connected layer has one window
+    "window_y", "window_x", "stride_y", "stride_x", "pad_y", "pad_x",  # the window of a convolution; a fully connected layer has one window
     "rows", "outputs",  # weight rows: window positions times channels, and recurrent ones; neurons at each position
     "height", "width",  # positions; 1 × 1 for a fully connected layer
     "convolves",  # 1 if it is a convolution

@@ -64,13 +64,13 @@ def mark_positions(layer, marks, total, rows, first, steps, received, start, sto
                 for piece in range(0, whole, 64):
                     active = simd.nonzero_mask(flags, at + piece)
                     while active != 0:
-                        place = (piece + simd.lowest_bit(active)) * layer.in_words * width + pair
-                        put(bits, place, get(bits, place) | one)
+                        index = (piece + simd.lowest_bit(active)) * layer.in_words * width + pair
+                        put(bits, index, get(bits, index) | one)
                         active &= active - np.uint64(1)
                 for position in range(whole, positions):
                     if get(flags, at + position):
-                        place = position * layer.in_words * width + pair
-                        put(bits, place, get(bits, place) | one)
+                        index = position * layer.in_words * width + pair
+                        put(bits, index, get(bits, index) | one)
 
 
 @jit()

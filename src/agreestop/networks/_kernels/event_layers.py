@@ -50,11 +50,11 @@ def _list_window(layer, received, first, pairs, active, steps, begin, count, y, 
         for row in range(max(0, -top), min(layer.window_y, layer.in_height - top)):
             for column in range(max(0, -left), min(layer.window_x, layer.in_width - left)):
                 for word in range(layer.in_words):
-                    place = (row * layer.in_width + left + column) * layer.in_words + word
-                    at = first + (top * layer.in_width * layer.in_words + place) * pairs
+                    index = (row * layer.in_width + left + column) * layer.in_words + word
+                    at = first + (top * layer.in_width * layer.in_words + index) * pairs
                     base = (row * layer.window_x + column) * layer.in_channels + 64 * word
                     for group in range(groups):
-                        left_over = get(active, place * groups + group)
+                        left_over = get(active, index * groups + group)
                         if count == 1:
                             left_over &= np.uint64(begin // 64 == group) << np.uint64(begin % 64)
                         while left_over != 0:
@@ -81,7 +81,7 @@ def _list_window(layer, received, first, pairs, active, steps, begin, count, y, 
 def _sum_window(layer, weights, weight_at, received, first, pairs, active, steps, y, x, starts, currents, valued, frames, frame_at):
     """Add the weight rows of the spikes that reach position (y, x) to the currents of one narrow tile, in the order of `_list_window`.
 
-    There are no lists: adding 16 lanes in memory costs no more than listing a row. `starts` only tells in which steps there is input.
+    There are no lists: adding 16 lanes in memory costs no more than listing a row. `starts` only says in which steps there is input.
     """
     top, left, groups = y * layer.stride_y - layer.pad_y, x * layer.stride_x - layer.pad_x, (steps + 63) // 64
     like, positions = simd.zeros_like(simd.zero_sum(weights, NARROW)), layer.in_height * layer.in_width
@@ -92,11 +92,11 @@ def _sum_window(layer, weights, weight_at, received, first, pairs, active, steps
     for row in range(max(0, -top), min(layer.window_y, layer.in_height - top)):
         for column in range(max(0, -left), min(layer.window_x, layer.in_width - left)):
             for word in range(layer.in_words):
-                place = (row * layer.in_width + left + column) * layer.in_words + word
-                at = first + (top * layer.in_width * layer.in_words + place) * pairs
+                index = (row * layer.in_width + left + column) * layer.in_words + word
+                at = first + (top * layer.in_width * layer.in_words + index) * pairs
                 base = weight_at + ((row * layer.window_x + column) * layer.in_channels + 64 * word) * layer.row_stride
                 for group in range(groups):
-                    left_over = get(active, place * groups + group)
+                    left_over = get(active, index * groups + group)
                     while left_over != 0:
                         t = 64 * group + simd.lowest_bit(left_over)
                         left_over &= left_over - np.uint64(1)

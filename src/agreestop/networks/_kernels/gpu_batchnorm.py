@@ -146,7 +146,7 @@ class Norm(NamedTuple):
 
 
 def statistics(x: Tensor, norm: Norm) -> Tensor:
-    """Of x (positions, channels), as (4, channels): mean, 1/σ, and scale and shift of the transform."""
+    """Mean, 1/σ, scale and shift of the transform, as (4, channels), for x (positions, channels)."""
     channels = x.shape[1]
     numbers = torch.empty((4, channels), dtype=torch.float32, device=x.device)
     with on_device_of(x):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .gpu_runtime import on_device_of
 
-CELLS, EVENTS = 1024, 128  # of a program at a time
+CELLS, EVENTS = 1024, 128  # what one program handles
 KINDS = {
     torch.bool: tl.int8, torch.uint8: tl.uint8, torch.int8: tl.int8, torch.uint16: tl.uint16, torch.int16: tl.int16,
     torch.uint32: tl.uint32, torch.int32: tl.int32, torch.uint64: tl.uint64, torch.int64: tl.int64, torch.float16: tl.float16,

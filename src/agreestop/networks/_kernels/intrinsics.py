@@ -219,12 +219,6 @@ def load_like(builder, context, signature, lanes, address, at):
     return _read(builder, types.float32, address, at, signature.return_type.count)
 
 
-@emits(lambda lanes, value: lanes(lanes, types.float32))
-def broadcast_like(builder, context, signature, lanes, value):
-    """One value in every lane, in the same number of lanes."""
-    return splat(builder, value, signature.return_type.count)
-
-
 @emits(lambda address, at, lanes: types.void(address, types.int64, lanes))
 def store(builder, context, signature, address, at, value):
     """Write float32 values, or the bits of spikes. `at` counts float32 values, or 16-bit words."""
