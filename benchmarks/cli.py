@@ -86,6 +86,18 @@ def adapters(
     run_adapters(repeats, output)
 
 
+def deep(
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    data: Annotated[Path, typer.Option(help="Folder of inputs and trained members.")] = Path("runs/bench"),
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File. [default: results/bench/DEVICE-deep.json]")] = None,
+    draw: Annotated[bool, typer.Option("--draw", help="Measure nothing: draw the figure of the file given by -o.")] = False,
+) -> None:
+    """Time a convolutional network and a ResNet-18 against other libraries."""
+    from .deep import deep as run
+
+    run(device, data, output, draw, shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]))
+
+
 def events(
     distinct: Annotated[int, typer.Option(help="How many different inputs are simulated.")] = 48,
     inputs: Annotated[int, typer.Option(help="How many inputs the data set has.")] = 1_584,
@@ -194,18 +206,21 @@ def c(
     run_c(inputs, rounds, epochs, output)
 
 
-app = new_app(getdoc(bench) or "")
+STUDIES = {
+    "decide": (decide, "The decision layer against crepes and numpy.sort."),
+    "adapters": (adapters, "An adapter against the bare loop over modules."),
+    "deep": (deep, "Deep networks against other libraries."),
+    "events": (events, "Events against dense arrays: memory and time."),
+    "cluster": (cluster, "One and two actors of a local Ray cluster."),
+    "serve": (serve, "Many sessions of the server at once."),
+    "soak": (soak, "The memory of the server over ten minutes."),
+    "shapes": (shapes, "How early each shape of score or risk stops."),
+    "early-classification": (early_classification, "Early classifiers of aeon, and ours."),
+    "nir": (nir, "Networks published in NIR: accuracy and speed."),
+    "c": (c, "The exported C code beside the event-driven engine."),
+}
+app = new_app(getdoc(bench) or "", STUDIES)
 app.callback(invoke_without_command=True, no_args_is_help=True, subcommand_metavar="[COMMAND]")(bench)
-app.command()(decide)
-app.command()(adapters)
-app.command()(events)
-app.command()(cluster)
-app.command()(serve)
-app.command()(soak)
-app.command()(shapes)
-app.command()(early_classification)
-app.command()(nir)
-app.command()(c)
 
 
 def _parts(records: Sequence[BenchRecord]) -> list[list[BenchRecord]]:

@@ -13,11 +13,12 @@
 
 On a GPU all systems run in bfloat16 with channels innermost. Peers find their inputs on the device as bytes, ours in host memory.
 
-    python3 -m benchmarks.deep --device cuda --data FOLDER -o FILE
-    python3 -m benchmarks.deep --draw -o FILE                          measures nothing: draws the figure of the file
+    python -m benchmarks deep --device cuda --data FOLDER -o FILE
+    python -m benchmarks deep --draw -o FILE                           measures nothing: draws the figure of the file
 
-FOLDER holds `gestures-training.npz` and `gestures-pool.npz`, files of `Events.save`, which are simulated if they are not there. It may hold
-files `data_batch_*.bin` of CIFAR-10, without which the ResNet-18 is left out. Members are trained once and kept in the folder.
+Where typer is not installed, as on a bare GPU machine, `python -m benchmarks.deep` is the same command. FOLDER holds
+`gestures-training.npz` and `gestures-pool.npz`, files of `Events.save`, which are simulated if they are not there. It may hold files
+`data_batch_*.bin` of CIFAR-10, without which the ResNet-18 is left out. Members are trained once and kept in the folder.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agreestop.common import InputError, Integers, cores
+from agreestop.common import InputError, Integers, cores, make_folder
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence
@@ -56,7 +57,7 @@ from .deep_peers import DeepForm, DeepPeer
 from .peers import LEARNING_RATE, PEERS, FoundPeers, Peer, find_peers
 from .preparation import NoteCallback, ours
 from .records import DECISIONS, OURS, TRAINED, BenchRecord, compared, load_benchmark, save_benchmark
-from .run import describe, in_words
+from .run import FOLDER, describe, in_words
 from .timing import Conditions, TimedSystem, measure
 
 STEPS, TARGET, N_CALIBRATION, REPEATS = 80, 0.95, 90, 3
@@ -445,26 +446,33 @@ def run_deep(device: str, folder: Path, output: Path, command: str) -> list[Benc
     return records
 
 
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.deep", description="Deep networks against other libraries.")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--data", type=Path, default=Path("runs/bench"), help="folder of inputs and trained members")
-    parser.add_argument("-o", "--output", type=Path, help="default: results/bench/DEVICE-deep.json")
-    parser.add_argument("--draw", action="store_true", help="measure nothing: draw the figure of the file given by -o")
-    options = parser.parse_args()
-    output = options.output or Path("results/bench") / f"{options.device}-deep.json"
-    if options.draw:
+def deep(device: str, data: Path, output: Path | None, draw: bool, command: str) -> None:
+    """Run the benchmark, or with `draw` only draw its figure."""
+    if device not in ("cpu", "cuda"):
+        raise InputError(f"--device is {device!r}: give cpu or cuda.")
+    output = output or Path("results/bench") / f"{device}-deep.json"
+    if draw:
         from .drawing import draw_deep
 
         header, records = load_benchmark(output)
         title = f"Deep networks on {header['machine']['device']}, bfloat16: the network of DVS128 Gesture and a ResNet-18, T = {STEPS}"
         for path in draw_deep(records, output.parent, title, output.stem):
-            print(path)
+            print(f"Wrote {path}")
         return
-    options.data.mkdir(parents=True, exist_ok=True)
+    make_folder(data)
+    run_deep(device, data, output, command)
+
+
+def main() -> None:
+    """`python -m benchmarks.deep`: the same command where typer and rich are not installed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.deep", description="Deep networks against other libraries.")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--data", type=Path, default=FOLDER, help="folder of inputs and trained members")
+    parser.add_argument("-o", "--output", type=Path, help="default: results/bench/DEVICE-deep.json")
+    parser.add_argument("--draw", action="store_true", help="measure nothing: draw the figure of the file given by -o")
+    options = parser.parse_args()
     try:
-        run_deep(options.device, options.data, output, shlex.join(["python3", "-m", "benchmarks.deep", *sys.argv[1:]]))
+        deep(**vars(options), command=shlex.join(["python", "-m", "benchmarks.deep", *sys.argv[1:]]))
     except InputError as error:
         sys.exit(f"agreestop: {error}")
 

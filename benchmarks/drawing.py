@@ -56,7 +56,7 @@ def draw_benchmark(records: Sequence[BenchRecord], folder: Path, title: str, nam
 
 
 def draw_deep(records: Sequence[BenchRecord], folder: Path, title: str, name: str) -> list[Path]:
-    """The figure of `benchmarks.deep` as PNG and SVG: decisions and training, with the roofs as lines over the bars."""
+    """The figure of `python -m benchmarks deep` as PNG and SVG: decisions and training, with the roofs as lines over the bars."""
     figure = Figure(figsize=(14, 6.2), layout="constrained")
     for axes, (names, roof, heading) in zip(figure.subplots(1, 2, width_ratios=(1.25, 1)), DEEP, strict=True):
         bars = [record for record in records if record.work in names]

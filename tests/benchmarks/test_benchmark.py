@@ -414,17 +414,34 @@ def test_the_study_of_shapes_writes_its_records_and_the_table(tmp_path: Path, mo
     assert page.read_text() == f"before\n{shapes.BEGIN}\n6 records\n\n{shapes.END}\nafter\n"
 
 
-def test_it_runs_with_only_numpy_and_pytorch(tmp_path: Path) -> None:
+def test_deep_networks_are_drawn_from_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = ROOT / "results" / "bench" / "h200-deep.json"
+    (tmp_path / "deep.json").write_bytes(stored.read_bytes())
+    assert call(monkeypatch, "deep", "--draw", "-o", tmp_path / "deep.json") == 0
+    assert capsys.readouterr().out.count("Wrote") == 2
+    assert all((tmp_path / f"deep.{kind}").stat().st_size > 5000 for kind in ("png", "svg"))
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "sentence"),
+    [
+        ("run", ["--members", "nowhere"], "only one of --members and --cifar10"),
+        ("deep", ["--device", "tpu"], "--device is 'tpu': give cpu or cuda."),
+    ],
+)
+def test_it_runs_with_only_numpy_and_pytorch(module: str, words: list[str], sentence: str, tmp_path: Path) -> None:
     """A GPU machine may have no typer, rich, scikit-learn, matplotlib or numba."""
     code = (
         "import sys\n"
         "for name in ('typer', 'rich', 'sklearn', 'matplotlib', 'jinja2', 'numba'): sys.modules[name] = None\n"
-        "from benchmarks.run import main\n"
-        "sys.argv = ['run', '--members', 'nowhere']\n"
+        f"from benchmarks.{module} import main\n"
+        f"sys.argv = {[module, *words]}\n"
         "main()\n"
     )
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, check=False
     )
-    assert ended.returncode == 1 and ended.stderr.startswith("agreestop: only one of --members and --cifar10"), ended.stderr
+    assert ended.returncode == 1 and ended.stderr.startswith(f"agreestop: {sentence}"), ended.stderr

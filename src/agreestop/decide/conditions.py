@@ -90,8 +90,8 @@ class Conditions:
             promise = promise.replace("a new example exchangeable with them.", f"{shifted}; estimated weights carry no promise.")
         if self.groups is None:
             return promise
-        alone = "" if delta is None else f" The probability {in_words(1 - delta)} is for each group by itself, not for all groups at once."
-        return f"for each group, {promise}{alone}"
+        note = "" if delta is None else f" The probability {in_words(1 - delta)} is for each group by itself, not for all groups at once."
+        return f"for each group, {promise}{note}"
 
     @property
     def used(self) -> str:
