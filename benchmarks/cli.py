@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from inspect import getdoc
 from pathlib import Path
 from typing import Annotated, Any
@@ -206,7 +206,7 @@ def c(
     run_c(inputs, rounds, epochs, output)
 
 
-STUDIES = {
+STUDIES: dict[str, tuple[Callable[..., None], str]] = {
     "decide": (decide, "The decision layer against crepes and numpy.sort."),
     "adapters": (adapters, "An adapter against the bare loop over modules."),
     "deep": (deep, "Deep networks against other libraries."),

@@ -11,9 +11,9 @@ The names that need PyTorch or numba are loaded on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .early_stopping import EarlyRun, TimeSaved, decide_early, measure_saving, run_counted, run_to_end, score
+from .early_stopping import EarlyRun, decide_early, run_to_end, score
 from .live import LiveSession
-from .protocol import ENGINES, Engine, EnsembleRun, Live, Operations, Pass, running_energy
+from .protocol import ENGINES, Engine, Live, Pass
 
 if TYPE_CHECKING:
     from .choice import choose_engine as choose_engine
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from .event_driven.engine import EventDriven as EventDriven
     from .gpu.engine import Fused as Fused
 
-__all__ = ["ENGINES", "Dense", "EarlyRun", "Engine", "EnsembleRun", "EventDriven", "FreshMembers", "Fused", "Live", "LiveSession"]
-__all__ += ["Operations", "Pass", "TimeSaved", "choose_engine", "decide_early", "lightest_engine", "measure_saving", "run_counted"]
-__all__ += ["run_to_end", "running_energy", "score"]
+__all__ = ["ENGINES", "Dense", "EarlyRun", "Engine", "EventDriven", "FreshMembers", "Fused", "Live", "LiveSession", "Pass"]
+__all__ += ["choose_engine", "decide_early", "lightest_engine", "run_to_end", "score"]
 
 _LAZY = {"Dense": "dense", "EventDriven": "event_driven.engine", "FreshMembers": "dense", "Fused": "gpu.engine"}
 _LAZY |= {"choose_engine": "choice", "lightest_engine": "choice"}
