@@ -15,10 +15,13 @@ from rich import box
 from rich.table import Table
 
 from agreestop.cli.app import new_app
-from agreestop.cli.console import out, printed_warnings, progress_bar, say
+from agreestop.cli.console import out, printed_warnings, progress_bar, say, show_written
 from agreestop.common import InputError
 
 from .records import OURS, BenchRecord, load_benchmark
+
+File = Annotated[Path, typer.Option("-o", "--output", help="File.")]
+Repeats = Annotated[int, typer.Option(help="How often each measurement is repeated.")]
 
 
 def bench(
@@ -61,14 +64,13 @@ def bench(
         header, records = result.header, result.records
     for chosen in _parts(records):
         out.print(_table(chosen))
-    for path in ([] if draw else [output]) + _draw(records, header, output):
-        out.print(f"Wrote {path}", markup=False, soft_wrap=True)
+    show_written(*([] if draw else [output]), *_draw(records, header, output))
 
 
 def decide(
     inputs: Annotated[int, typer.Option(help="How many inputs are decided on.")] = 100_000,
-    rounds: Annotated[int, typer.Option(help="How often each measurement is repeated.")] = 5,
-    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/bench/decide.json"),
+    rounds: Repeats = 5,
+    output: File = Path("results/bench/decide.json"),
 ) -> None:
     """Time the decision layer against crepes and numpy.sort."""
     from .decide import run_decide
@@ -77,8 +79,8 @@ def decide(
 
 
 def adapters(
-    repeats: Annotated[int, typer.Option(help="How often each measurement is repeated.")] = 9,
-    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/bench/adapters.json"),
+    repeats: Repeats = 9,
+    output: File = Path("results/bench/adapters.json"),
 ) -> None:
     """Time modules stepped by an adapter against the bare loop over them."""
     from .adapters import run_adapters
@@ -102,33 +104,33 @@ def events(
     distinct: Annotated[int, typer.Option(help="How many different inputs are simulated.")] = 48,
     inputs: Annotated[int, typer.Option(help="How many inputs the data set has.")] = 1_584,
     rounds: Annotated[int, typer.Option(help="How often each time is measured.")] = 5,
-    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/bench/events.json"),
+    output: File = Path("results/bench/events.json"),
 ) -> None:
     """Compare memory and time of a data set as events with its dense array."""
     from .events import run_events
 
     for record in run_events(distinct, inputs, rounds, output):
         out.print(f"{record.work}, {record.unit}: dense {record.dense:,.4g}, events {record.events:,.4g}, ratio {record.ratio:.1f}")
-    out.print(f"Wrote {output}", markup=False, soft_wrap=True)
+    show_written(output)
 
 
 def cluster(
     recordings: Annotated[int, typer.Option(help="How many recordings are decided on.")] = 32_768,
-    rounds: Annotated[int, typer.Option(help="How often each measurement is repeated.")] = 5,
-    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/cluster/scaling.json"),
+    rounds: Repeats = 5,
+    output: File = Path("results/cluster/scaling.json"),
 ) -> None:
     """Time decisions on one and on two actors of a local Ray cluster; needs agreestop[cluster]."""
     from .cluster import run_cluster
 
     found = run_cluster(recordings, rounds, output)["decisions_a_second"]
     out.print(f"decisions a second: one process {found['process']:,.0f}, one actor {found['one']:,.0f}, two actors {found['two']:,.0f}")
-    out.print(f"Wrote {output}", markup=False, soft_wrap=True)
+    show_written(output)
 
 
 def serve(
     sessions: Annotated[int, typer.Option(help="Sessions at once.")] = 1000,
-    rounds: Annotated[int, typer.Option(help="How often each measurement is repeated.")] = 3,
-    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/serve/load.json"),
+    rounds: Repeats = 3,
+    output: File = Path("results/serve/load.json"),
 ) -> None:
     """Load the server with many sessions at once, and compare every decision with the engine's; needs agreestop[serve]."""
     from .serve import run_serve
@@ -138,12 +140,12 @@ def serve(
         p50, p99 = found["push_to_decision_ms"][name]
         out.print(f"{name}: {rate:,.0f} session-steps a second, push to decision {p50:.1f} ms, p99 {p99:.1f} ms")
     out.print(f"{found['decisions']} decisions, {found['lost']} lost, {found['wrong']} wrong")
-    out.print(f"Wrote {output}", markup=False, soft_wrap=True)
+    show_written(output)
 
 
 def soak(
     seconds: Annotated[float, typer.Option(help="How long sessions come and go.")] = 600.0,
-    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/serve/soak.json"),
+    output: File = Path("results/serve/soak.json"),
 ) -> None:
     """Let sessions come and go for ten minutes, and read the memory of the server meanwhile; needs agreestop[serve]."""
     from .soak import run_soak
@@ -151,7 +153,7 @@ def soak(
     found = run_soak(seconds, output)
     sizes = [reading["bytes"] / 1e6 for reading in found["readings"]]
     out.print(f"{found['decisions']:,} decisions; memory {sizes[0]:.0f} MB at first, {sizes[-1]:.0f} MB at the end")
-    out.print(f"Wrote {output}", markup=False, soft_wrap=True)
+    show_written(output)
 
 
 def shapes(
@@ -176,15 +178,14 @@ def early_classification(
 
     with printed_warnings(), progress_bar("early classification") as progress:
         written = run_early_classification(resamples, data or DATA_SETS, output, page, progress)
-    for path in written:
-        out.print(f"Wrote {path}", markup=False, soft_wrap=True)
+    show_written(*written)
 
 
 def nir(
     networks: Annotated[Path, typer.Option(help="Folder with the .nir files of the NIR paper.")],
     n_mnist: Annotated[Path | None, typer.Option(help="Folder with N-MNIST recordings.")] = None,
     braille: Annotated[Path | None, typer.Option(help="File of Braille letters, x_test and y_test.")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/nir/numbers.json"),
+    output: File = Path("results/nir/numbers.json"),
     speed: Annotated[Path | None, typer.Option(help="File for the speed against other libraries, e.g. results/bench/nir.json.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only the speed, on few recordings.")] = False,
 ) -> None:
@@ -196,9 +197,9 @@ def nir(
 
 def c(
     inputs: Annotated[int, typer.Option(help="How many inputs are decided on.")] = 547,
-    rounds: Annotated[int, typer.Option(help="How often each measurement is repeated.")] = 5,
+    rounds: Repeats = 5,
     epochs: Annotated[int, typer.Option(help="Epochs of training.")] = 6,
-    output: Annotated[Path, typer.Option("-o", "--output", help="File.")] = Path("results/bench/c.json"),
+    output: File = Path("results/bench/c.json"),
 ) -> None:
     """Time the exported C code beside the event-driven engine, and compare all decisions; needs make and a C compiler."""
     from .c import run_c
