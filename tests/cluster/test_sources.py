@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import threading
@@ -67,6 +68,30 @@ def test_rows_are_counted_without_reading_the_events(work: Work, tmp_path: Path)
     (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(ag.InputError, match=r"damaged\.npz is not a whole file of events"):
         count_rows(str(tmp_path / "damaged.npz"))
+
+
+def test_headers_that_lie_about_the_number_of_rows_are_refused_at_once(tmp_path: Path) -> None:
+    path, x = tmp_path / "some.npz", np.zeros((10, 5, 4), bool)
+    np.savez(path, inputs=x, shape=np.array([3, 5, 4]))  # a dense file, with an array that only sparse ones need
+    assert count_rows(str(path)) == 10 == len(ag.events.load(path))
+    np.savez(path, inputs=np.packbits(x), inputs_shape=np.array(x.shape))
+    assert count_rows(str(path)) == 10
+    sparse = {"indices": np.zeros(0, np.uint8), "pointers": np.zeros(51, np.int64)}
+    for arrays in (
+        {"inputs": np.packbits(x), "inputs_shape": np.array([2**40, 5, 4])},
+        {**sparse, "shape": np.array([2**40, 5, 4])},
+        {**sparse, "shape": np.array([-10, 5, 4])},
+        {**sparse, "shape": np.array([3, 5, 4])},
+        {**sparse, "shape": np.zeros(10**7, np.int64)},
+        sparse,
+        {"labels": np.zeros(10)},
+    ):
+        np.savez_compressed(path, **arrays)
+        with pytest.raises(ag.InputError, match=r"some\.npz (cannot be used|is not a whole file)"):
+            count_rows(str(path))
+    os.mkfifo(tmp_path / "pipe.npz")
+    with pytest.raises(ag.InputError, match="a pipe"):
+        count_rows(str(tmp_path / "pipe.npz"))
 
 
 @pytest.mark.parametrize("missing", ["ray", "pyarrow"])

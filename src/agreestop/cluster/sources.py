@@ -13,7 +13,6 @@ multiple of the batch size, so an engine sees the same batches as on one machine
                    The shape of one step is that of the network.
 """
 
-import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
@@ -29,6 +28,7 @@ from agreestop.decide.checks import as_ids
 from agreestop.decide.tuned_rows import mark_ids
 from agreestop.engines.early_stopping import BATCH_SIZE
 from agreestop.events import Events, load
+from agreestop.events.files import read_outline
 
 SUFFIXES = (".npz", ".parquet")
 CARRIED = ("id", "label", "group")
@@ -98,18 +98,7 @@ def count_rows(path: str) -> int:
     """The number of recordings in a file, from its header alone."""
     if path.endswith(".parquet"):
         return int(_open_parquet(path).metadata.num_rows)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            name = "shape.npy" if "shape.npy" in archive.namelist() else "inputs_shape.npy"
-            if name in archive.namelist():
-                with archive.open(name) as member:
-                    return int(np.lib.format.read_array(member, allow_pickle=False)[0])
-            with archive.open("inputs.npy") as member:
-                version = np.lib.format.read_magic(member)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                return int(read(member)[0][0])
-    except Exception:  # zip and numpy raise errors of many types for foreign or damaged bytes
-        raise InputError(f"{path} is not a whole file of events: copy it again, or leave it out.") from None
+    return read_outline(path)[0]
 
 
 def plan_shards(counts: Sequence[tuple[str, int]], rows: int | None = None) -> list[Shard]:
@@ -252,8 +241,7 @@ def _carried_types(file: str) -> str:
     import pyarrow as pa
 
     if not file.endswith(".parquet"):
-        with zipfile.ZipFile(file) as archive:
-            return "label (int64)" if "labels.npy" in archive.namelist() else "neither id nor label nor group"
+        return "label (int64)" if read_outline(file)[1] else "neither id nor label nor group"
     schema = _open_parquet(file).schema_arrow
     types = {name: schema.field(name).type for name in CARRIED if name in schema.names}
     types = {name: getattr(kind, "value_type", kind) for name, kind in types.items()}  # text may be stored with a dictionary

@@ -17,11 +17,12 @@ import math
 import os
 import struct
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from mmap import mmap as MemoryMap
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -31,6 +32,7 @@ from .errors import InputError
 from .files import atomic_writer, open_file
 
 Arrays = dict[str, NDArray[Any]]
+Members = dict[str, tuple[zipfile.ZipInfo, int]]
 
 ALIGNMENT = 64
 CHUNK = 2**22
@@ -41,6 +43,7 @@ DESCRIPTOR = 24  # bytes that may follow a member whose sizes were not known whe
 LONGEST_HEADER = 1000  # characters of the header of an array: it is parsed, which takes memory
 UNPACKED = 2**27  # bytes that a compressed file may always take in memory, unless its reader says less
 MOST_RATIO = 200
+SMALL = 1024  # bytes of an array that `read_shapes` reads
 _mapped: "WeakKeyDictionary[MemoryMap, tuple[Path, tuple[int, ...]]]" = WeakKeyDictionary()  # the file of each map, and its state then
 
 
@@ -89,22 +92,14 @@ def read_npz(
 
     unpacked_limit: bytes that the compressed arrays may always take; beyond, MOST_RATIO times the size of the file
     """
-    try:
-        with open_file(path, missing) as stream, zipfile.ZipFile(stream) as archive:
-            members = _members(archive, stream)
-            size, unpacked = stream.seek(0, 2), sum(info.file_size for info, _ in members.values() if info.compress_type)
-            if unpacked > max(unpacked_limit, MOST_RATIO * size):
-                times = f"{unpacked:,} bytes, more than {MOST_RATIO} times its size"
-                raise InputError(f"{path} would take {times}: write it again without compression, as numpy.savez does.")
-            if mmap and "digest" not in members and archive.testzip() is not None:
-                raise ValueError("wrong checksum")
-            arrays = {name: _read_member(stream, archive, info, begin, mmap) for name, (info, begin) in members.items()}
-    except InputError:
-        raise
-    except MemoryError:
-        raise InputError(f"{path} does not fit into memory: close other programs, or use a larger machine.") from None
-    except Exception:  # zip, zlib and numpy raise errors of many types for foreign or damaged bytes
-        raise InputError(f"{path} is not a whole {what}: {how}.") from None
+    with _open_npz(path, what, how, missing) as (stream, archive, members):
+        size, unpacked = stream.seek(0, 2), sum(info.file_size for info, _ in members.values() if info.compress_type)
+        if unpacked > max(unpacked_limit, MOST_RATIO * size):
+            times = f"{unpacked:,} bytes, more than {MOST_RATIO} times its size"
+            raise InputError(f"{path} would take {times}: write it again without compression, as numpy.savez does.")
+        if mmap and "digest" not in members and archive.testzip() is not None:
+            raise ValueError("wrong checksum")
+        arrays = {name: _read_member(stream, archive, info, begin, mmap) for name, (info, begin) in members.items()}
     if "digest" in arrays and str(arrays.pop("digest")) != digest_of(arrays):
         raise InputError(f"{path} was changed after it was written, because its digest does not match: {how}.")
     for name in needed:
@@ -113,9 +108,37 @@ def read_npz(
     return arrays
 
 
-def _members(archive: zipfile.ZipFile, stream: BinaryIO) -> dict[str, tuple[zipfile.ZipInfo, int]]:
+def read_shapes(path: str | PathLike[str], what: str, how: str) -> tuple[dict[str, tuple[int, ...]], Arrays]:
+    """The shapes of all arrays of an `.npz` file, from their headers, and its small arrays. Digest and large arrays are not checked."""
+    shapes, small = {}, {}
+    with _open_npz(path, what, how) as (stream, archive, members):
+        for name, (info, begin) in members.items():
+            with archive.open(info) as member:
+                shapes[name] = _read_header(member, info)[0]
+            if info.file_size <= SMALL:
+                small[name] = _read_member(stream, archive, info, begin, mmap=False)
+    return shapes, small
+
+
+@contextmanager
+def _open_npz(
+    path: str | PathLike[str], what: str, how: str, missing: str = "check the path"
+) -> Iterator[tuple[BinaryIO, zipfile.ZipFile, Members]]:
+    """The file, its archive and its members; whatever goes wrong with them is said in a sentence."""
+    try:
+        with open_file(path, missing) as stream, zipfile.ZipFile(stream) as archive:
+            yield stream, archive, _members(archive, stream)
+    except InputError:
+        raise
+    except MemoryError:
+        raise InputError(f"{path} does not fit into memory: close other programs, or use a larger machine.") from None
+    except Exception:  # zip, zlib and numpy raise errors of many types for foreign or damaged bytes
+        raise InputError(f"{path} is not a whole {what}: {how}.") from None
+
+
+def _members(archive: zipfile.ZipFile, stream: BinaryIO) -> Members:
     """Each member and where its content begins, by the name of its array; refused unless they fill the archive one after the other."""
-    members: dict[str, tuple[zipfile.ZipInfo, int]] = {}
+    members: Members = {}
     end = slack = 0
     for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
         name = info.filename.removesuffix(".npy")
@@ -130,14 +153,20 @@ def _members(archive: zipfile.ZipFile, stream: BinaryIO) -> dict[str, tuple[zipf
     return members
 
 
+def _read_header(member: IO[bytes], info: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, Fortran order and dtype of an array, which must fill the rest of its member."""
+    version = np.lib.format.read_magic(member)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read_header(member, max_header_size=LONGEST_HEADER)
+    if dtype.hasobject or not dtype.itemsize or math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
+        raise ValueError("no plain array of this size")
+    return shape, fortran, dtype
+
+
 def _read_member(stream: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo, begin: int, mmap: bool) -> NDArray[Any]:
     with archive.open(info) as member:
-        version = np.lib.format.read_magic(member)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read_header(member, max_header_size=LONGEST_HEADER)
+        shape, fortran, dtype = _read_header(member, info)
         size = math.prod(shape) * dtype.itemsize
-        if dtype.hasobject or not dtype.itemsize or size != info.file_size - member.tell():
-            raise ValueError("no plain array of this size")
         order: Any = "F" if fortran else "C"
         if mmap and size and shape and info.compress_type == zipfile.ZIP_STORED:
             mapped = np.memmap(stream, dtype, "r", begin + member.tell(), shape, order)

@@ -26,7 +26,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import Arrays, InputError, Integers, as_seed, check_finite, is_number, read_list, read_npz, read_text, write_npz
+from agreestop.common import (
+    Arrays,
+    InputError,
+    Integers,
+    as_seed,
+    check_finite,
+    is_number,
+    read_list,
+    read_npz,
+    read_shapes,
+    read_text,
+    write_npz,
+)
 
 from .checks import as_labels_and_classes, as_shape, index_type
 from .container import Events, Inputs, as_inputs
@@ -139,6 +151,24 @@ class StoredEvents:
 def read_stored(path: str | PathLike[str], mmap: bool = True) -> StoredEvents:
     """The content of a file, checked."""
     return as_stored(path, read_npz(path, "file of events", HOW, mmap=mmap))
+
+
+def read_outline(path: str | PathLike[str]) -> tuple[int, bool]:
+    """How many inputs a file has, and whether they have labels, from the headers of its arrays alone."""
+    shapes, small = read_shapes(path, "file of events", HOW)
+    sparse, inputs = "indices" in shapes, shapes.get("inputs", ())
+    try:
+        if sparse or ("inputs_shape" in shapes and len(inputs) == 1):
+            shape = as_shape(small["shape" if sparse else "inputs_shape"].tolist())
+            stored, needed = (shapes["pointers"], math.prod(shape[:2]) + 1) if sparse else (inputs, -(-math.prod(shape) // 8))
+            if stored != (needed,):
+                raise InputError(f"its arrays are too short or too long for inputs of shape {shape}; {HOW}.")
+            inputs = shape
+        return as_shape(inputs)[0], "labels" in shapes
+    except InputError as error:
+        raise InputError(f"{path} cannot be used: {error}") from None
+    except KeyError:
+        raise InputError(f"{path} is not a whole file of events: {HOW}.") from None
 
 
 def as_stored(path: str | PathLike[str], arrays: Arrays) -> StoredEvents:

@@ -6,7 +6,6 @@ async with AsyncClient("ws://127.0.0.1:8000") as client:
 """
 
 import asyncio
-import json
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, final
@@ -16,7 +15,16 @@ from numpy.typing import ArrayLike
 from agreestop.common import InputError
 from agreestop.decide.decisions import Decision
 
-from .client_session import WELCOME_SECONDS, SharedSession, cannot_connect, connect_options, connection_lost, read_alarms, read_welcome
+from .client_session import (
+    WELCOME_SECONDS,
+    SharedSession,
+    cannot_connect,
+    connect_options,
+    connection_lost,
+    read_alarms,
+    read_answer,
+    read_welcome,
+)
 from .protocol import PATH, write
 
 
@@ -140,7 +148,7 @@ class AsyncClient:
 
         try:
             while True:
-                answer = json.loads(await self._socket.recv())
+                answer = read_answer(await self._socket.recv())
                 if "decision" in answer and answer["type"] in ("labelled", "error"):
                     if (label := self._labels.get(answer["decision"])) is not None and not label.done():
                         label.set_result(answer)
@@ -148,8 +156,8 @@ class AsyncClient:
                     session._take(answer)
                 elif answer["type"] == "error" and answer.get("session") is None:
                     self._error = f"the server refused a message: {answer['error']}"
-        except ConnectionClosed as error:
-            lost = InputError(self._error) if self._error else connection_lost(error)
+        except (ConnectionClosed, InputError) as error:
+            lost = InputError(self._error) if self._error else error if isinstance(error, InputError) else connection_lost(error)
             self._error = str(lost)
             waiting = [session._answered for session in self._sessions.values()]
             for future in [*waiting, *self._labels.values()]:

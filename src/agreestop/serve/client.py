@@ -11,7 +11,6 @@ A client has one connection, and any number of sessions on it. A `Client` belong
 used by as many tasks.
 """
 
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -22,7 +21,16 @@ from numpy.typing import ArrayLike
 from agreestop.common import InputError
 from agreestop.decide.decisions import Decision
 
-from .client_session import WELCOME_SECONDS, SharedSession, cannot_connect, connect_options, connection_lost, read_alarms, read_welcome
+from .client_session import (
+    WELCOME_SECONDS,
+    SharedSession,
+    cannot_connect,
+    connect_options,
+    connection_lost,
+    read_alarms,
+    read_answer,
+    read_welcome,
+)
 from .protocol import PATH, write
 
 
@@ -133,7 +141,7 @@ class Client:
         from websockets.exceptions import ConnectionClosed
 
         try:
-            answer: dict[str, Any] = json.loads(self._socket.recv())
+            answer = read_answer(self._socket.recv())
         except ConnectionClosed as error:
             raise connection_lost(error) from None
         session = self._sessions.get(answer.get("session", -1))

@@ -10,10 +10,20 @@ from numpy.typing import ArrayLike
 from agreestop.common import InputError
 from agreestop.decide.decisions import Decision
 
-from .protocol import PROTOCOL, SUBPROTOCOL, read_decision, write, write_frames, write_push
+from .protocol import PROTOCOL, SUBPROTOCOL, no_constant, read_decision, write, write_frames, write_push
 
 LARGEST_ANSWER = 1 << 20
 WELCOME_SECONDS = 10.0
+_NONE = type(None)
+_FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
+    "opened": {"session": (int,), "number": (int,)},
+    "next": {"session": (int,)},
+    "decision": {"session": (int,), "decision": (str,), "promise": (str,), "time": (int, float), "index": (int,), "classes": (list,)}
+    | {"names": (list, _NONE), "first_risk": (int, float, _NONE), "members": (int, _NONE), "block": (int, _NONE)},
+    "closed": {"session": (int,)},
+    "error": {"session": (int, _NONE), "error": (str,)},
+    "labelled": {"decision": (str,), "alarms": (list,)},
+}  # the fields of each answer that the clients use, with their types
 
 
 class SharedSession:
@@ -82,12 +92,31 @@ class SharedSession:
 
 def read_welcome(text: str | bytes) -> dict[str, Any]:
     """The welcome of the server, with which every connection begins. A ValueError if it is none."""
-    answer = json.loads(text)
+    try:
+        answer = json.loads(text)
+    except RecursionError:
+        answer = None
     if not isinstance(answer, dict) or answer.get("type") != "welcome":
         raise ValueError("no agreestop server answers there")
     if answer.get("protocol") != PROTOCOL:
         raise ValueError(f"the server speaks protocol {answer.get('protocol')!r}, and this client speaks {PROTOCOL}")
     return answer
+
+
+def read_answer(text: str | bytes) -> dict[str, Any]:
+    """An answer of the server: one of _FIELDS, with all of its fields. Anything else is refused."""
+    try:
+        answer = json.loads(text, parse_constant=no_constant)
+        known = all(type(answer[name]) in types for name, types in _FIELDS[answer["type"]].items())
+        lists = ((answer.get("classes"), int), (answer.get("names"), str), (answer.get("alarms"), str))
+        known &= all(type(one) is kind for values, kind in lists for one in values or ())
+        known &= answer.get("names") is None or len(answer["names"]) == len(answer["classes"])
+        known &= type(answer.get("decision", "")) is str
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        known = False
+    if not known:
+        raise InputError("the server sent an answer that this client cannot read: use the same version of agreestop at both ends.")
+    return dict(answer)
 
 
 def connect_options(token: str | None) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def read_message(data: str | bytes) -> Message:
     if isinstance(data, bytes):
         return _read_binary(data)
     try:
-        content = json.loads(data, parse_constant=_no_constant)
+        content = json.loads(data, parse_constant=no_constant)
     except (ValueError, RecursionError):
         raise BadMessage("the message is no JSON: send one JSON object, or a binary push.") from None
     if not isinstance(content, dict):
@@ -120,7 +120,8 @@ def read_message(data: str | bytes) -> Message:
     raise BadMessage("the type of the message is unknown: send open, push, end, close or label.", session)
 
 
-def _no_constant(name: str) -> None:
+def no_constant(name: str) -> None:
+    """Refuses NaN and Infinity, which Python's JSON would read."""
     raise ValueError(name)
 
 
