@@ -499,7 +499,7 @@ def test_a_monitor_goes_on_from_run_to_run(
     assert ag.DriftMonitor.load(monitor).observed == 400
     before = monitor.read_bytes()
     outcome = call(monkeypatch, capsys, "decide", rule, folder / "calibration.npz", "--monitor", monitor, "-o", out)
-    assert outcome.code == 2 and "--monitor: 100 of the 100 rows were used for calibration" in outcome.err
+    assert outcome.code == 2 and "a monitor watches new inputs: 100 of the 100 rows were used for calibration" in outcome.err
     other = ag.AgreeStop(0.9, range(1, 13), 1).calibrate(ag.load_scores(folder / "tuning.npz"))
     other.save(tmp_path / "other")
     outcome = call(monkeypatch, capsys, "decide", tmp_path / "other", folder / "test.npz", "--monitor", monitor, "-o", out)

@@ -716,6 +716,17 @@ def test_bad_input_is_refused_with_a_sentence(name: str) -> None:
     assert len(str(refused.value)) < 300
 
 
+def test_inputs_that_the_rule_was_calibrated_on_are_not_watched() -> None:
+    calibrated = agree_stop()
+    monitor, known = ag.DriftMonitor(calibrated), calibrated.decide(scores(200))
+    words = "a monitor watches new inputs: 200 of the 200 rows were used for calibration"
+    with pytest.raises(ag.InputError, match=words):
+        monitor.observe(known)
+    with pytest.raises(ag.InputError, match=words):
+        monitor.update(known, truth(scores(200)))
+    assert monitor.observed == monitor.inputs.count == 0
+
+
 def test_a_refused_label_changes_nothing() -> None:
     monitor, adaptive = ag.DriftMonitor(agree_stop()), ag.AdaptiveRule(agree_stop())
     for one in (monitor, adaptive):

@@ -193,13 +193,15 @@ def test_a_first_offset_of_minus_infinity_stops_nothing_and_loses_no_coverage() 
             assert ag.repeat_splits(rule, *pool, n_calibration=100, repeats=40).coverage > 0.89
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e12, -1e12])
 def test_constants_are_checked_where_they_enter(bad: float) -> None:
     numbers = np.array([1.0, bad, 1.0])
     refused(lambda: ag.Temperature(MODEL_AVERAGE, numbers), "temperatures holds")
     refused(lambda: ag.TopMass(temperatures=numbers), "temperatures holds")
     refused(lambda: ag.Shaped(ag.LogLoss(), numbers), "offsets holds")
-    refused(lambda: ag.TuningRanks(MODEL_AVERAGE, np.full((3, 64), bad)), "quantiles holds")
+    refused(lambda: ag.LearnedRisk(ag.TopMass(), 1, np.ones(9), 0.0, numbers), "log_times holds")
+    if not math.isfinite(bad):
+        refused(lambda: ag.TuningRanks(MODEL_AVERAGE, np.full((3, 64), bad)), "quantiles holds")
     refused(lambda: ag.Spread(ag.LogLoss(), bad), "beta is")
     refused(lambda: ag.LearnedRisk(ag.TopMass(), 1, np.ones(9), bad, np.zeros(3)), "bias is")
     refused(lambda: ag.LearnedRisk(ag.TopMass(), 1, np.full(9, bad), 0.0, np.zeros(3)), "weights holds")

@@ -155,9 +155,9 @@ def test_what_is_no_risk_is_refused() -> None:
         ag.AgreeStop(0.9, TIMES, 1, risk="top mass")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("offset", (np.nan, np.inf))
+@pytest.mark.parametrize("offset", (np.nan, np.inf, 1e12, -1e12))
 def test_offsets_that_no_risk_can_be_shaped_with_are_refused(offset: float) -> None:
-    with pytest.raises(ag.InputError, match="nan or inf"):
+    with pytest.raises(ag.InputError, match="nan, inf or a number that is too large"):
         ag.ShapedRisk(ag.TopMass(), np.array([0.3, offset]))
 
 

@@ -210,6 +210,12 @@ def test_rows_that_a_rule_was_tuned_on_are_recognised_and_class_names_are_kept()
     with pytest.raises(ag.InputError, match="ensemble abc"):
         decide_early(engine, calibrated, new, ensemble_digest="def")
     assert len(decide_early(engine, calibrated, new, ensemble_digest="def", any_members=True).decisions) == 10
+    swapped, few = (Events.from_dense(new, classes=given) for given in ((*names[1::-1], *names[2:]), names[:3]))
+    with pytest.raises(ag.InputError, match="class 'east' where the rule was calibrated with 'north'"):
+        decide_early(engine, calibrated, swapped)
+    for rule in (calibrated, replace(calibrated, class_names=None)):
+        with pytest.raises(ag.InputError, match="the data have 3 classes, but the rule was calibrated with 4"):
+            decide_early(engine, rule, few)
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="repeat one mutation of --format")
     parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args()
-    names = given.format or list(FORMATS)
+    names = given.format or [name for name, form in FORMATS.items() if not form.missing]
     if given.seed is not None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / names[0]

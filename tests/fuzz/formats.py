@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import warnings
@@ -15,16 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import h5py
-import nir
 import numpy as np
+import safetensors.torch
 import torch
 
 import agreestop as ag
-from agreestop.cluster.parts import load_decisions
+from agreestop.cluster.parts import PLAN, PartSummary, columns_of_run, load_decisions, read_part, write_part, write_plan
 from agreestop.cluster.sources import ParquetFile, save_recordings
 from agreestop.common import InputError, atomic_writer
 from agreestop.decide.score_files import load_spikes
+from agreestop.engines.early_stopping import EarlyRun
 from agreestop.ensembles.files import Epoch, load_checkpoint, save_checkpoint, save_members, write_file
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.datasets import cifar10
@@ -32,18 +31,20 @@ from agreestop.events.datasets.braille import load_braille
 from agreestop.events.datasets.catalogue import CacheWarning, cached
 from agreestop.events.datasets.dvs_gesture import read_gesture_labels
 from agreestop.events.datasets.moving_digits import _read_idx
-from agreestop.networks.architectures import FullyConnected, SpikingNetwork
-from agreestop.networks.digests import describe
+from agreestop.events.files import read_outline
+from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
+from agreestop.networks.digests import describe, digest_of
 from agreestop.networks.posteriors import Posterior
 from agreestop.pipeline.config import load_config
 from agreestop.pipeline.products import EnsembleFiles, _is_current, _recorded, load_operations
 
+from . import rules, texts
 from .harness import Format
+from .rules import CLASSES, forge_rule, scores
 
 RNG = np.random.default_rng(0)
 X = RNG.random((6, 5, 2, 4, 3)) < 0.3
 LABELS = np.array([1, 0, 1, 2, 2, 0])
-CLASSES = ("a", "bé", "c c")
 SPIKES = RNG.random((6, 5, 3, 4)) < 0.3
 RECORDING = ag.events.checked_recording(
     RNG.integers(0, 34, 40), RNG.integers(0, 34, 40), RNG.random(40) < 0.5, np.sort(RNG.integers(0, 3000, 40)), (34, 34)
@@ -75,6 +76,7 @@ n_calibration = 50
 
 
 NETWORK = FullyConnected((2, 4, 3), classes=3, hidden=(5,), members=2)
+CONVOLUTIONAL = Convolutional((2, 4, 3), classes=3, channels=(2,), hidden=(4,), members=2)
 
 
 def write_members(path: Path) -> None:
@@ -90,61 +92,37 @@ def write_ensemble(path: Path) -> None:
     ag.ensembles.DeepEnsemble(NETWORK, members=2, seed=0, device="cpu").fit(X, LABELS, epochs=1, progress=False).save(path)
 
 
-def read_ensemble(path: Path) -> object:
-    ensemble = ag.ensembles.load(path, device="cpu")
+def write_variational(path: Path) -> None:
+    ensemble = ag.ensembles.VariationalEnsemble(CONVOLUTIONAL, members=2, seed=0, device="cpu")
+    ensemble.fit(X, LABELS, epochs=1, progress=False).save(path)
+
+
+class OwnModule(torch.nn.Module):
+    """A member that is no network of agreestop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_out = torch.nn.Linear(24, 3)
+
+    def forward(self, x_t: torch.Tensor, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        total = x_t.flatten(1) if state is None else state + x_t.flatten(1)
+        return self.read_out(total), total
+
+
+def write_modules(path: Path) -> None:
+    torch.manual_seed(0)
+    ag.ensembles.DeepEnsemble(OwnModule, members=2, seed=0, device="cpu").fit(X, LABELS, epochs=1, progress=False).save(path)
+
+
+def read_ensemble(path: Path, network: Any = None) -> object:
+    ensemble = ag.ensembles.load(path, network, device="cpu")
     return type(ensemble).__name__, ensemble.digest
-
-
-def scores() -> ag.Scores:
-    confidence = np.log(np.random.default_rng(1).dirichlet(np.ones(3), (40, 4, 2)))
-    return ag.Scores(confidence, np.arange(40) % 3, (1, 2, 3, 4), CLASSES, "dense", "ab" * 32, np.arange(40))
-
-
-def write_rule(path: Path) -> None:
-    ag.AgreeStop(0.8, (1, 2, 3, 4), 1).calibrate(scores()).save(path)
-
-
-def write_gated_rule(path: Path) -> None:
-    gate = ag.Gate(ag.TopMass(), np.full(4, -0.5), (1, 2, 3, 4), None, 0.3, (2, 4))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ag.CalibrationWarning)  # blocks of few examples
-        ag.AgreeStop(0.6, (1, 2, 3, 4), 1, gate=gate, trim=0.5).calibrate(scores(), groups=np.arange(40) % 2).save(path)
-
-
-def write_accumulated_rule(path: Path) -> None:
-    ag.AgreeStop(0.2, (1, 2, 3, 4), 1, accumulated=True, delta=0.4).calibrate(scores()).save(path)
-
-
-def write_rule_of_loss(path: Path) -> None:
-    loss = 1 - np.eye(3)
-    rule = ag.AgreeStop(None, (1, 2, 3, 4), 1, loss=loss, max_loss=0.3)
-    rule.calibrate(scores(), "final").save(path)
-
-
-def write_drift(path: Path, kind: type[ag.DriftMonitor] | type[ag.AdaptiveRule]) -> None:
-    """A monitor or an adaptive rule with decisions that wait for their labels."""
-    calibrated = ag.AgreeStop(0.8, (1, 2, 3, 4), 1).calibrate(scores())
-    one = kind(calibrated)
-    for number, decision in enumerate(calibrated.decide(scores().log_confidence)):
-        one.observe(decision, key=f"input {number}" if number % 3 else "")
-    for number in (1, 2, 7, 8):
-        one.update(f"input {number}", 2)
-    one.save(path)
-
-
-def read_drift(path: Path, kind: type[ag.DriftMonitor] | type[ag.AdaptiveRule]) -> object:
-    """What was read must also go on working."""
-    one = kind.load(path)
-    before = repr(one)
-    one.observe(ag.Decision(1, 0, (0,), first_risk=0.5))
-    if not isinstance(one, ag.DriftMonitor) or one.level is not None:
-        with suppress(InputError):
-            one.update("input 4", 1)
-    return before
 
 
 def write_nir(path: Path) -> None:
     """A graph with every kind of parameter."""
+    import nir
+
     rng = np.random.default_rng(3)
     step = np.full(4, 5e-3)
     neurons = nir.CubaLIF(tau_syn=step, tau_mem=2 * step, r=np.ones(4), v_leak=np.zeros(4), v_threshold=np.ones(4), v_reset=np.zeros(4))
@@ -270,6 +248,36 @@ def read_decisions(path: Path) -> object:
     return decided.stop_index, decided.sets, decided.best, decided.first_risk
 
 
+def write_part_file(path: Path) -> None:
+    """Decisions of a shard with their summary, as a worker writes them."""
+    decided = ag.AgreeStop(0.8, (1, 2, 3, 4), 1).calibrate(scores()).decide(scores())
+    run = EarlyRun(decided, np.full(40, 4), 0.0, np.full(40, 8))
+    summary = PartSummary.of(decided, run.computed, (0, 0))
+    write_part(path, columns_of_run([run], 0, np.arange(40, dtype=np.uint64), {}), summary, "key")
+
+
+def read_part_file(path: Path) -> object:
+    """A worker decides a shard again whose file it cannot use."""
+    summary = read_part(path, "key")
+    if summary is None:
+        raise InputError("made again.")
+    return summary, read_decisions(path)
+
+
+def write_plan_file(path: Path) -> None:
+    folder = path.with_name("job")
+    folder.mkdir(exist_ok=True)
+    write_part_file(folder / "part-000000.parquet")
+    write_plan(folder, "key", [0])
+    path.write_bytes((folder / PLAN).read_bytes())
+
+
+def read_plan_file(path: Path) -> object:
+    folder = path.with_name("job")
+    (folder / PLAN).write_bytes(path.read_bytes())
+    return read_decisions(folder)
+
+
 def read_recordings(path: Path) -> object:
     part = ParquetFile(str(path), X.shape[2:]).read(0, len(X))
     return part.events, part.carried
@@ -290,36 +298,34 @@ def forge_archive(content: bytes, change: Callable[[bytes], bytes], seed: int) -
     return stream.getvalue()
 
 
-def forge_rule(content: bytes, change: Callable[[bytes], bytes], seed: int) -> bytes:
-    line, _, rest = content.partition(b"\n")
-    magic, version, length, _ = line.split(b" ")
-    header, arrays = rest[: int(length)], rest[int(length) :]
-    header = change(header.rstrip(b"\n")) + b"\n"
-    digest = hashlib.sha256(header + arrays).hexdigest().encode()
-    return b" ".join((magic, version, str(len(header)).encode(), digest)) + b"\n" + header + arrays
-
-
 def forge_gzip(content: bytes, change: Callable[[bytes], bytes], seed: int) -> bytes:
     return gzip.compress(change(gzip.decompress(content)), mtime=0)
 
 
 def forge_tensors(content: bytes, change: Callable[[bytes], bytes], seed: int) -> bytes:
-    """Change our own header within that of safetensors, which has no digest, as in version 0.1."""
+    """Change our own header or that of safetensors; the digest is repaired, or left out as in version 0.1."""
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     own = json.loads(header["__metadata__"]["agreestop"])
-    own.pop("digest", None)
-    if seed % 3:
-        header["__metadata__"]["agreestop"] = change(json.dumps(own).encode()).decode("utf-8", "replace")
-        new = json.dumps(header).encode()
-    else:
+    own.pop("digest")
+    if seed % 3 == 0:
         header["__metadata__"]["agreestop"] = json.dumps(own)
         new = change(json.dumps(header).encode())
+        return len(new).to_bytes(8, "little") + new + content[8 + length :]
+    text = change(json.dumps(own).encode()).decode("utf-8", "replace")
+    with suppress(ValueError, TypeError, RecursionError):  # no JSON any more
+        if seed % 3 == 1:
+            forged = json.loads(text)
+            text = json.dumps({**forged, "digest": digest_of(safetensors.torch.load(content), forged)})
+    header["__metadata__"]["agreestop"] = text
+    new = json.dumps(header).encode()
     return len(new).to_bytes(8, "little") + new + content[8 + length :]
 
 
 def forge_nir(content: bytes, change: Callable[[bytes], bytes], seed: int) -> bytes:
     """Change the numbers of one parameter."""
+    import h5py
+
     stream = io.BytesIO(content)
     with h5py.File(stream, "r+") as file:
         found: list[Any] = []
@@ -332,9 +338,12 @@ def forge_nir(content: bytes, change: Callable[[bytes], bytes], seed: int) -> by
 
 
 FORGES = {
-    **dict.fromkeys(("scores", "spikes", "events", "counts", "part", "dense", "packed", "cache", "braille", "energy"), forge_archive),
-    **dict.fromkeys(("members", "posterior", "ensemble", "checkpoint"), forge_tensors),
-    **dict.fromkeys(("rule", "gated rule", "accumulated rule", "rule of loss", "monitor", "adaptive"), forge_rule),
+    **dict.fromkeys(
+        ("scores", "spikes", "events", "counts", "part", "dense", "packed", "outline", "packed outline", "cache", "braille", "energy"),
+        forge_archive,
+    ),
+    **dict.fromkeys(("members", "posterior", "ensemble", "variational", "modules", "checkpoint"), forge_tensors),
+    **dict.fromkeys((form.name for form in rules.FORMATS), forge_rule),
     "idx": forge_gzip,
     "nir": forge_nir,
 }
@@ -344,12 +353,6 @@ FORMATS = {
     for form in (
         Format("scores", lambda path: ag.save_scores(path, replace(scores(), lengths=np.arange(40) % 4 + 1)), ag.load_scores),
         Format("spikes", lambda path: ag.save_spikes(path, SPIKES, LABELS), load_spikes),
-        Format("rule", write_rule, ag.load_rule, digest=True),
-        Format("monitor", partial(write_drift, kind=ag.DriftMonitor), partial(read_drift, kind=ag.DriftMonitor), digest=True),
-        Format("adaptive", partial(write_drift, kind=ag.AdaptiveRule), partial(read_drift, kind=ag.AdaptiveRule), digest=True),
-        Format("gated rule", write_gated_rule, ag.load_rule, digest=True),
-        Format("accumulated rule", write_accumulated_rule, ag.load_rule, digest=True),
-        Format("rule of loss", write_rule_of_loss, ag.load_rule, digest=True),
         Format("events", lambda path: ag.events.Events.from_dense(X, LABELS, CLASSES).save(path), read_mapped, digest=True),
         Format(
             "counts",
@@ -365,6 +368,12 @@ FORMATS = {
             lambda path: write_archive(path, True, inputs=np.packbits(X), inputs_shape=np.array(X.shape), labels=LABELS, held=np.array(0)),
             ag.events.load_events,
         ),
+        Format("outline", lambda path: ag.events.Events.from_dense(X, LABELS, CLASSES).save(path), read_outline),
+        Format(
+            "packed outline",
+            lambda path: write_archive(path, True, inputs=np.packbits(X), inputs_shape=np.array(X.shape), labels=LABELS),
+            read_outline,
+        ),
         Format("cache", write_cache, read_cache, digest=True),
         Format("aedat2", lambda path: ag.events.write_aedat2(path, LARGE_RECORDING), ag.events.read_aedat2),
         Format("aedat3", lambda path: ag.events.write_aedat3(path, LARGE_RECORDING), ag.events.read_aedat3),
@@ -376,15 +385,24 @@ FORMATS = {
         Format("members", write_members, read_ensemble, digest=True),
         Format("posterior", write_posterior, read_ensemble, digest=True),
         Format("ensemble", write_ensemble, read_ensemble, digest=True),
+        Format("variational", write_variational, read_ensemble, digest=True),
+        Format("modules", write_modules, partial(read_ensemble, network=OwnModule), digest=True),
         Format("checkpoint", write_checkpoint, read_checkpoint, digest=True),
         Format("energy", lambda path: write_archive(path, True, emitted=SPIKES, accumulates=SPIKES, multiplies=SPIKES), read_energy),
         Format("key", write_key, read_key, digest=True),
-        Format("nir", write_nir, read_nir),
+        Format("nir", write_nir, read_nir, needs=("nir", "h5py")),
         Format(
-            "recordings", lambda path: save_recordings(path, ag.events.Events.from_dense(X, LABELS), ids=list("abcdef")), read_recordings
+            "recordings",
+            lambda path: save_recordings(path, ag.events.Events.from_dense(X, LABELS), ids=list("abcdef")),
+            read_recordings,
+            needs=("pyarrow",),
         ),
-        Format("decisions", write_decisions, read_decisions),
+        Format("decisions", write_decisions, read_decisions, needs=("pyarrow",)),
+        Format("shard", write_part_file, read_part_file, needs=("pyarrow",)),
+        Format("plan", write_plan_file, read_plan_file, needs=("pyarrow",)),
         Format("configuration", lambda path: path.write_text(CONFIG), load_config),
+        *rules.FORMATS,
+        *texts.FORMATS,
     )
 }
 FORMATS |= {f"{name}, forged": replace(FORMATS[name], name=f"{name}, forged", digest=False, forge=forge) for name, forge in FORGES.items()}

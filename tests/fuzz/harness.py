@@ -21,7 +21,9 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import numpy as np
@@ -45,6 +47,7 @@ class Format:
     read    reads it; whatever it returns is compared by its content
     digest  whether the format has a digest of its own, so that no other valid file may come out
     forge   changes a part within the file, by a function of bytes, and repairs checksums and lengths; None: the bytes of the file change
+    needs   optional modules or programs without which the format is left out
     """
 
     name: str
@@ -52,6 +55,13 @@ class Format:
     read: Callable[[Path], object]
     digest: bool = False
     forge: Callable[[bytes, Callable[[bytes], bytes], int], bytes] | None = None
+    needs: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> str:
+        """Why the format cannot be read here; empty if it can."""
+        absent = [name for name in self.needs if find_spec(name) is None and which(name) is None]
+        return f"{self.name} needs {' and '.join(absent)}, which is not installed" if absent else ""
 
     def changed(self, content: bytes, seed: int) -> bytes:
         """The content of a valid file, changed by the seed."""

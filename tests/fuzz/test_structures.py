@@ -15,7 +15,6 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 pytest.importorskip("torch")
-pytest.importorskip("nir", reason="agreestop[nir] is not installed")
 
 from .formats import FORMATS
 from .harness import outcome

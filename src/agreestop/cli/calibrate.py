@@ -80,7 +80,7 @@ def calibrate(
         raise InputError("--blocks belongs to a gate: give --gate too, or leave it out.")
     if price_of_size and (tuning is None or gate):
         raise InputError("--price-of-size is for tuning: give --tuning without --gate, or leave it out.")
-    costs = None if loss is None else _read_matrix(loss)
+    costs = None if loss is None else read_matrix(loss)
     with errors_name_options():
         chosen = build_rule(
             *(kind, target, times, max_set_size),
@@ -102,7 +102,7 @@ def calibrate(
         if not isinstance(chosen, (SpikeCP, AgreeStop)):
             raise InputError(f"--tuning belongs to the rule spikecp or agreestop, not to {kind}: leave it out, or choose one of these.")
         chosen = _tuned(chosen, tuning, len(data), pooling is not None, price_of_size)
-    weight = None if weights is None else _as_numbers(weights, read_lines(weights, len(data)))
+    weight = None if weights is None else read_numbers(weights, len(data))
     inside = None if groups is None else read_lines(groups, len(data))
     with printed_warnings(name_options), errors_name_options():
         calibrated = chosen.calibrate(data, labels, groups=inside, weights=weight, max_weight=max_weight)
@@ -125,6 +125,11 @@ def read_lines(path: Path, n: int) -> list[str]:
     return lines
 
 
+def read_numbers(path: Path, n: int) -> Floats:
+    """A number for each of n inputs, one on a line."""
+    return _as_numbers(path, read_lines(path, n))
+
+
 def _as_numbers(path: Path, words: Sequence[str], advice: str = "give one number on each line") -> Floats:
     try:
         return np.array([float(word) for word in words])
@@ -132,7 +137,7 @@ def _as_numbers(path: Path, words: Sequence[str], advice: str = "give one number
         raise InputError(f"{path} holds something else than numbers ({visible(str(error))}): {advice}.") from None
 
 
-def _read_matrix(path: Path) -> Floats:
+def read_matrix(path: Path) -> Floats:
     """A square matrix from a text file: the numbers of each row on a line, with commas or spaces between them."""
     text = read_file(path, most=LARGEST_TEXT).decode("utf-8-sig", errors="replace")
     advice = "give a line of numbers for each class, with commas or spaces between them, and no heading"

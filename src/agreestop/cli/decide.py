@@ -175,8 +175,6 @@ def _watch(path: Path, calibrated: CalibratedRule, decisions: Decisions, labels:
 
     A rule about final answers is watched with those of the scores; members that run stop early and leave none.
     """
-    if decisions.reuse:
-        raise InputError(f"--monitor: {decisions.reuse}")
     monitor = DriftMonitor.resume(path, calibrated)
     monitor.observe(decisions)
     if monitor.level is not None:

@@ -126,11 +126,14 @@ class CalibratedRule(KeptInFiles):
                 raise InputError(f"log_confidence has {given} {name}, but the rule was calibrated with {needed}: give the same ensemble.")
 
     def check_classes(self, names: Sequence[str] | None) -> None:
-        """Refuse scores whose classes are others than calibrated with, or in another order. Unknown names are not refused."""
-        if names is None or self.class_names is None or tuple(names) == self.class_names:
+        """Refuse scores or inputs whose classes are others than calibrated with, or in another order. Unknown names are not refused."""
+        if names is None or tuple(names) == self.class_names:
             return
-        given, known = next(both for both in zip(names, self.class_names, strict=True) if both[0] != both[1])
-        raise InputError(f"the scores have class {given!r} where the rule was calibrated with {known!r}: use its classes, in its order.")
+        if len(names) != self.classes:
+            raise InputError(f"the data have {len(names)} classes, but the rule was calibrated with {self.classes}: use its classes.")
+        if self.class_names is not None:
+            given, known = next(both for both in zip(names, self.class_names, strict=True) if both[0] != both[1])
+            raise InputError(f"the data have class {given!r} where the rule was calibrated with {known!r}: use its classes, in its order.")
 
     def check_source(self, engine: str = "", ensemble_digest: str = "", any_engine: bool = False, any_members: bool = False) -> None:
         """Refuse scores of another engine or ensemble than calibrated with. An empty string is an unknown one and is not refused.

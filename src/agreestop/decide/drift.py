@@ -165,6 +165,8 @@ class DriftMonitor:
         return alarm
 
     def _observe(self, decision: Decision | Decisions, key: str = "") -> Alarm | None:
+        if isinstance(decision, Decisions) and decision.reuse:
+            raise InputError(f"a monitor watches new inputs: {decision.reuse}")
         number = self.observed
         self._queue.add(decision, key)
         risks: Sequence[float | None] = [decision.first_risk] if isinstance(decision, Decision) else [one.first_risk for one in decision]

@@ -27,7 +27,7 @@ from .merging import MODEL_AVERAGE, MergeConfidence
 from .ranking import Index
 from .rule_files import KeptInFiles
 from .score_files import ScoresLike, as_scores, at_checkpoint, labels_of
-from .scores import Fitted, ShapedOverTime, Tunable, fit_temperatures, fix_numbers, pooling_of
+from .scores import LARGEST_CONSTANT, Fitted, ShapedOverTime, Tunable, fit_temperatures, fix_numbers, pooling_of
 from .tuned_rows import TunedRows, cut_fitted
 
 
@@ -136,8 +136,9 @@ class ShapedRisk(ShapedOverTime[Risk], KeptInFiles):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.offsets < np.inf).all():
-            raise InputError("offsets holds nan or inf: give numbers, or -inf for a checkpoint at which nothing stops.")
+        if not ((np.abs(self.offsets) <= LARGEST_CONSTANT) | (self.offsets == -np.inf)).all():
+            advice = f"give numbers of at most {LARGEST_CONSTANT:g} in size, or -inf for a checkpoint at which nothing stops"
+            raise InputError(f"offsets holds nan, inf or a number that is too large: {advice}.")
 
     @classmethod
     def per_time(cls, base: Risk, times: Sequence[float], power: float = 1.0) -> Self:
@@ -202,8 +203,8 @@ class LearnedRisk(KeptInFiles):
 
     def __post_init__(self) -> None:
         fix_numbers(self, "weights", "log_times")
-        if not is_number(self.bias):
-            raise InputError(f"bias is {self.bias!r}: give a finite number.")
+        if not is_number(self.bias) or abs(self.bias) > LARGEST_CONSTANT:
+            raise InputError(f"bias is {self.bias!r}: give a number of at most {LARGEST_CONSTANT:g} in size.")
 
     @classmethod
     def fit(

@@ -97,11 +97,16 @@ def _fit_temperature(pooled: Floats, labels: Integers) -> float:
     return float(np.exp((low + high) / 2))
 
 
-def fix_numbers(owner: Any, *names: str, positive: bool = False) -> None:
-    """Bring the numbers of a score or risk to float64; refuse nan and infinity, from which no threshold may come."""
+LARGEST_CONSTANT = 1e9  # beyond it, rounding makes different classes equal, and an early answer could hold more than max_set_size
+
+
+def fix_numbers(owner: Any, *names: str, positive: bool = False, largest: float = LARGEST_CONSTANT) -> None:
+    """Bring the numbers of a score or risk to float64; refuse nan, infinity and absurd sizes, from which no threshold may come."""
     for name in names:
         values = as_floats(getattr(owner, name), name)
         check_finite(values, name)
+        if (found := float(np.abs(values).max(initial=0))) > largest:
+            raise InputError(f"{name} holds {found:.3g} in size: give numbers up to {largest:g}.")
         if positive and not (values > 0).all():
             raise InputError(f"{name} holds {values.min():.6g}: every one must be greater than 0.")
         object.__setattr__(owner, name, values)
@@ -170,7 +175,7 @@ class TuningRanks(Fitted, KeptInFiles):
 
     def __post_init__(self) -> None:
         pooling_of(self.pooling)
-        fix_numbers(self, "quantiles")
+        fix_numbers(self, "quantiles", largest=np.inf)
 
     @staticmethod
     def _learn(data: Scores, pooling: MergeConfidence) -> Floats:
@@ -193,8 +198,8 @@ class Spread(KeptInFiles):
     beta: float = 0.5
 
     def __post_init__(self) -> None:
-        if not is_number(self.beta):
-            raise InputError(f"beta is {self.beta!r}: give a finite number.")
+        if not is_number(self.beta) or abs(self.beta) > LARGEST_CONSTANT:
+            raise InputError(f"beta is {self.beta!r}: give a number of at most {LARGEST_CONSTANT:g} in size.")
 
     @property
     def tuned(self) -> TunedRows | None:

@@ -67,6 +67,7 @@ def decide_early(
     """
     check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
     given, batch_size = as_inputs(inputs), as_count(batch_size, "batch_size")
+    calibrated.check_classes(given.classes if isinstance(given, Events) else None)
     ends = as_lengths(lengths, None, given.shape)
     calibrated.check_lengths(ends)
     if ends is not None:

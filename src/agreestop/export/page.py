@@ -94,10 +94,6 @@ def to_page(
     if events.shape[1] == 1:
         raise InputError("the inputs are images, and the page shows events over time: give inputs of shape (n, T, ...).")
     events = events.rows(slice(0, MOST_INPUTS)).compact()
-    if events.classes is not None and len(events.classes) != calibrated[0].classes:
-        raise InputError(
-            f"the inputs have {len(events.classes)} classes, but the rule {calibrated[0].classes}: give inputs of its classes."
-        )
     for rule in calibrated:
         rule.check_classes(events.classes)
     labels = None if events.labels is None else as_labels(events.labels, len(events), calibrated[0].classes)

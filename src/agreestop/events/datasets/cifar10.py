@@ -27,6 +27,7 @@ FOLDER = "cifar-10-batches-bin"
 TRAINING_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 TEST_FILE = "test_batch.bin"
 NAMES_FILE = "batches.meta.txt"
+LONGEST_NAMES = 10_000  # bytes of that file
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 ADDRESS = address_of("cifar10")
 ADVICE = f"get cifar-10-binary.tar.gz (md5 c32a1d4ab5d03f1284b67883e8d87530) from {ADDRESS} and unpack it"
@@ -59,7 +60,7 @@ def find_files(folder: Path) -> Path:
     missing = f"there is no file {TEST_FILE} in {folder} or in {FOLDER} there: {ADVICE}."
     found = find_folder(folder, FOLDER, lambda path: (path / TEST_FILE).is_file(), missing)
     names = found / NAMES_FILE
-    if names.is_file() and tuple(names.read_text(errors="replace").split()) != CLASSES:
+    if names.is_file() and tuple(read_file(names, most=LONGEST_NAMES).decode(errors="replace").split()) != CLASSES:
         raise InputError(f"{names} does not list the ten classes of CIFAR-10 in their order: {ADVICE}.")
     return found
 

@@ -40,7 +40,7 @@ MOST_LINES = 2**20  # bytes of a table
 LISTS = ("trials_to_train.txt", "trials_to_test.txt")
 COMPLETE = (1_176, 288)  # gestures of either part
 ADDRESS = address_of("dvs-gesture")
-NAME = re.compile(r"(user\d+)_\w+\.aedat")
+NAME = re.compile(r"(user\d{1,9})_\w{1,50}\.aedat")
 
 
 class GestureRecording(NamedTuple):
