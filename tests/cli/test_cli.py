@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import agreestop as ag
 from agreestop.cli import main
 from agreestop.cli.calibrate import parse_checkpoints
+from agreestop.common.files import LOCK_NAME
 from agreestop.decide.build import parse_pooling
 
 NAMES = ("left", "right", "up")
@@ -510,6 +512,38 @@ def test_a_monitor_goes_on_from_run_to_run(
     outcome = call(monkeypatch, capsys, "decide", tmp_path / "larger", folder / "test.npz", "--monitor", monitor, "-o", out)
     assert outcome.code == 2 and "watches another rule" in outcome.err
     assert monitor.read_bytes() == before
+
+
+def test_files_are_checked_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path, rule: Path, tmp_path: Path
+) -> None:
+    def work(*given: Any, **more: Any) -> None:
+        raise AssertionError("work before the check")
+
+    wrong = tmp_path / "wrong"
+    wrong.write_text("x\ny\n")
+    monkeypatch.setattr("agreestop.cli.calibrate.tune", work)
+    for option, more in (("--groups", ()), ("--weights", ("--max-weight", 2)), ("--loss", ("--max-loss", 0.1))):
+        words = ("calibrate", folder / "calibration.npz", "-o", tmp_path / "rule", "--tuning", folder / "tuning.npz", option, wrong, *more)
+        outcome = call(monkeypatch, capsys, *words)
+        assert outcome.code == 2 and str(wrong) in outcome.err
+    monkeypatch.setattr("agreestop.cli.decide.load_scores", work)
+    outcome = call(monkeypatch, capsys, "decide", rule, folder / "test.npz", "--monitor", wrong)
+    assert outcome.code == 2 and "is not an agreestop rule file" in outcome.err
+
+
+def test_two_commands_take_turns_with_a_monitor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path, rule: Path, tmp_path: Path
+) -> None:
+    resume, locked = ag.DriftMonitor.resume, []
+
+    def watched(path: Path, calibrated: ag.CalibratedRule) -> ag.DriftMonitor:
+        locked.append((tmp_path / LOCK_NAME).exists())
+        return resume(path, calibrated)
+
+    monkeypatch.setattr(ag.DriftMonitor, "resume", watched)
+    assert call(monkeypatch, capsys, "decide", rule, folder / "test.npz", "--monitor", tmp_path / "monitor").code == 0
+    assert locked == [False, True], "once before the work, and once to go on with the monitor"
 
 
 def test_a_monitor_of_a_rule_about_final_answers_gets_final_labels(

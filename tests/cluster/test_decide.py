@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import agreestop as ag
 from agreestop.cluster import pool
-from agreestop.cluster.parts import part_path
+from agreestop.cluster.parts import PartSummary, columns_of_run, part_path, read_part, write_part
 from agreestop.cluster.pool import Actors, run_tasks
 
 from .conftest import Work
@@ -126,6 +127,15 @@ def test_a_damaged_part_is_decided_again(
     assert same(ag.cluster.load_decisions(tmp_path / "out", work.rule), work.ensemble.decide(work.rule, work.events).decisions)
 
 
+def test_a_part_whose_summary_counts_other_rows_is_not_used(work: Work, tmp_path: Path) -> None:
+    run = work.ensemble.decide(work.rule, work.events.rows(slice(0, 20)))
+    summary = PartSummary.of(run.decisions, run.computed, (0, 0))
+    columns = columns_of_run([run], 0, np.arange(20, dtype=np.uint64), {})
+    for rows, used in ((20, True), (21, False)):
+        write_part(tmp_path / "part.parquet", columns, replace(summary, rows=rows), "key")
+        assert (read_part(tmp_path / "part.parquet", "key") is not None) == used
+
+
 def test_a_damaged_file_of_all_decisions_is_made_again(
     work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
 ) -> None:
@@ -165,7 +175,8 @@ def test_columns_that_differ_between_files_are_refused_before_any_work(
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("best", 77), ("best", -2), ("row", 5), ("row", 0.5), ("first_risk", "high"), ("stop_index", 0.0), ("hash", "a")]
+    ("name", "value"),
+    [("best", 77), ("best", -2), ("row", 5), ("row", 0.5), ("first_risk", "high"), ("stop_index", 0.0), ("hash", "a"), ("stop_time", 0.5)],
 )
 def test_forged_decisions_are_refused(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay], name: str, value: float | str) -> None:
     use(FakeRay())

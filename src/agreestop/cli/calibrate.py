@@ -71,6 +71,9 @@ def calibrate(
         raise InputError(f"--labels is {labels!r}: leave it out to use the labels of the score file, or give final.")
     check_writable(output)
     data = load_scores(scores) if labels == "final" else labelled_scores(scores, "calibration")
+    weight = None if weights is None else read_numbers(weights, len(data))
+    inside = None if groups is None else read_lines(groups, len(data))
+    costs = None if loss is None else read_matrix(loss)
     if schedule is not None and checkpoints is not None:
         raise InputError("--schedule names the times itself: leave --checkpoints out.")
     times = parse_checkpoints(checkpoints or "all", data.times) if schedule is None else parse_schedule(schedule)
@@ -80,7 +83,6 @@ def calibrate(
         raise InputError("--blocks belongs to a gate: give --gate too, or leave it out.")
     if price_of_size and (tuning is None or gate):
         raise InputError("--price-of-size is for tuning: give --tuning without --gate, or leave it out.")
-    costs = None if loss is None else read_matrix(loss)
     with errors_name_options():
         chosen = build_rule(
             *(kind, target, times, max_set_size),
@@ -102,8 +104,6 @@ def calibrate(
         if not isinstance(chosen, (SpikeCP, AgreeStop)):
             raise InputError(f"--tuning belongs to the rule spikecp or agreestop, not to {kind}: leave it out, or choose one of these.")
         chosen = _tuned(chosen, tuning, len(data), pooling is not None, price_of_size)
-    weight = None if weights is None else read_numbers(weights, len(data))
-    inside = None if groups is None else read_lines(groups, len(data))
     with printed_warnings(name_options), errors_name_options():
         calibrated = chosen.calibrate(data, labels, groups=inside, weights=weight, max_weight=max_weight)
     calibrated.save(output)
@@ -142,8 +142,10 @@ def read_matrix(path: Path) -> Floats:
     text = read_file(path, most=LARGEST_TEXT).decode("utf-8-sig", errors="replace")
     advice = "give a line of numbers for each class, with commas or spaces between them, and no heading"
     rows = [_as_numbers(path, line.replace(",", " ").split(), advice) for line in text.splitlines() if line.strip()]
-    if not rows or any(len(row) != len(rows) for row in rows):
-        raise InputError(f"{path} has {len(rows)} rows that are not of {len(rows)} numbers each: give a row and a column for each class.")
+    if not rows:
+        raise InputError(f"{path} holds no numbers: {advice}.")
+    if any(len(row) != len(rows) for row in rows):
+        raise InputError(f"{path} has {len(rows)} rows, and some row has not as many numbers: give a row and a column for each class.")
     return np.stack(rows)
 
 
