@@ -308,8 +308,12 @@ def test_the_digest_follows_weights_and_functions(trained: list[Gru]) -> None:
     assert engine.digest == from_module(trained, init=start, step=step, batch_axis=1).digest
     assert len({engine.digest, from_module(trained, step=other).digest, from_module(trained[:1], init=start, step=step).digest}) == 3
     calibrated = RULES[0].calibrate(engine.score(*recordings(100)))
-    with pytest.raises(InputError, match="members"):
-        from_module(trained, step=other, batch_axis=1).decide(calibrated, recordings(3)[0])
+    others = from_module(trained, step=other, batch_axis=1)
+    for refused in (lambda: others.decide(calibrated, recordings(3)[0]), lambda: others.live(calibrated)):
+        with pytest.raises(InputError, match="scores of the ensemble"):
+            refused()
+    assert len(others.decide(calibrated, recordings(3)[0], any_members=True).decisions) == 3
+    others.live(calibrated, any_members=True)
 
 
 def test_the_digest_follows_what_functions_and_layers_hold() -> None:

@@ -427,6 +427,8 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(members: Path, tmp_p
     rule = ag.AgreeStop(0.7, EVERY, 2).calibrate(scores)
     with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven engine"):
         ag.export.to_c(rule, load(members, "small", "int8"), tmp_path / "no")
+    with pytest.raises(ag.InputError, match="scores of the ensemble 000000000000"):
+        ag.export.to_c(replace(rule, ensemble_digest="0" * 64), ensemble, tmp_path / "no")
     with pytest.raises(ag.InputError, match="computes what the event-driven one does"):
         ag.export.to_c(rule, ag.ensembles.load(members / "small", engine="dense"), tmp_path / "no", any_engine=True)
     with pytest.raises(ag.InputError, match="values other than 0 and 1"):

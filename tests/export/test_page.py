@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -312,6 +313,8 @@ def test_what_a_page_cannot_run_is_refused(ensemble: Any, rules: list[Calibrated
     ensemble.save(tmp_path / "members")
     refused("run on the dense engine", given=ag.ensembles.load(tmp_path / "members", engine="dense"))
     refused("0 rules are given", [])
+    with pytest.raises(InputError, match="scores of the ensemble 000000000000"):
+        to_page(replace(rules[0], ensemble_digest="0" * 64), ensemble, path, x)
     named = RULES["every step"].calibrate(ensemble.score(x, y, classes=NAMES))
     refused("have class", named, inputs=ag.events.Events.from_dense(x, y, NAMES[::-1]))
     refused("5 classes", inputs=ag.events.Events.from_dense(x, y, (*NAMES, "four")))

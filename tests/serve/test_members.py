@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,14 @@ def test_members_that_are_drawn_for_every_input(served: Served) -> None:
             assert session.number == number
             assert session.push_steps(steps_of(frames)) == first_decision(ensemble.live(rule, number=number), steps_of(frames), "events")
     assert ensemble.engine.name == "dense-fresh"
+
+
+def test_other_members_than_those_of_the_rule_are_not_served_unless_allowed(served: Served) -> None:
+    rule = replace(served.rule, ensemble_digest="0" * 64)
+    with pytest.raises(ag.InputError, match="scores of the ensemble 000000000000"):
+        Server(rule, served.ensemble, port=0)
+    with Server(rule, served.ensemble, port=0, any_members=True).background() as url:
+        assert url.startswith("ws:")
 
 
 def test_modules_whose_inputs_are_not_known_are_not_served(numbers: tuple[Any, Any]) -> None:
