@@ -49,6 +49,16 @@ def test_series_that_grow_are_decided_as_whole_ones(early: ag.adapters.AeonEarly
     assert not len(waiting) and np.array_equal(labels, whole)
 
 
+def test_an_update_goes_on_after_the_last_checkpoint_whichever_series_comes_first(early: ag.adapters.AeonEarlyClassifier) -> None:
+    _, decided = early.predict(X[NEW][:, :, :12])
+    first = np.argmin(early.state_info[:, 0])  # a series that was decided at an early checkpoint
+    rows = np.r_[first, np.delete(np.arange(300), first)]
+    _, decided = early.predict(X[NEW][rows][:, :, :12])
+    assert early.state_info[0, 3] < 12 and not decided.all()
+    with pytest.raises(ag.InputError, match="X has 12 times: the next checkpoint is 15"):
+        early.update_predict(X[NEW][rows][~decided][:, :, :12])
+
+
 def test_wrong_updates_are_refused_in_a_sentence(early: ag.adapters.AeonEarlyClassifier) -> None:
     with pytest.raises(ag.InputError, match="the next checkpoint is 3"):
         early.predict(X[NEW][:, :, :2])

@@ -13,7 +13,7 @@ pytest.importorskip("sklearn", reason="EarlyClassifier needs scikit-learn")
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.dummy import DummyClassifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.model_selection import cross_val_score
 from sklearn.naive_bayes import GaussianNB
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -166,12 +166,33 @@ def test_scikit_learn_clones_and_cross_validates_it() -> None:
         ({"calibration": 1.0}, "between 0 and 1"),
         ({"target": 2}, "target"),
         ({"folds": 1}, "give 2 or more, or 0"),
+        ({"estimator": RidgeClassifier()}, "estimator is a RidgeClassifier without predict_proba: give a classifier that has it"),
+        ({"rule": lambda target, times, size: 3}, "rule makes a int with other checkpoints than \\(5, 10, 15, 20\\)"),
+        ({"rule": lambda target, times, size: ag.AgreeStop(target, times[2:], size)}, "rule makes a AgreeStop with other checkpoints"),
         ({"folds": -1}, "give 2 or more, or 0"),
     ],
 )
 def test_wrong_settings_are_refused_in_a_sentence(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ag.InputError, match=words):
         EarlyClassifier(**{"estimator": GaussianNB(), "checkpoints": 4, "target": 0.8, **settings}).fit(X, Y)
+
+
+CHANGES: list[Any] = [
+    lambda found: 5 * found,
+    lambda found: 3 * found - 2 / 3,  # sums are 1, and some values lie below 0
+    lambda found: found[:, :2] / found[:, :2].sum(1, keepdims=True),
+    lambda found: found * np.nan,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_not_a_probability_is_refused(change: Any) -> None:
+    class Changed(GaussianNB):  # type: ignore[misc]
+        def predict_proba(self, X: Any) -> Any:
+            return change(super().predict_proba(X))
+
+    with pytest.raises(ag.InputError, match=r"predict_proba of the estimator gives .*: probabilities \(90, 3\) are needed"):
+        EarlyClassifier(Changed(), 4, 0.8, folds=0).fit(X, Y)
 
 
 def test_series_and_labels_that_do_not_fit_are_refused() -> None:
@@ -183,5 +204,5 @@ def test_series_and_labels_that_do_not_fit_are_refused() -> None:
         wide.decide(NEW[:, None, :10])
     with pytest.raises(ag.InputError, match=r"\(n, channels, T\) is needed"):
         early.fit(X[:, None, None], Y)
-    with pytest.raises(ag.InputError, match="one class"):
+    with pytest.raises(ag.InputError, match="y holds one class, 'flat': a classifier"):
         early.fit(X, np.full(300, "flat"))

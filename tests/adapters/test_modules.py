@@ -212,6 +212,8 @@ def test_a_warning_says_where_inputs_end_otherwise_than_in_calibration(engine: A
 def test_nothing_is_computed_after_the_end_of_an_input() -> None:
     counter = Counter()
     engine = from_module([counter])
+    engine.score(np.ones((1, 1, 1)))  # modules are tried out before their first run
+    counter.seen.clear()
     scores = engine.score(np.ones((3, STEPS, 1), np.float32), lengths=[2, 5, 5])
     assert counter.seen == [3, 3, 2, 2, 2]
     assert np.allclose(np.exp(scores.log_confidence[:, -1, 0, 0]), 1 / (1 + np.exp(-np.array([2.0, 5.0, 5.0]))))
@@ -240,6 +242,11 @@ def test_spikes_of_an_input_that_has_ended_are_not_counted_again() -> None:
 def test_wrong_lengths_and_masks_are_refused(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         from_module([Counter()]).score(np.ones((3, STEPS, 1)), **given)
+
+
+def test_a_device_may_be_one_of_torch() -> None:
+    device: Any = torch.device("cpu")
+    assert from_module([Counter()], device=device).score(np.ones((2, 3, 1))).log_confidence.shape == (2, 3, 1, 2)
 
 
 def test_a_stream_without_a_step_has_no_answer(engine: AdaptedEngine) -> None:
@@ -354,6 +361,57 @@ def test_an_input_that_is_changed_in_place_is_refused() -> None:
         from_module([nn.Identity(), nn.ReLU()], step=lambda module, x_t, state: (steps[type(module)](x_t), None)).score(recordings(5)[0])
 
 
+class Keeping(nn.Module):
+    """Keeps its total itself, instead of returning it as the state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total: Any = 0
+
+    def forward(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        self.total = self.total + x_t
+        return self.total, None
+
+
+class OverRows(nn.Module):
+    """Adds up the rows of a batch, as a layer does that takes them for time steps."""
+
+    def forward(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return x_t.cumsum(0), None
+
+
+@pytest.mark.parametrize("member", [Keeping(), OverRows()])
+def test_a_module_in_which_inputs_meet_is_refused(member: nn.Module) -> None:
+    (x, y), plain = recordings(20), nn.Identity()
+    with pytest.raises(InputError, match="module 1 gives another output for an input once it has seen other inputs: return as state"):
+        from_module([plain, member], step=lambda module, x_t, state: (x_t, None) if module is plain else module(x_t, state)).score(x, y)
+    with pytest.raises(InputError, match="module 0 gives another output"):
+        from_module([member]).engine.live().push(frame=np.ones(SENSORS))
+
+
+def test_a_random_module_with_a_fixed_batch_may_run() -> None:
+    def step(module: nn.Module, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return x_t + torch.rand(20, SENSORS), None
+
+    before = torch.random.get_rng_state()
+    assert from_module([nn.Identity()], step=step).score(recordings(20)[0]).log_confidence.shape == (20, STEPS, 1, SENSORS)
+    torch.random.set_rng_state(before)
+    noisy = from_module([nn.Identity()], step=lambda module, x_t, state: (x_t + torch.rand(x_t.shape), None))
+    found = noisy.score(np.zeros((20, 1, SENSORS))).log_confidence
+    torch.random.set_rng_state(before)
+    assert np.allclose(found[:, 0, 0], torch.rand(20, SENSORS).log_softmax(-1).numpy(), atol=1e-6), "the trial uses up no random numbers"
+
+
+def test_outputs_that_are_not_finite_are_named() -> None:
+    with pytest.raises(InputError, match=r"the output of the members holds nan at \[0, 0, 0, 0\]"):
+        from_module([nn.Identity()], step=lambda module, x_t, state: (x_t * torch.nan, None)).score(np.ones((2, 3, 4)))
+
+
+def test_weights_of_another_type_are_named() -> None:
+    with pytest.raises(InputError, match=r"x_t is torch.float32; convert the module with module.float\(\)"):
+        from_module([nn.GRUCell(SENSORS, 3).bfloat16()], step=lambda module, x_t, state: (module(x_t),) * 2).score(recordings(3)[0])
+
+
 def test_modules_of_an_ensemble_have_the_same_scores_and_digest() -> None:
     class Cell(nn.Module):
         def __init__(self) -> None:
@@ -385,6 +443,7 @@ def test_lengths_of_inputs_stay_with_their_scores(tmp_path: Path) -> None:
     ("make", "sentence"),
     [
         (lambda: from_module([]), "at least one"),
+        (lambda: from_module(nn.Sequential(nn.Linear(2, 2), nn.ReLU())), "not a list of torch modules"),  # type: ignore[arg-type]
         (lambda: from_module([nn.Identity()], step=3), "step is a int: give a function of \\(module, x_t, state\\)"),  # type: ignore[arg-type]
         (lambda: from_module([nn.Identity()], init=3), "init is a int: give a function of \\(module, batch\\)"),  # type: ignore[arg-type]
         (lambda: from_module([nn.Identity()], output="rates"), "choose"),

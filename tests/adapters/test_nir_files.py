@@ -70,6 +70,11 @@ def unequal_sum() -> Any:
     return graph_of(nodes, [("input", "a"), ("a", "b"), ("input", "b"), ("b", "output")])
 
 
+def same_names() -> Any:
+    inner = graph_of({"n": nir.IF(np.ones(3), np.ones(3))}, [("input", "n"), ("n", "output")])
+    return graph_of({"s": inner, "s.n": nir.IF(np.ones(3), np.ones(3))}, [("input", "s"), ("s", "s.n"), ("s.n", "output")])
+
+
 THROUGH_A = [("input", "a"), ("a", "output")]
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "no dt": (lambda: from_nir(small()), "give dt"),
@@ -100,6 +105,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "outputs": (lambda: from_nir([small("IF"), small("I")]), "spikes, logits"),
     "shape": (lambda: from_nir(graph_of({"input": nir.Input(np.array([2**20, 2**20]))}, [("input", "output")])), "product"),
     "pool": (lambda: from_nir(small_image()), "gives values of shape"),
+    "same names": (lambda: from_nir(same_names()), "two nodes are called 's.n'"),
     "sums": (lambda: from_nir(unequal_sum()), "adds inputs of shapes"),
 }  # fmt: skip
 

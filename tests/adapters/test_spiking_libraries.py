@@ -335,8 +335,9 @@ def test_other_networks_and_axes_are_refused() -> None:
     library("snntorch")
     with pytest.raises(InputError, match="network 1, a Linear, holds no neurons of snnTorch"):
         ag.adapters.from_snntorch([snn_hidden(), nn.Linear(2, 2)])
-    with pytest.raises(InputError, match="time_axis is 2: choose 0"):
-        ag.adapters.from_snntorch([snn_hidden()], time_axis=2)
+    for axis in (2, True):
+        with pytest.raises(InputError, match=f"time_axis is {axis}: choose 0"):
+            ag.adapters.from_snntorch([snn_hidden()], time_axis=axis)
 
     class FixedLoop(SnnLoop):
         def forward(self, x: Tensor) -> Tensor:
@@ -344,6 +345,58 @@ def test_other_networks_and_axes_are_refused() -> None:
 
     with pytest.raises(InputError, match="for one step, which has no time axis 0 of size 1: let its loop run over the steps of x"):
         ag.adapters.from_snntorch([FixedLoop()], time_axis=0).score(inputs(2))
+
+
+def test_a_time_axis_that_is_not_given_is_named() -> None:
+    library("snntorch")
+    for wrong in (None, 1):
+        with pytest.raises(InputError, match=r"for 5 inputs: give time_axis=0 if the network takes \(T, batch, ...\)"):
+            ag.adapters.from_snntorch([SnnLoop()], time_axis=wrong).score(inputs(5))
+
+
+def snn_reset() -> Callable[[nn.Module], None]:
+    return library("snntorch.utils").reset
+
+
+def jelly_reset() -> Callable[[nn.Module], None]:
+    return library("spikingjelly.activation_based.functional").reset_net
+
+
+class ResetFirst(nn.Module):
+    """A network that resets its neurons before each run over time, (T, batch, sensors)."""
+
+    def __init__(self, network: nn.Module, reset: Callable[[nn.Module], None], loop: bool) -> None:
+        super().__init__()
+        self.network, self._reset, self._loop = network, reset, loop
+
+    def forward(self, x: Tensor) -> Any:
+        self._reset(self.network)
+        return torch.stack([self.network(x_t)[0] for x_t in x]) if self._loop else self.network(x)
+
+
+@pytest.mark.parametrize(("adapter", "build", "reset"), [("snntorch", snn_hidden, snn_reset), ("spikingjelly", jelly("m"), jelly_reset)])
+def test_a_warning_says_that_steps_at_once_give_something_else(adapter: str, build: Any, reset: Any) -> None:
+    library(adapter)
+    network = ResetFirst(build(), reset(), adapter == "snntorch")
+    engine = getattr(ag.adapters, f"from_{adapter}")([network], time_axis=0)
+    with pytest.warns(UserWarning, match="network 0 gives other outputs step by step than for several steps at once: take resets"):
+        engine.score(inputs(20))
+
+
+def test_a_potential_that_the_network_keeps_itself_is_refused() -> None:
+    snn = library("snntorch")
+
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.neuron, self.mem = linear(SENSORS, CLASSES, 3), snn.Leaky(beta=0.8), torch.zeros(())
+
+        def forward(self, x: Tensor) -> Tensor:
+            spikes, self.mem = self.neuron(self.first(x), self.mem)
+            return spikes
+
+    with pytest.raises(InputError, match="module 0 gives another output for an input once it has seen other inputs"):
+        ag.adapters.from_snntorch([Keeping()]).score(inputs(5))
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from agreestop.report.contents import GroupCoverage, Report
 
 SCORES = ag.simulate_scores(240, steps=8, K=2, C=4, signal=5.0, pace=2.0)
 SCORES = replace(SCORES, classes=("a", "b", "c", "<d>"), times=tuple(time / 4 for time in SCORES.times))
+REST = SCORES.rows(slice(100, None))
 GROUPS = np.where(np.arange(len(SCORES)) % 3 == 0, "few", "many")
 
 
@@ -72,7 +73,7 @@ def test_the_command_and_the_function_write_one_page_with_groups_times_and_advic
     page = (tmp_path / "one.html").read_text()
     for words in ("Which rule to take", "By group", "&lt;d&gt;", "t = 0.5", "ag.tune(rule", "agreestop report", "of 2, on average"):
         assert words in page
-    assert "metrics.json" not in page and "<d>" not in page
+    assert "metrics.json" not in page and "<d>" not in page and " ".join(options) in page
     assert ag.write_report(SCORES, tmp_path / "two.html", target=0.8, max_set_size=2, groups=GROUPS) == tmp_path / "two.html"
     assert "Which rule to take" in (tmp_path / "two.html").read_text()
 
@@ -160,16 +161,23 @@ def test_what_cannot_be_drawn_or_saved_is_refused_in_a_sentence(tmp_path: Path) 
     for function, given in ((draw.coverage, 3), (draw.stopping, SCORES), (draw.compare, [1]), (draw.compare, {"a": 1})):
         with pytest.raises(ag.InputError, match=r"ag\.plot\.\w+ got a \w+: give "):
             function(given)
+    result = ag.evaluate(ag.AgreeStop(0.8, SCORES.times, 1).calibrate(SCORES.rows(slice(0, 100))).decide(REST), REST)
+    for draw_result in (draw.coverage, lambda one, *axes, **options: draw.compare({"a": one}, *axes, **options)):
+        with pytest.raises(ag.InputError, match="axes is a Figure: give one pair of axes"):
+            draw_result(result, Figure())
+        with pytest.raises(ag.InputError, match="target is 90"):
+            draw_result(result, Figure().subplots(), target=90)
+    wrongs: Any = ((SCORES.log_confidence, tmp_path / "page.html"), (SCORES, None))
+    for wrong in wrongs:
+        with pytest.raises(ag.InputError, match=r"write_report got a (ndarray: give Scores, or the path of|NoneType: give a path)"):
+            ag.write_report(*wrong)
     save: Any = ag.save_scores
     with pytest.raises(ag.InputError, match="give the path first, then a Scores"):
         save(SCORES, tmp_path / "scores.npz")
 
 
 def test_a_figure_of_groups_that_are_not_there_is_refused() -> None:
-    result = ag.evaluate(
-        ag.AgreeStop(0.8, SCORES.times, 1).calibrate(SCORES.rows(slice(0, 100))).decide(SCORES.rows(slice(100, 240))),
-        SCORES.rows(slice(100, 240)),
-    )
+    result = ag.evaluate(ag.AgreeStop(0.8, SCORES.times, 1).calibrate(SCORES.rows(slice(0, 100))).decide(REST), REST)
     with pytest.raises(ag.InputError, match="has no blocks"):
         ag.plot.coverage(result, by="block")
     with pytest.raises(ag.InputError, match="by is 'day': choose one of time, class"):

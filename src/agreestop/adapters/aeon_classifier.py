@@ -62,7 +62,7 @@ class AeonEarlyClassifier(BaseEarlyClassifier):  # type: ignore[misc]
         if len(X) != len(self._state):
             left = f"{len(self._state)} series had no decision after the last call"
             raise InputError(f"X has {len(X)} series, but {left}: give those, in the same order, or call reset_state_info.")
-        return self._watch(X, int(self.state_info[0, 0]) + 1, self._state)
+        return self._watch(X, self._next, self._state)
 
     def _watch(self, X: Any, first: int, state: State) -> tuple[NDArray[Any], Booleans]:
         """Go on from checkpoint `first` to the last one that X reaches."""
@@ -78,7 +78,7 @@ class AeonEarlyClassifier(BaseEarlyClassifier):  # type: ignore[misc]
                 stops.put(active, index, verdict)
                 decided[active[verdict.stop]] = True
                 active, state = active[~verdict.stop], verdict.state.rows(~verdict.stop)
-        self._state = state
+        self._state, self._next = state, reached
         last = np.where(decided, stops.index, reached - 1)
         self.state_info = np.column_stack([last, decided, stops.best, np.array(early.checkpoints_)[last]])
         return np.array([early.classes_[best] if done else -1 for best, done in zip(stops.best, decided, strict=True)]), decided

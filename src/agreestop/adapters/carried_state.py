@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, Protocol, final
 
+import torch
 from torch import Tensor, nn
 
 from agreestop.common import InputError
+from agreestop.networks.modules import ModuleState
 
 
 class Carrier(Protocol):
@@ -177,14 +179,39 @@ class CarriedState(nn.Module):
         for index, carrier in enumerate(self._carriers):
             carrier.put(None if states is None else states[index])
         try:
-            first = [x_t.new_zeros(0) if self.empty_states else None] * self._states_needed  # carriers replace them after the first step
-            found = self.network(x_t if self.time_axis is None else x_t.unsqueeze(self.time_axis), *first)
+            found = self.network(x_t if self.time_axis is None else x_t.unsqueeze(self.time_axis), *self._first_states(x_t))
         finally:
             after = [carrier.take() for carrier in self._carriers]
+        if state is None:
+            advice = "give time_axis=0 if the network takes (T, batch, ...), 1 if it takes (batch, T, ...), None if it takes one step"
+            ModuleState((after,), len(x_t)).check(advice)
         output = self._one_step(self._choose(found) if isinstance(found, (tuple, list)) else found)
         if self.counted:
             output = total = output if total is None else total + output
         return output, (after, total)
+
+    def run_at_once(self, x: Tensor) -> Tensor | None:
+        """The outputs (T, batch, classes) of the network's own run over x (T, batch, ...); None where it has none."""
+        if self.time_axis is None or any(isinstance(carrier, OneStep) for carrier in self._carriers):
+            return None
+        self.clear()
+        try:
+            with torch.no_grad():
+                given = x if self.time_axis == 0 else x.transpose(0, 1)
+                found = self.network(given, *self._first_states(x))
+        except (RuntimeError, ValueError, IndexError):  # a network that takes a fixed number of steps
+            return None
+        finally:
+            self.clear()
+        output = self._choose(found) if isinstance(found, (tuple, list)) else found
+        if not isinstance(output, Tensor) or output.shape[:-1] != given.shape[:2]:
+            return None
+        output = output if self.time_axis == 0 else output.transpose(0, 1)
+        return output.cumsum(0) if self.counted else output
+
+    def _first_states(self, x: Tensor) -> list[Tensor | None]:
+        """What the network is given as its first states; carriers replace them after the first step."""
+        return [x.new_zeros(0) if self.empty_states else None] * self._states_needed
 
     def _one_step(self, output: Any) -> Any:
         """The output without its time axis."""

@@ -10,6 +10,7 @@ else, so the promise is that of the rule:
 checkpoint; the promise is about it.
 """
 
+import reprlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Self, cast
@@ -45,6 +46,7 @@ RULES: dict[str, RuleMaker] = {
     "fixed-time": partial(build_rule, "fixed-time"),
 }
 LEAST_ROWS = 10
+SUM_ERROR = 1e-3  # rounding of a sum of probabilities
 LEAST_CONFIDENCE = 1e-6  # a forest often gives a class no vote at all, and log 0 is no number
 
 
@@ -88,19 +90,27 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         series, labels = validate_data(self, X, y, allow_nd=True, dtype=np.float64)
         if series.ndim > 3:
             raise InputError(f"X has shape {series.shape}: (n, T) or (n, channels, T) is needed.")
+        if not hasattr(self.estimator, "predict_proba"):
+            needed = "give a classifier that has it, or put yours into sklearn.calibration.CalibratedClassifierCV"
+            raise InputError(f"estimator is a {type(self.estimator).__name__} without predict_proba: {needed}.")
         if not is_integer(self.folds) or self.folds < 0 or self.folds == 1:
             raise InputError(f"folds is {self.folds!r}: give 2 or more, or 0 for no temperatures.")
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InputError(f"y holds one class, {self.classes_[0]!r}: a classifier needs two or more.")
+            raise InputError(f"y holds one class, {str(self.classes_[0])!r}: a classifier needs two or more.")
         self.checkpoints_ = self._times(series.shape[-1])
         make = self._rule_maker()
         fitting, calibration = self._divide(len(series))
         known = np.unique(codes[fitting])
         if len(known) < 2:
-            raise InputError(f"the {len(fitting)} rows that fit the models hold one class, {self.classes_[known[0]]!r}: give more rows.")
+            raise InputError(
+                f"the {len(fitting)} rows that fit the models hold one class, {str(self.classes_[known[0]])!r}: give more rows."
+            )
         rule = make(self.target, self.checkpoints_, self.max_set_size)
+        if getattr(rule, "checkpoints", None) != self.checkpoints_:
+            made = f"a {type(rule).__name__} with other checkpoints than {reprlib.repr(self.checkpoints_)}"
+            raise InputError(f"rule makes {made}: give what makes a rule of the target, checkpoints and max_set_size that it gets.")
         if self.folds:
             twins = np.isin(input_ids(series[fitting]), input_ids(series[calibration]))  # a data set may hold a series twice
             rule = self._with_temperatures(make, rule, series[fitting], codes[fitting], ~twins)
@@ -202,11 +212,14 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _confidence(self, models: list[Any], index: int, series: Floats) -> Floats:
         """Log-confidences (n, C) of whole series at a checkpoint. A class that a model has not met has hardly any confidence."""
-        found = models[index].predict_proba(self._prefix(series, self.checkpoints_[index]))
+        found = np.asarray(models[index].predict_proba(self._prefix(series, self.checkpoints_[index])), dtype=np.float64)
         confidence, known = np.zeros((len(series), len(self.classes_))), np.asarray(models[index].classes_)
         if not np.isin(known, self.classes_).all():  # a model that was fitted before, and is frozen
             unknown = known[~np.isin(known, self.classes_)][0]
             raise InputError(f"the estimator knows the class {str(unknown)!r}, which y does not hold: give labels of all its classes.")
+        if found.shape != (len(series), len(known)) or not ((found >= 0).all() and (np.abs(found.sum(1) - 1) < SUM_ERROR).all()):
+            given = f"values of shape {found.shape}, sums other than 1, or values below 0"
+            raise InputError(f"predict_proba of the estimator gives {given}: probabilities ({len(series)}, {len(known)}) are needed.")
         confidence[:, np.searchsorted(self.classes_, known)] = found
         return np.log(np.clip(confidence, LEAST_CONFIDENCE, 1.0))
 

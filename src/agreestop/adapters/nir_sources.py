@@ -169,6 +169,8 @@ def _flatten(
     for name, node in nodes.items():
         full = prefix + name
         if isinstance(node, RawNode):
+            if full in flat:
+                raise InputError(f"{origin}: two nodes are called {full[:60]!r}, one of them in a subgraph: rename one of them.")
             flat[full] = node
             ends[name] = full, full
         else:

@@ -166,7 +166,7 @@ def _engine(
         found, axis = list(carriers(network)), time_axis(network)
         if not found:
             raise InputError(f"network {index}, a {type(network).__name__}, holds no neurons of {library}: give networks of that library.")
-        if axis not in (None, 0, 1):
+        if axis not in (None, 0, 1) or isinstance(axis, bool):
             raise InputError(f"time_axis is {axis!r}: choose 0 for (T, batch, ...), 1 for (batch, T, ...), or None for one step.")
         carried.append(CarriedState(network, found, axis, choose, library == "snnTorch", counted))
     return engine_of(carried, "logits" if counted else output, 0, input_shape, device)

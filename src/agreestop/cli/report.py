@@ -8,7 +8,7 @@ import typer
 
 from agreestop.common import InputError, check_writable
 
-from .calibrate import Groups, labelled_scores, read_lines
+from .calibrate import labelled_scores, read_lines
 from .console import errors_name_options, progress_bar, show, show_written
 from .run import table_of_rules
 
@@ -18,7 +18,7 @@ def report(
     output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write; it holds its figures and loads nothing.")],
     target: Annotated[str, typer.Option(help="Probability that the answer holds the true class.")] = "0.9",
     max_set_size: Annotated[int, typer.Option(help="Largest set that may stop early.")] = 1,
-    groups: Groups = None,
+    groups: Annotated[Path | None, typer.Option(help="Text file with the group of each input, one on a line: coverage by group.")] = None,
     n_calibration: Annotated[int | None, typer.Option(help="Calibration rows. [default: a sixth of the rows, at most 200]")] = None,
     seed: Annotated[int, typer.Option(help="Which rows are used for what.")] = 0,
 ) -> None:
@@ -32,7 +32,9 @@ def report(
     check_writable(output)
     data = labelled_scores(scores, "a report")
     inside = None if groups is None else read_lines(groups, len(data))
-    command = shlex.join(["agreestop", "report", str(scores), "-o", str(output)])
+    options = {"target": target, "max-set-size": max_set_size, "groups": groups, "n-calibration": n_calibration, "seed": seed}
+    given = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
+    command = shlex.join(["agreestop", "report", str(scores), "-o", str(output), *given])
     with progress_bar(scores.name) as progress, errors_name_options():
         made = report_scores(data, target, max_set_size, inside, n_calibration, seed, scores.name, command, progress)
     (section,) = made.sections

@@ -249,7 +249,10 @@ def score(
 
     def run(batch: Inputs, begin: int) -> Floats:
         outputs = engine.begin(batch, first + begin).advance(length)
-        return log_confidence(np.cumsum(outputs, axis=1, dtype=np.int64) if engine.output == "spikes" else outputs)
+        if engine.output == "spikes":
+            return log_confidence(np.cumsum(outputs, axis=1, dtype=np.int64))
+        check_finite(outputs, "the output of the members")
+        return log_confidence(outputs)
 
     values = _in_batches(engine, given, batch_size, run)
     truth, names = None if labels is None else np.asarray(labels), None if classes is None else tuple(classes)

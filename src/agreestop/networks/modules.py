@@ -8,7 +8,9 @@ dropped.
 """
 
 import reprlib
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, final, get_args
 
@@ -24,6 +26,8 @@ Step = Callable[[Tensor, Any], Any]
 BatchAxis: TypeAlias = Any
 """The batch axis of every tensor of a state: an integer, or a tuple, list or dictionary of them in the form of the state."""
 SMALLEST = 1e-37  # probabilities below it count as this, since the logarithm of 0 is not finite
+TRIED_STEPS, TRIED_ROWS = 16, 16  # steps and inputs of the trial at the first run
+ROUNDED = 0.05  # the share of outputs that may differ in the trial, since rounding can move a spike
 
 
 class ModuleState(NamedTuple):
@@ -38,13 +42,13 @@ class ModuleState(NamedTuple):
         members = (_map_tensors(state, lambda value, axis: value.index_select(axis, index), self.batch_axis) for state in self.members)
         return ModuleState(tuple(members), len(index), self.batch_axis)
 
-    def check(self) -> None:
-        """Refuse a state whose rows cannot be selected."""
+    def check(self, advice: str = "") -> None:
+        """Refuse a state whose rows cannot be selected. advice: what to do about it, where batch_axis cannot be given."""
 
         def check(value: Tensor, axis: int) -> Tensor:
             if not -value.ndim <= axis < value.ndim or value.shape[axis] != self.batch:
                 needed = f"make the batch its first axis, or give batch_axis (now {axis}); keep what inputs share as a number or a buffer"
-                raise InputError(f"a tensor in the state has shape {tuple(value.shape)} for {self.batch} inputs: {needed}.")
+                raise InputError(f"a tensor in the state has shape {tuple(value.shape)} for {self.batch} inputs: {advice or needed}.")
             return value
 
         for state in self.members:
@@ -153,6 +157,8 @@ def _call(member: Step, index: int, frame: Tensor, state: Any) -> Any:
         if "memory" in said:
             raise
         needed = "it must take (x_t, state), one step of a batch and None at first, and return (output, state)"
+        if "dtype" in said:
+            needed = f"x_t is {frame.dtype}; convert the module with module.float(), or x_t in the step function"
         raise InputError(f"module {index} failed on x_t of shape {tuple(frame.shape)} ({said[:110]}): {needed}.") from error
     if version is not None and frame._version != version:
         raise InputError(f"module {index} changes x_t in place, which other members see too: make a new tensor, as in x_t = 2 * x_t.")
@@ -176,13 +182,20 @@ def count_classes(modules: Sequence[nn.Module], output: Output, input_shape: Seq
     training = {part: part.training for module in modules for part in module.modules()}
     device = next((value.device for module in modules for value in module.parameters()), torch.device("cpu"))
     try:
-        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with _same_random_numbers(device):
             steps = [module.eval() for module in modules]
             zeros = torch.zeros((1, 1, *input_shape), device=device)
             return run_steps(steps, zeros, None, None, output, batch_axis)[0].shape[-1]
     finally:
         for part, mode in training.items():
             part.training = mode
+
+
+@contextmanager
+def _same_random_numbers(device: torch.device) -> Iterator[None]:
+    """A trial of modules: without gradients, and with the random numbers that the next run will use again."""
+    with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
 
 
 @final
@@ -204,7 +217,7 @@ class ModuleMembers(nn.Module):
         batch_axis: BatchAxis = 0,
     ) -> None:
         super().__init__()
-        given = list(modules) if isinstance(modules, (Sequence, nn.ModuleList, nn.Sequential)) else []
+        given = list(modules) if isinstance(modules, (Sequence, nn.ModuleList)) else []
         if not given or not all(isinstance(module, nn.Module) for module in given):
             raise InputError("modules is not a list of torch modules: give one torch.nn.Module for each member, at least one.")
         if len({id(module) for module in modules}) < len(modules):
@@ -214,11 +227,12 @@ class ModuleMembers(nn.Module):
         self.input_shape = None if input_shape is None else as_shape(input_shape, "input_shape")
         self.batch_axis = batch_axis
         self._classes: int | None = None
+        self._tried = False
 
     def select_members(self, members: slice) -> "ModuleMembers":
         """Some of the members: the same modules."""
         fewer = ModuleMembers(list(self.each)[members], self.output, self.input_shape, self.batch_axis)
-        fewer._classes = self._classes
+        fewer._classes, fewer._tried = self._classes, self._tried
         return fewer
 
     @property
@@ -236,6 +250,46 @@ class ModuleMembers(nn.Module):
         if self.input_shape is not None and tuple(x.shape[2:]) != self.input_shape:
             sizes = "".join(f", {size}" for size in self.input_shape)
             raise InputError(f"x has shape {tuple(x.shape)}: (T, batch{sizes}) is needed.")
+        first_run = state is None and not self.training and not self._tried and x.ndim > 1 and x.numel() > 0
+        if first_run:
+            self._try(x, steps)
         outputs, after = run_steps(list(self.each), x, state, steps, self.output, self.batch_axis)
+        if first_run and steps is None and self.output != "probabilities":
+            self._compare_with_run_at_once(x[:TRIED_STEPS, :TRIED_ROWS], outputs[:TRIED_STEPS, :, :TRIED_ROWS])
         self.input_shape, self._classes = tuple(x.shape[2:]), outputs.shape[-1]
         return outputs, after
+
+    def _try(self, x: Tensor, steps: int | None) -> None:
+        """Refuse modules whose output for an input depends on other inputs, before it or beside it.
+
+        The most active input is run after zeros and then after itself, in batches of two, so the arithmetic is the same.
+        """
+        frames = x[:TRIED_STEPS]
+        row = frames[:, frames.float().abs().transpose(0, 1).flatten(1).sum(1).argmax()].unsqueeze(1)
+        held = None if steps is None else min(steps, TRIED_STEPS)
+        pairs = [torch.cat([other, row], 1) for other in (torch.zeros_like(row), row)]
+        found = []
+        for pair in pairs:
+            try:
+                with _same_random_numbers(x.device):
+                    found.append(run_steps(list(self.each), pair, None, held, self.output, self.batch_axis)[0][:, :, 1])
+            except InputError:  # the run itself will fail in the same way, and name the batch of the user
+                return
+        for index in range(self.members):
+            first, second = (outputs[:, index] for outputs in found)
+            if not torch.allclose(first, second, rtol=1e-3, atol=1e-4, equal_nan=True):
+                needed = "return as state what it keeps between steps, and compute each row of a batch by itself"
+                raise InputError(f"module {index} gives another output for an input once it has seen other inputs: {needed}.")
+        self._tried = True
+
+    def _compare_with_run_at_once(self, x: Tensor, outputs: Tensor) -> None:
+        """Warn where a module that can run several steps at once (`run_at_once`) then gives something else than step by step."""
+        for index, module in enumerate(self.each):
+            run: Any = getattr(module, "run_at_once", None)
+            whole: Tensor | None = None if run is None else run(x)
+            if whole is None or not torch.equal(whole, run(x)):  # random outputs cannot be compared
+                continue
+            same = torch.isclose(whole.to(outputs.dtype), outputs[:, index], rtol=1e-3, atol=1e-3, equal_nan=True)
+            if float(same.float().mean()) < 1 - ROUNDED:
+                needed = "take resets, and layers that mix time steps, out of its forward"
+                warnings.warn(f"network {index} gives other outputs step by step than for several steps at once: {needed}.", stacklevel=2)

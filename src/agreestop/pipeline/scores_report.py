@@ -46,6 +46,12 @@ def write_report(
     """
     from agreestop.report.page import write_page
 
+    for given, kinds, needed in (
+        (scores, (Scores, str, PathLike), "Scores, or the path of a score file"),
+        (path, (str, PathLike), "a path"),
+    ):
+        if not isinstance(given, kinds):
+            raise InputError(f"write_report got a {type(given).__name__}: give {needed}.")
     check_writable(path)
     data, name = (scores, "your scores") if isinstance(scores, Scores) else (load_scores(scores), Path(scores).name)
     return write_page(report_scores(data, target, max_set_size, groups, n_calibration, seed, name, progress=progress), Path(path))

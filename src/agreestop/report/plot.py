@@ -19,6 +19,7 @@ from agreestop.common import InputError
 from agreestop.decide.adaptive import AdaptiveRule
 from agreestop.decide.decisions import Decisions, Evaluation
 from agreestop.decide.drift import DriftMonitor
+from agreestop.decide.levels import as_target
 from agreestop.decide.tables import few_times
 
 from .contents import GroupCoverage
@@ -40,7 +41,7 @@ def coverage(evaluation: Evaluation, axes: Axes | None = None, *, by: str = "tim
         raise InputError(f"this evaluation has no {by}s: a rule has them if it has a gate, or was calibrated with groups.")
     shown = [GroupCoverage(group.name or f"{group.key:g}", group.n, group.coverage) for group in groups]
     axes = _current(axes)
-    draw_coverage(axes, shown, None if target is None else float(target))
+    draw_coverage(axes, shown, None if target is None else float(as_target(target)))
     name_groups(axes, [group.name for group in shown])
     axes.set(xlabel=PARTS[by])
     tidy(axes)
@@ -70,7 +71,7 @@ def compare(evaluations: Mapping[str, Evaluation], axes: Axes | None = None, *, 
         reach = [[[value - value.low], [value.high - value]] for value in (x, y)]
         axes.errorbar([x], [y], xerr=reach[0], yerr=reach[1], color=style.colour, marker=style.marker, linestyle="", capsize=2, label=name)
     if target is not None:
-        axes.axhline(float(target), color="black", linewidth=1, zorder=0)
+        axes.axhline(float(as_target(target)), color="black", linewidth=1, zorder=0)
     axes.set(xlabel="latency / T", ylabel="coverage")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -102,6 +103,8 @@ def _check(given: object, kind: Any, function: str, needed: str) -> None:
 
 def _current(axes: Axes | None) -> Axes:
     if axes is not None:
+        if not isinstance(axes, Axes):
+            raise InputError(f"axes is a {type(axes).__name__}: give one pair of axes, such as axes[0, 1] of plt.subplots(2, 2).")
         return axes
     from matplotlib import pyplot  # slow to import, and only needed for the current axes
 

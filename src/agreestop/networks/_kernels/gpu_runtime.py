@@ -22,8 +22,9 @@ COPIERS, CHUNKS, WORTH_SHARING = 2, 2, 1 << 20
 WARM_UPS = 3  # calls before a CUDA graph is captured: libraries choose algorithms and reserve memory in their first calls
 
 
-def check_device(device: str) -> str:
+def check_device(device: str | torch.device) -> str:
     """A device of PyTorch: "cpu", "cuda" or "cuda:1", or for "auto" a GPU if there is one."""
+    device = str(device) if isinstance(device, torch.device) else device
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
