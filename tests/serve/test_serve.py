@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import math
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -39,8 +43,8 @@ def url(served: Served) -> Iterator[str]:
         yield address
 
 
-def get(url: str, path: str) -> str:
-    with urllib.request.urlopen(url.replace("ws:", "http:") + path) as answer:
+def get(url: str, path: str, **headers: str) -> str:
+    with urllib.request.urlopen(urllib.request.Request(url.replace("ws:", "http:") + path, headers=headers)) as answer:
         return str(answer.read().decode())
 
 
@@ -176,8 +180,28 @@ def test_many_sessions_of_many_clients_at_once(served: Served, url: str) -> None
     assert found["coverage"][0] == pytest.approx(hits / 20)
     text = get(url, "/metrics")
     assert "\nagreestop_decisions_total 60\n" in text and 'agreestop_decision_seconds_bucket{le="+Inf"} 60\n' in text
+    check_prometheus_text(text)
+
+
+def check_prometheus_text(text: str) -> None:
+    """The grammar of the text format: every metric has its help and type, then its samples; buckets of a histogram add up."""
+    assert text.endswith("\n")
+    kinds: dict[str, str] = {}
+    buckets: list[float] = []
     for line in text.splitlines():
-        assert line.startswith("# ") or (line.startswith("agreestop_") and float(line.rpartition(" ")[2]) is not None)
+        if found := re.fullmatch(r"# (HELP|TYPE) (\w+) (.+)", line):
+            word, name, rest = found.groups()
+            assert (name in kinds) == (word == "TYPE") and (word == "HELP" or rest in ("gauge", "counter", "histogram"))
+            kinds[name] = rest
+            continue
+        sample = re.fullmatch(r'(agreestop_[a-z0-9_]+?)(_bucket|_sum|_count)?(\{(\w+)="([^"\\]*)"\})? (\S+)', line)
+        assert sample is not None and sample[1] in kinds and math.isfinite(float(sample[6])), line
+        assert sample[1] == list(kinds)[-1] and (sample[2] is not None) == (kinds[sample[1]] == "histogram"), line
+        if sample[2] == "_bucket":
+            buckets.append(float(sample[6]))
+        elif sample[2] == "_count":
+            assert sorted(buckets) == buckets and buckets[-1] == float(sample[6])
+    assert len(buckets) == 12 and len(kinds) == 18
 
 
 BAD = {
@@ -354,14 +378,14 @@ def test_idle_sessions_and_connections_are_closed(served: Served) -> None:
         assert status(url)["dropped_idle"] == 1 and status(url)["sessions"] == 0
 
 
-def handshake(url: str) -> socket.socket:
+def handshake(url: str, name: str = "127.0.0.1") -> socket.socket:
     """A WebSocket whose client never reads: by hand, with a small buffer."""
     host, port = url.removeprefix("ws://").split(":")
     plain = socket.socket()
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     plain.connect((host, int(port)))
     key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg=="
-    plain.sendall(f"GET /live HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}\r\n\r\n".encode())
+    plain.sendall(f"GET /live HTTP/1.1\r\nHost: {name}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}\r\n\r\n".encode())
     return plain
 
 
@@ -395,7 +419,7 @@ def test_half_open_clients_are_noticed(served: Served, monkeypatch: pytest.Monke
     from agreestop.serve import server
 
     monkeypatch.setattr(server, "PING_SECONDS", 0.2)
-    monkeypatch.setattr(server, "FIRST_REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
     with serving(served) as url, handshake(url) as gone:  # it never answers a ping
         until(lambda: status(url)["clients"] == 1)
         host, port = url.removeprefix("ws://").split(":")
@@ -404,6 +428,17 @@ def test_half_open_clients_are_noticed(served: Served, monkeypatch: pytest.Monke
             silent.settimeout(30)
             with pytest.raises(ConnectionResetError):
                 assert silent.recv(1) == b""
+                raise ConnectionResetError
+        with socket.create_connection((host, int(port))) as silent:
+            silent.settimeout(30)
+            for _ in range(2):
+                silent.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+                until(lambda: silent.recv(1000).endswith(b"ok\n"))
+                time.sleep(0.3)  # between two requests there may be more time than one may take
+            silent.sendall(b"GET / HTTP/1.1\r\nHost:")  # the second request never ends
+            with pytest.raises(ConnectionResetError):
+                while silent.recv(1000):
+                    pass
                 raise ConnectionResetError
         until(lambda: status(url)["clients"] == 0)
         assert gone.fileno() >= 0
@@ -422,8 +457,11 @@ def test_a_token_is_needed_where_there_is_one(served: Served) -> None:
         assert "agreestop" in get(url, "/?token=s3cret") and "agreestop_sessions 0" in get(url, "/metrics?token=s3cret")
         with Client(url, token="s3cret") as client:
             assert client.open().push_steps(steps_of(served.inputs[0])) == served.expected[0]
-    with pytest.raises(ag.InputError, match="token is empty"):
-        Server(served.rule, port=0, token="")
+        basic = get(url, "/status?token=s3cret", Authorization="Basic bmFtZTpwYXNz")  # that of a proxy
+        assert "sessions" in basic and "sessions" in get(url, "/status", Authorization="bearer s3cret")
+    for unusable in ("", "two words", "pässe", "a\n"):
+        with pytest.raises(ag.InputError, match="token is empty, or has a space"):
+            Server(served.rule, port=0, token=unusable)
 
 
 def test_other_sites_and_other_versions_may_not_connect(served: Served, url: str) -> None:
@@ -558,3 +596,77 @@ def test_a_port_in_use_and_a_folder_that_is_not_there_are_named(served: Served, 
         Server(served.rule, port=0, monitor=tmp_path / "no" / "monitor")
     with pytest.raises(ag.InputError, match="cannot connect to ws:"):
         Client("ws://127.0.0.1:1")
+
+
+def test_a_monitor_belongs_to_one_server(served: Served, tmp_path: Path) -> None:
+    monitor = tmp_path / "monitor"
+    server = Server(served.rule, port=0, monitor=monitor)
+    with server.background():
+        with pytest.raises(ag.InputError, match=r"monitor is in use by process \d+: wait until it is done, or choose another file"):
+            Server(served.rule, port=0, monitor=monitor)
+        with pytest.raises(ag.InputError, match="choose another host or port") as kept:  # its traceback keeps what was made
+            Server(served.rule, port=server.port, monitor=tmp_path / "other")
+        with Server(served.rule, port=0, monitor=tmp_path / "other").background():
+            assert kept.tb is not None
+    with Server(served.rule, port=0, monitor=monitor).background():
+        pass
+    (tmp_path / "other").write_bytes(b"no monitor")
+    for _ in range(2):
+        with pytest.raises(ag.InputError, match=r"other (?!is in use)"):
+            Server(served.rule, port=0, monitor=tmp_path / "other")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["monitor", "other"]
+
+
+def test_requests_for_another_name_are_refused_unless_there_is_a_token(served: Served) -> None:
+    def asked(url: str, name: str, path: str = "/status") -> str:
+        return get(url, path, Host=name)
+
+    with serving(served) as url:
+        port = url.rpartition(":")[2]
+        for name in ("127.0.0.1", f"localhost:{port}", f"[::1]:{port}"):
+            assert "sessions" in asked(url, name)
+        for path in ("/", "/status", "/metrics"):
+            with pytest.raises(urllib.error.HTTPError, match="403") as refused:
+                asked(url, "evil.example", path)
+            refused.value.close()
+        with handshake(url, f"evil.example\r\nOrigin: http://evil.example:{port}") as other:
+            assert b" 403 " in other.recv(100)
+    with serving(served, token="s3cret") as url:
+        assert "sessions" in asked(url, "proxy.example", "/status?token=s3cret")
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+            asked(url, "127.0.0.1")
+        refused.value.close()
+
+
+def test_a_client_refuses_what_cannot_be_meant(served: Served, url: str) -> None:
+    with Client(url + "/live") as client:
+        session = client.open()
+        for given in ("x", [[-1.0, -2.0], [-1.0]], [-1.0]):
+            with pytest.raises(ag.InputError, match=r"finite numbers \(K, C\)"):
+                session.push(log_confidence=given)
+        for steps in (3, iter([[1]])):
+            with pytest.raises(ag.InputError, match="give a list with an entry for each step"):
+                session.push_steps(steps)  # type: ignore[arg-type]
+        for group in (b"a", object(), float("nan")):
+            with pytest.raises(ag.InputError, match="group is none: give a string"):
+                client.open(group=group)
+        assert session.push_steps(steps_of(served.inputs[0])) == served.expected[0]
+        for label in (1.0, True, "1", -1, [1]):
+            with pytest.raises(ag.InputError, match=r"label is .*: give a class index"):
+                session.label(label)  # type: ignore[arg-type]
+        assert session.label(np.int64(1)) == ()  # type: ignore[arg-type]
+    for address in ("http://127.0.0.1:8000", "127.0.0.1:8000", None):
+        with pytest.raises(ag.InputError, match=r"such as ws://127\.0\.0\.1:8000"):
+            Client(address)  # type: ignore[arg-type]
+
+
+def test_text_that_is_no_unicode_ends_the_connection_and_fills_no_log(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("uvicorn.error").addHandler(caplog.handler)
+    try:
+        with handshake(url) as talk:
+            until(lambda: b"welcome" in talk.recv(4096))
+            talk.sendall(bytes([0x81, 0x82, 0, 0, 0, 0, 0xFF, 0xFE]))
+            until(lambda: status(url)["clients"] == 0)
+    finally:
+        logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
+    assert caplog.records == []

@@ -1,5 +1,6 @@
 """`agreestop serve`: a rule file and its members become a server for live inputs."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from .console import errors_name_options, guarantee_in_words, never_stops, say, 
 from .decide import AnyEngine, AnyMembers, RuleFile, say_unchecked
 from .run import Engine, Members
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+TOKEN = "AGREESTOP_TOKEN"
 NOTE = "anybody who can reach this port may open sessions and give labels: give --token, or keep the host 127.0.0.1."
 
 
@@ -21,7 +22,7 @@ def serve(
     members: Members = None,
     host: Annotated[str, typer.Option(help="Address to listen on; by default only this machine can connect.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
-    token: Annotated[str | None, typer.Option(envvar="AGREESTOP_TOKEN", help="What clients must know to connect.")] = None,
+    token: Annotated[str | None, typer.Option(envvar=TOKEN, help="What clients must know to connect.")] = None,
     monitor: Annotated[
         Path | None, typer.Option("--monitor", help="File of the drift monitor, to go on with or to begin. [default: RULE.monitor]")
     ] = None,
@@ -39,7 +40,10 @@ def serve(
     Without --members clients push log-confidences. The monitor is saved every second, so a kill loses little of it. docs/protocol.md
     describes the messages; `agreestop.serve.Client` speaks them.
     """
+    if os.environ.get(TOKEN) == "" and token is None:
+        raise InputError(f"{TOKEN} is set but empty, and would protect nothing: give it a value, or unset it.")
     from agreestop.serve import Limits, Server
+    from agreestop.serve.app import LOOPBACK
 
     calibrated = load_rule(rule)
     if sentence := never_stops(calibrated):

@@ -100,7 +100,7 @@ def folder_lock(folder: Path, waiting: Callable[[str], object] | None = None) ->
         return
     path = folder / LOCK_NAME
     try:
-        handle = _locked_file(path, waiting)
+        handle = _locked_file(path, folder, "folder", waiting)
     except OSError as error:
         if waiting is None or error.errno not in _NO_LOCKS:
             raise InputError(f"cannot lock {folder}: {error.strerror}; choose a folder that exists and may be written to.") from None
@@ -109,26 +109,53 @@ def folder_lock(folder: Path, waiting: Callable[[str], object] | None = None) ->
         return
     _held.add(mine)
     try:
+        with _held_lock(path, handle):
+            yield
+    finally:
+        _held.discard(mine)
+
+
+@contextmanager
+def file_lock(file: Path) -> Iterator[None]:
+    """Keep others that take this lock from a file, which need not exist; an InputError if somebody holds it, in this process or another.
+
+    The lock of a process that was killed is free at once. A file system without locks keeps nobody out.
+    """
+    path = file.with_name(f".{file.name}.lock")
+    try:
+        handle = _locked_file(path, file, "file", None)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise InputError(f"cannot write {file}: {error.strerror}; choose a folder that exists and may be written to.") from None
+        yield
+        return
+    with _held_lock(path, handle):
+        yield
+
+
+@contextmanager
+def _held_lock(path: Path, handle: int) -> Iterator[None]:
+    """Write the number of this process into a lock file, and remove it in the end."""
+    try:
         os.truncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
         yield
     finally:
-        _held.discard(mine)
         path.unlink(missing_ok=True)  # before the lock is free, so that nobody else's file is removed
         os.close(handle)
 
 
-def _locked_file(path: Path, waiting: Callable[[str], object] | None) -> int:
-    """The lock file, open and locked by this process."""
+def _locked_file(path: Path, target: Path, kind: str, waiting: Callable[[str], object] | None) -> int:
+    """The lock file of a target, which is a folder or a file, open and locked by this process."""
     said = False
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             if not _try_lock(handle):
                 owner = os.pread(handle, 20, 0).decode("ascii", errors="replace")
-                busy = f"{path.parent} is in use by {f'process {owner}' if owner.isdigit() else 'another process'}"
+                busy = f"{target} is in use by {f'process {owner}' if owner.isdigit() else 'another process'}"
                 if waiting is None:
-                    raise InputError(f"{busy}: wait until it is done, or choose another folder.")
+                    raise InputError(f"{busy}: wait until it is done, or choose another {kind}.")
                 if not said:
                     waiting(f"{busy}: waiting until it is done.")
                 said = True

@@ -20,6 +20,7 @@ from .metrics import prometheus, status
 from .protocol import PATH, SUBPROTOCOL
 from .sessions import Connection
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PAGE = Path(__file__).with_name("page.html")
 SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -29,32 +30,40 @@ SAFE = {
 }
 
 
-def make_app(hub: Hub, token: str | None = None) -> Starlette:
-    """The application. With a token, all but /healthz needs it: as `Authorization: Bearer TOKEN`, or for browsers as ?token=TOKEN."""
+def make_app(hub: Hub, token: str | None = None, *, local_names_only: bool = False) -> Starlette:
+    """The application. With a token, all but /healthz needs it: as `Authorization: Bearer TOKEN`, or for browsers as ?token=TOKEN.
+
+    local_names_only: refuse requests for another host name than those of this machine. A site whose name is pointed at 127.0.0.1 could
+    otherwise let the browser of a visitor read the pages and open sessions, because the browser takes both for one site.
+    """
     page = PAGE.read_text(encoding="utf-8")
 
-    def is_allowed(connection: HTTPConnection) -> bool:
+    def denial(connection: HTTPConnection) -> Response | None:
+        """Why a request is refused, if it is."""
+        if local_names_only and urlsplit("//" + connection.headers.get("host", "")).hostname not in LOOPBACK:
+            return PlainTextResponse(
+                "this server answers to 127.0.0.1 and localhost alone: start it with a token to use another name.\n", 403, SAFE
+            )
         if token is None:
-            return True
-        bearer = connection.headers.get("authorization", "").removeprefix("Bearer ")
-        given = bearer or connection.query_params.get("token", "")
-        return hmac.compare_digest(given.encode(), token.encode())
-
-    def refused() -> Response:
+            return None
+        scheme, _, bearer = connection.headers.get("authorization", "").partition(" ")
+        given = bearer if scheme.lower() == "bearer" else connection.query_params.get("token", "")
+        if hmac.compare_digest(given.encode(), token.encode()):
+            return None
         return PlainTextResponse("a token is needed: give it as ?token= or as Authorization: Bearer.\n", 401, SAFE)
 
     async def show_page(request: Request) -> Response:
-        return HTMLResponse(page, headers=SAFE) if is_allowed(request) else refused()
+        return denial(request) or HTMLResponse(page, headers=SAFE)
 
     async def show_status(request: Request) -> Response:
-        if not is_allowed(request):
-            return refused()
+        if refused := denial(request):
+            return refused
         counts = hub.sessions, len(hub.connections), hub.draining
         return JSONResponse(await hub.in_watch(status, hub.metrics, hub.watch, *counts), headers=SAFE)
 
     async def show_metrics(request: Request) -> Response:
-        if not is_allowed(request):
-            return refused()
+        if refused := denial(request):
+            return refused
         text = await hub.in_watch(prometheus, hub.metrics, hub.watch, hub.sessions, len(hub.connections))
         return PlainTextResponse(text, headers=SAFE, media_type="text/plain; version=0.0.4")
 
@@ -62,11 +71,8 @@ def make_app(hub: Hub, token: str | None = None) -> Starlette:
         return PlainTextResponse("the server stops\n" if hub.draining else "ok\n", 503 if hub.draining else 200, SAFE)
 
     async def serve_client(websocket: WebSocket) -> None:
-        refusal = _refusal(websocket, hub)
-        if not is_allowed(websocket):
-            await websocket.send_denial_response(refused())
-        elif refusal is not None:
-            await websocket.send_denial_response(refusal)
+        if refused := denial(websocket) or _refusal(websocket, hub):
+            await websocket.send_denial_response(refused)
         else:
             await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
             await _talk(hub, websocket)

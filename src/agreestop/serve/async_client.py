@@ -21,11 +21,12 @@ from .client_session import (
     cannot_connect,
     connect_options,
     connection_lost,
+    live_address,
     read_alarms,
     read_answer,
     read_welcome,
 )
-from .protocol import PATH, write
+from .protocol import write
 
 
 @final
@@ -101,7 +102,7 @@ class AsyncClient:
         from websockets.exceptions import WebSocketException
 
         try:
-            self._socket = await connect(self._url.rstrip("/") + PATH, **connect_options(self._token))
+            self._socket = await connect(live_address(self._url), **connect_options(self._token))
             try:
                 self.about = read_welcome(await asyncio.wait_for(self._socket.recv(), WELCOME_SECONDS))
             except BaseException:
@@ -119,9 +120,10 @@ class AsyncClient:
     async def open(self, *, group: Any = None) -> AsyncSession:
         """Begin a session. group: that of the input, for a rule with groups."""
         session = AsyncSession(self, self._next)
+        message = session._open_message(group)
         self._next += 1
         self._sessions[session._id] = session
-        await session._ask(session._open_message(group))
+        await session._ask(message)
         return session
 
     async def _send(self, message: str | bytes) -> None:

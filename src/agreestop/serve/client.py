@@ -27,11 +27,12 @@ from .client_session import (
     cannot_connect,
     connect_options,
     connection_lost,
+    live_address,
     read_alarms,
     read_answer,
     read_welcome,
 )
-from .protocol import PATH, write
+from .protocol import write
 
 
 @final
@@ -83,9 +84,10 @@ class Client:
         from websockets.exceptions import WebSocketException
         from websockets.sync.client import connect
 
+        address = live_address(url)
         self._stack = ExitStack()
         try:
-            self._socket = self._stack.enter_context(connect(url.rstrip("/") + PATH, **connect_options(token)))
+            self._socket = self._stack.enter_context(connect(address, **connect_options(token)))
             self.about = read_welcome(self._socket.recv(timeout=WELCOME_SECONDS))
         except (OSError, WebSocketException, ValueError) as error:
             self._stack.close()
@@ -96,9 +98,10 @@ class Client:
     def open(self, *, group: Any = None) -> ClientSession:
         """Begin a session. group: that of the input, for a rule with groups."""
         session = ClientSession(self, self._next)
+        message = session._open_message(group)
         self._next += 1
         self._sessions[session._id] = session
-        self._ask(session, session._open_message(group))
+        self._ask(session, message)
         return session
 
     def close(self) -> None:

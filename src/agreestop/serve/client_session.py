@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import InputError
+from agreestop.common import InputError, is_integer
 from agreestop.decide.decisions import Decision
 
-from .protocol import PROTOCOL, SUBPROTOCOL, no_constant, read_decision, write, write_frames, write_push
+from .protocol import PATH, PROTOCOL, SUBPROTOCOL, no_constant, read_decision, read_group, write, write_frames, write_push
 
 LARGEST_ANSWER = 1 << 20
 WELCOME_SECONDS = 10.0
@@ -42,8 +42,8 @@ class SharedSession:
         return f"<session {self._id}: {self.decision or self._closed or f'step {self._step} is next'}>"
 
     def _open_message(self, group: Any) -> str:
-        plain = group.tolist() if isinstance(group, (np.generic, np.ndarray)) else group
-        return write(type="open", session=self._id, group=plain)
+        plain = group.tolist() if isinstance(group, (np.generic, np.ndarray)) else list(group) if isinstance(group, tuple) else group
+        return write(type="open", session=self._id, group=read_group(plain, self._id))
 
     def _step_message(self, indices: ArrayLike | None, frame: ArrayLike | None, log_confidence: ArrayLike | None) -> str | bytes:
         """A push of one step, or of log-confidences."""
@@ -52,9 +52,13 @@ class SharedSession:
         if log_confidence is None:
             return self._steps_message(None if indices is None else [indices], None if frame is None else np.asarray(frame)[None])
         self._check_open()
-        array = np.asarray(log_confidence, dtype=np.float64)
+        needed = "finite numbers (K, C), or several of them (m, K, C), are needed"
+        try:
+            array = np.asarray(log_confidence, dtype=np.float64)
+        except (ValueError, TypeError):
+            raise InputError(f"log_confidence is no array of numbers: {needed}.") from None
         if array.ndim not in (2, 3) or not np.isfinite(array).all():
-            raise InputError(f"log_confidence has shape {array.shape}: finite numbers (K, C), or several of them (m, K, C), are needed.")
+            raise InputError(f"log_confidence has shape {array.shape}: {needed}.")
         first, self._step = self._step, self._step + (len(array) if array.ndim == 3 else 1)
         return write(type="push", session=self._id, step=first, log_confidence=array.tolist())
 
@@ -63,9 +67,12 @@ class SharedSession:
         self._check_open()
         if (steps is None) == (frames is None):
             raise InputError("one of steps and frames is needed: push_steps([[3, 17], []]), or push_steps(frames=array).")
+        given: Any = frames if steps is None else steps
+        if not hasattr(given, "__len__"):
+            raise InputError(f"the steps are a {type(given).__name__}: give a list with an entry for each step.")
         first = self._step
         message = write_frames(self._id, first, frames) if steps is None else write_push(self._id, first, steps)  # type: ignore[arg-type]
-        self._step += len(frames if steps is None else steps)  # type: ignore[arg-type]
+        self._step += len(given)
         return message
 
     def _check_open(self) -> None:
@@ -77,6 +84,8 @@ class SharedSession:
     def _label_message(self, label: int | None) -> str:
         if not self._key:
             raise InputError("there is no decision yet: push until there is one, then give its label.")
+        if label is not None and (not is_integer(label) or label < 0):
+            raise InputError(f"label is {label!r}: give a class index, a whole number from 0, or None if it will never be known.")
         return write(type="label", decision=self._key, label=None if label is None else int(label))
 
     def _take(self, answer: dict[str, Any]) -> None:
@@ -117,6 +126,13 @@ def read_answer(text: str | bytes) -> dict[str, Any]:
     if not known:
         raise InputError("the server sent an answer that this client cannot read: use the same version of agreestop at both ends.")
     return dict(answer)
+
+
+def live_address(url: str) -> str:
+    """The address of the WebSocket of a server; the path may be given or not."""
+    if not isinstance(url, str) or not url.startswith(("ws://", "wss://")):
+        raise InputError(f"the address is {url!r}: give that of the server, such as ws://127.0.0.1:8000.")
+    return url.rstrip("/").removesuffix(PATH) + PATH
 
 
 def connect_options(token: str | None) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class Hub:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.in_watch(self.watch.save)
+        await self.in_watch(self.watch.close)
         self._compute_thread.shutdown()
         self._watch_thread.shutdown()
 

@@ -114,7 +114,7 @@ def read_message(data: str | bytes) -> Message:
     if kind == "push":
         return _read_push(content, session)
     if kind == "open":
-        return Open(session, _read_group(content.get("group"), session))
+        return Open(session, read_group(content.get("group"), session))
     if kind == "end" or kind == "close":
         return End(session) if kind == "end" else Close(session)
     raise BadMessage("the type of the message is unknown: send open, push, end, close or label.", session)
@@ -134,7 +134,8 @@ def _read_label(content: dict[str, Any]) -> Label:
     return Label(key, label)
 
 
-def _read_group(group: Any, session: int) -> Any:
+def read_group(group: Any, session: int) -> Any:
+    """The group of an input, as it may be in a message."""
     known = group is None or type(group) in (str, int) or (isinstance(group, list) and all(type(one) is bool for one in group))
     if not known or (type(group) is int and abs(group) > LARGEST):
         raise BadMessage("group is none: give a string, a whole number, or a list of booleans where groups overlap.", session)

@@ -6,6 +6,8 @@ signal ends it at once.
 
 import asyncio
 import contextlib
+import logging
+import re
 import resource
 import socket
 import threading
@@ -24,26 +26,39 @@ from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.ensembles import Ensemble
 
-from .app import make_app
+from .app import LOOPBACK, make_app
 from .hub import Hub
 from .limits import Limits
 
-FIRST_REQUEST_SECONDS = 10.0  # a connection that has sent no request by then is closed
+REQUEST_SECONDS = 10.0  # for a whole request
 PING_SECONDS = 20.0  # between two pings, and for the answer: a client that is gone without a word is noticed
 SPARE_FILES, BACKLOG = 256, 2048
 
 
 @final
 class _Http(H11Protocol):
-    """uvicorn's protocol, but a connection that never sends a whole request does not stay."""
+    """uvicorn's protocol, but a connection that takes too long to send a whole request, its first or a later one, is closed."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.loop.call_later(FIRST_REQUEST_SECONDS, self._check_first, transport)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._set_deadline()
 
-    def _check_first(self, transport: Any) -> None:
-        if transport.get_protocol() is self and self.cycle is None:
-            transport.abort()
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        waits = self.cycle is None or self.cycle.response_complete
+        if waits and self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self._give_up)
+        elif not waits and self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        if self.transport.get_protocol() is self:  # else it has become a WebSocket
+            self.transport.abort()
 
 
 @final
@@ -104,8 +119,10 @@ class Server:
         any_engine: bool = False,
         any_members: bool = False,
     ) -> None:
-        if token is not None and not token:
-            raise InputError("the token is empty: give one that cannot be guessed, or none.")
+        if token is not None and not re.fullmatch("[!-~]+", token):
+            raise InputError(
+                "the token is empty, or has a space or a sign outside ASCII: give one of ASCII letters and digits that cannot be guessed."
+            )
         shape, digest, engine = None, "", None
         if ensemble is not None:
             engine, digest, shape = ensemble.engine, ensemble.digest, ensemble.input_shape
@@ -113,11 +130,15 @@ class Server:
                 raise InputError("the shape of the inputs is not known yet: call score once, then serve.")
         allowed: dict[str, Any] = {"any_engine": any_engine, "any_members": any_members}
         self.hub = Hub(rule, engine, limits, monitor, ensemble_digest=digest, input_shape=shape, **allowed)
-        self._socket = _bind(host, port)
+        try:
+            self._socket = _bind(host, port)
+        except InputError:
+            self.hub.watch.close()
+            raise
         self.port = int(self._socket.getsockname()[1])
         self.url = f"{f'[{host}]' if ':' in host else host}:{self.port}"
         config = uvicorn.Config(
-            make_app(self.hub, token),
+            make_app(self.hub, token, local_names_only=token is None and host in LOOPBACK),
             http=_Http,
             ws=_WebSocket,
             ws_max_size=self.hub.limits.message_bytes,
@@ -130,6 +151,7 @@ class Server:
             access_log=False,
             server_header=False,
         )
+        logging.getLogger("uvicorn.error").addFilter(_is_no_fault_of_a_client)
         self._uvicorn = _Uvicorn(config, self.hub)
 
     def run(self) -> None:
@@ -151,6 +173,11 @@ class Server:
         finally:
             self._uvicorn.drain()
             thread.join()
+
+
+def _is_no_fault_of_a_client(record: logging.LogRecord) -> bool:
+    """False for text that is not UTF-8: uvicorn closes the connection, and a client must not be able to fill the log."""
+    return "Invalid UTF-8" not in record.getMessage()
 
 
 def _bind(host: str, port: int) -> socket.socket:

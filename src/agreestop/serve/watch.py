@@ -9,12 +9,12 @@ All of it runs in one thread, which is not the thread that computes: neither a l
 
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic
 from typing import final
 
-from agreestop.common import InputError
+from agreestop.common import InputError, file_lock
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decision
 from agreestop.decide.drift import DriftMonitor
@@ -24,16 +24,20 @@ from .limits import Limits
 
 @final
 class Watch:
-    """A monitor and its file. hits, labels: those of decisions since the start."""
+    """A monitor and its file, which belongs to it until `close`. hits, labels: those of decisions since the start."""
 
     def __init__(self, calibrated: CalibratedRule, path: Path | None, limits: Limits) -> None:
-        self.monitor = DriftMonitor(calibrated) if path is None else DriftMonitor.resume(path, calibrated)
         self._path, self._limits = path, limits
-        self._answers: dict[str, tuple[int, ...]] = {}  # the classes of the decisions since the start that wait for their labels
-        self._marks = deque([(monotonic(), self.monitor.observed)])  # how many decisions there were at some times
-        self._changed, self._given_up = True, self.monitor.processed
-        self.labels = self.hits = 0
-        self.save()  # now rather than later it shows that the file cannot be written
+        with ExitStack() as held:
+            if path is not None:
+                held.enter_context(file_lock(path))  # two servers would write over each other's evidence
+            self.monitor = DriftMonitor(calibrated) if path is None else DriftMonitor.resume(path, calibrated)
+            self._answers: dict[str, tuple[int, ...]] = {}  # the classes of the decisions since the start that wait for their labels
+            self._marks = deque([(monotonic(), self.monitor.observed)])  # how many decisions there were at some times
+            self._changed, self._given_up = True, self.monitor.processed
+            self.labels = self.hits = 0
+            self.save()  # now rather than later it shows that the file cannot be written
+            self._lock = held.pop_all()
 
     def observe(self, decided: Sequence[tuple[str, Decision]]) -> None:
         """Take decisions under their keys, in their order."""
@@ -77,6 +81,11 @@ class Watch:
         if self._path is not None and self._changed:
             self.monitor.save(self._path)
         self._changed = False
+
+    def close(self) -> None:
+        """Save the monitor, and let another server have its file."""
+        with self._lock:
+            self.save()
 
     def _give_up(self, before: int) -> None:
         """Give up the labels of the decisions with smaller numbers."""

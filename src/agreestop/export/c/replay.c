@@ -12,7 +12,7 @@
 
 #include "agreestop.h"
 
-static uint8_t raw[2 * AG_INPUTS + 16];
+static uint8_t raw[2 * AG_INPUTS + 24];
 static uint16_t events[AG_INPUTS];
 static uint32_t sizes[AG_STEPS];
 
