@@ -529,3 +529,15 @@ def test_neurons_that_integrate_and_fire(form: str, weights: str, tmp_path: Path
     rule = ag.AgreeStop(0.8, range(1, 21), 1).calibrate(engine.score(x), labels="final")
     assert check(rule, engine, tmp_path, x, several=form != "convolution").weights == weights
     compare_spikes(engine, rule, tmp_path, x[:10], counting=True)
+
+
+@pytest.mark.parametrize("inputs", [1, 3])
+def test_few_inputs(inputs: int, tmp_path: Path) -> None:
+    """The head of inputs.bin is longer than all events of a step."""
+    config = FullyConnected((inputs,), CLASSES, 2, (4,), LOW)
+    save_members(tmp_path / "few", SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.9).eval())
+    ensemble = load(tmp_path, "few")
+    rng = np.random.default_rng(0)
+    x = rng.random((60, STEPS, inputs)) < 0.4
+    rule = ag.AgreeStop(0.6, EVERY, 2).calibrate(ensemble.score(x[:40], rng.integers(CLASSES, size=40)))
+    check(rule, ensemble, tmp_path / "c", x[40:], several=False)

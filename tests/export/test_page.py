@@ -222,6 +222,7 @@ def test_drift_raises_the_alarm_and_healing_brings_coverage_back(tab: Any, rules
     tab.click("#many")
     wait_for(tab, "#coverage-words", "of 50 answers hold")
     assert tab.inner_text("#alarm") == "No alarm" and "%" in tab.inner_text("#coverage")
+    assert re.search(r"not among the best 1: [\d.]+ %; it stops below [\d.]+ %\.$", tab.inner_text("#risk-words"))
     tab.focus("#drift")
     tab.keyboard.press("End")
     for answers in (50, 100):
@@ -245,13 +246,39 @@ def test_one_input_is_watched_until_it_stops(browser: Any, written: Path, rules:
     found.keyboard.press("Enter")
     words = wait_for(found, "#verdict", r"stopped at \d+ of 16, saved \d+ %|ran to the end")
     assert re.search(r"Right|Missed", words) and found.inner_text("#coverage-words").startswith("of 1 answers")
+    assert re.search(r"^Least score: [\d.]+; it stops with at most 2 in the set\.$", found.inner_text("#risk-words"))
+    assert found.inner_text("#which").startswith("input 1 of 120, label ")
     assert found.locator("#pooled li.in").count() >= 1 and found.locator("#members canvas").count() == 3
     assert found.evaluate("document.documentElement.scrollWidth") <= 390
     assert NAMES[2] in found.locator("#pooled").inner_text() and found.locator("#pooled b").count() == 0
     found.focus("#target")
     found.keyboard.press("Home")
     assert "70 %" in found.inner_text("#target-value") and rules[0].guarantee in found.inner_text("#guarantee")
+    found.click("#reset")
+    assert found.inner_text("#coverage-words").startswith("No answer yet: press Play")
     close_page(found, written)
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_labels_of_controls_stay_on_one_line(width: int, browser: Any, written: Path) -> None:
+    found = open_page(browser, written, viewport={"width": width, "height": 900})
+    lines = """[...document.querySelectorAll("label.inline")].map((label) => {
+        const range = document.createRange();
+        range.selectNode(label.firstChild);
+        return [label.firstChild.textContent.trim(), range.getClientRects().length];
+    })"""
+    assert found.evaluate(lines) == [["Pace", 1], ["Kind", 1], ["Strength", 1]]
+    close_page(found, written)
+
+
+def test_classes_that_tie_are_possible_together(tab: Any) -> None:
+    """Before any spike all classes are alike, and so all are shown as possible."""
+    silent = """() => agreestop.rules.filter((rule) => rule.policy === "AG_RISK").map((rule) => {
+        const watch = new agreestop.Watch(agreestop.members, rule);
+        while (!watch.last) watch.push([]);
+        return watch.last.set;
+    })"""
+    assert tab.evaluate(silent) == [[0, 1, 2, 3]] * 4
 
 
 def test_a_digit_drawn_with_the_mouse_or_the_keyboard_gets_a_decision(tab: Any) -> None:
@@ -269,6 +296,10 @@ def test_a_digit_drawn_with_the_mouse_or_the_keyboard_gets_a_decision(tab: Any) 
     tab.click("#next")
     wait_for(tab, "#verdict", "Right|Missed")
     tab.focus("#drawing")
+    tab.keyboard.press("ArrowLeft")
+    at = tab.locator("#pen").bounding_box()
+    tab.keyboard.press("ArrowLeft")
+    assert tab.locator("#pen").bounding_box()["x"] < at["x"]  # one sees where the pen is before it is down
     for key in (" ", *["ArrowDown"] * 12, " ", "Enter"):
         tab.keyboard.press(key)
     wait_for(tab, "#which", "your drawing")

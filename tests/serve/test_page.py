@@ -48,5 +48,8 @@ def test_the_page_shows_what_happens(served: Served, browser: Any) -> None:  # n
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
         kept.close()
         wait_for(tab, "#sessions", "^0")
-        tab.context.close()
+        assert tab.inner_text("#state") == "serving" and tab.locator("svg polyline").count() == 3
         assert said == [] and set(asked) <= {address + "/?token=s3cret", address + "/status?token=s3cret", "data:,"}
+        tab.route("**/status*", lambda route: route.abort())
+        assert "these numbers are old" in wait_for(tab, "#state", "^no answer")
+        tab.context.close()

@@ -103,6 +103,7 @@ def to_page(
     names = events.classes or calibrated[0].class_names or tuple(map(str, range(calibrated[0].classes)))
     nearest = min(float(check.nearest or np.inf) for check in checks)
     ties, rounded = sum(check.ties for check in checks), sum(check.rounded for check in checks)
+    said = f"{ties or 'none'} {'is a tie' if ties < 2 else 'are ties'}"
     data = {
         "shape": shape,
         "steps": max(steps),
@@ -113,7 +114,7 @@ def to_page(
         "inputs": _inputs(events, max(steps), labels),
         "camera": _camera(shape),
         "about": f"The inputs are {len(events)} recordings. Spikes and decisions are computed in the browser, and are equal to Python's. "
-        f"On these inputs the smallest distance of a risk to its threshold is {nearest:.3g}; {ties} are ties.",
+        f"On these inputs the smallest distance of a risk to its threshold is {nearest:.3g}; {said}.",
     }
     text = _join(data).encode()
     with atomic_writer(path) as stream:

@@ -187,7 +187,10 @@ class Demonstration:
 
 
 def find_demonstration(config: RunConfig, folder: Path) -> Demonstration | None:
-    """AgreeStop at every step, calibrated on the first division of the pool; None where no page can run the members or no rule can stop."""
+    """AgreeStop, calibrated on the first division of the pool; None where no page can run the members or no rule can stop.
+
+    It looks at every step but the first few: the alarm from inputs ranks the risk at the first look, and at step 1 all inputs are alike.
+    """
     decide = config.decide
     if config.network.architecture != "fully-connected":
         return None
@@ -196,7 +199,8 @@ def find_demonstration(config: RunConfig, folder: Path) -> Demonstration | None:
             continue
         scores = load_scores(files.calibration)
         targets = [*dict.fromkeys((decide.target, *decide.targets))]
-        rules = [AgreeStop(target, scores.times, decide.max_set_size) for target in targets]
+        times = [time for time in scores.times if 16 * time >= scores.times[-1]]
+        rules = [AgreeStop(target, times, decide.max_set_size) for target in targets]
         able = [rule for rule in rules if rule.examples_needed(ensemble.members) <= decide.n_calibration]
         if able and scores.engine.startswith("event-driven"):
             return Demonstration([rule.calibrate(scores) for rule in able], files.members, folder / "test-inputs.npz")

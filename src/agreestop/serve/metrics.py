@@ -78,6 +78,7 @@ def status(metrics: Metrics, watch: Watch, sessions: int, clients: int, draining
         "processed": monitor.misses.count,
         "waiting": monitor.waiting,
         "alarms": [str(alarm) for alarm in monitor.alarms],
+        "alarm_at": float(1 / monitor.delta),
         "evidence": {"misses": float(np.log10(monitor.misses.evidence)), "inputs": float(np.log10(monitor.inputs.evidence))},
     }
 

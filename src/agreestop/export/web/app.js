@@ -85,8 +85,8 @@ function begin(events, input) {
   now.watch = new Watch(members, now.rule, input < 0 || !count.adaptive ? null : count.adaptive.threshold);
   camera.clear();
   for (const view of memberViews) view.clear();
-  const label = DATA.inputs.labels && input >= 0 ? `, a ${DATA.classes[DATA.inputs.labels[input]]}` : "";
-  byId("which").textContent = input < 0 ? "your drawing" : `test input ${input + 1} of ${recorded.length}${label}`;
+  const label = DATA.inputs.labels && input >= 0 ? `, label ${DATA.classes[DATA.inputs.labels[input]]}` : "";
+  byId("which").textContent = input < 0 ? "your drawing" : `input ${input + 1} of ${recorded.length}${label}`;
 }
 
 /* Compute one step; the decision once there is one. */
@@ -117,17 +117,26 @@ function drawInput() {
   byId("step").textContent = `step ${watch.time} of ${rule.horizon}`;
   byId("elapsed").style.width = `${(100 * watch.time) / rule.horizon}%`;
   byId("set-size").textContent = set.length === 1 ? "1 class left" : `${set.length} classes are possible`;
-  const levels = Array.from(now.levels, (level) => (Number.isFinite(level) ? level : 0));
-  const shown = [...levels, ...(Number.isFinite(limit) ? [limit] : [])];
-  const [low, high] = [Math.min(...shown, -1), Math.max(...shown, 0)];
-  const name = rule.policy === "AG_RISK" ? "risk" : rule.policy === "AG_CONFIDENCE" ? "confidence" : "least score";
+  drawLevel(rule, watch.last ? watch.last.level : null, limit);
+}
+
+/* The risk, confidence or score over time, and the level at which the rule stops. Probabilities have a logarithmic axis. */
+function drawLevel(rule, level, limit) {
+  const isScore = !["AG_RISK", "AG_CONFIDENCE"].includes(rule.policy);
+  const scale = isScore ? 1 : 1 / Math.LN10;
+  const values = Array.from(now.levels, (value) => (Number.isFinite(value) ? value * scale : 0));
+  const line = Number.isFinite(limit) && limit !== null ? limit * scale : null;
+  const shown = line === null ? values : [...values, line];
+  const what = isScore ? "Least score" : rule.policy === "AG_CONFIDENCE" ? "Largest confidence" : `Risk that the right class is not among the best ${rule.maxSetSize}`;
   drawChart(byId("risk"), {
-    lines: [{ values: levels }], length: rule.horizon, low: Math.floor(low), high: Math.ceil(high), limit, limitName: "stops here",
-    label: `Logarithm of the ${name} over time`,
+    lines: [{ values }], length: rule.horizon, low: Math.floor(Math.min(...shown, -1)), high: Math.ceil(Math.max(...shown, 0)), limit: line,
+    limitName: isScore ? "in the set" : "stops here", label: `${what}, over time`,
+    unit: (value) => (isScore ? value : percent(10 ** value, Math.max(0, -value - 2))),
   }); // prettier-ignore
-  const value = watch.last ? (name === "least score" ? watch.last.level.toFixed(2) : percent(Math.exp(watch.last.level), 1)) : "not known yet";
-  const what = name === "risk" ? `Risk that the right class is not among the best ${rule.maxSetSize}` : `The ${name}`;
-  byId("risk-words").textContent = `${what}: ${value} (logarithm above).`;
+  const inWords = (value) => (isScore ? value.toFixed(2) : percent(Math.exp(value), 1));
+  const found = level === null ? "not known yet" : inWords(level);
+  const stops = isScore ? `it stops with at most ${rule.maxSetSize} in the set` : line === null ? "nothing stops" : `it stops ${rule.policy === "AG_RISK" ? "below" : "from"} ${inWords(limit)}`;
+  byId("risk-words").textContent = level === null ? `${what}: ${found}.` : `${what}: ${found}; ${stops}.`;
 }
 
 function answerInWords({ time, classes }) {
@@ -165,7 +174,7 @@ function finish(decision) {
   let words = answerInWords(decision);
   if (!now.drawn) {
     const miss = record(decision, now.input);
-    if (miss !== null) words += miss ? `. Missed: it is a ${escapeText(DATA.classes[DATA.inputs.labels[now.input]])}.` : ". Right.";
+    if (miss !== null) words += miss ? `. Missed: the label is ${escapeText(DATA.classes[DATA.inputs.labels[now.input]])}.` : ". Right.";
     drawCounts();
   }
   sayVerdict(words);
@@ -230,7 +239,7 @@ async function runMany(number) {
 
 function setBusy(busy) {
   now.busy = busy;
-  for (const id of ["play", "next", "many", "show", "target", "reset"]) if (byId(id)) byId(id).disabled = busy || (id === "target" && rules.length === 1);
+  for (const id of ["play", "next", "many", "show", "target", "reset"]) if (byId(id)) byId(id).disabled = busy;
 }
 
 // ---- many inputs
@@ -247,9 +256,11 @@ function drawCounts() {
   } else byId("coverage").textContent = "–";
   const goal = target === null ? "" : `, and at least ${percent(target)} are promised`;
   const where = since ? " since the last change" : "";
-  byId("coverage-words").textContent = DATA.inputs.labels
-    ? `of ${n} answers${where} hold the right class${goal}. The interval is at 95 %; the line is the share of the last ${RECENT}.`
-    : "The inputs have no labels.";
+  byId("coverage-words").textContent = !DATA.inputs.labels
+    ? "The inputs have no labels."
+    : n === 0
+    ? `No answer${where} yet: press Play, or “50 at once”.${target === null ? "" : ` At least ${percent(target)} of the answers are promised to hold the right class.`}`
+    : `of ${n} answers${where} hold the right class${goal}. The interval is at 95 %; the line is the share of the last ${RECENT}.`;
   const moving = [];
   let sum = 0;
   hits.forEach((hit, index) => {
@@ -282,9 +293,9 @@ function drawAlarm(monitor, length, changes) {
   const because = { inputs: "the inputs differ from the calibration examples", misses: "the answers miss more often than promised" };
   byId("alarm").textContent = raised.length ? "Drift" : monitor.number ? "No alarm" : "–";
   byId("alarm").classList.toggle("alarmed", raised.length > 0);
-  byId("alarm-words").textContent = raised.length
-    ? `${raised.map(([kind, { number }]) => `After ${number} answers: ${because[kind]}`).join(". ")}.`
-    : `Evidence against “nothing has changed”: from the inputs (line) and from misses (dots). A false alarm has probability at most ${percent(1 / monitor.limit)} for each.`;
+  const found = raised.map(([kind, { number }]) => `After ${number} answers: ${because[kind]}. `).join("");
+  const chance = raised.length ? "" : ` A false alarm has probability at most ${percent(1 / monitor.limit)} for each.`;
+  byId("alarm-words").textContent = `${found}Evidence against “nothing has changed”: from the inputs (line) and from misses (dots).${chance}`;
   const limit = Math.log10(monitor.limit);
   const tallest = [...monitor.inputs.log, ...monitor.misses.log].reduce((most, value) => Math.max(most, value), 2);
   drawChart(byId("alarm-chart"), {
@@ -339,7 +350,7 @@ function bindControls() {
   byId("many").addEventListener("click", () => runMany(50));
   byId("reset").addEventListener("click", startAgain);
   byId("target").max = rules.length - 1;
-  byId("target").disabled = rules.length === 1;
+  byId("target").hidden = rules.length === 1;
   byId("target").value = Math.max(0, rules.findIndex((rule) => rule === now.rule));
   byId("target").addEventListener("input", chooseRule);
   for (const [id, { name }] of Object.entries(DRIFTS)) byId("drift-kind").add(new Option(name, id));

@@ -12,6 +12,14 @@ function bindDrawing() {
   const pen = { x: canvas.width / 2, y: canvas.height / 5, down: false };
   const line = canvas.width / 8;
   const clear = () => context.clearRect(0, 0, canvas.width, canvas.height);
+  let lowered = false; // whether the pen of the keyboard is down
+  const mark = byId("pen"); // where the pen of the keyboard is
+  const showPen = () => {
+    mark.hidden = false;
+    mark.style.left = `${(100 * pen.x) / canvas.width}%`;
+    mark.style.top = `${(100 * pen.y) / canvas.height}%`;
+    mark.className = lowered ? "down" : "";
+  };
   const stroke = (x, y) => {
     context.strokeStyle = colour("ink");
     context.lineWidth = line;
@@ -51,6 +59,7 @@ function bindDrawing() {
     clearTimeout(waiting);
     if (shown) clear();
     shown = false;
+    mark.hidden = true;
     canvas.setPointerCapture(event.pointerId);
     [pen.x, pen.y] = place(event);
     pen.down = true;
@@ -62,7 +71,8 @@ function bindDrawing() {
       if (pen.down) waiting = setTimeout(show, 900);
       pen.down = false;
     });
-  let lowered = false;
+  canvas.addEventListener("focus", () => canvas.matches(":focus-visible") && showPen());
+  canvas.addEventListener("blur", () => (mark.hidden = true));
   canvas.addEventListener("keydown", (event) => {
     const move = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] }[event.key];
     if (!move && ![" ", "Enter", "Backspace"].includes(event.key)) return;
@@ -79,6 +89,7 @@ function bindDrawing() {
       if (lowered) stroke(...to);
       else [pen.x, pen.y] = to;
     }
+    showPen();
   });
   byId("show").addEventListener("click", show);
   byId("clear").addEventListener("click", clear);

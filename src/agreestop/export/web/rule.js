@@ -98,7 +98,7 @@ class Rule {
 
 /* What a rule remembers of one input. `judge` returns
  *     answer     the classes of the answer, or null: not yet
- *     set        the classes that are still possible: for AgreeStop those whose ρ reaches the threshold, else the set of the look
+ *     set        the classes that are still possible: for AgreeStop those whose ρ reaches the threshold, and their ties; else the set of the look
  *     posterior  softmax(τ g) of every class
  *     level      log e, the least score or the largest log-confidence, and its `limit`
  */
@@ -163,7 +163,8 @@ function judgeRisk(rule, input, look, logits) {
   if (stops) answer = mass.map((own) => own >= least && (rule.fill || own === best || rule.compare(own - rule.logTrim, limit) >= 0));
   else if (last && rule.final) answer = mass.map((own) => own === best);
   else if (last) answer = mass.map((own) => own >= least || rule.compare(own, limit) >= 0);
-  const possible = mass.map((own) => own === best || own - limit >= -SLACK * (1 + Math.abs(limit)));
+  const reaches = order.filter((label) => mass[label] === best || mass[label] - limit >= -SLACK * (1 + Math.abs(limit)));
+  const possible = logits.map((own) => own >= logits[reaches.at(-1)]); // for the eye: classes that tie are possible together
   return { answer: answer && chosen(answer), set: chosen(answer || possible), level: risk, limit, first };
 }
 

@@ -132,7 +132,7 @@ function shape(parent, name, attributes, text = null) {
 
 /* A chart of lines [{values, kind}] over their index, from 0 to `length`, with one dashed limit and marks at some indices. */
 function drawChart(parent, { lines, length, low, high, limit = null, limitName = "", marks = [], label, unit = (value) => value }) {
-  const [width, height, left, right, top, bottom] = [320, 96, 34, 6, 8, 16];
+  const [width, height, left, right, top, bottom] = [320, 104, 34, 6, 16, 16];
   parent.replaceChildren();
   const svg = shape(parent, "svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   const x = (index) => left + (index / Math.max(length, 1)) * (width - left - right);
@@ -142,16 +142,15 @@ function drawChart(parent, { lines, length, low, high, limit = null, limitName =
     shape(svg, "text", { x: left - 5, y: y(value) + 4, "text-anchor": "end" }, unit(value));
   }
   for (const mark of marks) shape(svg, "line", { class: "mark", x1: x(mark), x2: x(mark), y1: top, y2: height - bottom });
-  if (limit !== null && Number.isFinite(limit)) {
-    shape(svg, "line", { class: "limit", x1: left, x2: width - right, y1: y(limit), y2: y(limit) });
-    if (limitName) shape(svg, "text", { x: width - right, y: y(limit) > top + 14 ? y(limit) - 4 : y(limit) + 12, "text-anchor": "end" }, limitName);
-  }
+  const limited = limit !== null && Number.isFinite(limit);
+  if (limited) shape(svg, "line", { class: "limit", x1: left, x2: width - right, y1: y(limit), y2: y(limit) });
   for (const { values, kind = "", first = 1 } of lines) {
     const stride = Math.max(1, Math.floor(values.length / 400)); // a chart has no more points than it has pixels
     const points = values.map((value, index) => [index, value]).filter(([index]) => index % stride === 0 || index === values.length - 1);
     const path = points.map(([index, value]) => `${x(index + first).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
     if (points.length) shape(svg, "polyline", { class: `line ${kind}`, points: points.length === 1 ? `${path} ${path}` : path });
   }
+  if (limited) shape(svg, "text", { x: width - right, y: 10, "text-anchor": "end" }, `- - ${limitName}`);
   shape(svg, "text", { x: left, y: height - 2 }, "0");
   shape(svg, "text", { x: width - right, y: height - 2, "text-anchor": "end" }, String(length));
 }
