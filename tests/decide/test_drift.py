@@ -552,6 +552,19 @@ def test_an_adaptive_rule_about_final_answers_keeps_its_bound(name: str) -> None
     np.testing.assert_array_equal(answers.sets, np.eye(CLASSES, dtype=bool)[final_labels(calibrated, data)])
 
 
+def test_a_monitor_goes_on_after_a_save_that_failed(tmp_path: Path) -> None:
+    calibrated = agree_stop()
+    decisions = list(calibrated.decide(scores(3, seed=6)))
+    monitor, other = ag.DriftMonitor(calibrated), ag.DriftMonitor(calibrated)
+    for number, decision in enumerate(decisions):
+        with pytest.raises(ag.InputError, match="cannot write") as kept:  # its traceback holds what was being saved
+            monitor.save(tmp_path / "no" / "monitor")
+        for one in (monitor, other):
+            one.observe(decision)
+        assert kept.tb is not None and monitor.observed == number + 1
+    assert monitor.inputs.evidence == other.inputs.evidence != 1
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system cannot kill so")
 def test_a_kill_during_a_save_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "monitor"

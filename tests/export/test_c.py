@@ -441,11 +441,19 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(members: Path, tmp_p
 def test_an_export_replaces_another_as_a_whole_and_nothing_else(members: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ensemble = load(members, "small")
     rule, (x, _) = calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble), some_inputs(4)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "Makefile").write_text("all:")
-    with pytest.raises(ag.InputError, match="holds a Makefile that is not of an export"):
-        ag.export.to_c(rule, ensemble, tmp_path / "mine")
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["Makefile"]
+    monkeypatch.setattr(type(ensemble), "score", lambda *_, **__: pytest.fail("the folder is checked before the work"))
+    for name in ("Makefile", "inputs.bin"):  # an export without inputs would remove the second
+        mine = tmp_path / f"with {name}"
+        mine.mkdir()
+        (mine / name).write_text("mine")
+        for inputs in (None, x):
+            with pytest.raises(ag.InputError, match=f"holds a {name} that is not of an export"):
+                ag.export.to_c(rule, ensemble, mine, inputs)
+        assert [path.name for path in mine.iterdir()] == [name] and (mine / name).read_text() == "mine"
+    (tmp_path / "file").touch()
+    with pytest.raises(ag.InputError, match="a file is in its way"):
+        ag.export.to_c(rule, ensemble, tmp_path / "file", x)
+    monkeypatch.undo()
     folder = tmp_path / "c"
     made = ag.export.to_c(rule, ensemble, folder, x)
     assert set(made.files) == {path.name for path in folder.iterdir()}

@@ -354,6 +354,9 @@ def test_what_a_page_cannot_run_is_refused(ensemble: Any, rules: list[Calibrated
     scores, tuning = ensemble.score(x, y), ensemble.score(*some_inputs(60, 5))
     refused("exported code does not know", ag.AgreeStop(0.8, EVERY, 1, risk=ag.LearnedRisk.fit(tuning, max_set_size=1)).calibrate(scores))
     assert not path.exists()
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(InputError, match="choose the name of a file"):
+        patched.setattr(type(ensemble), "score", lambda *_, **__: pytest.fail("the path is checked before the work"))
+        to_page(rules, ensemble, tmp_path, x)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -33,6 +34,8 @@ from websockets.sync.client import connect
 import agreestop as ag
 from agreestop.serve import AsyncClient, Client, Limits, Server
 from agreestop.serve.protocol import SUBPROTOCOL, read_decision, write, write_decision, write_frames, write_push
+from agreestop.serve.watch import Watch
+from tests.cli.test_cli import call
 
 from .served import INPUTS, STEPS, Served, steps_of, until
 
@@ -670,3 +673,54 @@ def test_text_that_is_no_unicode_ends_the_connection_and_fills_no_log(url: str, 
     finally:
         logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
     assert caplog.records == []
+
+
+def test_a_monitor_that_cannot_be_saved_is_said_once_and_stops_nothing(
+    served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "here").mkdir()
+    limits = Limits(save_seconds=0.05, drain_seconds=0.1)
+    with serving(served, monitor=tmp_path / "here" / "monitor", limits=limits) as url, Client(url) as client:
+        shutil.rmtree(tmp_path / "here")
+        for row in (0, 1):
+            session = client.open()
+            assert session.push_steps(steps_of(served.inputs[row])) == served.expected[row]
+            until(lambda: "cannot be saved" in caplog.text)
+            time.sleep(0.2)  # more saves fail
+    words = [record.message for record in caplog.records if record.name == "agreestop.serve"]
+    assert [word.partition(":")[0] for word in words] == [
+        "the monitor cannot be saved, and a stop would lose what is new",
+        "the last decisions and labels are lost",
+    ]
+    assert all("cannot write" in word and record.exc_info is None for word, record in zip(words, caplog.records, strict=True))
+
+
+def test_options_of_the_command_line_are_named(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    served.rule.save(tmp_path / "a.rule")
+    monkeypatch.setenv("AGREESTOP_TOKEN", "")
+    refused = call(monkeypatch, capsys, "serve", str(tmp_path / "a.rule"), "--port", "0")
+    assert refused.code == 2 and "AGREESTOP_TOKEN is set but empty" in refused.err
+    monkeypatch.delenv("AGREESTOP_TOKEN")
+    refused = call(monkeypatch, capsys, "serve", str(tmp_path / "a.rule"), "--port", "0", "--idle-seconds", "0")
+    assert refused.code == 2 and "--idle-seconds is 0.0: give a number above 0" in refused.err
+
+
+def test_a_fault_of_the_monitor_does_not_stop_decisions(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Watch, "observe", lambda *_: 1 / 0)
+
+    async def decide(url: str) -> list[ag.Decision | None]:
+        async with AsyncClient(url) as client:
+            found = []
+            for frames in served.inputs[:4]:
+                session = await client.open()
+                found.append(await session.push_steps(steps_of(frames)))
+            return found
+
+    async def in_time(url: str) -> list[ag.Decision | None]:
+        return await asyncio.wait_for(decide(url), 30)
+
+    with serving(served) as url:
+        assert asyncio.run(in_time(url)) == served.expected[:4]
+    assert caplog.text.count("decisions could not be watched") == 4

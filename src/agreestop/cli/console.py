@@ -23,7 +23,7 @@ LEAST_SECONDS, LEAST_SHARE = 10.0, 0.1  # before both, an estimate of the time l
 
 OPTIONS = (
     "accumulated|blocks|calibration|checkpoints|class_conditional|delta|fill|gate|groups|loss|max_loss|max_set_size|max_weight|pooling"
-    "|price_of_size|rule|target|threshold|trim|weights"
+    "|price_of_size|rule|target|threshold|trim|weights|message_bytes|sessions|sessions_per_client|idle_seconds|drain_seconds"
 )
 PYTHON_WORDS = (  # how messages of the Python layer name what the command line calls an option; the first that matches is replaced first
     (r"a target, or target=None with loss, a cost matrix, and max_loss,", "--target, or --loss, a cost matrix, and --max-loss,"),

@@ -57,8 +57,8 @@ def serve(
         say_unchecked(calibrated, wanted, ensemble.digest)
     elif engine != "auto":
         raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members.")
-    limits = Limits(message_bytes, sessions, sessions_per_client, idle_seconds=idle_seconds, drain_seconds=drain_seconds)
     with errors_name_options():
+        limits = Limits(message_bytes, sessions, sessions_per_client, idle_seconds=idle_seconds, drain_seconds=drain_seconds)
         server = Server(
             calibrated,
             ensemble,

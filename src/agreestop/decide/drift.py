@@ -265,7 +265,7 @@ class DriftMonitor:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write all that the monitor knows to one file, which appears whole or not at all."""
-        bag = np.frombuffer(self._bag, dtype=np.float64)
+        bag = np.array(self._bag)  # a copy: a view that lives on, as in the traceback of a failed write, would keep the list from growing
         saved = SavedMonitor(self.calibrated, self.delta, self.seed, self._queue.saved(), self.alarms, self.misses, self.inputs, bag)
         write_rule_file(path, saved, {"monitor": repr(self), "guarantee": self.guarantee})
 

@@ -35,6 +35,7 @@ from .c_model import LARGEST, c_members, flash_of, model_text, ram_of, sizes_of
 from .c_rule import CRule, c_rule, rule_text
 
 SOURCES = ("agreestop.h", "agreestop.c", "rule.h", "rule.c", "model.h", "replay.c", "Makefile")
+WRITTEN = (*SOURCES, "model.c", "rule_data.h", "inputs.bin", "expected.csv", "sizes.h")
 SLACK = 1e-11  # that of rule.c
 INPUTS_FORMAT = 1
 WEIGHTS = {"float32": "float32", "uint16": "bfloat16", "int8": "int8"}  # by the type in which they are stored
@@ -80,7 +81,8 @@ def to_c(
     event-driven. inputs: (n, T, ...) of zeros and ones, or images
     (n, 1, ...), for `make check`. A rule of another engine or of other members is refused, unless any_engine or any_members allows it.
     """
-    engine = ensemble.engine
+    path, engine = Path(folder), ensemble.engine
+    _check_folder(path)
     check_rule(rule, engine, ensemble.digest, any_engine, any_members)
     known = c_rule(rule)
     members = c_members(engine, int(known.members[-1]))
@@ -105,18 +107,23 @@ def to_c(
         decisions, check = check_decisions(rule, known, ensemble, events, steps)
         contents["expected.csv"] = decisions_csv(decisions, names).encode()
     contents["sizes.h"] = _defines(sizes).encode()
-    path = Path(folder)
     _write(path, contents)
     flash = flash_of(members) + known.flash + sum(len(name.encode()) + 5 for name in names)
     ram = ram_of(sizes) + known.ram(rule.classes)
     return CExport(path, tuple(contents), WEIGHTS[members[0][0].weights.dtype.name], flash, ram, *astuple(check))
 
 
-def _write(folder: Path, contents: dict[str, bytes]) -> None:
-    """Write the files, of which sizes.h is the last. Until it is there nothing compiles, so an interrupted export cannot be mixed up."""
-    taken = [name for name in contents if (folder / name).exists()]
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder whose files an export would replace or remove although they are not of an export, before any work."""
+    if folder.exists():
+        make_folder(folder)  # a file in its place is refused
+    taken = [name for name in WRITTEN if (folder / name).exists()]
     if taken and not (folder / "agreestop.h").exists():
         raise InputError(f"{folder} holds a {taken[0]} that is not of an export, which would be replaced: choose another folder.")
+
+
+def _write(folder: Path, contents: dict[str, bytes]) -> None:
+    """Write the files, of which sizes.h is the last. Until it is there nothing compiles, so an interrupted export cannot be mixed up."""
     make_folder(folder)
     for name in ("sizes.h", "inputs.bin", "expected.csv"):  # the last two may not be written this time
         try:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError, atomic_writer
+from agreestop.common import InputError, atomic_writer, check_writable
 from agreestop.decide.adaptive import AdaptiveRule
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import as_labels
@@ -77,6 +77,7 @@ def to_page(
     given = [rules] if isinstance(rules, CalibratedRule) else list(rules)
     if not 0 <= first < len(given):
         raise InputError(f"{len(given)} rules are given, and first is {first}: give at least one rule, and the index of one of them.")
+    check_writable(path)
     calibrated = sorted(given, key=_target_of)
     engine = ensemble.engine
     for rule in calibrated:

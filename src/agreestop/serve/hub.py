@@ -78,7 +78,10 @@ class Hub:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.in_watch(self.watch.close)
+        try:
+            await self.in_watch(self.watch.close)
+        except InputError as error:
+            log.error("the last decisions and labels are lost: %s", error)
         self._compute_thread.shutdown()
         self._watch_thread.shutdown()
 
@@ -265,7 +268,13 @@ class Hub:
                 self.sessions -= 1
         self._pulse()
         if decided:
-            self._observing.append(asyncio.get_running_loop().run_in_executor(self._watch_thread, self.watch.observe, decided))
+            self._observing.append(asyncio.get_running_loop().run_in_executor(self._watch_thread, self._observe, decided))
+
+    def _observe(self, decided: list[tuple[str, Decision]]) -> None:
+        try:
+            self.watch.observe(decided)
+        except Exception:  # a fault of ours: the monitor misses these decisions, and sessions go on
+            log.exception("decisions could not be watched")
 
     def _answer(self, connection: Connection, one: Work, kind: str, **content: Any) -> None:
         self._send(connection, write(type=kind, session=one.session.id, **content))
@@ -280,7 +289,7 @@ class Hub:
 
     async def _sweep_forever(self) -> None:
         """Close what is idle, drop who does not read, and let the monitor save itself, every now and then."""
-        limits, saved = self.limits, monotonic()
+        limits, saved, unsaved = self.limits, monotonic(), False
         pause = min(1.0, limits.idle_seconds / 4, limits.slow_seconds / 4, limits.save_seconds)
         while True:
             await asyncio.sleep(pause)
@@ -291,8 +300,11 @@ class Hub:
                 saved = now
                 try:
                     await self.in_watch(self.watch.keep)
+                    unsaved = False
                 except InputError as error:
-                    log.error("%s", error)
+                    if not unsaved:  # once, not every second
+                        log.error("the monitor cannot be saved, and a stop would lose what is new: %s", error)
+                    unsaved = True
 
     def _sweep(self, connection: Connection, now: float) -> None:
         limits = self.limits
