@@ -31,8 +31,8 @@ class FakeRay:
     def is_initialized(self) -> bool:
         return True
 
-    def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": float(self.cores)}
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": {"CPU": float(self.cores)}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
 
     def put(self, value: Any) -> Any:
         return pickle.loads(pickle.dumps(value))
@@ -53,7 +53,7 @@ class FakeRay:
 
         return Kind
 
-    def wait(self, refs: Sequence[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+    def wait(self, refs: Sequence[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
         return [refs[-1]], list(refs[:-1])  # the latest first, so that results come out of order
 
     def get(self, ref: Any) -> Any:

@@ -76,6 +76,35 @@ def test_decide_on_ray_needs_members_and_a_file(work: Work, words: tuple[str, ..
         call("decide", work.rule_file, "a.npz", "--ray", "local", *words)
 
 
+def test_damaged_files_are_skipped_only_when_asked(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay())
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(3):
+        work.events.rows(slice(300 * number, 300 * number + 300)).save(source / f"{number}.npz")
+    (source / "1.npz").write_bytes((source / "1.npz").read_bytes()[:500])
+    words = ("decide", work.rule_file, source, "--members", work.members, "--ray", "local")
+    with pytest.raises(ag.InputError, match=r"1\.npz is not a whole file of events"):
+        call(*words, "-o", tmp_path / "out.parquet")
+    for wrong in (words, words[:-2]):
+        with pytest.raises(ag.InputError, match=r"--skip-damaged is for --ray and -o FILE\.parquet"):
+            call(*wrong, "-o", tmp_path / "out.csv", "--skip-damaged")
+    said = call(*words, "-o", tmp_path / "out.parquet", "--skip-damaged")
+    assert "Skipped in all: 1 files" in said and "1.npz is not a whole file" in said.replace("\n", "")
+    assert len(ag.cluster.load_decisions(tmp_path / "out.parquet", work.rule)) == 600
+
+
+def test_folders_and_parquet_need_a_cluster(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay())
+    ag.cluster.save_recordings(tmp_path / "a.parquet", work.events.rows(slice(0, 300)))
+    for verb in (("decide", work.rule_file), ("score",)):
+        with pytest.raises(ag.InputError, match=r"a\.parquet is a folder or a Parquet file: add --ray local"):
+            call(*verb, tmp_path / "a.parquet", "--members", work.members, "-o", tmp_path / f"{verb[0]}.npz")
+    call("score", tmp_path / "a.parquet", "--members", work.members, "--ray", "local", "-o", tmp_path / "scores.npz")
+    expected = work.ensemble.score(work.events.rows(slice(0, 300)))
+    assert np.array_equal(ag.load_scores(tmp_path / "scores.npz").log_confidence, expected.log_confidence)
+
+
 def test_score_writes_the_scores_of_one_machine(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
     use(FakeRay())
     inputs = tmp_path / "a.npz"

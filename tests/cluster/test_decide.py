@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.cluster import pool
+from agreestop.cluster import decisions, pool
 from agreestop.cluster.parts import PartSummary, columns_of_run, part_path, read_part, write_part
 from agreestop.cluster.pool import Actors, run_tasks
 
@@ -316,10 +316,125 @@ def test_workers_with_other_versions_are_refused(use: Callable[[FakeRay], FakeRa
         list(run_tasks(Actors(), _Hungry, ["task"]))
 
 
-def test_a_cluster_without_room_says_so(use: Callable[[FakeRay], FakeRay]) -> None:
+@pytest.mark.parametrize("given", [{}, {"count": 1}, {"address": "auto"}])
+def test_a_cluster_without_room_says_so(use: Callable[[FakeRay], FakeRay], monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
+    """A local cluster never grows; another one is given time."""
+    monkeypatch.setattr(pool, "SECONDS_FOR_ROOM", -1.0)
     use(FakeRay(cores=2))
     with pytest.raises(ag.InputError, match="no machine of the cluster has room for an actor with 4 cores"):
-        list(run_tasks(Actors(cpus=4), _Hungry, ["task"]))
+        list(run_tasks(Actors(cpus=4, **given), _Hungry, ["task"]))
+
+
+class _Echo:
+    def __call__(self, task: int) -> int:
+        return task
+
+
+class _Growing(FakeRay):
+    """A cluster whose machines come after a while."""
+
+    def wait(self, refs: Any, num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        if self.cores:
+            return super().wait(refs, num_returns, timeout)
+        self.cores = 3
+        return [], list(refs)
+
+
+def test_a_cluster_may_still_be_starting(use: Callable[[FakeRay], FakeRay], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "SECONDS_TO_LOOK", 0.0)
+    fake, said = use(_Growing(cores=0)), list[str]()
+    found = list(run_tasks(Actors("auto"), _Echo, range(8), said.append))
+    assert sorted(one.result for one in found if one.result is not None) == list(range(8))
+    assert fake.started == 3 and said == ["waiting for the first worker to start"]
+
+
+class _Busy(FakeRay):
+    """A cluster in which only the first actor ever starts."""
+
+    def wait(self, refs: Any, num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        (first,) = (ref for ref in refs if ref[0].number == 1)
+        return [first], []
+
+
+def test_the_end_does_not_wait_for_actors_that_never_start(use: Callable[[FakeRay], FakeRay]) -> None:
+    fake = use(_Busy())
+    assert [one.result for one in run_tasks(Actors(count=2), _Echo, range(3))] == [0, 1, 2]
+    assert fake.started == fake.killed == 2
+
+
+class _TwoMachines(FakeRay):
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": {"CPU": 3.0}}, {"Alive": True, "Resources": {"CPU": 3.0}}]
+
+
+def test_an_actor_does_not_spread_over_two_machines(use: Callable[[FakeRay], FakeRay]) -> None:
+    fake = use(_TwoMachines())
+    assert len(list(run_tasks(Actors(cpus=2), _Echo, range(9)))) == 9
+    assert fake.started == 2
+
+
+def test_workers_that_die_at_their_start_now_and_then_do_not_end_a_long_job(use: Callable[[FakeRay], FakeRay]) -> None:
+    calls: dict[int, int] = {}
+
+    def lose(actor: int, method: str, argument: Any) -> bool:
+        calls[actor] = calls.get(actor, 0) + 1
+        return (method == "prepare" and actor % 2 == 0) or calls[actor] == 3
+
+    fake = use(FakeRay(lose, cores=1))
+    assert len(list(run_tasks(Actors(), _Echo, range(12)))) == 12 and fake.started > 20
+    use(FakeRay(lambda actor, method, argument: True, cores=1))
+    with pytest.raises(ag.InputError, match="workers cannot start"):
+        list(run_tasks(Actors(), _Echo, range(12)))
+
+
+@pytest.mark.parametrize("error", [ag.InputError("cannot write out"), MemoryError()])
+def test_what_is_no_damage_is_not_skipped(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    use(FakeRay())
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    if isinstance(error, MemoryError):
+        monkeypatch.setattr(decisions.DecisionWorker, "_decide", fail)
+    else:
+        monkeypatch.setattr(decisions, "write_part", fail)
+    with pytest.raises(ag.InputError, match=r"cannot write out|does not fit into the memory"):
+        ag.cluster.decide(work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", skip_damaged=True)
+
+
+def test_the_engine_is_chosen_from_recordings_that_can_be_read(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
+    use(FakeRay())
+    source, known = in_files(".npz"), work.ensemble.score(*_examples())
+    rule = work.rule.rule.calibrate(ag.Scores(known.log_confidence, known.labels, known.times))  # type: ignore[attr-defined]
+    content = bytearray(source[0].read_bytes())
+    content[content.index(work.events.compact().indices[:100].tobytes())] ^= 1
+    source[0].write_bytes(content)
+    run = ag.cluster.decide(rule, work.ensemble, source, tmp_path / "out", skip_damaged=True)
+    assert (run.recordings, len(run.damaged), run.engine) == (500, 1, work.ensemble.engine.name)
+
+
+def test_recordings_of_another_shape_are_named(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay())
+    source = in_files(".npz")
+    ag.events.Events.from_dense(np.zeros((20, 12, 9), bool), np.zeros(20, int)).save(source[1])
+    with pytest.raises(ag.InputError, match=r"b\.npz, rows 0 to 19, cannot be used: x has shape"):
+        ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out")
+
+
+def test_a_job_that_decided_nothing_keeps_no_folder_from_others(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
+    use(FakeRay(cores=0))
+    source = in_files(".npz")
+    with pytest.raises(ag.InputError, match="has room"):
+        ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out")
+    use(FakeRay())
+    assert ag.cluster.decide(work.rule, work.ensemble, source[:2], tmp_path / "out").recordings == 900
+    assert len(ag.cluster.load_decisions(tmp_path / "out", work.rule)) == 900
 
 
 def test_progress_is_reported(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:

@@ -66,8 +66,24 @@ def test_rows_are_counted_without_reading_the_events(work: Work, tmp_path: Path)
     np.savez(tmp_path / "dense.npz", inputs=np.zeros((7, 3, 2), bool))
     assert [count_rows(str(tmp_path / name)) for name in ("sparse.npz", "dense.npz")] == [1100, 7]
     (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04 and no more")
-    with pytest.raises(ag.InputError, match=r"damaged\.npz is not a whole file of events"):
-        count_rows(str(tmp_path / "damaged.npz"))
+    np.savez(tmp_path / "negative.npz", shape=np.array([-5, 3, 2]))
+    for name in ("damaged", "negative"):
+        with pytest.raises(ag.InputError, match=rf"{name}\.npz is not a whole file of events"):
+            count_rows(str(tmp_path / f"{name}.npz"))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_a_file_that_lost_rows_since_the_job_began_is_refused(work: Work, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".npz":
+        work.events.save(path)
+    else:
+        pytest.importorskip("pyarrow", reason="files of recordings need pyarrow (the extra cluster)")
+        ag.cluster.save_recordings(path, work.events)
+    file = open_recordings(str(path), SHAPE)
+    assert len(file.read(1024, 1100).events) == 76
+    with pytest.raises(ag.InputError, match=r"has 1100 recordings, and had at least 1101 when the job began"):
+        file.read(1024, 1101)
 
 
 def test_headers_that_lie_about_the_number_of_rows_are_refused_at_once(tmp_path: Path) -> None:
@@ -136,7 +152,7 @@ def test_a_server_that_is_not_ray_is_refused_at_once(answer: bytes | None, monke
         thread.join()
 
 
-@pytest.mark.parametrize("given", [{"address": address} for address in WRONG] + [{"count": 0}, {"cpus": 0}, {"gpus": -1}])
+@pytest.mark.parametrize("given", [{"address": address} for address in WRONG] + [{"count": 0}, {"cpus": 0}, {"gpus": -1}, {"gpus": 1.5}])
 def test_actors_that_cannot_be_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ag.InputError, match=r"give|needed"):
         Actors(**given)

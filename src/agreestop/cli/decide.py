@@ -18,9 +18,10 @@ from agreestop.decide.tables import decision_records, decisions_csv
 
 from .calibrate import Groups, read_lines
 from .console import errors_name_options, never_stops, progress_bar, say
-from .run import Engine, Members, Ray
+from .run import Engine, Members, Ray, check_one_file
 
 FORMATS = (".csv", ".json", ".npz")
+MOST_NAMED = 10  # damaged files that are named on the terminal
 RuleFile = Annotated[Path, typer.Argument(help="Rule file that `agreestop calibrate` wrote.")]
 AnyEngine = Annotated[bool, typer.Option("--any-engine", help="Allow another engine than the rule was calibrated with.")]
 AnyMembers = Annotated[bool, typer.Option("--any-members", help="Allow other members than the rule was calibrated with.")]
@@ -39,6 +40,9 @@ def decide(
         typer.Option("--monitor", help="Drift monitor to go on with, or to begin; it uses the labels or final answers of the scores."),
     ] = None,
     ray: Ray = None,
+    skip_damaged: Annotated[
+        bool, typer.Option("--skip-damaged", help="With --ray: leave out files and shards that cannot be read, and name and count them.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -56,6 +60,8 @@ def decide(
     if ray is not None and (members is None or output is None or groups is not None):
         advice = "give --members and -o; groups come from the column 'group' of Parquet files"
         raise InputError(f"--ray runs members on inputs and writes a file: {advice}.")
+    if skip_damaged and (ray is None or output is None or output.suffix != ".parquet"):
+        raise InputError("--skip-damaged is for --ray and -o FILE.parquet, whose column 'row' tells which inputs are left out: give both.")
     if output is not None and output.suffix != ".parquet":
         check_writable(output)
     calibrated = load_rule(rule)
@@ -66,7 +72,7 @@ def decide(
         say(sentence)
     labels, classes = None, None
     if ray is not None and members is not None and output is not None:
-        allowed = {"any_engine": any_engine, "any_members": any_members}
+        allowed = {"any_engine": any_engine, "any_members": any_members, "skip_damaged": skip_damaged}
         target = _decide_on_ray(ray, rule, calibrated, members, scores, engine, output, allowed)
         if output.suffix == ".parquet" and monitor is None:
             return
@@ -131,6 +137,7 @@ def _run_members(
     from agreestop.ensembles import load as load_ensemble
     from agreestop.events.files import load as load_inputs
 
+    check_one_file(inputs)
     data = load_inputs(inputs)
     wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
     ensemble = load_ensemble(members, engine=wanted)
@@ -160,6 +167,10 @@ def _decide_on_ray(
         run = cluster.decide(rule, members, inputs, target, address=address, engine=engine, progress=progress, **allowed)
     steps = f"{run.mean_computed:.1f} of {calibrated.checkpoints[-1]:g} steps of a recording"
     say(f"The {run.engine} engine decided on {run.recordings:,} recordings and computed {steps}, in {run.seconds:.2f} s.")
+    for sentence in run.damaged[:MOST_NAMED]:
+        say(f"Skipped: {sentence}")
+    if run.damaged:
+        say(f"Skipped in all: {len(run.damaged)} files and shards that cannot be read.")
     if target == output:
         say(f"These decisions say nothing about new inputs: {run.reuse}" if run.reuse else f"Wrote {output}.")
     return target

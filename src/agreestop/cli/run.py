@@ -103,7 +103,9 @@ def train(config: Config = None, output: Output = None, ray: Ray = None) -> None
 
 
 def score(
-    config: Annotated[Path | None, typer.Argument(help="Configuration (TOML), or with --members a file of inputs.")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(help="Configuration (TOML), or with --members a file of inputs; with --ray also a folder or Parquet.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="With --members the score file; else a folder. [default: runs/NAME of the configuration]"),
@@ -136,17 +138,25 @@ def _score_inputs(members: Path, inputs: Path | None, output: Path | None, engin
     if inputs is None or output is None:
         raise InputError(f"--members is given, but no {'file of inputs' if inputs is None else 'score file to write (-o)'}: give both.")
     check_writable(output)
-    ensemble, stored = load(members, engine=engine), read_stored(inputs)
     if ray is None:
+        check_one_file(inputs)
+        ensemble, stored = load(members, engine=engine), read_stored(inputs)
         scores = ensemble.score(stored.inputs, stored.labels, steps=stored.held, classes=stored.classes)
     else:
         from agreestop import cluster
 
+        held = None if inputs.is_dir() or inputs.suffix == ".parquet" else read_stored(inputs).held
         with progress_bar(output.name) as progress:
-            scores = cluster.score(members, inputs, address=ray, engine=engine, steps=stored.held, progress=progress)
+            scores = cluster.score(members, inputs, address=ray, engine=engine, steps=held, progress=progress)
     save_scores(output, scores)
-    say(f"The {scores.engine} engine scored {len(scores)} inputs{'' if stored.labels is not None else ', which have no labels'}.")
+    say(f"The {scores.engine} engine scored {len(scores)} inputs{'' if scores.labels is not None else ', which have no labels'}.")
     show_written(output)
+
+
+def check_one_file(inputs: Path) -> None:
+    """Refuse inputs that only a cluster reads."""
+    if inputs.is_dir() or inputs.suffix == ".parquet":
+        raise InputError(f"{inputs} is a folder or a Parquet file: add --ray local to read it, or give an events file (.npz).")
 
 
 def on_ray(address: str | None) -> Callable[..., list[Any]] | None:

@@ -12,6 +12,7 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -75,12 +76,21 @@ class DecisionWorker:
         self._rule = from_bytes(settings.rule, load_rule)
         self._reader = FileReader(settings.members, settings.engine, settings.threads)
 
-    def __call__(self, shard: Shard) -> PartSummary:
-        """Decide on a shard and write its file; a file that is there already is used."""
-        settings, rule = self._settings, self._rule
-        path = part_path(Path(settings.folder), shard.number)
-        if (found := read_part(path, settings.key)) is not None:
+    def __call__(self, shard: Shard) -> PartSummary | str:
+        """Decide on a shard and write its file; a file that is there already is used. A sentence if the shard cannot be read."""
+        path = part_path(Path(self._settings.folder), shard.number)
+        if (found := read_part(path, self._settings.key)) is not None:
             return found
+        try:
+            columns, summary = self._decide(shard)
+        except InputError as error:
+            return str(error) if shard.path in str(error) else f"{shard}, cannot be used: {error}"
+        write_part(path, columns, summary, self._settings.key)
+        return summary
+
+    def _decide(self, shard: Shard) -> tuple[dict[str, Any], PartSummary]:
+        """The columns of the decisions, and what they add up to."""
+        settings, rule = self._settings, self._rule
         allowed = {"any_engine": settings.any_engine, "any_members": settings.any_members}
         runs, hashes, carried, summaries = [], [], [], []
         for first, part in self._reader.read(shard):
@@ -92,9 +102,7 @@ class DecisionWorker:
             seen = [overlap.seen for overlap in rule.overlaps(hashes[-1])]
             summaries.append(PartSummary.of(runs[-1].decisions, runs[-1].computed, seen))
         columns = {name: np.concatenate([one[name] for one in carried]) for name in carried[0]}
-        summary = PartSummary.joined(summaries)
-        write_part(path, columns_of_run(runs, shard.first, np.concatenate(hashes), columns), summary, settings.key)
-        return summary
+        return columns_of_run(runs, shard.first, np.concatenate(hashes), columns), PartSummary.joined(summaries)
 
 
 def decide(
@@ -148,28 +156,34 @@ def decide(
     if single and (summary := read_part(target, key)) is not None and summary.rows == planned.total:
         return _result(target, planned, calibrated, summary, len(planned.shards), planned.damaged, name, perf_counter() - began)
     with _job_folder(folder, key):
-        parts = {shard.number: found for shard in planned.shards if (found := read_part(part_path(folder, shard.number), key)) is not None}
+        known = ((shard.number, read_part(part_path(folder, shard.number), key)) for shard in planned.shards)
+        parts = {number: summary for number, summary in known if summary is not None}
         resumed, damaged = len(parts), list(planned.damaged)
         left = [shard for shard in planned.shards if shard.number not in parts]
         settings = DecisionSettings(stored_rule, stored_members, name, cpus, str(folder), key, any_engine, any_members)
         done = sum(part.rows for part in parts.values())
         pace: tuple[float, int] | None = None  # when the first shard came, and what was done by then: workers take a while to start
-        progress(f"{done:,} of {planned.total:,} recordings", done / planned.total)
-        for finished in run_tasks(where, partial(DecisionWorker, settings), left):
-            shard = left[finished.index]
-            if finished.result is None:
+
+        def report(what: str) -> None:
+            progress(f"{done:,} of {planned.total:,} recordings{what}", done / planned.total)
+
+        report("")
+        for finished in run_tasks(where, partial(DecisionWorker, settings), left, lambda sentence: report(f", {sentence}")):
+            shard, found = left[finished.index], finished.result
+            if found is None:
+                raise InputError(finished.error)
+            if isinstance(found, str):
                 if not skip_damaged:
-                    raise InputError(finished.error)
-                damaged.append(finished.error)
+                    raise InputError(found)
+                damaged.append(found)
                 part_path(folder, shard.number).unlink(missing_ok=True)
                 continue
-            parts[shard.number] = finished.result
-            done += finished.result.rows
+            parts[shard.number] = found
+            done += found.rows
             now = perf_counter()
             rate = f"{(done - pace[1]) / (now - pace[0]):,.0f} a second" if pace else "started"
             pace = pace or (now, done)
-            what = f"{done:,} of {planned.total:,} recordings, {rate}, actors at work: {finished.running}"
-            progress(what, done / planned.total)
+            report(f", {rate}, actors at work: {finished.running}")
         if not parts:
             raise InputError(f"none of the {len(planned.shards)} shards can be read: {damaged[0]}")
         summary = PartSummary.joined([parts[number] for number in sorted(parts)])
@@ -187,13 +201,13 @@ def _job_folder(folder: Path, key: str) -> Iterator[None]:
     """The folder of a job, locked. A folder of another job is refused."""
     make_folder(folder)
     with folder_lock(folder):
-        if (folder / PLAN).exists():
-            if read_plan(folder)[0] != key:
-                changed = "another rule, other members, other files or other versions"
-                raise InputError(f"{folder} holds decisions of another job ({changed}): give another name, or remove it.")
-        elif any(folder.glob("part-*.parquet")):
+        mine, begun = read_plan(folder)[0] == key, any(folder.glob("part-*.parquet"))
+        if begun and not (folder / PLAN).exists():
             raise InputError(f"{folder} holds files that this job did not write: give another name, or remove them.")
-        else:
+        if begun and not mine:
+            changed = "another rule, other members, other files or other versions"
+            raise InputError(f"{folder} holds decisions of another job ({changed}): give another name, or remove it.")
+        if not mine:
             write_plan(folder, key)
         yield
 

@@ -3,10 +3,12 @@
     task of an actor that died      it is handed out again, at most MOST_DEATHS times; so a task must be safe to repeat
     task that cannot be done        its sentence (an InputError) is the result, and the actor continues with the next task
     actor with other versions       refused before any work, because decisions could differ
+    cluster that grows              new actors start where there is room; a cluster without any room is given SECONDS_FOR_ROOM
 
 The caller holds all state. Actors are never restarted in place: a new one takes over.
 """
 
+import math
 import os
 import re
 import socket
@@ -16,12 +18,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from platform import python_version
+from time import monotonic
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from agreestop.common import InputError, ProgressCallback, as_count, cores, no_progress
 
 MOST_DEATHS = 3  # actors that one task may end before it is refused
 SECONDS_TO_CONNECT = 10.0
+SECONDS_TO_LOOK = 5.0  # between two looks at the machines of the cluster
+SECONDS_FOR_ROOM = 900.0  # `ray up` returns before its machines have started and installed their packages
 ADDRESS = re.compile(r"(?:ray://)?(?:\[([0-9a-fA-F:]+)\]|([^\s:/\[\]]+)):(\d{1,5})")
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # of HTTP/2, which Ray speaks; the server answers in kind
 PACKAGES = ("agreestop", "numpy", "torch", "numba")  # their versions decide the numbers, and must be the same everywhere
@@ -53,8 +58,8 @@ class Actors:
         if self.count is not None:
             as_count(self.count, "actors")
         as_count(self.cpus, "cpus")
-        if not isinstance(self.gpus, (int, float)) or not 0 <= self.gpus < 1024:
-            raise InputError(f"gpus is {self.gpus!r}: give the GPUs of each actor, 0 for none.")
+        if not isinstance(self.gpus, (int, float)) or not 0 <= self.gpus < 1024 or (self.gpus > 1 and self.gpus % 1):
+            raise InputError(f"gpus is {self.gpus!r}: give the GPUs of each actor, a whole number or a share below 1; 0 for none.")
 
 
 @dataclass(frozen=True)
@@ -68,17 +73,21 @@ class Finished(Generic[Result]):
 
 
 def run_tasks(
-    actors: Actors, build: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task], names: Callable[[Task], str] = str
+    actors: Actors,
+    build: Callable[[], Callable[[Task], Result]],
+    tasks: Sequence[Task],
+    waiting: Callable[[str], object] = lambda sentence: None,
 ) -> Iterator[Finished[Result]]:
     """Run tasks on actors, each of which calls `build` once; the results in the order in which they are ready.
 
-    build and tasks travel to other machines: they hold settings and bytes, no open files. names: a task in words.
+    build and tasks travel to other machines: they hold settings and bytes, no open files. str(task) names a task in error messages.
+    waiting: called with a sentence every few seconds until the first actor works.
     """
     if not tasks:
         return
     ray = import_ray()
     with connected(ray, actors):
-        yield from _Run(ray, actors, build, tasks, names).results()
+        yield from _Run(ray, actors, build, tasks, waiting).results()
 
 
 def map_tasks(
@@ -90,7 +99,7 @@ def map_tasks(
 ) -> list[Result]:
     """The results of all tasks, in their order; the first that cannot be done is an InputError. what: the tasks in words."""
     found: dict[int, Any] = {}
-    for finished in run_tasks(actors, build, tasks):
+    for finished in run_tasks(actors, build, tasks, lambda sentence: progress(sentence, 0.0)):
         if finished.error:
             raise InputError(finished.error)
         found[finished.index] = finished.result
@@ -101,43 +110,64 @@ def map_tasks(
 class _Run(Generic[Task, Result]):
     """The state of one run: the tasks that wait, and for each answer that is awaited its actor and its task, None while it is built."""
 
-    def __init__(self, ray: Any, actors: Actors, build: Any, tasks: Sequence[Task], names: Callable[[Task], str]) -> None:
-        self._ray, self._tasks, self._names = ray, tasks, names
+    def __init__(self, ray: Any, actors: Actors, build: Any, tasks: Sequence[Task], waiting: Callable[[str], object]) -> None:
+        self._ray, self._actors, self._tasks, self._say_waiting = ray, actors, tasks, waiting
         self._waiting = deque(range(len(tasks)))
         self._deaths: Counter[int | None] = Counter()
         self._awaited: dict[Any, tuple[Any, int | None]] = {}
         self._build = ray.put(build)
         self._kind = ray.remote(num_cpus=actors.cpus, num_gpus=actors.gpus, max_restarts=0)(_actor_class())
-        self._count = min(len(tasks), actors.count or _room(ray, actors))
         self._versions = versions()
+        self._most = 0  # actors at a time
+        self._had_room, self._looked = monotonic(), -math.inf
 
     def results(self) -> Iterator[Finished[Result]]:
+        left, built = len(self._tasks), False
         try:
-            for _ in range(self._count):
-                self._start()
-            while self._awaited:
-                (ready, *_), _ = self._ray.wait(list(self._awaited), num_returns=1)
-                actor, index = self._awaited.pop(ready)
+            while left:
+                self._start_missing()
+                found, _ = self._ray.wait(list(self._awaited), num_returns=1, timeout=SECONDS_TO_LOOK)
+                if not found:
+                    if not built:
+                        self._say_waiting("waiting for the first worker to start")
+                    continue
+                actor, index = self._awaited.pop(found[0])
                 try:
-                    error, value = self._ray.get(ready)
+                    error, value = self._ray.get(found[0])
                 except (self._ray.exceptions.RayTaskError, KeyboardInterrupt):
                     raise
                 except self._ray.exceptions.RayError as lost:  # the actor, its node or its answer
-                    self._replace(actor, index, lost)
+                    self._take_back(actor, index, lost)
                     continue
                 if index is None and error:
                     raise InputError(error)
                 self._hand_out(actor)
-                if index is not None:
+                if index is None:
+                    built, self._deaths[None] = True, 0
+                else:
+                    left -= 1
                     yield Finished(index, value, error, len(self._awaited))
         finally:
             for actor, _ in self._awaited.values():
                 with suppress(Exception):
                     self._ray.kill(actor)
 
-    def _start(self) -> None:
-        actor = self._kind.remote()
-        self._awaited[actor.prepare.remote(self._versions, self._build)] = actor, None
+    def _start_missing(self) -> None:
+        """Start as many actors as there is work and room for."""
+        now = monotonic()
+        if now - self._looked >= SECONDS_TO_LOOK:
+            room, self._looked = _room(self._ray, self._actors), now
+            self._had_room = now if room else self._had_room
+            if not room and not self._awaited_tasks() and (self._actors.address == "local" or now - self._had_room > SECONDS_FOR_ROOM):
+                raise _no_room(self._actors)
+            self._most = self._actors.count or max(room, 1)  # one that waits for room makes the cluster grow, if it can
+        building = len(self._awaited) - self._awaited_tasks()
+        for _ in range(min(self._most - len(self._awaited), len(self._waiting) - building)):
+            actor = self._kind.remote()
+            self._awaited[actor.prepare.remote(self._versions, self._build)] = actor, None
+
+    def _awaited_tasks(self) -> int:
+        return sum(index is not None for _, index in self._awaited.values())
 
     def _hand_out(self, actor: Any) -> None:
         if self._waiting:
@@ -146,19 +176,17 @@ class _Run(Generic[Task, Result]):
         else:
             self._ray.kill(actor)  # its cores are free for others
 
-    def _replace(self, actor: Any, index: int | None, lost: Exception) -> None:
-        """Hand out the task of an actor that died again, to a new actor."""
+    def _take_back(self, actor: Any, index: int | None, lost: Exception) -> None:
+        """Let another actor do the task of an actor that died."""
         with suppress(Exception):
             self._ray.kill(actor)
         self._deaths[index] += 1
-        if self._deaths[index] > MOST_DEATHS:
-            what = "workers cannot start" if index is None else f"{self._names(self._tasks[index])} ended {self._deaths[index]} workers"
+        if self._deaths[index] > MOST_DEATHS + (self._most if index is None else 0):  # a machine that ends takes all its actors with it
+            what = "workers cannot start" if index is None else f"{self._tasks[index]} ended {self._deaths[index]} workers"
             why = type(lost).__name__
             raise InputError(f"{what} ({why}): see the logs of Ray; if memory is too small, give smaller shards or larger machines.")
         if index is not None:
             self._waiting.appendleft(index)
-        if self._waiting:
-            self._start()
 
 
 def _actor_class() -> type:
@@ -198,7 +226,8 @@ def _actor_class() -> type:
             try:
                 return "", self._work(task)
             except MemoryError:
-                return f"{task} does not fit into the memory of a worker: use machines with more memory, or fewer actors on each.", None
+                advice = "use machines with more memory, fewer actors on each, or smaller row groups"
+                return f"{task} does not fit into the memory of a worker: {advice}.", None
             except ValueError as error:
                 if type(error).__name__ != "InputError":
                     raise
@@ -280,12 +309,14 @@ def _not_there(address: str) -> InputError:
 
 
 def _room(ray: Any, actors: Actors) -> int:
-    """How many actors fit into the cluster."""
-    resources = ray.cluster_resources()
-    room = int(resources.get("CPU", 0) // actors.cpus)
+    """How many actors fit into the machines of the cluster."""
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    room = [machine.get("CPU", 0) // actors.cpus for machine in machines]
     if actors.gpus:
-        room = min(room, int(resources.get("GPU", 0) // actors.gpus))
-    if room < 1:
-        wanted = f"{actors.cpus} cores" + (f" and {actors.gpus:g} GPUs" if actors.gpus else "")
-        raise InputError(f"no machine of the cluster has room for an actor with {wanted}: ask for less, or add machines.")
-    return room
+        room = [min(one, machine.get("GPU", 0) // actors.gpus) for one, machine in zip(room, machines, strict=True)]
+    return int(sum(room))
+
+
+def _no_room(actors: Actors) -> InputError:
+    wanted = f"{actors.cpus} cores" + (f" and {actors.gpus:g} GPUs" if actors.gpus else "")
+    return InputError(f"no machine of the cluster has room for an actor with {wanted}: ask for less, or add machines.")

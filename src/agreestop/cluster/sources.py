@@ -128,6 +128,8 @@ class EventsFile:
 
     def read(self, begin: int, end: int) -> Recordings:
         """Some of the rows."""
+        if end > len(self._events):
+            raise _fewer_rows(self.path, end, len(self._events))
         part = self._events.rows(slice(begin, end))
         return Recordings(part, {} if part.labels is None else {"label": part.labels})
 
@@ -148,6 +150,8 @@ class ParquetFile:
         """Some of the rows. Only the row groups that hold them are read."""
         import pyarrow as pa
 
+        if end > self._starts[-1]:
+            raise _fewer_rows(self.path, end, int(self._starts[-1]))
         first, last = np.searchsorted(self._starts, begin, "right") - 1, np.searchsorted(self._starts, end, "left")
         position, parts = int(self._starts[first]), []
         try:
@@ -160,7 +164,7 @@ class ParquetFile:
         except InputError as error:
             raise InputError(f"{self.path}, rows {begin} to {end - 1}, cannot be used: {error}") from None
         except MemoryError:
-            raise InputError(f"{self.path}, rows {begin} to {end - 1}, do not fit into memory: write smaller row groups.") from None
+            raise
         except Exception:  # Arrow raises errors of many types for damaged bytes
             raise InputError(f"{self.path} is not a whole Parquet file: copy it again, or leave it out.") from None
 
@@ -181,6 +185,10 @@ class ParquetFile:
         shape = (len(table), per_step.shape[1], *self._shape)
         carried = {name: _carried(table, name) for name in CARRIED if name in self._columns}
         return Recordings(Events(indices, pointers, values, shape), carried)
+
+
+def _fewer_rows(path: str, end: int, rows: int) -> InputError:
+    return InputError(f"{path} has {rows} recordings, and had at least {end} when the job began: leave files as they are, and call again.")
 
 
 def _open_parquet(path: str) -> Any:

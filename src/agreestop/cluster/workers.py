@@ -79,12 +79,17 @@ class PlannedSource:
 
 
 def choose_engine(ensemble: Ensemble, wanted: str, planned: PlannedSource) -> str:
-    """The name of the engine that all workers use. "auto" chooses it once, from the members and the first recordings."""
+    """The name of the engine that all workers use. "auto" chooses it once, from the members and the first recordings that can be read."""
     if wanted != "auto":
         return wanted
-    first = planned.shards[0]
-    begin, end = next(first.blocks())
-    return ensemble.engine_for(open_recordings(first.path, ensemble.network.input_shape or ()).read(begin, end).events).name
+    errors = []
+    for shard in planned.shards:
+        try:
+            file = open_recordings(shard.path, ensemble.network.input_shape or ())
+            return ensemble.engine_for(file.read(*next(shard.blocks())).events).name
+        except InputError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def from_bytes(content: bytes, load: Callable[[Path], Loaded]) -> Loaded:
