@@ -190,6 +190,28 @@ def test_forged_decisions_are_refused(work: Work, tmp_path: Path, use: Callable[
         ag.cluster.load_decisions(out, work.rule)
 
 
+@pytest.mark.parametrize("out", ["", "out.parquet"])
+def test_decisions_do_not_go_among_the_recordings(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay], out: str
+) -> None:
+    """A second call would read them as recordings."""
+    fake, source = use(FakeRay()), in_files(".npz")
+    for given in (tmp_path, [source[0].parent / "." / "b.npz", tmp_path / ".." / tmp_path.name]):
+        with pytest.raises(ag.InputError, match="is in the folder of the recordings"):
+            ag.cluster.decide(work.rule, work.ensemble, given, tmp_path / out)
+    assert fake.started == 0
+    if out:
+        assert ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / out).recordings == 1100  # files are read by their names
+        assert ag.cluster.decide(work.rule, work.ensemble, (path for path in source), tmp_path / "other").recordings == 1100
+
+
+@pytest.mark.parametrize(("source", "out"), [(5, "out"), ([None], "out"), ("a.npz", None)])
+def test_what_is_no_path_is_refused(work: Work, use: Callable[[FakeRay], FakeRay], source: Any, out: Any) -> None:
+    use(FakeRay())
+    with pytest.raises(ag.InputError, match="give a path"):
+        ag.cluster.decide(work.rule, work.ensemble, source, out)
+
+
 def test_another_job_does_not_mix_with_what_is_there(
     work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
 ) -> None:
@@ -321,7 +343,7 @@ def test_a_cluster_without_room_says_so(use: Callable[[FakeRay], FakeRay], monke
     """A local cluster never grows; another one is given time."""
     monkeypatch.setattr(pool, "SECONDS_FOR_ROOM", -1.0)
     use(FakeRay(cores=2))
-    with pytest.raises(ag.InputError, match="no machine of the cluster has room for an actor with 4 cores"):
+    with pytest.raises(ag.InputError, match="no machine of the cluster has room for an actor with cpus=4"):
         list(run_tasks(Actors(cpus=4, **given), _Hungry, ["task"]))
 
 

@@ -152,6 +152,24 @@ def test_a_server_that_is_not_ray_is_refused_at_once(answer: bytes | None, monke
         thread.join()
 
 
+@pytest.mark.parametrize("error", [ConnectionError("no token"), RuntimeError("no token")])
+def test_a_cluster_that_refuses_the_driver_is_not_called_missing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    monkeypatch.setattr(pool, "_answers", lambda host, port: True)
+
+    def init(**options: Any) -> None:
+        raise error
+
+    for address, sentence in (
+        ("127.0.0.1:6379", r"a server answers at 127\.0\.0\.1:6379.*RAY_AUTH_TOKEN"),
+        ("auto", "no Ray cluster at auto"),
+    ):
+        with (
+            pytest.raises(ag.InputError, match=sentence),
+            connected(SimpleNamespace(is_initialized=lambda: False, init=init), Actors(address)),
+        ):
+            pass
+
+
 @pytest.mark.parametrize("given", [{"address": address} for address in WRONG] + [{"count": 0}, {"cpus": 0}, {"gpus": -1}, {"gpus": 1.5}])
 def test_actors_that_cannot_be_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ag.InputError, match=r"give|needed"):

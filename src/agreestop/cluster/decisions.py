@@ -24,7 +24,7 @@ from agreestop.events import input_ids
 
 from .parts import PLAN, PartSummary, assemble, columns_of_run, part_path, read_part, read_plan, write_part, write_plan
 from .pool import Actors, import_ray, run_tasks
-from .sources import Shard, Source, check_carried, import_parquet
+from .sources import Shard, Source, as_paths, check_apart, check_carried, import_parquet
 from .workers import FileReader, PlannedSource, choose_engine, from_bytes, members_bytes, rule_bytes
 
 
@@ -140,6 +140,10 @@ def decide(
     """
     began = perf_counter()
     where = Actors(address, actors, cpus, gpus)
+    if not isinstance(out, (str, PathLike)):
+        raise InputError(f"out is {out!r}: give a path, the name of a .parquet file or of a folder.")
+    source = as_paths(source)
+    check_apart(source, target := Path(out))
     import_ray(), import_parquet()
     stored_rule, stored_members = rule_bytes(rule), members_bytes(members)
     calibrated = load_rule(rule) if isinstance(rule, (str, PathLike)) else rule
@@ -150,7 +154,6 @@ def decide(
     name = choose_engine(ensemble, wanted, planned)
     calibrated.check_source(name, ensemble.digest, any_engine, any_members)
     key = planned.key(rule=stored_rule.hex(), members=ensemble.digest, engine=name)
-    target = Path(out)
     single = target.suffix == ".parquet"
     folder = (target.with_name(f"{target.name}.parts") if single else target).resolve()
     if single and (summary := read_part(target, key)) is not None and summary.rows == planned.total:

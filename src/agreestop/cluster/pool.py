@@ -274,11 +274,11 @@ def connected(ray: Any, actors: Actors) -> Iterator[None]:
         ray.init(address=actors.address, **options)
     except RuntimeError as error:
         if "ersion" not in str(error):
-            raise _not_there(actors.address) from None
+            raise _not_there(actors.address, found is not None) from None
         mismatch = " ".join(str(error).split())
         raise InputError(f"the cluster at {actors.address} has other versions than this driver: install the same. {mismatch}") from None
     except (ConnectionError, ValueError, OSError, TimeoutError):
-        raise _not_there(actors.address) from None
+        raise _not_there(actors.address, found is not None) from None
     try:
         yield
     finally:
@@ -303,7 +303,11 @@ def _answers(host: str, port: int) -> bool:
         return False
 
 
-def _not_there(address: str) -> InputError:
+def _not_there(address: str, answers: bool = False) -> InputError:
+    """The error for a cluster that cannot be used; answers: whether some server is there."""
+    if answers:
+        advice = "check that it is Ray, and set its token here (RAY_AUTH_MODE=token and RAY_AUTH_TOKEN) if it asks for one"
+        return InputError(f"a server answers at {address}, but Ray cannot connect to it: {advice}.")
     advice = "start one with `ray start --head`, check the address, or give 'local'"
     return InputError(f"there is no Ray cluster at {address}: {advice}.")
 
@@ -318,5 +322,5 @@ def _room(ray: Any, actors: Actors) -> int:
 
 
 def _no_room(actors: Actors) -> InputError:
-    wanted = f"{actors.cpus} cores" + (f" and {actors.gpus:g} GPUs" if actors.gpus else "")
+    wanted = f"cpus={actors.cpus}" + (f" and gpus={actors.gpus:g}" if actors.gpus else "")
     return InputError(f"no machine of the cluster has room for an actor with {wanted}: ask for less, or add machines.")

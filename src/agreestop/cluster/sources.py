@@ -35,7 +35,7 @@ CARRIED = ("id", "label", "group")
 MOST_SHARDS, LEAST_ROWS = 10_000, 4096  # few enough files for one folder; enough rows that starting a shard costs nothing
 BLOCK_ROWS = 4096  # recordings that a worker holds in memory
 ROWS_OF_IDS = 1 << 25  # ids that are compared together
-Source: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
+Source: TypeAlias = str | PathLike[str] | Iterable[str | PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Recordings:
 
 def find_files(source: Source) -> list[str]:
     """The files of a source."""
-    given = [source] if isinstance(source, (str, PathLike)) else list(source)
+    given = as_paths(source)
     files = [file for one in given for file in _expand(fspath(one))]
     if not files:
         raise InputError(
@@ -81,6 +81,21 @@ def find_files(source: Source) -> list[str]:
         if Path(file).suffix not in SUFFIXES:
             raise InputError(f"{file} is neither an events file (.npz) nor a Parquet file (.parquet): convert it, or leave it out.")
     return files
+
+
+def as_paths(source: Source) -> list[str | PathLike[str]]:
+    """The paths of a source, as they are given."""
+    given = [source] if isinstance(source, (str, PathLike)) else list(source) if isinstance(source, Iterable) else [source]
+    if wrong := [one for one in given if not isinstance(one, (str, PathLike))]:
+        raise InputError(f"the source holds {wrong[0]!r}: give a path, or a list of paths, of files or folders.")
+    return given
+
+
+def check_apart(source: Sequence[str | PathLike[str]], out: Path) -> None:
+    """Refuse to write among the recordings of a folder, where a second call would read the decisions."""
+    written = out.resolve().parent if out.suffix == ".parquet" else out.resolve()
+    if any(Path(one).is_dir() and Path(one).resolve() == written for one in source):
+        raise InputError(f"{out} is in the folder of the recordings, and would be read as one of them: give another folder.")
 
 
 def _expand(path: str) -> list[str]:
