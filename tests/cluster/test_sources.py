@@ -201,6 +201,25 @@ class TestParquet:
                 row % 4 for row in range(begin, end)
             ]
 
+    def test_an_array_is_written_as_its_events(self, work: Work, tmp_path: Path) -> None:
+        part = work.events.rows(slice(0, 9))
+        ag.cluster.save_recordings(tmp_path / "a.parquet", part.to_dense())
+        assert np.array_equal(open_recordings(str(tmp_path / "a.parquet"), SHAPE).read(0, 9).events.to_dense(), part.to_dense())
+
+    @pytest.mark.parametrize(
+        ("given", "sentence"),
+        [
+            ({"ids": [1, 2, 1]}, "two recordings have the same id"),
+            ({"ids": [1, 2]}, "ids has 2 entries"),
+            ({"groups": ["a", "b"]}, r"groups has shape \(2,\)"),
+            ({"groups": [0.5, 1, 2]}, "groups has shape .* float64"),
+        ],
+    )
+    def test_wrong_ids_and_groups_are_not_written(self, work: Work, tmp_path: Path, given: dict[str, Any], sentence: str) -> None:
+        with pytest.raises(ag.InputError, match=sentence):
+            ag.cluster.save_recordings(tmp_path / "a.parquet", work.events.rows(slice(0, 3)), **given)
+        assert not list(tmp_path.iterdir())
+
     def test_rows_are_found_across_row_groups(self, work: Work, tmp_path: Path) -> None:
         ag.cluster.save_recordings(tmp_path / "a.parquet", work.events)
         self.pq.write_table(self.pq.read_table(tmp_path / "a.parquet"), tmp_path / "b.parquet", row_group_size=100)

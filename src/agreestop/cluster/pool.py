@@ -226,7 +226,7 @@ def _actor_class() -> type:
             try:
                 return "", self._work(task)
             except MemoryError:
-                advice = "use machines with more memory, fewer actors on each, or smaller row groups"
+                advice = "give a smaller shard_rows, write smaller row groups, or use machines with more memory"
                 return f"{task} does not fit into the memory of a worker: {advice}.", None
             except ValueError as error:
                 if type(error).__name__ != "InputError":

@@ -306,23 +306,32 @@ def _ids_of(file: str, count: bool = False) -> NDArray[np.uint64] | None:
         return None
 
 
-def save_recordings(path: str | PathLike[str], events: Events, ids: ArrayLike | None = None, groups: ArrayLike | None = None) -> None:
-    """Write recordings as a Parquet file with one row each (its columns: `agreestop.cluster.sources`), whole or not at all."""
+def save_recordings(
+    path: str | PathLike[str], events: Events | ArrayLike, ids: ArrayLike | None = None, groups: ArrayLike | None = None
+) -> None:
+    """Write recordings, `Events` or an array (n, T, ...), as a Parquet file with one row each, whole or not at all.
+
+    ids, groups  (n,) integers or strings, where they are known; no two recordings share an id. The columns: `agreestop.cluster.sources`
+    """
     pq = import_parquet()
     import pyarrow as pa
 
-    part = events.compact()
+    part = (events if isinstance(events, Events) else Events.from_dense(events)).compact()
     n, steps = part.shape[:2]
     ends = np.concatenate((np.zeros(1, np.int64), part.pointers[:, -1]))
     columns: dict[str, Any] = {} if ids is None else {"id": np.asarray(as_ids(ids, n))}
+    if ids is not None and len(np.unique(columns["id"])) < n:
+        raise InputError("two recordings have the same id: give every recording an id of its own, or none.")
     counts = pa.array(np.diff(part.pointers, axis=1).astype(np.int32).reshape(-1))
     columns["counts"] = pa.LargeListArray.from_arrays(np.arange(0, n * steps + 1, steps), counts)
     columns["indices"] = pa.LargeListArray.from_arrays(ends, pa.array(part.indices))
     if part.values is not None:
         columns["values"] = pa.LargeListArray.from_arrays(ends, pa.array(part.values))
-    if events.labels is not None:
-        columns["label"] = events.labels
+    if part.labels is not None:
+        columns["label"] = part.labels
     if groups is not None:
-        columns["group"] = np.asarray(groups)
+        columns["group"] = found = np.asarray(groups)
+        if found.shape != (n,) or found.dtype.kind not in "iuU":
+            raise InputError(f"groups has shape {found.shape} and dtype {found.dtype}: give an integer or a string for each recording.")
     with atomic_writer(path) as stream:
         pq.write_table(pa.table(columns), stream, row_group_size=LEAST_ROWS, write_page_checksum=True)
