@@ -35,10 +35,14 @@ def one_cluster() -> Iterator[None]:
 
 
 class Process:
-    """A worker that gives its process, after a while."""
+    """A worker that gives its process, once two workers are there; it waits a minute at most."""
 
-    def __call__(self, seconds: float) -> int:
-        time.sleep(seconds)
+    def __call__(self, folder: str) -> int:
+        (Path(folder) / str(os.getpid())).touch()
+        for _ in range(600):
+            if len(list(Path(folder).iterdir())) > 1:
+                break
+            time.sleep(0.1)
         return os.getpid()
 
 
@@ -71,8 +75,8 @@ def own_actors() -> list[int]:
     return [process for process, name in names.items() if name.startswith(b"ray::Actor") and descends(process)]
 
 
-def test_two_actors_are_two_processes() -> None:
-    found = list(run_tasks(Actors("local", 2), Process, [0.5] * 6))
+def test_two_actors_are_two_processes(tmp_path: Path) -> None:
+    found = list(run_tasks(Actors("local", 2), Process, [str(tmp_path)] * 6))
     assert sorted(one.index for one in found) == list(range(6)) and len({one.result for one in found}) == 2
 
 
