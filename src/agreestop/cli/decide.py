@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from agreestop.common import InputError, Integers, atomic_writer, check_writable, folder_lock
+from agreestop.common import InputError, Integers, atomic_writer, check_writable, file_lock
 from agreestop.common.errors import visible
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
@@ -187,10 +187,10 @@ def _load_decisions(target: Path, calibrated: CalibratedRule, inputs: Path) -> t
 def _watch(path: Path, calibrated: CalibratedRule, decisions: Decisions, labels: Integers | None) -> None:
     """Give the decisions to the monitor in a file, and say what it found. Labels that are not here will never be known.
 
-    A rule about final answers is watched with those of the scores; members that run stop early and leave none. Commands that run at the
-    same time take turns, so that none of their decisions is lost.
+    A rule about final answers is watched with those of the scores; members that run stop early and leave none. Commands and
+    servers that run at the same time take turns, so that none of their decisions is lost.
     """
-    with folder_lock(path.resolve().parent, waiting=say):
+    with file_lock(path.resolve(), say):
         monitor = DriftMonitor.resume(path, calibrated)
         monitor.observe(decisions)
         if monitor.level is not None:

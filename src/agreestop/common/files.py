@@ -116,14 +116,17 @@ def folder_lock(folder: Path, waiting: Callable[[str], object] | None = None) ->
 
 
 @contextmanager
-def file_lock(file: Path) -> Iterator[None]:
-    """Keep others that take this lock from a file, which need not exist; an InputError if somebody holds it, in this process or another.
+def file_lock(file: Path, waiting: Callable[[str], object] | None = None) -> Iterator[None]:
+    """Keep others that take this lock from a file, which need not exist.
+
+    Where somebody holds it, in this process or another, `waiting` is called with a sentence, then this waits; without `waiting` that is
+    an InputError.
 
     The lock of a process that was killed is free at once. A file system without locks keeps nobody out.
     """
     path = file.with_name(f".{file.name}.lock")
     try:
-        handle = _locked_file(path, file, "file", None)
+        handle = _locked_file(path, file, "file", waiting)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise InputError(f"cannot write {file}: {error.strerror}; choose a folder that exists and may be written to.") from None
