@@ -124,7 +124,7 @@ def gestures(device: str, folder: Path) -> DeepCase:
         return DeepCase("gestures, 128 × 128", config, None, 8, (16, 16), dense[0], labels[0], dense[1], labels[1], 0)
     small = [x.reshape(*x.shape[:3], 16, 8, 16, 8).sum((4, 6), dtype=np.uint8) for x in dense]
     config = Convolutional((2, 16, 16), 11, 6, (16, 32, 64), (128,))
-    return DeepCase("gestures, 16 × 16", config, None, 32, (32, 80), small[0], labels[0], small[1], labels[1], 10)
+    return DeepCase("gestures, 16 × 16", config, None, 32, (32, 80), small[0], labels[0], small[1], labels[1], 30)
 
 
 def resnet(folder: Path) -> DeepCase | None:

@@ -13,10 +13,11 @@ import numpy as np
 from . import intrinsics as simd
 from .event_format import SRM, SUBTRACTS
 from .event_neurons import load_constants, step_integrator, step_srm
-from .intrinsics import NARROW, get, put
+from .intrinsics import HALF, NARROW, get, put
 from .numba_runtime import jit_template, jit_uncached
 
 WORD = 64  # channels in a word
+PAIR = 2 * NARROW
 COLUMN, LINE = 20, 40  # bits below the column and the line of a packed entry
 
 
@@ -103,8 +104,13 @@ def find_reach(window, stride, pad, inputs, outputs, reach, at):
 
 
 @jit_template
-def _add_spikes(like, lanes, layer, weights, weight_at, reach, begin, end, where, words, valued, frames, frame_at, currents, touched):
-    """Add the weight rows of the listed words begin … end to the currents. `touched` has a bit for each column of a line."""
+def _add_spikes(
+    like, piece, lanes, layer, weights, weight_at, reach, begin, end, where, words, valued, frames, frame_at, currents, touched
+):
+    """Add the weight rows of the listed words begin … end to the currents, `piece` lanes at a time: `like` has as many.
+
+    All spikes of a word are added in registers. `touched` has a bit for each column of a line.
+    """
     width, stride, channels, still = layer.width, layer.row_stride, layer.in_channels, layer.still
     in_width, in_height, window_x, pad_y, pad_x = layer.in_width, layer.in_height, layer.window_x, layer.pad_y, layer.pad_x
     across, below = layer.stride_x * channels * stride, layer.stride_y * window_x * channels * stride
@@ -123,23 +129,37 @@ def _add_spikes(like, lanes, layer, weights, weight_at, reach, begin, end, where
             columns = ((np.uint64(2) << np.uint64(last_x - 1 - first_x)) - np.uint64(1)) << np.uint64(first_x)
             for y in range(first_y, last_y):
                 put(touched, y, get(touched, y) | columns)
-        while bits != 0:
-            bit = simd.lowest_bit(bits)
-            bits &= bits - np.uint64(1)
-            value = np.float32(1)
-            if valued:
-                value = np.float32(get(frames, frame_at + ((channel + bit) * in_height + line) * in_width + column))
-            row, current = corner + bit * stride, target
-            for _ in range(first_y, last_y):
-                weight, lane = row, current
-                for _ in range(first_x, last_x):
-                    for part in range(0, lanes, NARROW):
-                        total = simd.load_like(like, currents, lane + part)
-                        simd.store(currents, lane + part, simd.plus_row_times(total, weights, weight + part, value))
-                    weight -= across
-                    lane += lanes
-                row -= below
-                current += width * lanes
+        value_at = frame_at + (channel * in_height + line) * in_width + column
+        for y in range(first_y, last_y):
+            weight, lane = corner + (first_y - y) * below, target + (y - first_y) * width * lanes
+            if last_x - first_x == 3:  # most often: three positions beside each other share the search for spikes
+                for part in range(0, lanes, piece):
+                    one, left_over = simd.load_like(like, currents, lane + part), bits
+                    two = simd.load_like(like, currents, lane + lanes + part)
+                    three = simd.load_like(like, currents, lane + 2 * lanes + part)
+                    while left_over != 0:
+                        bit = simd.lowest_bit(left_over)
+                        left_over &= left_over - np.uint64(1)
+                        value = np.float32(get(frames, value_at + bit * in_height * in_width)) if valued else np.float32(1)
+                        row = weight + part + bit * stride
+                        one = simd.plus_row_times(one, weights, row, value)
+                        two = simd.plus_row_times(two, weights, row - across, value)
+                        three = simd.plus_row_times(three, weights, row - 2 * across, value)
+                    simd.store(currents, lane + part, one)
+                    simd.store(currents, lane + lanes + part, two)
+                    simd.store(currents, lane + 2 * lanes + part, three)
+                continue
+            for _ in range(first_x, last_x):
+                for part in range(0, lanes, piece):
+                    total, left_over = simd.load_like(like, currents, lane + part), bits
+                    while left_over != 0:
+                        bit = simd.lowest_bit(left_over)
+                        left_over &= left_over - np.uint64(1)
+                        value = np.float32(get(frames, value_at + bit * in_height * in_width)) if valued else np.float32(1)
+                        total = simd.plus_row_times(total, weights, weight + part + bit * stride, value)
+                    simd.store(currents, lane + part, total)
+                weight -= across
+                lane += lanes
 
 
 @jit_template
@@ -156,27 +176,37 @@ def _emit(fired, part, lanes, line, column, bits, where, words, n):
 
 
 @jit_template
-def _step_all(like, lanes, layer, currents, state, state_at, constants, lane, where, words, n):
-    """All neurons take a step, and their currents become zero. Spikes are appended to a list of length n; return its new length."""
-    width, neuron, all_lanes, at = layer.width, layer.neuron, layer.all_lanes, np.int64(0)
+def _step_all(like, lanes, layer, currents, state, state_at, constants, lane, frame, where, words, n):
+    """All neurons take a step, and their currents become zero. Spikes are appended to a list of length n; return its new length.
+
+    frame, a word for 64 channels of each position, is zero before and after.
+    """
+    width, each, neuron, all_lanes = layer.width, layer.words, layer.neuron, layer.all_lanes
+    positions = layer.height * width
+    for part in range(0, lanes, NARROW):  # the constants of 16 channels stay in registers
+        loaded = load_constants(like, constants, lane + part, all_lanes)
+        for position in range(positions):
+            at = position * lanes + part
+            current, own = simd.load_like(like, currents, at), state_at + 3 * at
+            synapse, membrane = simd.load_like(like, state, own), simd.load_like(like, state, own + NARROW)
+            if neuron == SRM:
+                last = simd.load_like(like, state, own + 2 * NARROW)
+                synapse, membrane, last, fired = step_srm(current, loaded, synapse, membrane, last)
+                simd.store(state, own + 2 * NARROW, last)
+            else:
+                synapse, membrane, fired = step_integrator(current, loaded, synapse, membrane, neuron == SUBTRACTS)
+            simd.store(state, own, synapse)
+            simd.store(state, own + NARROW, membrane)
+            simd.store(currents, at, like)
+            simd.store(frame, position * each * (WORD // NARROW) + part // NARROW, fired)
     for line in range(layer.height):
-        for column in range(width):
-            bits = np.uint64(0)
-            for part in range(0, lanes, NARROW):
-                loaded = load_constants(like, constants, lane + part, all_lanes)
-                current, own = simd.load_like(like, currents, at), state_at + 3 * at
-                synapse, membrane = simd.load_like(like, state, own), simd.load_like(like, state, own + NARROW)
-                if neuron == SRM:
-                    last = simd.load_like(like, state, own + 2 * NARROW)
-                    synapse, membrane, last, fired = step_srm(current, loaded, synapse, membrane, last)
-                    simd.store(state, own + 2 * NARROW, last)
-                else:
-                    synapse, membrane, fired = step_integrator(current, loaded, synapse, membrane, neuron == SUBTRACTS)
-                simd.store(state, own, synapse)
-                simd.store(state, own + NARROW, membrane)
-                simd.store(currents, at, like)
-                bits, n = _emit(fired, part, lanes, line, column, bits, where, words, n)
-                at += NARROW
+        for index in range(line * width * each, (line + 1) * width * each):
+            bits = get(frame, index)
+            if bits != 0:
+                put(where, n, pack(line, index // each - line * width, index % each))
+                put(words, n, bits)
+                put(frame, index, 0)
+                n += 1
     return n
 
 
@@ -205,32 +235,32 @@ def _step_touched(like, lanes, layer, currents, state, state_at, constants, lane
 
 @jit_template
 def _run_steps(
-    like, lanes, layer, weights, weight_at, constants, lane, state, state_at, steps, reach, lists, valued, frames, frame_at, frame_step,
-    emitted, currents, touched,
+    like, sums, piece, lanes, layer, weights, weight_at, constants, lane, state, state_at, steps, reach, lists, valued, frames, frame_at, frame_step,
+    emitted, currents, frame, touched,
 ):  # fmt: skip
-    """All steps of a block; lanes: the number of lanes at each position, a literal where it is common."""
+    """All steps of a block. `sums` have `piece` lanes; lanes: the number of lanes at each position. Both are literals where they can be."""
     (begins, where, words), (to_begins, to_where, to_words), n = lists, emitted, np.int64(0)
     for t in range(steps):
         put(to_begins, t, n)
         _add_spikes(
-            like, lanes, layer, weights, weight_at, reach, get(begins, t), get(begins, t + 1), where, words, valued, frames,
+            sums, piece, lanes, layer, weights, weight_at, reach, get(begins, t), get(begins, t + 1), where, words, valued, frames,
             frame_at + t * frame_step, currents, touched,
         )  # fmt: skip
         if layer.still:
             n = _step_touched(like, lanes, layer, currents, state, state_at, constants, lane, touched, to_where, to_words, n)
         else:
-            n = _step_all(like, lanes, layer, currents, state, state_at, constants, lane, to_where, to_words, n)
+            n = _step_all(like, lanes, layer, currents, state, state_at, constants, lane, frame, to_where, to_words, n)
     put(to_begins, steps, n)
 
 
 @jit_uncached
 def convolve(
     layer, member, weights, constants, state, slot_at, steps, reach, lists, valued, frames, frame_at, frame_step, emitted, currents,
-    touched,
+    frame, touched,
 ):  # fmt: skip
     """Run a layer of one member over a block of steps, from lists of words to lists of words. All arrays are addresses.
 
-    A line has at most 64 columns. currents are zero before and after. The values of step t, if there are any, begin at
+    A line has at most 64 columns. currents and frame are zero before and after. The values of step t, if there are any, begin at
     frame_at + t · frame_step.
     """
     like = simd.zeros_like(simd.zero_sum(weights, NARROW))
@@ -241,11 +271,21 @@ def convolve(
         put(touched, line, (np.uint64(2) << np.uint64(layer.width - 1)) - np.uint64(1))
     if layer.lanes == NARROW:
         _run_steps(
-            like, NARROW, layer, weights, weight_at, constants, lane, state, state_at, steps, reach, lists, valued, frames, frame_at,
-            frame_step, emitted, currents, touched,
+            like, like, NARROW, NARROW, layer, weights, weight_at, constants, lane, state, state_at, steps, reach, lists, valued, frames,
+            frame_at, frame_step, emitted, currents, frame, touched,
+        )  # fmt: skip
+    elif layer.lanes == PAIR:
+        _run_steps(
+            like, simd.zeros_like(simd.zero_sum(weights, PAIR)), PAIR, PAIR, layer, weights, weight_at, constants, lane, state, state_at,
+            steps, reach, lists, valued, frames, frame_at, frame_step, emitted, currents, frame, touched,
+        )  # fmt: skip
+    elif layer.lanes % HALF == 0:
+        _run_steps(
+            like, simd.zeros_like(simd.zero_sum(weights, HALF)), HALF, layer.lanes, layer, weights, weight_at, constants, lane, state,
+            state_at, steps, reach, lists, valued, frames, frame_at, frame_step, emitted, currents, frame, touched,
         )  # fmt: skip
     else:
         _run_steps(
-            like, layer.lanes, layer, weights, weight_at, constants, lane, state, state_at, steps, reach, lists, valued, frames, frame_at,
-            frame_step, emitted, currents, touched,
+            like, like, NARROW, layer.lanes, layer, weights, weight_at, constants, lane, state, state_at, steps, reach, lists, valued,
+            frames, frame_at, frame_step, emitted, currents, frame, touched,
         )  # fmt: skip

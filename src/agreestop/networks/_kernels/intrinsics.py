@@ -144,7 +144,7 @@ def _read(builder, stored, address, at, count):
         return _load(builder, address, at, floats(count), 4)
     if stored == types.int8:
         return builder.sitofp(builder.sext(_load(builder, address, at, integers(count, 8), 1), integers(count, 32)), floats(count))
-    if count == NARROW:
+    if count < WIDE:
         whole = builder.zext(_load(builder, address, at, integers(count, 16), 2), integers(count, 32))
         return builder.bitcast(builder.shl(whole, ir.Constant(whole.type, [16] * count)), floats(count))
     pairs = _load(builder, address, at, integers(count // 2, 32), 2)
