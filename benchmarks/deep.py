@@ -1,6 +1,7 @@
 """The benchmark of deep networks: decisions and training of a convolutional network and of a ResNet-18, against the same peers.
 
     gestures   the network of DVS128 Gesture (Fang et al. 2021) on gesture-sim, 128 × 128 pixels, T = 80; on a CPU a small one, 16 × 16
+    digits     the same small network on the embedded digits, 16 × 16 pixels, T = 80; on a CPU
     resnet18   ResNet-18 on 32 × 32 images of CIFAR-10 that are held for T = 80 steps; on a GPU
 
     decide-full   decisions per second at T; ours also apply the rule at every step
@@ -48,6 +49,7 @@ from agreestop.ensembles.files import save_members
 from agreestop.ensembles.images import ImageRecipe, ImageTraining, reestimate_batchnorm
 from agreestop.ensembles.streams import StreamRecipe, StreamTraining
 from agreestop.ensembles.training import TrainableMembers, train
+from agreestop.events import load_data_set
 from agreestop.events.container import Events
 from agreestop.events.files import load as load_inputs
 from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph
@@ -123,8 +125,19 @@ def gestures(device: str, folder: Path) -> DeepCase:
         config: Any = Convolutional((2, 128, 128), 11, 6)
         return DeepCase("gestures, 128 × 128", config, None, 8, (16, 16), dense[0], labels[0], dense[1], labels[1], 0)
     small = [x.reshape(*x.shape[:3], 16, 8, 16, 8).sum((4, 6), dtype=np.uint8) for x in dense]
-    config = Convolutional((2, 16, 16), 11, 6, (16, 32, 64), (128,))
-    return DeepCase("gestures, 16 × 16", config, None, 32, (32, 80), small[0], labels[0], small[1], labels[1], 30)
+    return DeepCase("gestures, 16 × 16", small_network(11), None, 32, (32, 80), small[0], labels[0], small[1], labels[1], 30)
+
+
+def small_network(classes: int) -> Convolutional:
+    """Three convolutions and two fully connected layers, on 16 × 16 pixels."""
+    return Convolutional((2, 16, 16), classes, 6, (16, 32, 64), (128,))
+
+
+def digits() -> DeepCase:
+    """The embedded digits, whose classes are clear earlier than those of gestures."""
+    data = load_data_set("digits")
+    (x, y), (pool, truth) = ((part.inputs.to_dense().astype(np.uint8), part.labels) for part in (data.training, data.pool))
+    return DeepCase("digits, 16 × 16", small_network(10), None, 32, (32, STEPS), x, y, pool, truth, 6)
 
 
 def resnet(folder: Path) -> DeepCase | None:
@@ -413,7 +426,9 @@ def run_deep(device: str, folder: Path, output: Path, command: str) -> list[Benc
     if found.missing:
         note(found.missing)
     cases = [gestures(device, folder)]
-    if device == "cuda":
+    if device == "cpu":
+        cases.append(digits())
+    else:
         images = resnet(folder)
         cases += [] if images is None else [images]
         if images is None:

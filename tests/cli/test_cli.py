@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import agreestop as ag
 from agreestop.cli import main
 from agreestop.cli.calibrate import parse_checkpoints
-from agreestop.common.files import LOCK_NAME
 from agreestop.decide.build import parse_pooling
 
 NAMES = ("left", "right", "up")
@@ -538,7 +537,7 @@ def test_two_commands_take_turns_with_a_monitor(
     resume, locked = ag.DriftMonitor.resume, []
 
     def watched(path: Path, calibrated: ag.CalibratedRule) -> ag.DriftMonitor:
-        locked.append((tmp_path / LOCK_NAME).exists())
+        locked.append((tmp_path / ".monitor.lock").exists())
         return resume(path, calibrated)
 
     monkeypatch.setattr(ag.DriftMonitor, "resume", watched)

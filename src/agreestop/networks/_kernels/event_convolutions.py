@@ -235,8 +235,8 @@ def _step_touched(like, lanes, layer, currents, state, state_at, constants, lane
 
 @jit_template
 def _run_steps(
-    like, sums, piece, lanes, layer, weights, weight_at, constants, lane, state, state_at, steps, reach, lists, valued, frames, frame_at, frame_step,
-    emitted, currents, frame, touched,
+    like, sums, piece, lanes, layer, weights, weight_at, constants, lane, state, state_at, steps, reach, lists, valued, frames, frame_at,
+    frame_step, emitted, currents, frame, touched,
 ):  # fmt: skip
     """All steps of a block. `sums` have `piece` lanes; lanes: the number of lanes at each position. Both are literals where they can be."""
     (begins, where, words), (to_begins, to_where, to_words), n = lists, emitted, np.int64(0)

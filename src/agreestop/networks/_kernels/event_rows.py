@@ -155,7 +155,8 @@ def run_rows(
             if layer.convolves:
                 convolve(
                     layer, member, address(weights), address(constants), address(state), slot_at, steps, reached, source,
-                    valued and index == 0, address(frames), frame_at, marks_step, target, address(currents), address(frame), address(touched),
+                    valued and index == 0, address(frames), frame_at, marks_step, target, address(currents), address(frame),
+                    address(touched),
                 )  # fmt: skip
             else:
                 bits = address(spikes[spikes_at:])  # each layer has its own, since lanes without a neuron must stay zero
