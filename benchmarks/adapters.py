@@ -6,9 +6,6 @@ The bare loop calls each module T times on the batch and keeps its outputs. `to 
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 import agreestop as ag
-from agreestop.common import atomic_writer
 
 from .preparation import ours
 from .records import SECONDS
+from .results import describe_run, write_results
 from .timing import Conditions, measure
 
 STEPS, SENSORS, CLASSES, MEMBERS, BATCH = 60, 64, 10, 3, 256
@@ -97,10 +94,8 @@ def bench_adapters(repeats: int) -> dict[str, Any]:
             entry: dict[str, Any] = {"module": kind.__name__, "batch": batch, "seconds": times}
             entry |= {"times_bare_loop": times["to T"] / times["bare loop"], "wanted_at_most": WANTED}
             entries.append(entry | {"computed": computed, "decided_times_to_T": times["decided"] / times["to T"]})
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    machine = {"machine": platform.machine(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "load_at_the_end": load}
     sizes = {"steps": STEPS, "members": MEMBERS, "sensors": SENSORS, "classes": CLASSES}
-    return {"machine": {**machine, "torch": torch.__version__}, "sizes": sizes, "results": entries}
+    return {**describe_run(), "sizes": sizes, "results": entries}
 
 
 def run_adapters(repeats: int, output: Path) -> None:
@@ -110,6 +105,5 @@ def run_adapters(repeats: int, output: Path) -> None:
         cost = f"{entry['times_bare_loop']:.2f} × the bare loop at T"
         saved = f"{entry['computed']:.0%} of the steps computed in {entry['decided_times_to_T']:.0%} of the time"
         print(f"{entry['module']}, batch {entry['batch']}: {cost}; {saved}")
-    with atomic_writer(output) as stream:
-        stream.write(json.dumps(found, indent=1).encode() + b"\n")
+    write_results(output, found)
     print(f"Wrote {output}")

@@ -10,13 +10,9 @@ inputs.
 
 from __future__ import annotations
 
-import json
-import platform
 import re
-import shlex
 import statistics
 import subprocess
-import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,11 +24,10 @@ from rich.table import Table
 
 import agreestop as ag
 from agreestop.cli.console import out, say
-from agreestop.common import atomic_writer, make_folder
 from agreestop.engines.event_driven.engine import EventDriven
 from agreestop.export.c_rule import c_rule
 
-from .run import cpu_model
+from .results import describe_run, write_results
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 NETWORKS = (((64,), 3), ((256,), 6), ((128, 64), 4))  # hidden layers, members
@@ -140,14 +135,11 @@ def run_c(inputs: int, rounds: int, epochs: int, output: Path) -> None:
                 records.append(measure(ensemble, data, inputs, rounds, Path(folder) / "c"))
                 say(f"{hidden} × {members}, {weights}: {records[-1].equal} of {records[-1].inputs} decisions are equal.")
     content = {
-        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
-        "machine": {"cpu": cpu_model(), "system": platform.system(), "python": platform.python_version()},
+        **describe_run(),
         "compiler": subprocess.run(["cc", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0],
         "records": [asdict(record) for record in records],
     }
-    make_folder(output.parent)
-    with atomic_writer(output) as stream:
-        stream.write(json.dumps(content, indent=1).encode() + b"\n")
+    write_results(output, content)
     table = Table("hidden × members", "weights", "flash", "RAM", "C", "engine and rule", "engine", "in a batch")
     for one in records:
         name = f"{'-'.join(map(str, one.hidden))} × {one.members}"

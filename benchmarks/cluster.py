@@ -7,9 +7,6 @@ makes a run slower. The start of the workers is measured separately.
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,10 +16,11 @@ from typing import Any
 import numpy as np
 
 import agreestop as ag
-from agreestop.cluster.pool import import_ray, versions
-from agreestop.common import InputError, atomic_writer, cores, make_folder
+from agreestop.cluster.pool import import_ray
+from agreestop.common import InputError, cores
 
 from .digits import DigitsStudy
+from .results import PACKAGES, describe_run, write_results
 
 SHARD_ROWS = 1024
 
@@ -52,9 +50,7 @@ def run_cluster(recordings: int, rounds: int, output: Path) -> dict[str, Any]:
         written = sum(path.stat().st_size for path in (folder / "out").glob("part-*")) / recordings
     best = {name: max(one[name] for one in measured) for name in ("process", "one", "two")}
     record = {
-        "machine": {"processor": platform.processor() or platform.machine(), "cores": cores(), "load": os.getloadavg()[0]},
-        "versions": versions() | {"ray": ray.__version__},
-        "command": f"python -m benchmarks cluster --recordings {recordings} --rounds {rounds}",
+        **describe_run((*PACKAGES, "ray")),
         "recordings": recordings,
         "rounds": rounds,
         "same_decisions": bool(same),
@@ -66,9 +62,7 @@ def run_cluster(recordings: int, rounds: int, output: Path) -> dict[str, Any]:
         "events_a_recording": len(events.compact().indices) / recordings,
         "measured": measured,
     }
-    make_folder(output.parent)
-    with atomic_writer(output) as stream:
-        stream.write((json.dumps(record, indent=1) + "\n").encode())
+    write_results(output, record)
     return record
 
 

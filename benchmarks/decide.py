@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import json
-import platform
-import shlex
 import statistics
 import subprocess
 import sys
@@ -25,7 +22,9 @@ from rich.table import Table
 
 import agreestop as ag
 from agreestop.cli.console import out
-from agreestop.common import Floats, Integers, atomic_writer, make_folder
+from agreestop.common import Floats, Integers
+
+from .results import describe_run, write_results
 
 CHECKPOINTS = (20, 40, 60, 80)
 
@@ -212,15 +211,12 @@ def run_decide(inputs: int, rounds: int, output: Path) -> None:
         timings += decided + bench_promises(max(1, inputs // 10), rounds) + bench_push(rounds)
         growth = bench_growth(max(1, inputs // 10))
     content = {
-        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
-        "versions": {"python": platform.python_version(), "numpy": np.__version__, "machine": platform.machine()},
+        **describe_run(),
         "timings": [asdict(one) for one in timings],
         "peak_extra_memory_over_input": memory,
         "seconds_of_decide_as_a_size_grows": growth,
     }
-    make_folder(output.parent)
-    with atomic_writer(output) as stream:
-        stream.write(json.dumps(content, indent=1).encode() + b"\n")
+    write_results(output, content)
     table = Table("work", "median", "least", "peer", "ratio", "wanted")
     for one in timings:
         table.add_row(one.work, f"{one.median * 1e6:,.0f} µs", f"{one.low * 1e6:,.0f} µs", one.peer, f"{one.ratio:.2f}", one.wanted)

@@ -14,10 +14,6 @@ which both forms take turns; memory is what tracemalloc sees, so pages of a mapp
 
 from __future__ import annotations
 
-import json
-import platform
-import shlex
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Mapping
@@ -31,13 +27,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from agreestop.common import atomic_writer, make_folder, read_npz, write_npz
+from agreestop.common import read_npz, write_npz
 from agreestop.engines.early_stopping import run_to_end
 from agreestop.engines.event_driven.engine import EventDriven
 from agreestop.events.container import Inputs, dense_rows
 from agreestop.events.datasets.gesture_sim import simulate_gestures
 from agreestop.events.files import load
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
+
+from .results import describe_run, write_results
 
 BATCH, SCORED = 64, 256
 
@@ -82,14 +80,10 @@ def run_events(distinct: int, inputs: int, rounds: int, output: Path) -> list[Fo
             FormRecord("score", "seconds", *_seconds(runs, rounds)),
         ]
     about = {
-        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        **describe_run(),
         "data": "gesture-sim (simulated)", "shape": events.shape, "distinct": distinct, "density": events.density, "rounds": rounds,
-        "machine": platform.processor() or platform.machine(), "versions": {"numpy": np.__version__, "python": platform.python_version()},
     }  # fmt: skip
-    make_folder(output.parent)
-    with atomic_writer(output) as stream:
-        entries = [asdict(record) | {"ratio": record.ratio} for record in records]
-        stream.write((json.dumps({**about, "records": entries}, indent=1) + "\n").encode())
+    write_results(output, {**about, "records": [asdict(record) | {"ratio": record.ratio} for record in records]})
     return records
 
 

@@ -12,8 +12,6 @@ where it can take a sequence, and step by step. The linear maps are PyTorch's in
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -30,12 +28,12 @@ from agreestop.adapters.engine import AdaptedEngine
 from agreestop.adapters.nir_nodes import build_network
 from agreestop.adapters.nir_sources import read_source
 from agreestop.cli.console import say
-from agreestop.common import InputError, Integers, atomic_writer, cores, make_folder
+from agreestop.common import InputError, Integers, cores
 from agreestop.networks.graphs import GraphNetwork, Integrator
 
 from .peers import _quiet as quiet
-from .peers import version_of
 from .records import DECISIONS, OURS, BenchRecord, compared, save_benchmark
+from .results import PACKAGES, describe_run, version_of, write_results
 from .timing import Conditions, FormTrial, TimedSystem, fastest_form, measure
 
 CNN, BRAILLE = "cnn_sinabs.nir", {"braille_noDelay_bias_zero.nir": "graph", "braille_noDelay_noBias_subtract.nir": "subtract"}
@@ -43,6 +41,7 @@ STEPS, BIN = 300, 1000  # steps of an N-MNIST recording, and microseconds of eac
 RECORDINGS, CALIBRATION, SPLITS = 500, 100, 50
 TARGETS = (0.9, 0.95)
 TIMED, BATCH, REPEATS = 32, 16, 5
+LIBRARIES = ("snntorch", "spikingjelly", "norse", "sinabs")
 WANTED = {"nir-full": "at least 10", "nir-early": "at least 20"}
 
 
@@ -218,7 +217,7 @@ def bench_speed(path: Path, x: NDArray[np.uint8], y: Integers, note: Callable[[s
     ]
     frames = torch.from_numpy(timed).transpose(0, 1).float().contiguous()
     batches = frames.split(BATCH, 1)  # type: ignore[no-untyped-call]
-    for library in ("snntorch", "spikingjelly", "norse", "sinabs"):
+    for library in LIBRARIES:
         try:
             with quiet():
                 peer = PeerNetwork(network, library)
@@ -271,9 +270,6 @@ def run_nir(networks: Path, n_mnist: Path | None, braille: Path | None, output: 
             for record in records:
                 times = "" if record.times_fastest_peer is None else f", {record.times_fastest_peer:.1f} × {record.fastest_peer}"
                 say(f"{record.work}, {record.system}, {record.form}: {record.median:.1f} decisions/s{times}")
-            make_folder(speed.parent)
-            machine = {"cores": cores(), "torch": torch.__version__, "load": os.getloadavg()[0]}
-            save_benchmark(speed, {"machine": machine, "notes": notes}, records)
-    make_folder(output.parent)
-    with atomic_writer(output) as stream:
-        stream.write(json.dumps(found, indent=1).encode() + b"\n")
+            save_benchmark(speed, {**describe_run((*PACKAGES, *LIBRARIES)), "notes": notes}, records)
+    if not quick:
+        write_results(output, {**describe_run(), **found})

@@ -24,7 +24,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol, cast, final
 
 import torch
@@ -33,6 +32,8 @@ from torch import Tensor, nn
 
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.spiking_layers import SpikingLayer
+
+from .results import version_of
 
 MEMBRANE_TIME = 8.0
 LEARNING_RATE = 1e-4  # so small that the repeats hardly change the members and how often they spike
@@ -200,14 +201,6 @@ def find_peers(peers: Sequence[Peer] = PEERS) -> FoundPeers:
             found.append(peer)
     advice = "`make bench` installs all peers in .venv-peers; they are the extra agreestop[bench]"
     return FoundPeers(tuple(found), f"left out, since they cannot be imported: {', '.join(missing)}. {advice}." if missing else "")
-
-
-def version_of(name: str) -> str:
-    """The installed version, or "unknown" if the package was not installed by pip."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "unknown"
 
 
 @contextmanager

@@ -30,8 +30,8 @@ from agreestop.events.data import EventSplits
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import Neuron
 
-from .peers import version_of
 from .records import OURS
+from .results import version_of
 from .timing import TimedSystem
 
 NoteCallback = Callable[[str], None]

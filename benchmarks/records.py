@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agreestop.common import InputError, atomic_writer
+from agreestop.common import InputError
+
+from .results import write_results
 
 OURS = "agreestop"
 DECISIONS, STEP, TRAINED, SECONDS, MEMORY, BYTES = "decisions/s", "µs/step", "inputs/s", "s", "MiB", "GB/s"
@@ -69,8 +71,7 @@ def compared(ours: BenchRecord, peers: Sequence[BenchRecord]) -> BenchRecord:
 def save_benchmark(path: Path, header: dict[str, Any], records: Sequence[BenchRecord]) -> None:
     """Write the header and the records, completely or not at all. Fields that are None are left out."""
     plain = [{name: value for name, value in asdict(record).items() if value is not None} for record in records]
-    with atomic_writer(path) as stream:
-        stream.write(json.dumps({**header, "records": plain}, indent=1, ensure_ascii=False).encode() + b"\n")
+    write_results(path, {**header, "records": plain})
 
 
 def load_benchmark(path: Path) -> tuple[dict[str, Any], list[BenchRecord]]:

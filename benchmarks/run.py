@@ -18,8 +18,6 @@ module needs only numpy, PyTorch and safetensors, so it also runs on a machine w
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import shlex
 import sys
 from collections.abc import Iterator
@@ -31,14 +29,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from agreestop.common import Booleans, InputError, Integers, ProgressCallback, cores, make_folder
+from agreestop.common import Booleans, InputError, Integers, ProgressCallback, make_folder
 from agreestop.events.data import EventSplits
 from agreestop.events.datasets.moving_digits import simulate_mnist
 
 from .kernel import bench_kernel
-from .peers import PEERS, Weights, find_peers, version_of
+from .peers import PEERS, Weights, find_peers
 from .preparation import BERNOULLI, MNIST, N_CALIBRATION, BenchmarkPlan, NoteCallback, plan_for, prepare_members
 from .records import BenchRecord, save_benchmark
+from .results import describe_run
 from .scaling import bench_memory, bench_resnet, bench_scaling
 from .workloads import Peers, bench_decisions, bench_streams, bench_training
 
@@ -159,33 +158,16 @@ def run_benchmark(
 
 def describe(plan: BenchmarkPlan, command: str) -> dict[str, Any]:
     """The machine, the versions, the sizes and the protocol."""
-    machine = {
-        "device": torch.cuda.get_device_name() if plan.device == "cuda" else "cpu",
-        "cpu": cpu_model(),
-        "cores": cores(),
-        "torch_threads": torch.get_num_threads(),
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
-    }
-    packages = ("agreestop", "torch", "numpy", "numba", "triton", *(peer.name for peer in PEERS))
-    versions = {"python": platform.python_version(), **{name: version_of(name) for name in packages}}
+    device = torch.cuda.get_device_name() if plan.device == "cuda" else "cpu"
+    about = describe_run(("agreestop", "torch", "numpy", "numba", "triton", *(peer.name for peer in PEERS)), device, command)
+    about["machine"]["torch_threads"] = torch.get_num_threads()
     sizes = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(plan).items()}
     return {
-        "command": command,
-        "machine": machine,
-        "versions": versions,
+        **about,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "plan": sizes,
         "protocol": [*PROTOCOL, *([PLAIN] if plan.plain else [])],
     }
-
-
-def cpu_model() -> str:
-    """The name of the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 FOLDER = Path("runs/bench")

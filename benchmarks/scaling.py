@@ -30,7 +30,6 @@ from agreestop.ensembles.files import save_members
 from agreestop.events.datasets.cifar10 import load_cifar10
 from agreestop.networks.architectures import ResNet18, SpikingNetwork
 
-from .peers import version_of
 from .preparation import (
     BERNOULLI,
     DENSITY,
@@ -44,6 +43,7 @@ from .preparation import (
     ours,
 )
 from .records import DECISIONS, MEMORY, OURS, SECONDS, BenchRecord
+from .results import version_of
 from .timing import Conditions, TimedSystem, measure, synchronize
 
 RESNET_BATCH, RESNET_INPUTS, RESNET_TUNING = 1024, 2048, 600

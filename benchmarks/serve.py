@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import platform
 import subprocess
 import sys
 import urllib.request
@@ -28,11 +27,12 @@ from typing import Any
 import numpy as np
 
 import agreestop as ag
-from agreestop.common import Integers, atomic_writer, cores, make_folder
+from agreestop.common import Integers
 from agreestop.engines.live_batch import LiveBatch, Push, Steps
 from agreestop.serve import AsyncClient
 
 from .digits import DigitsStudy
+from .results import describe_run, write_results
 
 CLIENTS = 20
 PACKED = (1, 8)  # steps of a message
@@ -62,8 +62,7 @@ def run_serve(sessions: int, rounds: int, output: Path) -> dict[str, Any]:
     }
     direct["live_session"] = max(with_live_sessions(ensemble, rule, steps, rows[:ALONE]) for _ in range(rounds))
     record = {
-        "machine": {"processor": platform.processor() or platform.machine(), "cores": cores(), "load": os.getloadavg()[0]},
-        "command": f"python -m benchmarks serve --sessions {sessions} --rounds {rounds}",
+        **describe_run(),
         "sessions": sessions,
         "connections": CLIENTS,
         "open_at_once": min(one["open_at_once"] for packed in PACKED for one in found[f"steps_{packed}"]),
@@ -78,9 +77,7 @@ def run_serve(sessions: int, rounds: int, output: Path) -> dict[str, Any]:
         "steps_a_tick": {name: _best(runs)["steps_a_tick"] for name, runs in found.items() if name != "single"},
         "without_network_session_steps_a_second": direct,
     }
-    make_folder(output.parent)
-    with atomic_writer(output) as stream:
-        stream.write(json.dumps(record, indent=1).encode() + b"\n")
+    write_results(output, record)
     return record
 
 

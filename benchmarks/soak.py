@@ -10,9 +10,6 @@ copied when it grows; that much is taken off before the growth is judged.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import platform
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
@@ -21,10 +18,11 @@ from typing import Any
 import numpy as np
 
 import agreestop as ag
-from agreestop.common import Integers, atomic_writer, cores, make_folder
+from agreestop.common import Integers
 from agreestop.serve import AsyncClient
 
 from .digits import DigitsStudy
+from .results import describe_run, write_results
 from .serve import server_process, status
 
 SESSIONS, LABELLED, CLOSED, REFUSED = 50, 40, 5, 3
@@ -79,11 +77,8 @@ def run_soak(seconds: float, output: Path) -> dict[str, Any]:
     inputs = study.inputs.to_dense() if isinstance(study.inputs, ag.events.Events) else study.inputs
     steps = [[np.flatnonzero(step) for step in one] for one in inputs[:100]]
     record = {
-        "machine": {"processor": platform.processor() or platform.machine(), "cores": cores(), "load": os.getloadavg()[0]},
-        "command": f"python -m benchmarks soak --seconds {seconds:g}",
+        **describe_run(),
         **soak(study.rule, study.ensemble, steps, seconds),
     }
-    make_folder(output.parent)
-    with atomic_writer(output) as stream:
-        stream.write(json.dumps(record, indent=1).encode() + b"\n")
+    write_results(output, record)
     return record
