@@ -165,6 +165,7 @@ FEATURES = (
     "log time × log mass outside the best I classes",
 )
 FLOOR = -30.0  # log masses below this are as good as none
+LARGEST_WEIGHT = 1e30  # a feature that hardly varies in the tuning rows may get a large one; far larger ones would overflow
 
 
 class NothingToLearn(InputError):
@@ -202,9 +203,10 @@ class LearnedRisk(KeptInFiles):
     times: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        fix_numbers(self, "weights", "log_times")
-        if not is_number(self.bias) or abs(self.bias) > LARGEST_CONSTANT:
-            raise InputError(f"bias is {self.bias!r}: give a number of at most {LARGEST_CONSTANT:g} in size.")
+        fix_numbers(self, "weights", largest=LARGEST_WEIGHT)
+        fix_numbers(self, "log_times")
+        if not is_number(self.bias) or abs(self.bias) > LARGEST_WEIGHT:
+            raise InputError(f"bias is {self.bias!r}: give a number of at most {LARGEST_WEIGHT:g} in size.")
 
     @classmethod
     def fit(
