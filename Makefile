@@ -92,7 +92,7 @@ cluster: $(CLUSTER)/.cluster  ## tests on a local Ray cluster of two workers, wh
 shapes: $(VENV)/.test  ## which shape of score stops earliest; writes results/shapes and the table of docs/shapes.md
 	$(BIN)/python -m benchmarks shapes
 
-docs: $(VENV)/.test  ## write what comes from docstrings, results and examples: docs/api.md, docs/configuration.md, docs/reproduction.md, docs/examples.md, tables and figures of README.md and of docs/engines.md, reliability.md, promises.md, drift.md, scale.md and serve.md
+docs: $(VENV)/.test  ## write what comes from docstrings, results and examples: docs/api.md, docs/configuration.md, docs/reproduction.md, docs/examples.md, tables and figures of README.md and of docs/engines.md, reliability.md, promises.md, drift.md, scale.md, serve.md, adapters.md, nir.md and microcontroller.md
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_configuration.py
 	PYTHONPATH=. $(BIN)/python docs/make_reproduction.py

@@ -50,6 +50,14 @@ class Convolution(nn.Module):
         return 3 * state, state
 
 
+class ThreeConvolutions(Convolution):
+    """The same with two larger convolutions, which take nearly all of the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers.insert(2, nn.Sequential(nn.Conv2d(16, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 16, 3, padding=1), nn.ReLU()))
+
+
 @torch.no_grad()
 def bare_loop(modules: list[nn.Module], x: Tensor) -> Tensor:
     """Outputs (K, T, batch, C) of the modules, without anything around them."""
@@ -67,7 +75,7 @@ def bench_adapters(repeats: int) -> dict[str, Any]:
     """Times of the bare loop, of stepping to T and of deciding, for each kind of module and for a batch and one input."""
     rng, entries = np.random.default_rng(0), []
     torch.manual_seed(0)
-    for kind in (Gru, Convolution):
+    for kind in (Gru, Convolution, ThreeConvolutions):
         modules: list[nn.Module] = [kind().eval() for _ in range(MEMBERS)]
         engine = ag.adapters.from_module(modules)
         rates = 0.1 + 0.3 * (rng.random((BATCH, 1, SENSORS)) < 0.3)

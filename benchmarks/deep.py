@@ -125,7 +125,7 @@ def gestures(device: str, folder: Path) -> DeepCase:
         config: Any = Convolutional((2, 128, 128), 11, 6)
         return DeepCase("gestures, 128 × 128", config, None, 8, (16, 16), dense[0], labels[0], dense[1], labels[1], 0)
     small = [x.reshape(*x.shape[:3], 16, 8, 16, 8).sum((4, 6), dtype=np.uint8) for x in dense]
-    return DeepCase("gestures, 16 × 16", small_network(11), None, 32, (32, 80), small[0], labels[0], small[1], labels[1], 30)
+    return DeepCase("gestures, 16 × 16", small_network(11), None, 32, (32, 80), small[0], labels[0], small[1], labels[1], 10)
 
 
 def small_network(classes: int) -> Convolutional:
@@ -137,7 +137,7 @@ def digits() -> DeepCase:
     """The embedded digits, whose classes are clear earlier than those of gestures."""
     data = load_data_set("digits")
     (x, y), (pool, truth) = ((part.inputs.to_dense().astype(np.uint8), part.labels) for part in (data.training, data.pool))
-    return DeepCase("digits, 16 × 16", small_network(10), None, 32, (32, STEPS), x, y, pool, truth, 6)
+    return DeepCase("digits, 16 × 16", small_network(10), None, 32, (32, STEPS), x, y, pool, truth, 3)
 
 
 def resnet(folder: Path) -> DeepCase | None:
@@ -258,8 +258,14 @@ def free(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def bench_case(case: DeepCase, prepared: PreparedCase, peers: DeepPeers, rivals: list[Peer]) -> Iterator[list[BenchRecord]]:
-    """All workloads of one network with K members."""
+def near_fastest(peers: list[Peer], records: list[BenchRecord]) -> list[Peer]:
+    """The peers that take at most RIVAL times as long as the fastest of these records."""
+    speeds = {record.system: record.median for record in records if record.system != OURS}
+    return [peer for peer in peers if speeds.get(peer.name, 0) * RIVAL >= max(speeds.values(), default=0)]
+
+
+def bench_case(case: DeepCase, prepared: PreparedCase, peers: DeepPeers, rivals: dict[str, list[Peer]]) -> Iterator[list[BenchRecord]]:
+    """All workloads of one network with K members; rivals: the peers of each workload."""
     network, device, K = prepared.network, peers.device, prepared.network.members
     name, batch, key = f"{case.name}, K = {K}", case.batch, (case.name,)
     slots = (4 if K > 1 else 8) * batch if case.held else 4 * batch  # the state of six members must fit into memory
@@ -285,7 +291,7 @@ def bench_case(case: DeepCase, prepared: PreparedCase, peers: DeepPeers, rivals:
     systems = [
         ours("decide-full", f"{prepared.engine.name} engine, the rule at every step", full, len(to_end)),
         *[ours("decide-early", f"{prepared.engine.name} engine, stops with AgreeStop", early, len(prepared.timed))][: case.epochs],
-        *peers.systems((*key, "decide"), "decide-full", rivals, batch, peer_decides(STEPS)),
+        *peers.systems((*key, "decide"), "decide-full", rivals["decide-full"], batch, peer_decides(STEPS)),
     ]
     records = finish(measure(systems, Conditions(name, DECISIONS, batch), REPEATS, device))
     if case.epochs:
@@ -294,7 +300,7 @@ def bench_case(case: DeepCase, prepared: PreparedCase, peers: DeepPeers, rivals:
     del systems
     free(device)
     fastest = max((r for r in records if r.system != OURS), key=lambda r: r.median, default=None)
-    stopped = [peer for peer in rivals if case.epochs and fastest is not None and peer.name == fastest.system]
+    stopped = [peer for peer in rivals["decide-full"] if case.epochs and fastest is not None and peer.name == fastest.system]
     words = f", stopped at step {prepared.fixed}"
     again = peers.systems((*key, "decide"), "decide-early", stopped, batch, peer_decides(prepared.fixed), words)
     yield measure(again, Conditions(name, DECISIONS, batch), REPEATS, device) if again else []
@@ -323,7 +329,8 @@ def bench_case(case: DeepCase, prepared: PreparedCase, peers: DeepPeers, rivals:
         x, labels = members.prepare(rows if case.held else rows[:, :steps]), torch.from_numpy(truth).to(device)
         return lambda: members.train_step(x, labels)
 
-    systems = [ours("train", "weights", train_ours(), count), *peers.systems((*key, "train"), "train", rivals, count, peer_trains)]
+    systems = [ours("train", "weights", train_ours(), count)]
+    systems += peers.systems((*key, "train"), "train", rivals["train"], count, peer_trains)
     for system in systems[:1] * 5:
         system.run()  # the CUDA graph is captured after a few steps
     yield finish(measure(systems, Conditions(name, TRAINED, count), REPEATS, device))
@@ -441,7 +448,7 @@ def run_deep(device: str, folder: Path, output: Path, command: str) -> list[Benc
     for case in cases:
         network = members_of(case, device, folder, print)
         peers = DeepPeers(found, device, note)
-        rivals = list(found.peers)
+        rivals = {work: list(found.peers) for work in ("decide-full", "train")}
         for members in (1, 6):
             prepared = prepare(case, network.select_members(slice(0, members)), device, note)
             for part in bench_case(case, prepared, peers, rivals):
@@ -450,14 +457,18 @@ def run_deep(device: str, folder: Path, output: Path, command: str) -> list[Benc
                     print(in_words(record), flush=True)
                 save_benchmark(output, {**header, "notes": notes}, records)
             if members == 1:
-                speeds = {r.system: r.median for r in records if r.work == "decide-full" and r.system != OURS and case.name in r.inputs}
-                rivals = [peer for peer in rivals if speeds.get(peer.name, 0) * RIVAL >= max(speeds.values(), default=0)]
+                rivals = {
+                    work: near_fastest(some, [r for r in records if (r.work, r.inputs) == (work, f"{case.name}, K = 1")])
+                    for work, some in rivals.items()
+                }
             del prepared
             free(device)
-        if len(rivals) < len(found.peers):
-            left = ", ".join(peer.name for peer in found.peers if peer not in rivals)
-            note(f"{case.name}: {left} are left out at K = 6, since they take more than {RIVAL} times as long as the fastest at K = 1.")
-            save_benchmark(output, {**header, "notes": notes}, records)
+        for work, some in rivals.items():
+            if len(some) < len(found.peers):
+                left = ", ".join(peer.name for peer in found.peers if peer not in some)
+                words = f"since they take more than {RIVAL} times as long as the fastest at K = 1"
+                note(f"{case.name}, {work}: {left} are left out at K = 6, {words}.")
+                save_benchmark(output, {**header, "notes": notes}, records)
     return records
 
 
@@ -470,7 +481,10 @@ def deep(device: str, data: Path, output: Path | None, draw: bool, command: str)
         from .drawing import draw_deep
 
         header, records = load_benchmark(output)
-        title = f"Deep networks on {header['machine']['device']}, bfloat16: the network of DVS128 Gesture and a ResNet-18, T = {STEPS}"
+        where = header["machine"]["device"]
+        what = "three convolutions" if where == "cpu" else "bfloat16: the network of DVS128 Gesture and a ResNet-18"
+        title = f"Deep networks on {header['machine']['cores']} cores, {what}" if where == "cpu" else f"Deep networks on {where}, {what}"
+        title += f", T = {STEPS}"
         for path in draw_deep(records, output.parent, title, output.stem):
             print(f"Wrote {path}")
         return

@@ -40,7 +40,7 @@ CNN, BRAILLE = "cnn_sinabs.nir", {"braille_noDelay_bias_zero.nir": "graph", "bra
 STEPS, BIN = 300, 1000  # steps of an N-MNIST recording, and microseconds of each
 RECORDINGS, CALIBRATION, SPLITS = 500, 100, 50
 TARGETS = (0.9, 0.95)
-TIMED, BATCH, REPEATS = 32, 16, 5
+TIMED, BATCH, REPEATS = 128, 16, 5
 LIBRARIES = ("snntorch", "spikingjelly", "norse", "sinabs")
 WANTED = {"nir-full": "at least 10", "nir-early": "at least 20"}
 

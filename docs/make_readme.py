@@ -104,6 +104,36 @@ def deep_table() -> str:
     return "\n".join(lines)
 
 
+def deep_cpu_table() -> str:
+    """Networks with convolutions on a CPU: how many times as fast as the fastest peer."""
+    records = read("bench/cpu-deep.json")
+    lines = ["| network | decisions at T | early decisions | stops at | training |", "|---|---|---|---|---|"]
+    for inputs in dict.fromkeys(record["inputs"] for record in records):
+        found = {record["work"]: record for record in records if record["inputs"] == inputs and record["system"] == "agreestop"}
+        at_end, early, train = (found[work]["times_fastest_peer"] for work in ("decide-full", "decide-early", "train"))
+        lines.append(f"| {inputs} | {at_end:.1f} × | {early:.1f} × | {found['decide-early']['latency']:.2f} T | {train:.1f} × |")
+    return "\n".join(lines)
+
+
+def nir_table() -> str:
+    """The speed of a published network on our engine and in the libraries."""
+    lines = ["| | decisions a second | × the fastest library |", "|---|---|---|"]
+    for record in read("bench/nir.json"):
+        times = f"{record['times_fastest_peer']:.1f}" if "times_fastest_peer" in record else ""
+        lines.append(f"| {record['system']}, {record['form']} | {record['median']:,.0f} | {times} |")
+    return "\n".join(lines)
+
+
+def stepping_table() -> str:
+    """What stepping a module costs beside a bare loop, and what stopping saves."""
+    lines = ["| module, inputs together | time to T, in that of the bare loop | steps computed with a rule | time with it, in that to T |"]
+    lines.append("|---|---|---|---|")
+    for one in json.loads((RESULTS / "bench" / "adapters.json").read_text())["results"]:
+        cells = f"{one['times_bare_loop']:.2f} | {one['computed']:.0%} | {one['decided_times_to_T']:.0%}"
+        lines.append(f"| {one['module']}, {one['batch']} | {cells} |")
+    return "\n".join(lines)
+
+
 def events_table() -> str:
     """Memory and time of a data set as events and as a dense array."""
     words = {
@@ -361,7 +391,14 @@ def reliability(text: str) -> str:
 
 def engines(text: str) -> str:
     """docs/engines.md with its table."""
-    return fill(fill(fill(text, "speed", engines_table), "events", events_table), "deep", deep_table)
+    for name, table in (("speed", engines_table), ("events", events_table), ("deep", deep_table), ("deep-cpu", deep_cpu_table)):
+        text = fill(text, name, table)
+    return text
+
+
+def nir(text: str) -> str:
+    """docs/nir.md with its table."""
+    return fill(text, "speed", nir_table)
 
 
 def adapters(text: str) -> str:
@@ -369,7 +406,7 @@ def adapters(text: str) -> str:
     for path in sorted((ROOT / "examples" / "adapters").glob("*.py")):
         code = path.read_text()
         text = fill(text, path.stem, lambda code=code: f"```python\n{code}```")
-    return text
+    return fill(text, "stepping", stepping_table)
 
 
 def promises(text: str) -> str:
@@ -396,7 +433,7 @@ def serve(text: str) -> str:
 
 PAGES: dict[str, Callable[[str], str]] = {"README.md": readme, "docs/adapters.md": adapters, "docs/engines.md": engines}
 PAGES |= {"docs/reliability.md": reliability, "docs/promises.md": promises, "docs/drift.md": drift, "docs/scale.md": scale}
-PAGES |= {"docs/microcontroller.md": microcontroller, "docs/serve.md": serve}
+PAGES |= {"docs/microcontroller.md": microcontroller, "docs/serve.md": serve, "docs/nir.md": nir}
 
 
 def main() -> None:

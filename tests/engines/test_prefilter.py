@@ -107,6 +107,29 @@ def test_prefiltered_decisions_are_those_of_the_rule(risk: str, checkpoints: tup
         np.testing.assert_array_equal(flags, stops)
 
 
+@pytest.mark.skipif(not can_prefilter_on_cpu(), reason="the prefilter's loop is compiled with numba")
+@pytest.mark.parametrize("risk", ["plain", "temperatures, r=0.0", "temperatures, r=2.0", "shaped"])
+@pytest.mark.parametrize("scale", [1.0, 1e5])
+def test_logits_are_prefiltered_too(risk: str, scale: float) -> None:
+    logits = scale * (np.cumsum(SPIKES, axis=1) - 20 + 0.1 * np.random.default_rng(0).normal(size=SPIKES.shape))
+    scores = ag.log_confidence(logits)
+    calibrated = ag.AgreeStop(0.8, EVERY, 2, risk=RISKS[risk]()).calibrate(scores[KNOWN], LABELS[KNOWN], EVERY)
+    prefilter = prefilter_for(calibrated, "logits")
+    assert prefilter is not None
+    flags = prefilter.may_stop(logits[NEW], np.arange(STEPS))
+    looks = (calibrated.step(at, scores[NEW][:, at], calibrated.start(200)).stop for at in range(STEPS))
+    stops = np.stack(list(looks), axis=1)
+    assert flags[stops].all() and flags.mean() < 0.9
+    wrong = logits[NEW].copy()
+    wrong[0, 3, 1, 2] = np.nan
+    assert prefilter.may_stop(wrong, np.arange(STEPS))[0, 3], "the rule must see it, to refuse it"
+
+
+def test_a_learned_risk_has_no_prefilter_on_logits() -> None:
+    calibrated = ag.AgreeStop(0.8, EVERY, 2, risk=learned()).calibrate(SCORES[KNOWN], LABELS[KNOWN], EVERY)
+    assert prefilter_for(calibrated) is not None and prefilter_for(calibrated, "logits") is None
+
+
 def test_other_rules_have_no_prefilter() -> None:
     rule = ag.SpikeCP(0.8, FEW, 2, ag.MergeConfidence(r=1), "stop-aware")
     assert prefilter_for(rule.calibrate(SCORES[KNOWN], LABELS[KNOWN], EVERY)) is None

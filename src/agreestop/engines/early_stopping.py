@@ -76,7 +76,7 @@ def decide_early(
     times = checkpoint_steps(calibrated, engine, None if steps is None and given.shape[1] == 1 else _length(given, steps))
     if steps is None and given.shape[1] == 1 < times[-1]:
         warnings.warn(f"the inputs have one step and are held for {times[-1]}: give steps={times[-1]} if they are images.", stacklevel=2)
-    prefilter = prefilter_for(calibrated) if engine.output == "spikes" else None
+    prefilter = prefilter_for(calibrated, engine.output)
     inside = calibrated.find_groups(groups, len(given))
     began = perf_counter()
 

@@ -41,7 +41,7 @@ class LiveSession:
         self._session = calibrated.stream(number, group=group)
         self._members = MemberGroups(engine, calibrated.checkpoints)
         self._live = JoiningLive(self._members, self._session.number)
-        self._prefilter = prefilter_for(calibrated) if engine.output == "spikes" and can_prefilter_on_cpu() else None
+        self._prefilter = prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
         self.time = 0
 
     @property

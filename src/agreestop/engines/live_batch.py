@@ -143,7 +143,7 @@ class LiveBatch:
         self._state = calibrated.start(slots, 0, calibrated.find_groups(None, slots))
         if isinstance(engine, BatchingEngine):
             self._slots = engine.live_slots(slots)
-            self._prefilter = prefilter_for(calibrated) if engine.output == "spikes" and can_prefilter_on_cpu() else None
+            self._prefilter = prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
 
     def open(self, number: int, group: ArrayLike | None = None) -> LiveInput:
         """Begin an input. number and group: as for `LiveSession`."""

@@ -26,7 +26,7 @@ from agreestop.decide.schedules import Schedule
 
 SLACK = 1e-9
 EPSILON = float(np.finfo(np.float64).eps)
-ROUNDINGS = 16  # an upper bound on the number of roundings between spike counts and the pooled log-confidence
+ROUNDINGS = 16  # an upper bound on the number of roundings between spike counts or logits and the pooled log-confidence
 EXPONENTS, LARGEST = (1e-3, 1e6), 1e6  # the range of exponents, and the largest number in a rule, for which float32 is precise enough
 
 
@@ -57,35 +57,37 @@ class Prefilter:
         known = isinstance(self.calibrated.policy, RiskThreshold) and not self.learned.shape[1] and not joining
         return known and exponent_fits and all((np.abs(part) <= LARGEST).all() for part in (bounds, self.temperatures))
 
-    def rounding_bound(self, classes: int, epsilon: float) -> Floats:
+    def rounding_bound(self, classes: int, epsilon: float, logit: float = 0.0) -> Floats:
         """A bound (M,) on how far rounding of relative size `epsilon` moves two tempered log-confidences apart.
 
-        It uses that a count is at most its number of steps.
+        It uses that a count is at most its number of steps, and a logit at most `logit` in size.
         """
         sums = 8 / abs(self.exponent) if self.exponent and math.isfinite(self.exponent) else 0.0
-        largest = np.array(self.calibrated.checkpoints, dtype=np.float64) + math.log(classes) + sums
+        counts = np.array(self.calibrated.checkpoints, dtype=np.float64)
+        largest = np.maximum(counts, 2 * logit) + math.log(classes) + sums
         return np.asarray(2 * ROUNDINGS * epsilon * np.abs(self.temperatures) * largest)
 
-    def bounds_with_margin(self, slack: float, classes: int, epsilon: float) -> Floats:
+    def bounds_with_margin(self, slack: float, classes: int, epsilon: float, logit: float = 0.0) -> Floats:
         """Bounds (M,) raised by the margin; an infinite bound stays as it is."""
-        margin = slack * (1 + np.abs(self.bounds)) + self.rounding_bound(classes, epsilon)
+        margin = slack * (1 + np.abs(self.bounds)) + self.rounding_bound(classes, epsilon, logit)
         return self.bounds + np.where(np.isfinite(self.bounds), margin, 0)
 
-    def may_stop(self, counts: NDArray[Any], checkpoints: Integers) -> Booleans:
-        """Whether inputs with spike counts (rows, m, K, C) at these m checkpoints may stop there, (rows, m)."""
+    def may_stop(self, evidence: NDArray[Any], checkpoints: Integers) -> Booleans:
+        """Whether inputs with spike counts or logits (rows, m, K, C) at these m checkpoints may stop there, (rows, m)."""
         from agreestop.networks._kernels.prefilter_kernel import may_stop  # imported here since numba compiles it on import
 
-        flags = np.empty(counts.shape[:2], np.bool_)
-        counts = np.ascontiguousarray(counts, dtype=np.int64)
-        bounds = self.bounds_with_margin(SLACK, counts.shape[3], EPSILON)
-        may_stop(counts, checkpoints, self.exponent, self.temperatures, bounds, self.learned, self.max_set_size, SLACK, FLOOR, flags)
+        flags = np.empty(evidence.shape[:2], np.bool_)
+        numbers = np.ascontiguousarray(evidence, dtype=np.float64)
+        largest = 0.0 if evidence.dtype.kind in "iu" else float(np.abs(numbers).max(initial=0.0))
+        bounds = self.bounds_with_margin(SLACK, evidence.shape[3], EPSILON, largest)
+        may_stop(numbers, checkpoints, self.exponent, self.temperatures, bounds, self.learned, self.max_set_size, SLACK, FLOOR, flags)
         # Every input stops at the last checkpoint, and its risk at the first one is noted.
         flags[:, (checkpoints == len(self.bounds) - 1) | (checkpoints == 0)] = True
         return flags
 
 
-def prefilter_for(calibrated: CalibratedRule) -> Prefilter | None:
-    """The prefilter of a rule; None for a rule that has none."""
+def prefilter_for(calibrated: CalibratedRule, output: str = "spikes") -> Prefilter | None:
+    """The prefilter of a rule on engines with this output, spikes or logits; None for a rule that has none."""
     rule, policy = calibrated.rule, calibrated.policy
     if not isinstance(rule, AgreeStop):
         return None
@@ -105,6 +107,8 @@ def prefilter_for(calibrated: CalibratedRule) -> Prefilter | None:
         offsets, risk = offsets + risk.offsets, risk.base
     learned: Floats = np.empty((count, 0))
     if isinstance(risk, LearnedRisk):
+        if output != "spikes":  # there is no bound on how far its weights carry the rounding of large logits
+            return None
         rows = np.broadcast_to(risk.weights, (count, len(FEATURES)))
         learned = np.column_stack([np.full(count, risk.bias), risk.log_times, rows])
         risk = risk.posterior

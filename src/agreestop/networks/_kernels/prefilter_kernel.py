@@ -1,4 +1,4 @@
-"""The loop of the prefilter: approximate log-risks from spike counts, for each input and checkpoint."""
+"""The loop of the prefilter: approximate log-risks from spike counts or logits, for each input and checkpoint."""
 
 import math
 
@@ -21,9 +21,9 @@ def _log_sum(values, first, last, scale):  # type: ignore[no-untyped-def]
     return top + math.log(total)
 
 
-@jit("void(int64[:,:,:,::1], int64[::1], float64, float64[::1], float64[::1], float64[:,::1], int64, float64, float64, boolean[:,::1])")
+@jit("void(float64[:,:,:,::1], int64[::1], float64, float64[::1], float64[::1], float64[:,::1], int64, float64, float64, boolean[:,::1])")
 def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size, slack, floor, flags):  # type: ignore[no-untyped-def]
-    """Fill flags (rows, S) from counts (rows, S, K, C). `bounds` include their slack."""
+    """Fill flags (rows, S) from counts or logits (rows, S, K, C). `bounds` include their slack."""
     rows, steps, members, classes = counts.shape
     logs = np.empty((members, classes))
     one = np.empty(members)
@@ -42,12 +42,12 @@ def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size,
                 flags[row, index] = True
                 continue
             for member in range(members):
-                top = 0
+                top = -math.inf
                 for label in range(classes):
                     top = max(top, counts[row, index, member, label])
                 total = 0.0
                 for label in range(classes):
-                    total += math.exp(float(counts[row, index, member, label] - top))
+                    total += math.exp(counts[row, index, member, label] - top)
                 rest = math.log(total)
                 for label in range(classes):
                     logs[member, label] = counts[row, index, member, label] - top - rest
@@ -102,4 +102,4 @@ def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size,
                 logit += weights[3] * mean + weights[4] * one.max() + weights[5] * math.sqrt(spread / members)
                 logit += weights[6] * dissent / members + weights[7] * log_time + weights[8] * log_time * tail
                 risk = -math.log1p(math.exp(-logit)) if logit > -700 else logit
-            flags[row, index] = risk < bound
+            flags[row, index] = not risk >= bound  # nan goes to the rule, which refuses it
