@@ -7,7 +7,8 @@ networks are files of the NIR repository, github.com/neuromorphs/NIR, in one fol
 paper/03_rnn/braille_noDelay_*.nir.
 
 For the speed, every library runs the convolutional network with its own IF neurons, reset to zero, on the same 1 ms bins: layer by layer
-where it can take a sequence, and step by step. The linear maps are PyTorch's in all of them. Ours also applies the rule.
+where it can take a sequence, and step by step. The linear maps are PyTorch's in all of them. Ours reads `Events`, and
+the libraries dense frames that are ready before the clock starts; early decisions include the rule.
 """
 
 from __future__ import annotations
@@ -208,14 +209,14 @@ def bench_speed(path: Path, x: NDArray[np.uint8], y: Integers, note: Callable[[s
     network = build_network(read_source(path), None, "graph")
     engine = ag.adapters.from_nir(path)
     rule = ag.AgreeStop(TARGETS[0], range(1, STEPS + 1), max_set_size=1).calibrate(engine.score(x[:CALIBRATION], y[:CALIBRATION]))
-    timed = x[CALIBRATION : CALIBRATION + TIMED]
+    timed = ag.events.Events.from_dense(x[CALIBRATION : CALIBRATION + TIMED])
     expected = engine.score(timed).log_confidence[:, -1, 0].argmax(axis=1)
     version = version_of("agreestop")
     systems = [
         TimedSystem("nir-full", OURS, version, "event-driven, at T", lambda: ag.engines.run_to_end(engine.engine, timed), TIMED),
         TimedSystem("nir-early", OURS, version, f"event-driven, AgreeStop at {TARGETS[0]}", lambda: engine.decide(rule, timed), TIMED),
     ]
-    frames = torch.from_numpy(timed).transpose(0, 1).float().contiguous()
+    frames = torch.from_numpy(timed.to_dense()).transpose(0, 1).float().contiguous()
     batches = frames.split(BATCH, 1)  # type: ignore[no-untyped-call]
     for library in LIBRARIES:
         try:
