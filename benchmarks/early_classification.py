@@ -9,7 +9,6 @@ time and AgreeStop. Ours is measured at several targets, so that it can be compa
     coverage            ours and fixed time: the share of answers that hold the true class; at least the target is promised
 """
 
-import json
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -23,8 +22,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 import agreestop as ag
-from agreestop.common import Floats, InputError, ProgressCallback, atomic_writer, make_folder
+from agreestop.common import Floats, InputError, ProgressCallback, atomic_writer
 from agreestop.report.figures import ABOVE, MUTED, save_figure, style_of, tidy
+
+from .results import write_results
 
 DATA_SETS = ("ItalyPowerDemand", "GunPoint", "ArrowHead", "OSULeaf", "JapaneseVowels", "ACSF1", "BasicMotions", "PickupGestureWiimoteZ")
 TARGETS = (0.9, 0.5, 0.6, 0.7, 0.8, 0.95)  # the first is the main one
@@ -74,7 +75,6 @@ def run_early_classification(resamples: int, data_sets: Sequence[str], output: P
             progress(f"{name}, resample {seed + 1}", (number + seed / resamples) / len(data_sets))
             outcomes += _resample(series, labels, seed)
         records += _summarise(name, outcomes)
-    make_folder(output)
     content = {
         "aeon": version("aeon"),
         "base": f"extremely randomised trees, {TREES}",
@@ -83,8 +83,7 @@ def run_early_classification(resamples: int, data_sets: Sequence[str], output: P
         "data": sizes,
         "records": [asdict(record) for record in records],
     }
-    with atomic_writer(output / "numbers.json") as stream:
-        stream.write(json.dumps(content, indent=1).encode() + b"\n")
+    write_results(output / "numbers.json", content)
     written = [output / "numbers.json", *save_figure(_draw(records), output, "figure")]
     if page.exists():
         write_table(page, records)

@@ -9,7 +9,6 @@ target 0.9, at most three classes and 50 realisations. Everything that is fitted
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,7 +20,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
 import agreestop as ag
-from agreestop.common import Floats, atomic_writer, make_folder
+from agreestop.common import Floats
+
+from .results import write_results
 
 STEPS, MEMBERS, SIZE, TARGET, N_CALIBRATION = 80, 6, 3, 0.9, 50
 FOUR, EVERY = (20, 40, 60, 80), tuple(range(1, STEPS + 1))
@@ -163,9 +164,7 @@ def run_shapes(repeats: int, output: Path, page: Path) -> None:
             figures = f"{record.coverage:.3f} {record.latency:.4f} {record.set_size:.2f}"
             print(f"{record.data:16} {record.rule:31} {record.shape:37} {record.looks:3} {figures}", flush=True)
     content = {"command": "make shapes", "repeats": repeats, "records": [asdict(record) for record in records]}
-    make_folder(output)
-    with atomic_writer(output / "numbers.json") as stream_of_bytes:
-        stream_of_bytes.write(json.dumps(content, indent=1).encode() + b"\n")
+    write_results(output / "numbers.json", content)
     if page.exists():
         text = page.read_text(encoding="utf-8")
         before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]

@@ -299,8 +299,6 @@ def _figure(name: str, numbers: FigureNumbers) -> list[str]:
             judged = claim.judge(numbers)
             lines.append(f"| {claim.says} | {judged.words} | {judged.numbers} | {judged.why} |")
         lines.append("")
-    if all(record.coverage_pool_se is None for record in numbers.records):
-        lines += ["The intervals of this figure are over realisations of one pool: errors for the draw of the pool were not measured.", ""]
     lines += _draft(name, numbers)
     if name in FIRST_OF_DATA:
         lines += _accuracies(numbers) + _best(numbers) + _adapting(numbers) + _above(numbers)
