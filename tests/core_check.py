@@ -23,7 +23,7 @@ TESTS = ("tests/decide", "tests/cli/test_cli.py", "tests/cli/test_console.py", "
 
 
 def floors() -> list[str]:
-    """The dependencies at their lowest supported versions: "numpy==2.0"."""
+    """The dependencies at their lowest supported versions: "numpy==2.1"."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [requirement.replace(">=", "==") for requirement in project["dependencies"]]
 

@@ -42,7 +42,10 @@ def from_nir(graphs_or_paths: Any, *, dt: float | None = None, reset: str | Sequ
         raise InputError(f"reset is {reset!r} for {len(sources)} graphs: give one word, or a list with one for each graph.")
     if engine not in ENGINES:
         raise InputError(f"engine is {engine!r}: choose one of {', '.join(ENGINES)}.")
-    networks = [build_network(read_source(source), dt, one) for source, one in zip(sources, resets, strict=True)]
+    try:
+        networks = [build_network(read_source(source), dt, one) for source, one in zip(sources, resets, strict=True)]
+    except MemoryError:
+        raise InputError("the values of a graph do not fit into memory: check its shapes and paddings, or use a larger machine.") from None
     for what, values in (("classes", [one.classes for one in networks]), ("input shapes", [one.input_shape for one in networks])):
         if len(set(values)) > 1:
             raise InputError(f"the graphs have {what} {', '.join(map(str, values))[:120]}: those of all graphs must be equal.")

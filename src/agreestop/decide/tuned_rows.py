@@ -130,6 +130,10 @@ class TunedRows(KeptInFiles):
     ids: Marks | None = None
     id_kind: str = ""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.chance <= 1:
+            raise ValueError(f"a chance of {self.chance}")
+
     @classmethod
     def of(cls, log_confidence: NDArray[np.floating], ids: ArrayLike | None = None) -> Self:
         """Marks of an array (n, M, K, C), one checkpoint after another."""
