@@ -76,7 +76,6 @@ PROTOCOL = (
     "peers use their plain LIF neuron, ours are SRM neurons; peers have the weights and statistics of our members",
     "on a GPU: bfloat16, channels innermost; peers without training have batch normalisation folded into their convolutions",
     "on a GPU: peers find dense inputs on the device as bytes; ours find events, or images, in host memory",
-    "the members of the network on 128 × 128 pixels are not trained, so it makes no early decisions; its speed at T does not depend on it",
     "on a GPU, each peer runs as a CUDA graph where it can be captured; torch.compile is not tried",
 )
 
@@ -89,7 +88,7 @@ class DeepCase:
     batch      inputs that are decided on together
     trained    inputs and steps of a training step
     training, pool   inputs (n, T, ...) as bytes, dense, for members and rule and for the timed runs
-    epochs     epochs of training; 0: the members are as drawn, and make no early decisions
+    epochs     epochs of training
     """
 
     name: str
@@ -105,10 +104,7 @@ class DeepCase:
 
 
 def gestures(device: str, folder: Path) -> DeepCase:
-    """gesture-sim: the large network on all pixels, or on a CPU a small one on cells of 8 × 8 pixels.
-
-    The large one is not trained: it learns 320 inputs by heart, and is often wrong about other people.
-    """
+    """gesture-sim: the large network on all pixels, or on a CPU a small one on cells of 8 × 8 pixels."""
     parts = []
     for name, part, size in (("training", 0, 320), ("pool", 2, 160)):
         path = folder / f"gestures-{name}.npz"
@@ -123,7 +119,7 @@ def gestures(device: str, folder: Path) -> DeepCase:
     labels = [cast(Integers, events.labels) for events in parts]
     if device == "cuda":
         config: Any = Convolutional((2, 128, 128), 11, 6)
-        return DeepCase("gestures, 128 × 128", config, None, 8, (16, 16), dense[0], labels[0], dense[1], labels[1], 0)
+        return DeepCase("gestures, 128 × 128", config, None, 8, (16, 16), dense[0], labels[0], dense[1], labels[1], 12)
     small = [x.reshape(*x.shape[:3], 16, 8, 16, 8).sum((4, 6), dtype=np.uint8) for x in dense]
     return DeepCase("gestures, 16 × 16", small_network(11), None, 32, (32, 80), small[0], labels[0], small[1], labels[1], 10)
 
@@ -150,7 +146,7 @@ def resnet(folder: Path) -> DeepCase | None:
     images, labels = rows[:, 1:].reshape(-1, 1, 3, 32, 32), rows[:, 0].astype(np.int64)
     last = len(images) - 1200
     name, config = "ResNet-18, 32 × 32", ResNet18((3, 32, 32), 10, 6)
-    return DeepCase(name, config, STEPS, 128, (256, 4), images[:last], labels[:last], images[last:], labels[last:], 40)
+    return DeepCase(name, config, STEPS, 128, (256, 4), images[:last], labels[:last], images[last:], labels[last:], 30)
 
 
 def as_given(case: DeepCase, inputs: NDArray[np.uint8]) -> NDArray[Any]:
@@ -159,14 +155,12 @@ def as_given(case: DeepCase, inputs: NDArray[np.uint8]) -> NDArray[Any]:
 
 
 def members_of(case: DeepCase, device: str, folder: Path, progress: Callable[[str], None]) -> SpikingNetwork:
-    """The members: trained, or read if they are there; or as drawn, if the case has no epochs."""
-    if not case.epochs:
-        return SpikingNetwork(case.config, torch.Generator().manual_seed(0)).eval()
+    """The members: trained, or read if they are there."""
     path = folder / f"members-{case.name.split(',')[0]}-{device}.safetensors"
     if path.is_file():
         return cast(SpikingNetwork, load_ensemble(path, device="cpu").network)
     model: Any = TrainableMembers(SpikingNetwork(case.config, torch.Generator().manual_seed(0)))
-    settings: Any = StreamTraining(case.epochs, case.trained[0], 2e-3, 0, device=device)
+    settings: Any = StreamTraining(case.epochs, case.batch, 2e-3, 0, device=device, bf16=device == "cuda")
     if case.held:
         rates = case.epochs - 8
         settings = ImageTraining(8, 128, 0.05, 0, device=device, bf16=True, rate_epochs=rates, horizons=(2, 4), rate_learning_rate=0.1)
@@ -208,8 +202,7 @@ def prepare(case: DeepCase, network: SpikingNetwork, device: str, note: NoteCall
     fixed = int(np.argmax(correct >= min(accuracy, correct.max()))) + 1
     agrees = float(decisions.sets[np.arange(len(truth)), answers[last:]].mean())
     facts = {"latency": float(decisions.stop_time.mean()) / STEPS, "coverage": agrees, "set_size": float(decisions.set_size.mean())}
-    if case.epochs:
-        note(f"{case.name}, K = {network.members}: {correct[-1]:.3f} of {len(truth)} test inputs are right at T, {accuracy:.3f} early.")
+    note(f"{case.name}, K = {network.members}: {correct[-1]:.3f} of {len(truth)} test inputs are right at T, {accuracy:.3f} early.")
     count = case.batch * ((16 if network.members > 1 else 32) if case.held else 32)
     dense = np.concatenate([case.pool[last:]] * -(-count // len(truth)))[:count]
     timed = as_given(case, dense) if case.held else Events.from_dense(dense)
@@ -290,17 +283,16 @@ def bench_case(case: DeepCase, prepared: PreparedCase, peers: DeepPeers, rivals:
     full, early = decide(to_end, slots if case.held else slots // 2, STEPS), decide(prepared.timed, slots, None)
     systems = [
         ours("decide-full", f"{prepared.engine.name} engine, the rule at every step", full, len(to_end)),
-        *[ours("decide-early", f"{prepared.engine.name} engine, stops with AgreeStop", early, len(prepared.timed))][: case.epochs],
+        ours("decide-early", f"{prepared.engine.name} engine, stops with AgreeStop", early, len(prepared.timed)),
         *peers.systems((*key, "decide"), "decide-full", rivals["decide-full"], batch, peer_decides(STEPS)),
     ]
     records = finish(measure(systems, Conditions(name, DECISIONS, batch), REPEATS, device))
-    if case.epochs:
-        records[1] = replace(records[1], computed=float(early().computed.mean()) / STEPS, **cast(Any, prepared.facts))
+    records[1] = replace(records[1], computed=float(early().computed.mean()) / STEPS, **cast(Any, prepared.facts))
     yield records
     del systems
     free(device)
     fastest = max((r for r in records if r.system != OURS), key=lambda r: r.median, default=None)
-    stopped = [peer for peer in rivals["decide-full"] if case.epochs and fastest is not None and peer.name == fastest.system]
+    stopped = [peer for peer in rivals["decide-full"] if fastest is not None and peer.name == fastest.system]
     words = f", stopped at step {prepared.fixed}"
     again = peers.systems((*key, "decide"), "decide-early", stopped, batch, peer_decides(prepared.fixed), words)
     yield measure(again, Conditions(name, DECISIONS, batch), REPEATS, device) if again else []

@@ -39,6 +39,11 @@ ROOF_WORDS = {
     ("roof-train", "-"): "roof: the bytes of a step at the speed of a copy",
     ("roof-train", ":"): "roof: its operations at the peak of a product",
 }
+PRODUCT_ROOFS = (
+    ("--", "roof at T: products in float32"),
+    (":", "roof at T: in two parts of float16"),
+    ("-", "roof at T: those of the inputs that spike"),
+)
 SMALL: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "color": "#777777", "ha": "right", "va": "bottom"}
 
 
@@ -47,12 +52,28 @@ def draw_benchmark(records: Sequence[BenchRecord], folder: Path, title: str, nam
     figure = Figure(figsize=(14, 8.2), layout="constrained")
     (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.35, 1))
     for axes, names, heading in zip(above.subplots(1, 3, width_ratios=(1.4, 1, 1.4)), WORKLOADS, TITLES, strict=True):
-        _bars(axes, [record for record in records if record.work in names])
+        bars = [record for record in records if record.work in names]
+        _bars(axes, bars)
+        if names == WORKLOADS[0]:
+            _product_roofs(axes, bars, [record for record in records if record.work == "roof"])
         axes.set_title(heading)
     for axes, (work, xlabel, ylabel) in zip(below.subplots(1, 4), CURVES, strict=True):
         _curve(axes, [record for record in records if record.work == work], xlabel, ylabel)
     figure.suptitle(title, fontsize=13)
     return save_figure(figure, folder, name)
+
+
+def _product_roofs(axes: Axes, bars: Sequence[BenchRecord], roofs: Sequence[BenchRecord]) -> None:
+    """A line for each roof over the groups of its inputs."""
+    groups = list(dict.fromkeys((record.inputs, record.batch) for record in bars))
+    for number, record in enumerate(roofs):
+        over = [index for index, group in enumerate(groups) if group[0] == record.inputs]
+        kind, label = PRODUCT_ROOFS[number % len(PRODUCT_ROOFS)]
+        axes.hlines(record.median, over[0] - 0.45, over[-1] + 0.45, color="black", linewidth=1.1, linestyle=kind)
+        if number < len(PRODUCT_ROOFS):
+            axes.plot([], [], color="black", linewidth=1.1, linestyle=kind, label=label)
+    if roofs:
+        axes.legend(fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
 
 
 def draw_deep(records: Sequence[BenchRecord], folder: Path, title: str, name: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The GPU kernel of the neurons beside a plain copy: the bytes per second that it has to move.
+"""Limits of a GPU: the kernel of the neurons beside a plain copy, and decisions beside the products that they need.
 
 With s bytes for a current, the kernel has to read or write 2 s bytes for each neuron and step in the forward pass and 3 s in the backward
 pass. It also stores what the backward pass needs: one bit for each neuron and step, and the state (i, m, h) in float32 at the start of each
@@ -7,20 +7,25 @@ segment (`networks._kernels.gpu_srm`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
+from torch import Tensor
 
+from agreestop.common import Booleans
 from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph
 from agreestop.networks.neurons import SRM, Neuron
 from agreestop.networks.srm_core import Chunk
 
 from .preparation import BenchmarkPlan, ours
-from .records import BYTES, BenchRecord
+from .records import BYTES, DECISIONS, BenchRecord
 from .timing import Conditions, TimedSystem, measure
 from .workloads import with_ratios
 
-RUNS = 10
+RUNS, SIDE = 10, 8192
+TILE = (8, 16)  # rows and steps of a tile of `networks._kernels.gpu_sparse`
 
 
 def bench_kernel(plan: BenchmarkPlan) -> list[BenchRecord]:
@@ -41,13 +46,7 @@ def bench_kernel(plan: BenchmarkPlan) -> list[BenchRecord]:
         return RUNS * currents.numel() * share / 1e9
 
     def often(work: Callable[[], object]) -> Callable[[], object]:
-        """So often in a row, recorded as in training, where starting it from Python takes no time."""
-
-        def run() -> None:
-            for _ in range(RUNS):
-                work()
-
-        return capture_cuda_graph(run) if plan.device == "cuda" else run
+        return _often(work, plan.device)
 
     def back() -> object:
         return backward(chunk, saved, neuron.surrogate, arrived, None, False)
@@ -58,3 +57,46 @@ def bench_kernel(plan: BenchmarkPlan) -> list[BenchRecord]:
         TimedSystem("srm-kernel", "copy", torch.__version__, "on the device", often(lambda: copy.copy_(currents)), amount(2 * 4)),
     ]
     return with_ratios(plan, measure(systems, Conditions("normal currents", BYTES, batch), plan.repeats, plan.device))
+
+
+def _often(work: Callable[[], object], device: str) -> Callable[[], object]:
+    """So often in a row, recorded as in training, where starting it from Python takes no time."""
+
+    def run() -> None:
+        for _ in range(RUNS):
+            work()
+
+    return capture_cuda_graph(run) if device == "cuda" else run
+
+
+def bench_roof(plan: BenchmarkPlan, name: str, inputs: Booleans, side: int = SIDE) -> list[BenchRecord]:
+    """Decisions per second at T if only the products ran, at the speed of a large one: in float32, and in our two parts of float16.
+
+    The last record is for the inputs alone that spike in a tile, which are all that ours multiply.
+    """
+    cells, (rows, steps) = math.prod(plan.shape), TILE
+    tiles = inputs[: len(inputs) // rows * rows, : plan.steps // steps * steps].reshape(-1, rows, plan.steps // steps, steps, cells)
+    share = float(tiles.any(axis=(1, 3)).mean())
+    last = plan.hidden * plan.classes
+    operations = [2 * plan.steps * plan.members * (part * cells * plan.hidden + last) for part in (1.0, 1.0, share)]
+    systems = []
+    for dtype, parts in ((torch.float32, 1), (torch.float16, 2)):
+        left, right = (torch.randn(side, side, device=plan.device).to(dtype) for _ in range(2))
+        amount = RUNS * 2 * side**3 / (parts * operations[0])
+
+        def product(left: Tensor = left, right: Tensor = right) -> Tensor:
+            return left @ right
+
+        systems.append(TimedSystem("roof", "PyTorch", torch.__version__, str(dtype), _often(product, plan.device), amount))
+    single, double = measure(systems, Conditions(name, DECISIONS), plan.repeats, plan.device)
+    found = []
+    for record, parts, count, words in (
+        (single, 1, operations[0], "the products in float32"),
+        (double, 2, operations[1], "the products in two parts of float16"),
+        (double, 2, operations[2], f"those of the {share:.0%} of the inputs that spike in a tile"),
+    ):
+        rate = record.median * parts * operations[0] / 1e12
+        form = f"{words}, {parts * count / 1e9:.2f} GFLOP an input at the measured {rate:.0f} TFLOP/s"
+        scale = operations[0] / count
+        found.append(replace(record, form=form, median=record.median * scale, low=record.low * scale, high=record.high * scale))
+    return found

@@ -342,18 +342,14 @@ class PeerEnsemble:
         self._times: Tensor | None = None
 
     def prepare(self, events: NDArray[Any]) -> Tensor:
-        """Inputs (n, T, ...) in the layout of this library, in host memory.
-
-        They are float32 for a CPU. For a GPU they are booleans, as for ours: a quarter of the bytes have to be copied.
-        """
+        """Inputs (n, T, ...) in float32, in the layout of this library, on the device: nothing is left to copy or to convert."""
         x = torch.from_numpy(events).flatten(2)
-        x = (x if self._axis else x.transpose(0, 1)).contiguous()
-        return x.bool() if self._device.startswith("cuda") else x.float()
+        return (x if self._axis else x.transpose(0, 1)).contiguous().to(self._device).float()
 
     @torch.inference_mode()
     def decide(self, inputs: Tensor) -> Tensor:
         """Spike counts (n, K, C) of every member at T."""
-        return self._count(self._on_device(inputs)).cpu()
+        return self._count(inputs).cpu()
 
     @torch.inference_mode()
     def begin(self) -> None:
@@ -369,20 +365,17 @@ class PeerEnsemble:
 
     def train_step(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """One training step for every member; returns the sum of their losses, on the device."""
-        x, truth = self._on_device(inputs), labels.to(self._device)
+        truth = labels.to(self._device)
         if self._times is None:
-            steps = x.shape[self._axis]
+            steps = inputs.shape[self._axis]
             times = torch.linspace(steps / READOUTS, steps, min(READOUTS, steps)).round().long() - 1
             self._times = times.clamp(min=0).to(self._device)
         for optimiser in self._optimisers:
             optimiser.zero_grad(set_to_none=self._form.runs != "graph")
-        loss = self._backward(x, truth)
+        loss = self._backward(inputs, truth)
         for optimiser in self._optimisers:
             optimiser.step()
         return loss
-
-    def _on_device(self, inputs: Tensor) -> Tensor:
-        return inputs.to(self._device).float()
 
     def _counts(self, x: Tensor) -> Tensor:
         counts = []

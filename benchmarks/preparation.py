@@ -93,7 +93,8 @@ def plan_for(device: str, quick: bool = False, plain: bool = False) -> Benchmark
     """The sizes for a device. The quick ones only show that everything works; their ratios mean nothing."""
     plan = BenchmarkPlan(device, plain=plain)
     if device == "cuda":
-        plan = replace(plan, inputs=1792, rounds=4, scaling_batch=1024, parts=(8000, 1000, 2000), epochs=6, training_batch=128)
+        plan = replace(plan, batches=(256, 512), inputs=3584, rounds=2, repeats=7, scaling_batch=1024)
+        plan = replace(plan, parts=(8000, 1000, 4000), epochs=6, training_batch=128)
     if quick:
         plan = replace(plan, batches=(16,), inputs=32, streams=1, rounds=1, repeats=3, scaling_batch=16, parts=(256, 200, 200), epochs=1)
     return plan

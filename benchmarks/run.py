@@ -8,6 +8,7 @@ The network is 1352 → 1000 → 10 with T = 80 and K = 6 in float32. Peers have
     train         inputs per second in the training of the six members; ours with fixed neuron constants, as in the peers, and learned ones
     scaling-T, scaling-K, scaling-density, memory-T, decide-resnet    only ours
     srm-kernel    on a GPU: bytes per second that the neurons' kernel moves, beside a plain copy
+    roof          on a GPU: decisions per second at T if only products ran, at the measured speed of a large one
 
 The inputs are mnist-dvs-sim, and Bernoulli inputs at 3 %. Our members are trained once on mnist-dvs-sim, and peers get their weights. This
 module needs only numpy, PyTorch and safetensors, so it also runs on a machine where nothing can be installed:
@@ -33,7 +34,7 @@ from agreestop.common import Booleans, InputError, Integers, ProgressCallback, m
 from agreestop.events.data import EventSplits
 from agreestop.events.datasets.moving_digits import simulate_mnist
 
-from .kernel import bench_kernel
+from .kernel import bench_kernel, bench_roof
 from .peers import PEERS, Weights, find_peers
 from .preparation import BERNOULLI, MNIST, N_CALIBRATION, BenchmarkPlan, NoteCallback, plan_for, prepare_members
 from .records import BenchRecord, save_benchmark
@@ -48,11 +49,12 @@ PROTOCOL = (
     "peers have the weights of our members and no biases; float32 everywhere; each peer runs in the fastest of its idiomatic forms",
     "peers compute the spike counts of six members at T; ours also apply the rule at every step",
     "peers decide on one large batch of the inputs, since they go batch by batch; ours decide on all inputs",
-    "on a GPU, ours multiply spikes by weights in two parts of float16 summed in float32, which represent a weight up to its last bit",
+    "on a GPU, ours multiply spikes by weights of 22 bits in two parts of float16, whose sums in float32 are exact",
     "on a GPU, PyTorch has one CPU thread, since several threads lose more by waiting than they gain; ours copy with two threads",
     "on a GPU, ours prepare the next inputs while the device computes; they compute at most one batch at a time",
-    "inputs are in host memory: for ours as booleans; for peers on a CPU as float32 in their own layout, on a GPU as booleans, "
-    "so that all systems copy the same number of bytes to the device",
+    "decisions: ours find events in host memory, which they copy to the device; peers find dense float32 inputs in their own layout on the "
+    "device, before the clock starts",
+    "training: ours find booleans in host memory; peers again find dense float32 inputs on the device",
     "a live input is given to ours as the list of its events, and to peers as a dense frame that is made before the clock starts",
 )
 PLAIN = "torch.compile is not tried for the peers"
@@ -100,12 +102,14 @@ def benchmark(
         for batch in plan.batches:
             next_part(f"training, {name}, batch {batch}")
             yield bench_training(prepared, peers, name, training[: batch * plan.rounds], labels[: batch * plan.rounds], batch)
+    if plan.device == "cuda" and find_spec("triton") is not None:
+        yield bench_kernel(plan)
+        for name, inputs, _, _ in kinds:
+            yield bench_roof(plan, name, inputs)
     next_part("scaling")
     yield from bench_scaling(prepared)
     next_part("memory")
     yield bench_memory(prepared, folder, note)
-    if plan.device == "cuda" and find_spec("triton") is not None:
-        yield bench_kernel(plan)
     if resnet is not None:
         next_part("resnet")
         yield bench_resnet(plan, resnet.members, resnet.images)

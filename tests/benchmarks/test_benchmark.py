@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -445,3 +446,15 @@ def test_it_runs_with_only_numpy_and_pytorch(module: str, words: list[str], sent
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, check=False
     )
     assert ended.returncode == 1 and ended.stderr.startswith(f"agreestop: {sentence}"), ended.stderr
+
+
+@pytest.mark.usefixtures("small")
+def test_the_roof_counts_the_products_of_a_decision() -> None:
+    inputs = np.zeros((9, 8, 2, 3, 3), bool)
+    inputs[:, 3, 0, 1, :2] = True  # two of 18 inputs
+    plan = replace(TINY, steps=16, repeats=1)
+    inputs = np.concatenate([inputs, inputs], axis=1)
+    single, double, sparse = benchmark_kernel.bench_roof(plan, "x", inputs, 16)
+    first, last = 18 * plan.hidden, plan.hidden * plan.classes
+    assert sparse.median / double.median == pytest.approx((first + last) / (2 / 18 * first + last))
+    assert "11% of the inputs" in sparse.form and "float32" in single.form and {r.work for r in (single, double, sparse)} == {"roof"}

@@ -56,6 +56,20 @@ def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float) -> None:
 
 
 @KERNELS
+def test_spikes_that_are_computed_as_bits_are_decided_on_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, booleans always are."""
+    engine, (known, labels), (inputs, _) = fused(), events(60, 0), events(9, 1)
+    scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1))
+    calibrated = ag.AgreeStop(0.35, tuple(range(1, 21)), 2).calibrate(scores, labels)
+    expected = decide_early(engine, calibrated, inputs, batch_size=5)
+    monkeypatch.setattr(batching, "frames_dtype", lambda inputs, device: torch.float16)
+    found = decide_early(fused(), calibrated, ag.events.Events.from_dense(inputs), batch_size=5)
+    np.testing.assert_array_equal(found.decisions.stop_index, expected.decisions.stop_index)
+    np.testing.assert_array_equal(found.decisions.sets, expected.decisions.sets)
+    np.testing.assert_array_equal(found.computed, expected.computed)
+
+
+@KERNELS
 @pytest.mark.parametrize("fill", (False, True))
 def test_the_rule_makes_every_decision_and_judges_few_rows_twice(fill: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of its answers have fewer classes than allowed."""

@@ -153,7 +153,7 @@ KERNELS = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_kernel_finds_the_first_step_where_the_rule_may_stop(seed: int) -> None:
     """Few steps and similar classes, so that counts tie in many ways."""
-    from agreestop.engines.gpu.continuous_batching import GpuPrefilter
+    from agreestop.engines.gpu.continuous_batching import LOOKS, GpuPrefilter
 
     rng = np.random.default_rng(seed)
     n, steps, members, classes = 42, 8, int(rng.integers(1, 5)), int(rng.integers(2, 7))
@@ -167,19 +167,24 @@ def test_the_kernel_finds_the_first_step_where_the_rule_may_stop(seed: int) -> N
     expected, prefilter = calibrated.decide(scores[30:]), prefilter_for(calibrated)
     assert prefilter is not None
     begins, time, counts, outcome = (
-        torch.zeros((12, *shape), dtype=torch.int32, device=DEVICE) for shape in ((), (), (members, classes), (1 + members * classes,))
+        torch.zeros((12, *shape), dtype=torch.int32, device=DEVICE)
+        for shape in ((), (), (members, classes), (2 + LOOKS * (1 + members * classes),))
     )
     fresh = torch.from_numpy(spikes[30:]).permute(1, 2, 0, 3).float().to(DEVICE)
     GpuPrefilter(prefilter, classes, steps, DEVICE)(fresh, begins, time, counts, outcome)
     found = outcome.cpu().numpy()
-    stops = found[:, 0] - 1
-    assert (stops <= expected.stop_index).all()
+    looks = found[:, 2:].reshape(12, LOOKS, -1)
+    steps_of = looks[:, :, 0] - 1
+    stops = steps_of[:, 0]
+    assert (found[:, 0] < 0).all() and (stops <= expected.stop_index).all()
+    for row, seen in enumerate(-found[:, 0]):  # the rule's step is kept, unless there were too many before it
+        assert expected.stop_index[row] in steps_of[row, :seen] or (seen == LOOKS and steps_of[row, -1] < expected.stop_index[row])
+        np.testing.assert_array_equal(looks[row, :seen, 1:], sums[30 + row, steps_of[row, :seen]].reshape(seen, -1))
     threshold = calibrated.policy.threshold  # type: ignore[attr-defined]
     risks = np.stack([np.asarray(rule.evidence(index, scores[30:, index]).log_risk) for index in range(steps)], axis=1)
     near = risks < threshold + 0.01 * (1 + abs(threshold))  # far above the margin, so earlier steps must have been ruled out
     near[:, -1] = True
     assert (stops >= near.argmax(axis=1)).all()
-    np.testing.assert_array_equal(found[:, 1:], sums[30 + np.arange(12), stops].reshape(12, -1))
     np.testing.assert_array_equal(counts.cpu().numpy(), sums[30:, -1])
 
 
@@ -195,7 +200,7 @@ HOSTILE = (
 @pytest.mark.parametrize(("r", "temperature", "threshold", "counts"), HOSTILE)
 def test_the_margin_covers_rounding_that_is_amplified(r: float, temperature: float, threshold: float, counts: Any) -> None:
     """A risk within float64's rounding of the threshold, and a temperature or an exponent that amplifies float32's rounding."""
-    from agreestop.engines.gpu.continuous_batching import GpuPrefilter
+    from agreestop.engines.gpu.continuous_batching import LOOKS, GpuPrefilter
 
     given, times = np.array([counts]), (80, 81)
     rule = ag.AgreeStop(0.5, times, 1, True, ag.TopMass(ag.MergeConfidence(r), np.full(2, temperature), times))
@@ -203,10 +208,13 @@ def test_the_margin_covers_rounding_that_is_amplified(r: float, temperature: flo
     prefilter = prefilter_for(replace(calibrated, policy=RiskThreshold(threshold, 1, True)))
     assert prefilter is not None and prefilter.fits_gpu
     begins, time = (torch.full((1,), value, dtype=torch.int32, device=DEVICE) for value in (-1, 79))
-    before, outcome = torch.tensor(given, dtype=torch.int32, device=DEVICE), torch.zeros((1, 10), dtype=torch.int32, device=DEVICE)
+    before, outcome = (
+        torch.tensor(given, dtype=torch.int32, device=DEVICE),
+        torch.zeros((1, 2 + 10 * LOOKS), dtype=torch.int32, device=DEVICE),
+    )
     GpuPrefilter(prefilter, 3, 1, DEVICE)(torch.zeros((1, 3, 1, 3), device=DEVICE), begins, time, before, outcome)
-    assert outcome[0, 0] == 80
-    np.testing.assert_array_equal(outcome[0, 1:].cpu().numpy(), given.ravel())
+    assert outcome[0, 2] == 80
+    np.testing.assert_array_equal(outcome[0, 3:12].cpu().numpy(), given.ravel())
 
 
 @pytest.mark.parametrize("r", (1e39, -1e39, 1e-46))

@@ -4,8 +4,9 @@ The slots form two groups. While one group computes, the host reads the results 
 takes all slots to their end and more inputs wait, each group has all the slots instead, and the GPU runs the groups in turn.
 
 A segment is a number of steps, captured once as a CUDA graph (`slots`). The inputs are on the GPU (`device_inputs`), so the host only says
-which input a slot runs and at which step. The prefilter's kernel finds, for each slot, the first checkpoint at which the rule may stop, and
-the counts there. `calibrated.step` then judges on the host. An input that it does not stop runs again, up to a later checkpoint.
+which input a slot runs and at which step. The prefilter's kernel finds, for each slot, the first checkpoints at which the rule may stop, up
+to one at which it certainly does, and the counts there. `calibrated.step` then judges on the host. An input that it stops at none of them
+runs again, up to a later checkpoint.
 
 Without a GPU, as in tests, the same steps run without a CUDA graph.
 """
@@ -24,7 +25,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from agreestop.common import Booleans, Integers
+from agreestop.common import Booleans, Integers, cores
 from agreestop.decide.confidence import log_softmax
 from agreestop.decide.evidence import Stops
 from agreestop.events.container import Events, Inputs
@@ -36,7 +37,9 @@ from .device_inputs import DeviceInputs, frames_dtype
 from .slots import SlotMembers, Slots, SlotShape
 
 KEPT_KINDS = 2  # groups of slots are kept ready for this many different kinds of calls
-JUDGED_TOGETHER = 512  # the rule judges at least this many inputs at once: for fewer, the call itself takes most of the time
+JUDGED_TOGETHER = 1024  # the rule judges at least this many inputs at once: for fewer, the call itself takes most of the time
+LOOKS = 4  # checkpoints at which an input may stop that are kept for the rule: where its threshold ties with many inputs, only it knows
+JUDGES = 4  # threads that judge; NumPy computes without holding the others up
 BLOCK_BYTES = 1 << 31  # inputs are brought to the GPU in blocks of at most this size
 SLACK = 2e-4  # the prefilter's margin: above the rounding error of float32 for log-risks near ten, and it grows with them
 EPSILON = float(np.finfo(np.float32).eps)
@@ -102,11 +105,15 @@ class ContinuousBatching:
                 return queue.outcomes
 
     def _segment_steps(self, width: int, chunk: int | None) -> int:
-        """The steps of a segment for this width: enough to fill the GPU, or the largest divisor of the chunk that the GPU takes at once."""
+        """The steps of a segment for this width: enough to fill the GPU, or the largest divisor of the chunk that the GPU takes at once.
+
+        Multiples of the usual steps are preferred, since kernels are made for these.
+        """
         load = self._members.load
         if chunk is None:
             return max(1, min(load.steps, load.full // width))
-        return next(steps for steps in range(max(1, min(chunk, load.most // width)), 0, -1) if chunk % steps == 0)
+        divisors = [steps for steps in range(1, max(1, min(chunk, load.most // width)) + 1) if chunk % steps == 0]
+        return max(divisors, key=lambda steps: (steps % load.steps == 0, steps))
 
     def _release_groups(self) -> None:
         """Drop all groups, once nothing runs on them."""
@@ -144,17 +151,20 @@ class GpuPrefilter:
 
     def __init__(self, prefilter: Prefilter, classes: int, beyond: int, device: torch.device) -> None:
         steps = np.array(prefilter.calibrated.checkpoints, dtype=np.int64)
-        bounds, temperatures = np.full(steps[-1] + beyond, -FAR), np.ones(steps[-1] + beyond)
-        bounds[steps - 1] = np.clip(prefilter.bounds_with_margin(SLACK, classes, EPSILON), -FAR, FAR)
-        bounds[steps[-1] - 1] = FAR
-        temperatures[steps - 1] = prefilter.temperatures
-        self._tables = [torch.tensor(values, dtype=torch.float32, device=device) for values in (temperatures, bounds)]
+        upper = prefilter.bounds_with_margin(SLACK, classes, EPSILON)
+        bounds = np.clip(prefilter.bounds, -FAR, FAR)
+        lower = bounds - (np.clip(upper, -FAR, FAR) - bounds)
+        tables = [np.ones(steps[-1] + beyond), *(np.full(steps[-1] + beyond, -FAR) for _ in range(2))]
+        for table, values in zip(tables, (prefilter.temperatures, upper, lower), strict=True):
+            table[steps - 1] = np.clip(values, -FAR, FAR)
+        tables[1][steps[-1] - 1] = tables[2][steps[-1] - 1] = FAR
+        self._tables = [torch.tensor(values, dtype=torch.float32, device=device) for values in tables]
         self._exponent, self._size = float(prefilter.exponent), min(prefilter.max_set_size, classes)
 
     def __call__(self, spikes: Tensor, begins: Tensor, time: Tensor, counts: Tensor, outcome: Tensor) -> None:
-        from agreestop.networks._kernels.triton_kernels import find_first_stops  # imported here since Triton takes long to load
+        from agreestop.networks._kernels.triton_kernels import find_stops  # imported here since Triton takes long to load
 
-        find_first_stops(spikes, begins, time, counts, outcome, self._tables, self._exponent, self._size)
+        find_stops(spikes, begins, time, counts, outcome, self._tables, self._exponent, self._size)
 
 
 class _Queue:
@@ -168,9 +178,9 @@ class _Queue:
         self.no_stop_before: Integers = np.zeros(count, np.int64)
         """For each input, the number of first steps in which it is known not to stop."""
         self.outcomes = Outcomes(Stops.empty(count, classes), np.zeros(count, np.int64), np.zeros(count, np.int64))
-        self._judging: Future[Integers] | None = None
+        self._judging: deque[Future[Integers]] = deque()
         self.released: list[tuple[Integers, Integers, Integers]] = []
-        """Inputs that have left their slots, with the results of the prefilter (see `find_first_stops`) and the steps that they ran."""
+        """Inputs that have left their slots, with the results of the prefilter (see `find_stops`) and the steps that they ran."""
 
     def take(self, count: int) -> Integers:
         """The next `count` inputs, or all that wait if there are fewer."""
@@ -180,17 +190,14 @@ class _Queue:
     def judge(self, least: int, wait: bool) -> None:
         """Judge the released inputs if there are at least `least`; those that the rule does not stop wait again.
 
-        A second thread judges, so that the GPU never waits for it. wait: finish all judgements.
+        Other threads judge, so that the GPU never waits for it. wait: finish all judgements.
         """
-        while self._judging is not None or sum(len(inputs) for inputs, _, _ in self.released) >= least:
-            if self._judging is None:
-                given = [np.concatenate(part) for part in zip(*self.released, strict=True)]
-                self.released.clear()
-                self._judging = _judges(os.getpid()).submit(self._judge, *given)
-            if not (wait or self._judging.done()):
-                return
-            self.waiting = np.concatenate([self._judging.result(), self.waiting])
-            self._judging = None
+        if self.released and sum(len(inputs) for inputs, _, _ in self.released) >= least:
+            given = [np.concatenate(part) for part in zip(*self.released, strict=True)]
+            self.released.clear()
+            self._judging.append(_judges(os.getpid()).submit(self._judge, *given))
+        while self._judging and (wait or self._judging[0].done()):
+            self.waiting = np.concatenate([self._judging.popleft().result(), self.waiting])
 
     def _judge(self, inputs: Integers, found: Integers, computed: Integers) -> Integers:
         """Judge these inputs and return those that the rule does not stop."""
@@ -198,19 +205,27 @@ class _Queue:
         steps = np.minimum(computed, self.last)
         outcomes.computed[inputs] += steps
         outcomes.work[inputs] += calibrated.members * steps
-        index = np.searchsorted(self._times, found[:, 0])
-        counts = found[:, 1:].reshape(len(inputs), -1, outcomes.stops.sets.shape[1])
-        verdict = calibrated.step(index, log_softmax(counts.astype(np.float64)), calibrated.start(len(inputs)))
-        outcomes.stops.put(inputs, index, verdict)
-        again = inputs[~verdict.stop]
-        self.no_stop_before[again] = found[~verdict.stop, 0]
-        return again
+        looks, entry = np.abs(found[:, 0]), (found.shape[1] - 2) // LOOKS
+        rows, again = np.arange(len(inputs)), []
+        for look in range(LOOKS):
+            again.append(rows[looks[rows] <= look])
+            rows = rows[looks[rows] > look]
+            if not len(rows):
+                break
+            seen = found[rows, 2 + look * entry : 2 + (look + 1) * entry]
+            index = np.searchsorted(self._times, seen[:, 0])
+            counts = seen[:, 1:].reshape(len(rows), -1, calibrated.classes)
+            verdict = calibrated.step(index, log_softmax(counts.astype(np.float64)), calibrated.start(len(rows)))
+            outcomes.stops.put(inputs[rows], index, verdict)
+            rows = rows[~verdict.stop]
+            self.no_stop_before[inputs[rows]] = seen[~verdict.stop, 0]
+        return inputs[np.concatenate([*again, rows])]
 
 
 @cache
 def _judges(process: int) -> ThreadPoolExecutor:
-    """The thread that judges, one for each process: threads do not survive a fork."""
-    return ThreadPoolExecutor(1, thread_name_prefix="agreestop-judge")
+    """The threads that judge, their own for each process: threads do not survive a fork."""
+    return ThreadPoolExecutor(max(1, min(JUDGES, cores() // 2)), thread_name_prefix="agreestop-judge")
 
 
 class _Assignment:
@@ -231,15 +246,17 @@ class _Assignment:
         return bool(self._taken.any())
 
     def begins(self) -> Integers:
-        """The `begins` of `find_first_stops` for each slot; a slot that is not taken begins in every segment."""
+        """The `begins` of `find_stops` for each slot; a slot that is not taken begins in every segment."""
         return np.where(self.times > 0, -1, self._queue.no_stop_before[self.inputs])
 
     def release(self, found: Integers) -> None:
         """After a segment, release the inputs that may stop, each at the end of its chunk."""
-        queue, stops = self._queue, found[:, 0]
+        queue, looks = self._queue, -found[:, 0]
         self.times[self._taken] += self._steps
-        leaving = self._taken & (stops > 0)
+        leaving = self._taken & (looks > 0)
         if queue.chunk > self._steps:
+            entry = (found.shape[1] - 2) // LOOKS
+            stops = found[np.arange(len(found)), 2 + (np.maximum(looks, 1) - 1) * entry]
             leaving &= self.times >= np.minimum(-(-stops // queue.chunk) * queue.chunk, queue.last)
         slots = np.flatnonzero(leaving)
         if len(slots):
@@ -259,7 +276,7 @@ class _SlotGroup:
         self._prefilter, self._kind = prefilter, kind
         self._time = torch.zeros(width, dtype=torch.int32, device=device)
         self._counts = torch.zeros((width, *outputs), dtype=torch.int32, device=device)
-        self._outcome = torch.zeros((width, 1 + math.prod(outputs)), dtype=torch.int32, device=device)
+        self._outcome = torch.zeros((width, 2 + LOOKS * (1 + math.prod(outputs))), dtype=torch.int32, device=device)
         self._result = torch.zeros(self._outcome.shape, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._blank = torch.zeros(math.prod(members.input_shape) + 2, dtype=torch.int64, device=device)
         self._slots = Slots(members, device, shape, self._load_frames, self._find_stops)

@@ -23,6 +23,7 @@ from .deep import DeepMember
 from .slots import DeepMembers, FullyConnectedMembers, SlotMembers
 
 LEAST_STEPS = {True: 16, False: 4}  # the least steps of a chunk, for fully connected networks and for others
+ROW_STEPS = 2048  # rows times steps of a chunk that fill the GPU, for fully connected networks
 
 
 @final
@@ -60,7 +61,8 @@ class Fused:
 
     def chunk_steps(self, rows: int) -> int:
         # more as inputs stop, since few inputs take hardly longer for many steps
-        return max(LEAST_STEPS[self._fully_connected], self._load.full // max(rows, 1))
+        full = ROW_STEPS if self._fully_connected else self._load.full
+        return max(LEAST_STEPS[self._fully_connected], full // max(rows, 1))
 
     def begin(self, inputs: Inputs, first: int = 0) -> DensePass:
         checked = check_inputs(inputs, self._network.input_shape, self._network.real_input)

@@ -3,14 +3,16 @@
 Launching the short kernels of a segment from Python would take longer than running them.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, cast, final
 
 import torch
 from torch import Tensor
 
 from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph
-from agreestop.networks.architectures import SpikingNetwork, State
+from agreestop.networks._kernels.mixed_product import fixed_point
+from agreestop.networks.architectures import SpikingNetwork
+from agreestop.networks.spiking_layers import SpikingLayer
 from agreestop.networks.srm_core import SRMState
 
 from .deep import DeepMember, DeepState
@@ -63,30 +65,41 @@ class SlotMembers(Protocol):
 
 @final
 class FullyConnectedMembers:
-    """All members in one network."""
+    """All members in one network. Inputs of zeros and ones are computed as bits (`gpu_sparse`), others in the network itself."""
 
-    load = Load(16, 2048, 16384)
+    load = Load(16, 16384, 20480)
 
     def __init__(self, network: SpikingNetwork) -> None:
         self._network = network
+        self._layers = list(cast(Iterable[SpikingLayer], network.layers))
         self.members, self.classes = network.members, network.classes
         self.input_shape, self.real_input, self.repeats = network.input_shape, network.real_input, network.repeats
 
     def in_slots(self, frames: Tensor, steps: int) -> RunSegment:
-        layers = self._network(frames[:1].float())[1].layers
-        memory = [torch.stack(layer) for layer in layers]
-        state = State(tuple(SRMState(*part) for part in memory), 0)
-        held = steps if len(frames) < steps else None
+        memory = [torch.stack(layer) for layer in self._network(frames[:1].float())[1].layers]
+        sparse = self._sparse_layers() if frames.dtype == torch.float16 else None
 
         def run(begins: Tensor, times: Tensor) -> Tensor:
-            fresh = (begins >= 0)[:, None]
-            for part in memory:
-                part.masked_fill_(fresh, 0)
-            spikes, after = self._network(frames, state, held)
-            torch._foreach_copy_([part for layer in state.layers for part in layer], [part for layer in after.layers for part in layer])
-            return spikes
+            fresh, x = (begins >= 0)[:, None], frames.flatten(2)
+            if sparse is not None:
+                return sparse(x, memory, begins)
+            for layer, state in zip(self._layers, memory, strict=True):
+                state.masked_fill_(fresh, 0)
+                x, after = layer(x, x, SRMState(*state), None)
+                torch._foreach_copy_(list(state), list(after))
+            return x
 
         return run
+
+    def _sparse_layers(self) -> Callable[[Tensor, Sequence[Tensor], Tensor], Tensor] | None:
+        """The layers, called with spikes, states and begins; None if some weights have no fixed point."""
+        from agreestop.networks._kernels.gpu_sparse import SparseLayer, spiking_layers  # imported here since importing Triton is slow
+
+        weights = [layer.synapses.weight.detach() for layer in self._layers]
+        fixed = [fixed_point(weight) for weight in weights]
+        constants = [layer.neurons.parameters_for(weight[None]).constants for layer, weight in zip(self._layers, weights, strict=True)]
+        layers = [SparseLayer.of(*pair) for pair in zip(fixed, constants, strict=True) if pair[0] is not None]
+        return None if len(layers) < len(fixed) else lambda x, states, begins: spiking_layers(x, layers, states, begins)
 
 
 @final

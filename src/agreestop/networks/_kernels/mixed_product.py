@@ -1,28 +1,35 @@
 """Products of float16 spikes with float32 weights, on a GPU's tensor cores and as exact as in float32.
 
+Without training, the weights of a neuron are rounded to 22 bits of its largest one, in two parts of float16, which hold integers:
+
+    w = unit · (q₁ + 2^-11 q₂),   |qᵢ| ≤ 1024:    x W = unit · (x Q₁ + 2^-11 (x Q₂))
+
+Tensor cores add in float32, where integers up to 2^24 are exact. So both sums are exact, and the result is rounded once: it does not depend
+on the order of the additions, on the batch or on the kernel. The error of a weight is at most 2^-21 of the neuron's largest.
+
+In training the weights change at every step, and each is split into two parts by itself:
+
     w = w₁ + 2^-11 w₂,  each wᵢ in float16:    x W = x W₁ + (2^-11 x) W₂
 
-float16 has 11 significant bits, so two parts hold a float32 weight to one unit in the last bit, and three of four weights exactly. Zeros,
-ones and 2^-11 are exact. Tensor cores multiply float16 exactly and add in float32. So the result differs from a float32 product only by the
-order of its additions, and two float16 products are many times faster than one float32 product. The gradient of the weights, xᵀ G, is
-computed in the same way, with G scaled to the range of float16 and then split.
-
-Weights below 2^-14 have an error of 2^-36, which is negligible in a sum of currents. Weights above 65,504 cannot be split: without training
-they are multiplied in float32, and in training their currents are infinite or not a number.
+float16 has 11 significant bits, so two parts hold a float32 weight to one unit in the last bit, and three of four weights exactly. Then the
+result differs from a float32 product only by the order of its additions. The gradient of the weights, xᵀ G, is computed in the same way,
+with G scaled to the range of float16 and then split. Weights below 2^-14 have an error of 2^-36, which is negligible in a sum of currents.
+Weights above 65,504 cannot be split: their currents are infinite or not a number.
 """
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .gpu_runtime import TRITON_AVAILABLE
 
 SHIFT = 11  # significant bits of float16. The second part is stored times 2^11.
-TOP, LARGEST = 15, 100  # gradients are scaled below 2^15, within float16, by at most 2^100, within float32
+TOP, LARGEST = 15, 100  # gradients are scaled below 2^15, within float16; all is scaled by at most 2^100, within float32
+EXACT = 2**24  # integers up to here are exact in float32
 
 
 def can_run(x: Tensor, weight: Tensor) -> bool:
@@ -54,11 +61,41 @@ def mixed_product(x: Tensor, weight: Tensor) -> Tensor:
     """x (K or 1, N, in) in float16 times weights (K, in, out) in float32: (K, N, out) in float32."""
     if torch.is_grad_enabled() and weight.requires_grad:
         return _MixedProduct.apply(x, weight)  # type: ignore[no-untyped-call]
-    shared = len(x) == 1
-    parts = _cached_parts(weight, shared)
-    if parts is None:
+    cached = _CACHE.get(weight)  # type: ignore[no-untyped-call]
+    if cached is None or cached[0] != weight._version:
+        fixed = fixed_point(weight)
+        cached = _CACHE[weight] = (weight._version, None if fixed is None else _side_by_side(fixed), fixed)
+    if cached[2] is None:
         return torch.bmm(x.float().expand(len(weight), -1, -1), weight)
-    return _product(x, parts) if shared else _product_side_by_side(x, parts)
+    outputs = weight.shape[2]
+    sums = torch.bmm(x.expand(len(weight), -1, -1), cached[1], out_dtype=torch.float32)
+    high, low = sums[..., :outputs], sums[..., outputs : 2 * outputs]
+    return torch.add(high, low, alpha=2.0**-SHIFT).mul_(cached[2].units[:, None])
+
+
+class FixedPoint(NamedTuple):
+    """Weights (K, in, out) in fixed point: parts (K, 2, in, out) of integers in float16, and units (K, out)."""
+
+    parts: Tensor
+    units: Tensor
+
+
+def fixed_point(weight: Tensor) -> FixedPoint | None:
+    """The weights in fixed point; None if they are not finite, or so many that a sum might not be exact."""
+    _, exponent = torch.frexp(weight.abs().amax(1))
+    exponent = exponent.clamp(min=-LARGEST).double()  # powers of two are exact in float64
+    scaled = torch.round(weight * torch.exp2(2 * SHIFT - 1 - exponent)[:, None])
+    high = torch.round(scaled * 2.0**-SHIFT)
+    parts = torch.stack([high, scaled - high * 2.0**SHIFT], 1)
+    if not bool((parts.abs().sum(2) <= EXACT).all()):  # also if they are not finite
+        return None
+    return FixedPoint(parts.half(), torch.exp2(exponent - SHIFT + 1).float())
+
+
+def _side_by_side(fixed: FixedPoint) -> Tensor:
+    """Both parts as (K, in, 2 · out), filled up to a multiple of 8 columns, for which tensor cores have faster kernels."""
+    joined = torch.cat(fixed.parts.unbind(1), 2)
+    return nn.functional.pad(joined, (0, -joined.shape[2] % 8))
 
 
 def split_float16(values: Tensor, scale: Tensor | None = None) -> Tensor:
@@ -80,25 +117,6 @@ def _spread(x: Tensor, axis: int) -> Tensor:
 def _product(x: Tensor, parts: Tensor) -> Tensor:
     """Product of inputs that the members share with parts (K, 2 · in, out). The two products are added in registers."""
     return torch.bmm(_spread(x, 2).expand(len(parts), -1, -1), parts, out_dtype=torch.float32)
-
-
-def _product_side_by_side(x: Tensor, parts: Tensor) -> Tensor:
-    """Product of each member's own inputs with parts (K, in, 2 · out), so the large inputs need not be repeated."""
-    first, second = torch.bmm(x, parts, out_dtype=torch.float32).chunk(2, 2)
-    return torch.add(first, second, alpha=2.0**-SHIFT)
-
-
-def _cached_parts(weight: Tensor, shared: bool) -> Tensor | None:
-    """Cached parts of weights that are not trained, joined along inputs (shared) or outputs. None if float16 cannot hold them."""
-    cached = _CACHE.get(weight)  # type: ignore[no-untyped-call]
-    if cached is None or cached[:2] != (weight._version, shared):
-        parts = split_float16(weight)
-        if not bool(parts.isfinite().all()):
-            cached = (weight._version, shared, None)
-        else:
-            cached = (weight._version, shared, parts.flatten(1, 2) if shared else torch.cat(parts.unbind(1), 2))
-        _CACHE[weight] = cached
-    return cached[2]
 
 
 _CACHE: WeakTensorKeyDictionary = WeakTensorKeyDictionary()

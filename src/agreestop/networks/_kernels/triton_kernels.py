@@ -19,6 +19,7 @@ from torch import Tensor
 from .gpu_runtime import on_device_of
 
 BLOCK = 1024  # values of a program that splits
+TOGETHER = 16  # steps that the prefilter looks at together
 TINY = tl.constexpr(1e-30)  # keeps the logarithm finite for members and classes that only fill up a tile
 POWER, GEOMETRIC, LARGEST, SMALLEST = (tl.constexpr(kind) for kind in range(4))
 
@@ -262,87 +263,110 @@ def split(values: Tensor, factor: float, scale: Tensor | None = None) -> Tensor:
 
 @triton.jit
 def _log_sum(values, mask):
-    """log Σ exp over the entries of a vector where `mask`."""
-    top = tl.max(tl.where(mask, values, -1e30), 0)
-    return top + tl.log(tl.maximum(tl.sum(tl.where(mask, tl.exp(tl.where(mask, values - top, 0.0)), 0.0), 0), TINY))
+    """log Σ exp over the last axis, of the entries where `mask`."""
+    top = tl.max(tl.where(mask, values, -1e30), 1)
+    return top + tl.log(tl.maximum(tl.sum(tl.where(mask, tl.exp(tl.where(mask, values - top[:, None], 0.0)), 0.0), 1), TINY))
 
 
 @triton.jit
 def _pooled(count, exists, members, exponent, MEAN: tl.constexpr):
-    """The pooled log-confidence (C) from counts (K, C)."""
+    """The pooled log-confidence (S, C) from counts (S, K, C)."""
     numbers = tl.where(exists, count.to(tl.float32), -1e30)
-    gaps = numbers - tl.max(numbers, 1)[:, None]
-    logs = gaps - tl.log(tl.maximum(tl.sum(tl.where(exists, tl.exp(gaps), 0.0), 1), TINY))[:, None]
+    gaps = numbers - tl.max(numbers, 2)[:, :, None]
+    logs = gaps - tl.log(tl.maximum(tl.sum(tl.where(exists, tl.exp(gaps), 0.0), 2), TINY))[:, :, None]
     if MEAN == LARGEST:
-        pooled = tl.max(tl.where(exists, logs, -1e30), 0)
+        pooled = tl.max(tl.where(exists, logs, -1e30), 1)
     elif MEAN == SMALLEST:
-        pooled = tl.min(tl.where(exists, logs, 1e30), 0)
+        pooled = tl.min(tl.where(exists, logs, 1e30), 1)
     elif MEAN == GEOMETRIC:
-        pooled = tl.sum(tl.where(exists, logs, 0.0), 0) / members
+        pooled = tl.sum(tl.where(exists, logs, 0.0), 1) / members
     else:
         scaled = tl.where(exists, logs * exponent, -1e30)
-        top = tl.max(scaled, 0)
-        total = tl.sum(tl.where(exists, tl.exp(scaled - top[None, :]), 0.0), 0)
+        top = tl.max(scaled, 1)
+        total = tl.sum(tl.where(exists, tl.exp(scaled - top[:, None, :]), 0.0), 1)
         pooled = (top + tl.log(tl.maximum(total / members, TINY))) / exponent
     return pooled
 
 
 @triton.jit
 def _prefilter_kernel(
-    spikes, begins, time, counts, outcome, temperatures, bounds, exponent, steps, members, classes,
+    spikes, begins, time, counts, outcome, temperatures, bounds, certain, exponent, steps, members, classes,
     time_stride, member_stride, row_stride, class_stride,
-    SIZE: tl.constexpr, MEAN: tl.constexpr, MEMBERS: tl.constexpr, CLASSES: tl.constexpr,
+    SIZE: tl.constexpr, MEAN: tl.constexpr, STEPS: tl.constexpr, MEMBERS: tl.constexpr, CLASSES: tl.constexpr, LOOKS: tl.constexpr,
 ):  # fmt: skip
-    """One row of `find_first_stops`."""
+    """One row of `find_stops`, STEPS steps at a time."""
     row = tl.program_id(0).to(tl.int64)
-    member, label = tl.arange(0, MEMBERS)[:, None], tl.arange(0, CLASSES)[None, :]
+    step, every_class = tl.arange(0, STEPS), tl.arange(0, CLASSES)
+    member, label = tl.arange(0, MEMBERS)[:, None], every_class[None, :]
     exists = (member < members) & (label < classes)
-    every_class = tl.arange(0, CLASSES)
-    cell = member * classes + label
+    cell, entry = member * classes + label, 1 + members * classes
     source = spikes + row * row_stride + member * member_stride + label * class_stride
-    outcome += row * (1 + members * classes)
+    outcome += row * (2 + LOOKS * entry)
     counts += row * members * classes
-    # `begin` is below 0 for a row that continues. For a row that begins it is the number of steps in which the row is known not to stop,
-    # which is stored as a negative `stopped` until a stop is found.
     begin = tl.load(begins + row).to(tl.int32)
     fresh = begin >= 0
     passed = tl.where(fresh, 0, tl.load(time + row))
-    stopped = tl.where(fresh, -begin, tl.load(outcome))
-    count = tl.where(fresh, 0, tl.load(counts + cell, mask=exists, other=0))
-    counts_at_stop = tl.load(outcome + 1 + cell, mask=exists, other=0)
-    step = tl.cast(0, tl.int64)
-    while step < steps:
-        spiked = tl.load(source + step * time_stride, mask=exists, other=0.0)
-        count += (spiked != 0).to(tl.int32)
-        pooled = _pooled(count, exists, members, exponent, MEAN) * tl.load(temperatures + passed + step)
-        rest = every_class < classes
+    found = tl.where(fresh, 0, tl.load(outcome))
+    no_stop_before = tl.where(fresh, begin, tl.load(outcome + 1))
+    before = tl.where(fresh, 0, tl.load(counts + cell, mask=exists, other=0))
+    first = 0
+    while first < steps:
+        there = first + step < steps
+        at = (first + step).to(tl.int64)[:, None, None] * time_stride
+        spiked = tl.load(source[None, :, :] + at, mask=there[:, None, None] & exists[None, :, :], other=0.0)
+        added = (spiked != 0).to(tl.int32)
+        count = tl.cumsum(added, 0) + before[None, :, :]
+        now = passed + first + step
+        temperature, bound = tl.load(temperatures + now, mask=there, other=1.0), tl.load(bounds + now, mask=there, other=0.0)
+        earlier = tl.maximum(now - 1, 0)
+        same = (temperature == tl.load(temperatures + earlier, mask=there, other=1.0)).to(tl.int32)
+        same *= (bound == tl.load(bounds + earlier, mask=there, other=0.0)).to(tl.int32)
+        pooled = _pooled(count, exists[None, :, :], members, exponent, MEAN) * temperature[:, None]
+        rest = (every_class < classes)[None, :] & there[:, None]
         whole = _log_sum(pooled, rest)
         for _ in tl.static_range(SIZE):
-            rest = rest & (every_class != tl.argmax(tl.where(rest, pooled, -1e30), 0))
+            rest = rest & (every_class[None, :] != tl.argmax(tl.where(rest, pooled, -1e30), 1)[:, None])
         risk = _log_sum(pooled, rest) - whole
-        step += 1
-        first = (stopped <= 0) & (passed + step > -stopped) & (risk < tl.load(bounds + passed + step - 1))
-        stopped = tl.where(first, passed + step, stopped).to(tl.int32)
-        counts_at_stop = tl.where(first, count, counts_at_stop)
+        # A step without spikes, under the same numbers as the step before, has the same answer.
+        news = (tl.sum(tl.sum(added, 2), 1) > 0) | (now == 0) | (same == 0)
+        may_stop = there & (now + 1 > no_stop_before) & (risk < bound) & news
+        stops = (risk < tl.load(certain + now, mask=there, other=0.0)).to(tl.int32)
+        for _ in tl.static_range(LOOKS):
+            earliest = tl.min(tl.where(may_stop, step, STEPS), 0)
+            if (found >= 0) & (earliest < STEPS):
+                chosen = step == earliest
+                target = outcome + 2 + found * entry
+                tl.store(target, passed + first + earliest + 1)
+                tl.store(target + 1 + cell, tl.sum(tl.where(chosen[:, None, None], count, 0), 0), mask=exists)
+                found += 1
+                if (found == LOOKS) | (tl.sum(tl.where(chosen, stops, 0), 0) > 0):
+                    found = -found
+                may_stop = may_stop & (step > earliest)
+        before += tl.sum(added, 0)
+        first += STEPS
     tl.store(time + row, (passed + steps).to(tl.int32))
-    tl.store(counts + cell, count, mask=exists)
-    tl.store(outcome, stopped)
-    tl.store(outcome + 1 + cell, counts_at_stop, mask=exists)
+    tl.store(counts + cell, before, mask=exists)
+    tl.store(outcome, found)
+    tl.store(outcome + 1, no_stop_before)
 
 
-def find_first_stops(
+def find_stops(
     spikes: Tensor, begins: Tensor, time: Tensor, counts: Tensor, outcome: Tensor, tables: Sequence[Tensor], exponent: float, size: int
 ) -> None:
     """Go through spikes (steps, K, rows, C) of rows that have run for `time` (rows,) steps, all on the GPU.
 
     begins (rows,): -1 for a row that continues; for a row that begins, the number of first steps in which it is known not to stop. `time`
-    and `counts` (rows, K, C) are moved on. `outcome` (rows, 1 + K·C) receives the first step, counted from 1, at which the row may stop (0
-    or below while there is none), and its counts there. tables: temperature and bound for each step. size: the number of classes in an
-    answer.
+    and `counts` (rows, K, C) are moved on. tables: temperature, and the log-risks below which a row may stop and certainly stops, for each
+    step. size: the number of classes in an answer.
+
+    `outcome` (rows, 2 + looks · (1 + K·C)) receives the number of steps at which the row may stop, the `begins` of the row, and for each of
+    these steps its number, counted from 1, and the counts there. After a certain stop, or as many steps as there is room for, no more
+    are looked for, and the number of steps is negative.
     """
     steps, members, rows, classes = spikes.shape
     _prefilter_kernel[(rows,)](
         spikes, begins, time, counts, outcome, *tables, exponent if math.isfinite(exponent) else 0.0, steps, members, classes,
         *spikes.stride(), SIZE=size, MEAN={math.inf: LARGEST, -math.inf: SMALLEST, 0.0: GEOMETRIC}.get(exponent, POWER),
-        MEMBERS=triton.next_power_of_2(members), CLASSES=triton.next_power_of_2(classes), num_warps=1,
+        STEPS=min(TOGETHER, triton.next_power_of_2(steps)), MEMBERS=triton.next_power_of_2(members),
+        CLASSES=triton.next_power_of_2(classes), LOOKS=(outcome.shape[1] - 2) // (1 + members * classes), num_warps=4,
     )  # fmt: skip
