@@ -343,3 +343,24 @@ def test_a_live_slot_takes_frames() -> None:
     expected, live = np.cumsum(real.begin(images).advance(6), axis=1), real.live()
     for step in range(6):
         np.testing.assert_array_equal(live.push(frame=images[0, step]), expected[0, step])
+
+
+@KERNELS
+def test_inputs_that_tie_with_the_threshold_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one member, many inputs have the very risk that the threshold is at, and do not stop there."""
+    config = FullyConnected((2, 3, 3), 5, 1, (20,), Neuron(threshold=0.3))
+    network = SpikingNetwork(config, torch.Generator().manual_seed(1), deviation=0.6)
+    (known, _), (inputs, _) = events(60, 0), events(24, 1)
+    scores = ag.log_confidence(np.cumsum(Fused(network, DEVICE).begin(known).advance(20), axis=1))
+    calibrated = ag.AgreeStop(0.7, tuple(range(1, 21)), 1).calibrate(scores, "final")
+    computed = []
+    for looks in (1, batching.LOOKS):
+        monkeypatch.setattr(batching, "LOOKS", looks)
+        engine = Fused(network, DEVICE)
+        expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)))
+        run = decide_early(engine, calibrated, inputs)
+        np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+        np.testing.assert_array_equal(run.decisions.sets, expected.sets)
+        computed.append(run.computed)
+    assert computed[0].sum() > computed[1].sum()
+    np.testing.assert_array_equal(computed[1], np.where(expected.stop_index < 16, 16, 20))

@@ -12,6 +12,7 @@ the rule, bit for bit.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -72,14 +73,19 @@ class Prefilter:
         margin = slack * (1 + np.abs(self.bounds)) + self.rounding_bound(classes, epsilon, logit)
         return self.bounds + np.where(np.isfinite(self.bounds), margin, 0)
 
+    @cached_property
+    def _bounds_of_counts(self) -> Floats:
+        return self.bounds_with_margin(SLACK, self.calibrated.classes, EPSILON)
+
     def may_stop(self, evidence: NDArray[Any], checkpoints: Integers) -> Booleans:
         """Whether inputs with spike counts or logits (rows, m, K, C) at these m checkpoints may stop there, (rows, m)."""
         from agreestop.networks._kernels.prefilter_kernel import may_stop  # imported here since numba compiles it on import
 
         flags = np.empty(evidence.shape[:2], np.bool_)
         numbers = np.ascontiguousarray(evidence, dtype=np.float64)
-        largest = 0.0 if evidence.dtype.kind in "iu" else float(np.abs(numbers).max(initial=0.0))
-        bounds = self.bounds_with_margin(SLACK, evidence.shape[3], EPSILON, largest)
+        bounds = self._bounds_of_counts
+        if evidence.dtype.kind not in "iu":
+            bounds = self.bounds_with_margin(SLACK, evidence.shape[3], EPSILON, float(np.abs(numbers).max(initial=0.0)))
         may_stop(numbers, checkpoints, self.exponent, self.temperatures, bounds, self.learned, self.max_set_size, SLACK, FLOOR, flags)
         # Every input stops at the last checkpoint, and its risk at the first one is noted.
         flags[:, (checkpoints == len(self.bounds) - 1) | (checkpoints == 0)] = True

@@ -95,11 +95,14 @@ class FullyConnectedMembers:
         """The layers, called with spikes, states and begins; None if some weights have no fixed point."""
         from agreestop.networks._kernels.gpu_sparse import SparseLayer, spiking_layers  # imported here since importing Triton is slow
 
-        weights = [layer.synapses.weight.detach() for layer in self._layers]
-        fixed = [fixed_point(weight) for weight in weights]
-        constants = [layer.neurons.parameters_for(weight[None]).constants for layer, weight in zip(self._layers, weights, strict=True)]
-        layers = [SparseLayer.of(*pair) for pair in zip(fixed, constants, strict=True) if pair[0] is not None]
-        return None if len(layers) < len(fixed) else lambda x, states, begins: spiking_layers(x, layers, states, begins)
+        layers = []
+        for layer in self._layers:
+            weight = layer.synapses.weight.detach()
+            fixed = fixed_point(weight)
+            if fixed is None:
+                return None
+            layers.append(SparseLayer.of(fixed, layer.neurons.parameters_for(weight[None]).constants))
+        return lambda x, states, begins: spiking_layers(x, layers, states, begins)
 
 
 @final
