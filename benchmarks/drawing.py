@@ -44,21 +44,24 @@ PRODUCT_ROOFS = (
     (":", "roof at T: in two parts of float16"),
     ("-", "roof at T: those of the inputs that spike"),
 )
+FIRST_STEP = 1 / 80
 SMALL: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "color": "#777777", "ha": "right", "va": "bottom"}
 
 
 def draw_benchmark(records: Sequence[BenchRecord], folder: Path, title: str, name: str) -> list[Path]:
     """Write the figure as PNG and SVG; the paths written."""
-    figure = Figure(figsize=(14, 8.2), layout="constrained")
-    (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.35, 1))
-    for axes, names, heading in zip(above.subplots(1, 3, width_ratios=(1.4, 1, 1.4)), WORKLOADS, TITLES, strict=True):
+    curves = [[record for record in records if record.work == work] for work, _, _ in CURVES]
+    figure = Figure(figsize=(14, 8.2 if any(curves) else 5), layout="constrained")
+    parts: Any = figure.subfigures(2, 1, height_ratios=(1.35, 1)) if any(curves) else [figure]
+    for axes, names, heading in zip(parts[0].subplots(1, 3, width_ratios=(1.4, 1, 1.4)), WORKLOADS, TITLES, strict=True):
         bars = [record for record in records if record.work in names]
         _bars(axes, bars)
         if names == WORKLOADS[0]:
             _product_roofs(axes, bars, [record for record in records if record.work == "roof"])
         axes.set_title(heading)
-    for axes, (work, xlabel, ylabel) in zip(below.subplots(1, 4), CURVES, strict=True):
-        _curve(axes, [record for record in records if record.work == work], xlabel, ylabel)
+    if any(curves):
+        for axes, points, (_, xlabel, ylabel) in zip(parts[1].subplots(1, 4), curves, CURVES, strict=True):
+            _curve(axes, points, xlabel, ylabel)
     figure.suptitle(title, fontsize=13)
     return save_figure(figure, folder, name)
 
@@ -79,6 +82,7 @@ def _product_roofs(axes: Axes, bars: Sequence[BenchRecord], roofs: Sequence[Benc
 def draw_deep(records: Sequence[BenchRecord], folder: Path, title: str, name: str) -> list[Path]:
     """The figure of `python -m benchmarks deep` as PNG and SVG: decisions and training, with the roofs as lines over the bars."""
     figure = Figure(figsize=(14, 6.2), layout="constrained")
+    records = meaningful(records)
     for axes, (names, roof, heading) in zip(figure.subplots(1, 2, width_ratios=(1.25, 1)), DEEP, strict=True):
         bars = [record for record in records if record.work in names]
         stopped = [replace(r, system="the fastest of them, stopped when as accurate") if "stopped at" in r.form else r for r in bars]
@@ -92,6 +96,12 @@ def draw_deep(records: Sequence[BenchRecord], folder: Path, title: str, name: st
         axes.legend(fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2)
     figure.suptitle(title, fontsize=13)
     return save_figure(figure, folder, name)
+
+
+def meaningful(records: Sequence[BenchRecord]) -> list[BenchRecord]:
+    """All but early decisions of members whose inputs all stop at the first step: these have learned nothing."""
+    idle = {record.inputs for record in records if record.latency is not None and record.latency <= FIRST_STEP}
+    return [record for record in records if record.work != "decide-early" or record.inputs not in idle]
 
 
 def _name(record: BenchRecord) -> str:
@@ -113,7 +123,7 @@ def _bars(axes: Axes, records: Sequence[BenchRecord]) -> None:
         for record in (record for record in records if _name(record) == name):
             x = groups.index((record.inputs, record.batch)) + (at - (len(names) - 1) / 2) * width
             reach = [[max(0.0, record.median - record.low)], [max(0.0, record.high - record.median)]]
-            label = name if groups[0] == (record.inputs, record.batch) else None
+            label = None if name in axes.get_legend_handles_labels()[1] else name
             axes.bar(x, record.median, 0.92 * width, color=colours.get(name, "#000000"), label=label)
             axes.errorbar(x, record.median, yerr=reach, color="black", linewidth=1, capsize=1.5)
             if record.times_fastest_peer is not None:

@@ -18,10 +18,14 @@ PACKAGES = ("agreestop", "numpy", "torch", "numba")
 
 
 def describe_run(packages: Sequence[str] = PACKAGES, device: str = "cpu", command: str | None = None) -> dict[str, Any]:
-    """The command (that of this process unless given), the machine with its load by all programs, and versions of packages."""
+    """The command (that of this process unless given), the machine with its load by all programs, and versions of packages.
+
+    The file that it writes is left out of the command: results are often moved from the machine that made them.
+    """
+    words = shlex.split(command) if command else ["python", "-m", "benchmarks", *sys.argv[1:]]
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return {
-        "command": command or shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "command": shlex.join(word for word, before in zip(words, ["", *words], strict=False) if not {word, before} & {"-o", "--output"}),
         "machine": {"device": device, "cpu": cpu_model(), "cores": cores(), "load": load},
         "versions": {"python": platform.python_version(), **{name: version_of(name) for name in packages}},
     }

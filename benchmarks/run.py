@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,7 +37,7 @@ from agreestop.events.datasets.moving_digits import simulate_mnist
 from .kernel import bench_kernel, bench_roof
 from .peers import PEERS, Weights, find_peers
 from .preparation import BERNOULLI, MNIST, N_CALIBRATION, BenchmarkPlan, NoteCallback, plan_for, prepare_members
-from .records import BenchRecord, save_benchmark
+from .records import BenchRecord, load_benchmark, save_benchmark
 from .results import describe_run
 from .scaling import bench_memory, bench_resnet, bench_scaling
 from .workloads import Peers, bench_decisions, bench_streams, bench_training
@@ -69,9 +69,18 @@ class ResNetFiles:
 
 
 def benchmark(
-    plan: BenchmarkPlan, data: EventSplits | None, folder: Path, progress: ProgressCallback, note: NoteCallback, resnet: ResNetFiles | None
+    plan: BenchmarkPlan,
+    data: EventSplits | None,
+    folder: Path,
+    progress: ProgressCallback,
+    note: NoteCallback,
+    resnet: ResNetFiles | None,
+    done: Collection[tuple[str, str, int | None]] = (),
 ) -> Iterator[list[BenchRecord]]:
-    """Yield records, one workload at a time. Trained members are stored in `folder`; `note` is called for everything left out."""
+    """Yield records, one workload at a time. Trained members are stored in `folder`; `note` is called for everything left out.
+
+    done: work, inputs and batch of workloads that are not run, since their records are there.
+    """
     found = find_peers(PEERS)
     if found.missing:
         note(found.missing)
@@ -86,28 +95,31 @@ def benchmark(
         kinds.append((MNIST, timed, np.asarray(data.training.inputs[:count]), data.training.labels[:count]))
     noise = plan.bernoulli(max(plan.inputs, count))
     kinds.append((BERNOULLI, noise[: plan.inputs], noise[:count], chance.integers(plan.classes, size=count)))
-    total, done = len(kinds) * (2 * len(plan.batches) + 1) + 2 + (resnet is not None), 0
+    total, begun = len(kinds) * (2 * len(plan.batches) + 1) + 2 + (resnet is not None), 0
 
     def next_part(what: str) -> None:
-        nonlocal done
-        progress(what, done / total)
-        done += 1
+        nonlocal begun
+        progress(what, begun / total)
+        begun += 1
 
     for name, inputs, training, labels in kinds:
         for batch in plan.batches:
             next_part(f"decisions, {name}, batch {batch}")
-            yield bench_decisions(prepared, peers, name, inputs, batch, early=name == MNIST)
+            if ("decide-full", name, batch) not in done:
+                yield bench_decisions(prepared, peers, name, inputs, batch, early=name == MNIST)
         next_part(f"streams, {name}")
-        yield bench_streams(prepared, peers, name, inputs[: plan.streams])
+        if ("stream-step", name, 1) not in done:
+            yield bench_streams(prepared, peers, name, inputs[: plan.streams])
         for batch in plan.batches:
             next_part(f"training, {name}, batch {batch}")
-            yield bench_training(prepared, peers, name, training[: batch * plan.rounds], labels[: batch * plan.rounds], batch)
-    if plan.device == "cuda" and find_spec("triton") is not None:
-        yield bench_kernel(plan)
-        for name, inputs, _, _ in kinds:
-            yield bench_roof(plan, name, inputs)
+            if ("train", name, batch) not in done:
+                yield bench_training(prepared, peers, name, training[: batch * plan.rounds], labels[: batch * plan.rounds], batch)
+    works = {work for work, _, _ in done}
+    if plan.device == "cuda" and find_spec("triton") is not None and "roof" not in works:
+        yield [*bench_kernel(plan), *(record for name, inputs, _, _ in kinds for record in bench_roof(plan, name, inputs))]
     next_part("scaling")
-    yield from bench_scaling(prepared)
+    if "scaling-density" not in works:
+        yield [record for part in bench_scaling(prepared) for record in part]
     next_part("memory")
     yield bench_memory(prepared, folder, note)
     if resnet is not None:
@@ -135,7 +147,7 @@ def run_benchmark(
     note: NoteCallback,
     resnet: ResNetFiles | None = None,
 ) -> BenchmarkResult:
-    """Run the whole benchmark. `output` is written after every workload, so a run that is stopped leaves what it has measured."""
+    """Run the whole benchmark. `output` is written after every workload, and a run that was stopped goes on where it ended."""
     make_folder(output.parent)
     make_folder(folder)
     if plan.device == "cuda":
@@ -153,11 +165,24 @@ def run_benchmark(
 
     if header["machine"]["load"] > 0.3 * header["machine"]["cores"]:
         keep(f"the machine was busy at the start (load {header['machine']['load']:.1f}): do not trust these numbers.")
-    records: list[BenchRecord] = []
-    for part in benchmark(plan, data, folder, progress, keep, resnet):
+    records = unfinished_records(output, header)
+    for part in benchmark(plan, data, folder, progress, keep, resnet, {(r.work, r.inputs, r.batch) for r in records}):
         records += part
-        save_benchmark(output, {**header, "notes": notes}, records)
+        save_benchmark(output, {**header, "notes": notes, "unfinished": True}, records)
+    save_benchmark(output, {**header, "notes": notes}, records)
     return BenchmarkResult({**header, "notes": notes}, records)
+
+
+def unfinished_records(output: Path, header: dict[str, Any]) -> list[BenchRecord]:
+    """The records of a run with the same plan, versions and device that was stopped; none if there was no such run."""
+    if not output.is_file():
+        return []
+    before, records = load_benchmark(output)
+    same = (
+        all(before.get(name) == header[name] for name in ("plan", "versions"))
+        and before["machine"]["device"] == header["machine"]["device"]
+    )
+    return records if before.get("unfinished") and same else []
 
 
 def describe(plan: BenchmarkPlan, command: str) -> dict[str, Any]:
