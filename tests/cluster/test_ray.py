@@ -144,3 +144,14 @@ def test_a_cluster_that_is_not_there_is_refused(work: Work, tmp_path: Path) -> N
     for address in ("127.0.0.1:1", "auto"):
         with pytest.raises(ag.InputError, match="there is no Ray cluster at"):
             ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.npz", tmp_path / "out", address=address)
+
+
+def test_ray_accepts_the_cluster_file_of_the_page() -> None:
+    import yaml
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+    given = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    validate_config(prepare_config(given))
+    with pytest.raises(Exception, match="available_node_typos"):
+        validate_config(prepare_config({**given, "available_node_typos": {}}))
