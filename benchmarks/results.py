@@ -7,6 +7,7 @@ import os
 import platform
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,17 +19,32 @@ PACKAGES = ("agreestop", "numpy", "torch", "numba")
 
 
 def describe_run(packages: Sequence[str] = PACKAGES, device: str = "cpu", command: str | None = None) -> dict[str, Any]:
-    """The command (that of this process unless given), the machine with its load by all programs, and versions of packages.
+    """The command (that of this process unless given), the machine with the cores that other work keeps busy, and versions of packages.
 
     The file that it writes is left out of the command: results are often moved from the machine that made them.
     """
     words = shlex.split(command) if command else ["python", "-m", "benchmarks", *sys.argv[1:]]
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return {
         "command": shlex.join(word for word, before in zip(words, ["", *words], strict=False) if not {word, before} & {"-o", "--output"}),
-        "machine": {"device": device, "cpu": cpu_model(), "cores": cores(), "load": load},
+        "machine": {"device": device, "cpu": cpu_model(), "cores": cores(), "load": busy_cores()},
         "versions": {"python": platform.python_version(), **{name: version_of(name) for name in packages}},
     }
+
+
+def busy_cores(seconds: float = 0.5) -> float:
+    """The cores that are busy with other work just now; the load average of the system would still count what ended a minute ago."""
+
+    def times() -> tuple[float, float]:
+        numbers = [float(word) for word in Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:]]
+        return sum(numbers), numbers[3] + numbers[4]
+
+    try:
+        before = times()
+        time.sleep(seconds)
+        total, idle = (after - first for after, first in zip(times(), before, strict=True))
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return (os.cpu_count() or 1) * (1 - idle / max(total, 1.0))
 
 
 def cpu_model() -> str:
