@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -86,6 +87,22 @@ def engines_table() -> str:
             words = f"{record['form']} pass of the neurons' kernel, in the speed of a plain copy"
             lines.append(f"| {words} | | {record['times_fastest_peer']:.2f} |")
     return "\n".join(lines)
+
+
+def floor_text() -> str:
+    """What a decision at T on inputs that all spike costs at least on a GPU, from its operations and the measured peak of a product."""
+    plan = json.loads((RESULTS / "bench" / "h200.json").read_text())["plan"]
+    cells, K, T = math.prod(plan["shape"]), plan["members"], plan["steps"]
+    operations = 2 * T * K * plan["hidden"] * (cells + plan["classes"])
+    peak = max(float(found[1]) for r in read("bench/h200-deep.json") if (found := re.search(r"peak of (\d+) TFLOP/s", r["form"])))
+    roof = peak * 1e12 / (2 * operations)
+    records = [r for r in read("bench/h200.json") if (r["work"], r["inputs"], r["batch"]) == ("decide-full", "bernoulli-3%", 512)]
+    ours, peers = (only(records, system="agreestop")["median"], max(r["median"] for r in records if r["system"] != "agreestop"))
+    return (
+        f"The floor: a decision at T takes {operations / 1e9:.2f} GFLOP, and {2 * operations / 1e9:.2f} GFLOP in two parts of float16. At the {peak:.0f} TFLOP/s that a large "
+        f"product reached, these are {roof:,.0f} decisions a second, {roof / peers:.1f} times the fastest peer, which multiplies in float32 at {peers * operations / 1e12:.0f} TFLOP/s. "
+        f"Random inputs, nearly all of which spike in a tile, are at {ours / roof:.0%} of this roof; inputs that do not spike raise it."
+    )
 
 
 def deep_table() -> str:
@@ -392,7 +409,8 @@ def reliability(text: str) -> str:
 
 def engines(text: str) -> str:
     """docs/engines.md with its table."""
-    for name, table in (("speed", engines_table), ("events", events_table), ("deep", deep_table), ("deep-cpu", deep_cpu_table)):
+    tables = {"speed": engines_table, "events": events_table, "floor": floor_text, "deep": deep_table, "deep-cpu": deep_cpu_table}
+    for name, table in tables.items():
         text = fill(text, name, table)
     return text
 
