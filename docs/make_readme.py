@@ -99,9 +99,10 @@ def floor_text() -> str:
     records = [r for r in read("bench/h200.json") if (r["work"], r["inputs"], r["batch"]) == ("decide-full", "bernoulli-3%", 512)]
     ours, peers = (only(records, system="agreestop")["median"], max(r["median"] for r in records if r["system"] != "agreestop"))
     return (
-        f"The floor: a decision at T takes {operations / 1e9:.2f} GFLOP, and {2 * operations / 1e9:.2f} GFLOP in two parts of float16. At the {peak:.0f} TFLOP/s that a large "
-        f"product reached, these are {roof:,.0f} decisions a second, {roof / peers:.1f} times the fastest peer, which multiplies in float32 at {peers * operations / 1e12:.0f} TFLOP/s. "
-        f"Random inputs, nearly all of which spike in a tile, are at {ours / roof:.0%} of this roof; inputs that do not spike raise it."
+        f"The floor: a decision at T takes {operations / 1e9:.2f} GFLOP, and {2 * operations / 1e9:.2f} GFLOP in two parts of float16. "
+        f"At the {peak:.0f} TFLOP/s that a large product reached, these are {roof:,.0f} decisions a second, {roof / peers:.1f} times the "
+        f"fastest peer, which multiplies in float32 at {peers * operations / 1e12:.0f} TFLOP/s. Random inputs, nearly all of which spike in "
+        f"a tile, are at {ours / roof:.0%} of this roof; inputs that do not spike raise it."
     )
 
 
