@@ -101,8 +101,8 @@ def floor_text() -> str:
     return (
         f"The floor: a decision at T takes {operations / 1e9:.2f} GFLOP, and {2 * operations / 1e9:.2f} GFLOP in two parts of float16. "
         f"At the {peak:.0f} TFLOP/s that a large product reached, these are {roof:,.0f} decisions a second, {roof / peers:.1f} times the "
-        f"fastest peer, which multiplies in float32 at {peers * operations / 1e12:.0f} TFLOP/s. Random inputs, nearly all of which spike in "
-        f"a tile, are at {ours / roof:.0%} of this roof; inputs that do not spike raise it."
+        f"fastest peer, which multiplies in float32 at {peers * operations / 1e12:.0f} TFLOP/s. Random inputs, nearly all of which spike "
+        f"in a tile, are at {ours / roof:.0%} of this roof; inputs that do not spike raise it."
     )
 
 
