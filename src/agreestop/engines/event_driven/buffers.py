@@ -67,10 +67,11 @@ class RowBuffers:
     where: Integers
     words: NDArray[np.uint64]
     frame: NDArray[np.uint64]
-    entries: Integers
-    used: NDArray[np.uint64]
+    fired: NDArray[np.uint64]
+    spiked: NDArray[np.uint64]
     currents: NDArray[np.float32]
     touched: NDArray[np.uint64]
+    again: NDArray[np.uint64]
     spikes: NDArray[np.uint64]
     starts: Integers
     events: NDArray[np.int32]
@@ -81,19 +82,25 @@ class RowBuffers:
     def of(cls, network: FlatNetwork, steps: int, frames: int) -> "RowBuffers":
         """Buffers for blocks of `steps` steps; `frames` values of sparse inputs. Memory that no event reaches is never touched."""
         kernels, layers = load_kernels(), network.layers
-        full = layers["convolves"] == 0
-        size = int(max((layers[f"{side}height"] * layers[f"{side}width"] * layers[f"{side}words"]).max() for side in ("", "in_")))
-        lanes = int((layers["height"] * layers["width"] * layers["lanes"])[~full].max())
+        full, together = layers["convolves"] == 0, kernels.TOGETHER
+        lines, size = (
+            int(max(np.prod([layers[f"{side}{name}"] for name in names], axis=0).max() for side in ("", "in_")))
+            for names in (("height",), ("height", "width", "words"))
+        )
+        open_lines = ((layers["window_y"] - 1) // layers["stride_y"] + 1)[~full]
+        columns = int((open_lines * (layers["width"] + 2 * kernels.MARGIN)[~full]).max())
+        first = layers[0]["in_height"] * layers[0]["in_width"] * layers[0]["in_words"]
         return cls(
             frames=np.empty(frames, np.float32),
-            begins=np.zeros((3, steps + 1), np.int64),
-            where=np.empty((3, steps * size), np.int64),
-            words=np.empty((3, steps * size), np.uint64),
-            frame=np.zeros(size, np.uint64),
-            entries=np.empty(size, np.int64),
-            used=np.zeros(-(-size // 64), np.uint64),
-            currents=aligned(lanes, np.float32),
-            touched=np.empty(int(layers["height"].max()), np.uint64),
+            begins=np.zeros((3, steps * lines + 1), np.int64),
+            where=np.empty((3, steps * size + 1), np.int64),
+            words=np.empty((3, steps * size + 1), np.uint64),
+            frame=np.zeros(together * int(first) + 7, np.uint64),  # the kernels test eight words at once
+            fired=np.empty(together * int((layers["height"] * layers["width"]).max()), np.uint64),
+            spiked=np.zeros(together * lines, np.uint64),
+            currents=aligned(together * columns * kernels.NARROW, np.float32),
+            touched=np.zeros(together * int(open_lines.max()), np.uint64),
+            again=np.empty(4 * lines, np.uint64),  # for each 16 of at most 64 channels
             spikes=np.zeros((network.members * int(layers["words"][full].sum()), steps), np.uint64),
             starts=np.empty(steps + 1, np.int64),
             events=np.empty(steps * int(layers["rows"][full].max()), np.int32),

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import ModuleType
 from typing import Any, cast
 
@@ -195,6 +196,20 @@ class FlatNetwork:
         layers, convolves = self.layers, self.layers["convolves"] == 1
         small = (layers["height"] * layers["width"] * layers["lanes"] <= MOST_LANES) & (layers["width"] <= 64) & (layers["wide"] == 0)
         return bool(convolves[0] and not convolves[-1] and small[convolves].all() and not layers["recurrent"].any())
+
+    @cached_property
+    def weights_by_part(self) -> NDArray[Any]:
+        """The weights as `convolve` reads them: those of 16 channels lie next to each other, (K, channels / 16, rows, 16).
+
+        The weight rows of the first layer, which the members share, stay as they are.
+        """
+        weights = aligned(len(self.weights), self.weights.dtype)
+        weights[:] = self.weights
+        for layer in self.layers[(self.layers["convolves"] == 1) & (self.layers["own"] == 1)]:
+            block = weights[layer["weights_at"] :][: self.members * layer["member_stride"]]
+            parts = block.reshape(self.members, layer["rows"], -1, load_kernels().NARROW).swapaxes(1, 2)
+            block[:] = parts.reshape(-1)
+        return weights
 
     def select_members(self, first: int, last: int) -> "FlatNetwork":
         """The network of the members first … last - 1. It shares the weights; in each row it reads those of its members."""

@@ -24,7 +24,7 @@ class RowRun:
         self, network: FlatNetwork, inputs: Inputs, values: NDArray[np.float32], valued: bool, state: NDArray[np.float32], threads: int
     ) -> None:
         self._network, self._inputs, self._values, self._valued, self._state = network, inputs, values, valued, state
-        self._threads = threads
+        self._threads, self._length = threads, 0
         self._buffers: list[tuple[Any, ...]] = []
         self._reach = np.empty(2 * int((network.layers["in_height"] + network.layers["in_width"]).sum()), np.int64)
         load_kernels().list_reach(network.layers, self._reach)
@@ -34,10 +34,12 @@ class RowRun:
         network, kernels = self._network, load_kernels()
         sparse, held = isinstance(self._inputs, Events), self._inputs.shape[1] == 1
         length = min(steps, BLOCK_STEPS)
-        if not self._buffers or self._buffers[0][1].shape[1] <= length:
+        if self._length < length:
+            self._length = length
             values = length * network.inputs if sparse and self._valued else 0
             self._buffers = [tuple(vars(RowBuffers.of(network, length, values)).values()) for _ in range(self._threads)]
-        fixed = (network.layers, network.members, network.weights, network.constants, self._reach, slots, network.state, self._state)
+        flat = (network.layers, network.members, network.weights_by_part, network.constants)
+        fixed = (*flat, self._reach, slots, network.state, self._state)
         bits = []
         for first in range(0, steps, length):
             part = slice(first, min(first + length, steps))

@@ -4,9 +4,10 @@ import numpy as np
 
 from .intrinsics import NARROW, WIDE
 
-__all__ = ["CONSTANTS", "LAYER", "NARROW", "RESETS", "SPARE", "SRM", "STEPS_SUMMED", "SUBTRACTS", "WIDE"]
+__all__ = ["CONSTANTS", "LAYER", "NARROW", "RESETS", "SPARE", "SRM", "STEPS_SUMMED", "SUBTRACTS", "TOGETHER", "WIDE"]
 
 STEPS_SUMMED = 16  # the recursion runs after the sums of 16 steps, which still lie in the first cache
+TOGETHER = 8  # steps that a line of a convolution takes together: their currents still lie in the first cache
 SPARE = 8  # entries that a list needs beyond its events
 
 LAYER_FIELDS = (

@@ -6,18 +6,18 @@ integrators:  i_t = b i_{t-1} + x_t,   v_t = a v_{t-1} + c i_t + l,   z_t = 1 wh
 """
 
 from . import intrinsics as simd
-from .event_format import SRM, SUBTRACTS
+from .event_format import NARROW, SRM, SUBTRACTS
 from .numba_runtime import jit_template
 
 
 @jit_template
-def load_constants(like, constants, lane, all_lanes):
-    """The rows of `event_format.CONSTANTS` from a lane on; `like` has the number of lanes."""
+def load_constants(like, constants, lane, all_lanes, apart):
+    """The rows of `event_format.CONSTANTS` from a lane on. `like` has the number of lanes; each 16 are `apart` from those before."""
     return (
-        simd.load_like(like, constants, lane), simd.load_like(like, constants, lane + all_lanes),
-        simd.load_like(like, constants, lane + 2 * all_lanes), simd.load_like(like, constants, lane + 3 * all_lanes),
-        simd.load_like(like, constants, lane + 4 * all_lanes), simd.load_like(like, constants, lane + 5 * all_lanes),
-        simd.load_like(like, constants, lane + 6 * all_lanes), simd.load_like(like, constants, lane + 7 * all_lanes),
+        simd.load_apart(like, constants, lane, apart), simd.load_apart(like, constants, lane + all_lanes, apart),
+        simd.load_apart(like, constants, lane + 2 * all_lanes, apart), simd.load_apart(like, constants, lane + 3 * all_lanes, apart),
+        simd.load_apart(like, constants, lane + 4 * all_lanes, apart), simd.load_apart(like, constants, lane + 5 * all_lanes, apart),
+        simd.load_apart(like, constants, lane + 6 * all_lanes, apart), simd.load_apart(like, constants, lane + 7 * all_lanes, apart),
     )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def step_integrator(current, loaded, synapse, membrane, subtracts):
 @jit_template
 def recur(like, currents, current_at, lanes, steps, state, at, constants, lane, all_lanes, neuron, spikes, spike_at):
     """Run the recursion over some steps with the state in registers; `like` has the number of lanes."""
-    loaded = load_constants(like, constants, lane, all_lanes)
+    loaded = load_constants(like, constants, lane, all_lanes, NARROW)
     synapse, membrane = simd.load_like(like, state, at), simd.load_like(like, state, at + lanes)
     last = simd.load_like(like, state, at + 2 * lanes)  # the refractory state, or the last spikes of an integrator
     if neuron == SRM:

@@ -227,9 +227,61 @@ def store(builder, context, signature, address, at, value):
     builder.store(value, builder.bitcast(target, value.type.as_pointer()), align=2)
 
 
+@emits(lambda lanes, address, at, apart: lanes(lanes, address, types.int64, types.int64))
+def load_apart(builder, context, signature, lanes, address, at, apart):
+    """Load float32 values in the same number of lanes: 16 from `at` on, the next 16 from `at + apart` on, and so on."""
+    parts = []
+    for _ in range(0, signature.return_type.count, NARROW):
+        parts.append(_load(builder, address, at, floats(NARROW), 4))
+        at = builder.add(at, apart)
+    while len(parts) > 1:
+        joined = ir.Constant(integers(2 * parts[0].type.count, 32), list(range(2 * parts[0].type.count)))
+        parts = [builder.shuffle_vector(one, two, joined) for one, two in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+@emits(lambda lanes, address, at, apart: types.void(lanes, address, types.int64, types.int64))
+def prefetch_apart(builder, context, signature, lanes, address, at, apart):
+    """Ask for three times as many values as `load_apart` loads, into the second cache: 48 in each place."""
+    byte, number = ir.IntType(8), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    for _ in range(0, signature.args[0].count, NARROW):
+        for line in range(3):
+            place = builder.gep(address, [builder.add(at, ir.IntType(64)(line * NARROW))])
+            builder.call(function, [builder.bitcast(place, byte.as_pointer()), number(0), number(2), number(1)])
+        at = builder.add(at, apart)
+
+
+@emits(lambda address, at, apart, value: types.void(address, types.int64, types.int64, value))
+def store_apart(builder, context, signature, address, at, apart, value):
+    """Write float32 values as `load_apart` reads them, or the bits of spikes, 16 in each place. `at` and `apart` count as in `store`."""
+    kind, bits = signature.args[3], ir.IntType(16)
+    unit, count = (ir.FloatType(), kind.count) if isinstance(kind, Lanes) else (bits, kind.bitwidth)
+    for first in range(0, count, NARROW):
+        if unit == bits:
+            part = value if count == NARROW else builder.trunc(builder.lshr(value, value.type(first)), bits)
+        else:
+            chosen = ir.Constant(integers(NARROW, 32), list(range(first, first + NARROW)))
+            part = builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), chosen)
+        target = builder.gep(builder.bitcast(address, unit.as_pointer()), [at])
+        builder.store(part, builder.bitcast(target, part.type.as_pointer()), align=2)
+        at = builder.add(at, apart)
+
+
 @emits(lambda x, y: x(x, x))
 def multiply(builder, context, signature, x, y):
     return builder.fmul(x, y)
+
+
+@emits(lambda x, y: x(x, x))
+def divide(builder, context, signature, x, y):
+    return builder.fdiv(x, y)
+
+
+@emits(lambda x, y: x(x, x))
+def add(builder, context, signature, x, y):
+    return builder.fadd(x, y)
 
 
 @emits(lambda x, y: x(x, x))
