@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from agreestop.networks.architectures import Convolutional, SpikingNetwork
 from agreestop.networks.neurons import SRM, Neuron, srm
 from agreestop.networks.srm_core import Constants, SRMParameters, SRMState
 from agreestop.networks.surrogates import SLOPES, Surrogate
@@ -18,7 +19,7 @@ from tests.networks.plain import generator, plain_loop, random_spikes
 
 pytest.importorskip("numba", reason="numba, which compiles these operators, is not installed")
 
-from agreestop.networks._kernels import cpu_sparse, cpu_srm
+from agreestop.networks._kernels import cpu_convolution, cpu_deep_training, cpu_sparse, cpu_srm
 
 _NEAR = torch.full((40,), 1 + 2.0**-12)
 FUSES = bool((torch.addcmul(torch.full((40,), -1 - 2.0**-11), _NEAR, _NEAR) == 2.0**-24).all())
@@ -43,7 +44,7 @@ SHAPES = [
 def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     """Set the number of threads, and use all of them for any amount of work."""
     before = torch.get_num_threads()
-    for module in (cpu_srm, cpu_sparse):
+    for module in (cpu_srm, cpu_sparse, cpu_convolution, cpu_deep_training):
         monkeypatch.setattr(module, "WORTH_A_THREAD", 1)
     yield torch.set_num_threads
     torch.set_num_threads(before)
@@ -317,3 +318,87 @@ def test_a_sum_has_the_same_bits_for_any_number_of_threads_and_any_batch(threads
         for other in results[1:]:
             torch.testing.assert_close(results[0], other, rtol=0, atol=0)
         torch.testing.assert_close(sparse(x[3:4], weight), results[0][0][3:4], rtol=0, atol=0)
+
+
+# ---- convolutions
+
+
+def convolved(operator: Callable[[Tensor, Tensor], Tensor], images: Tensor, weight: Tensor) -> list[Tensor]:
+    """The result, and the gradients in images and weights."""
+    x, w = images.detach().requires_grad_(), weight.detach().requires_grad_()
+    y = operator(x, w)
+    return [y.detach(), *torch.autograd.grad((y * normal(*y.shape, seed=3).to(y.dtype)).sum(), (x, w))]
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "height", "width"), [(16, 16, 1, 4), (16, 32, 5, 8), (48, 16, 3, 4), (32, 64, 2, 12)])
+def test_a_sparse_convolution_is_that_of_pytorch(inputs: int, outputs: int, height: int, width: int) -> None:
+    images = random_spikes(70, inputs, height, width, rate=0.2) * normal(70, inputs, height, width, seed=1)
+    weight = normal(outputs, inputs, 3, 3)
+    assert cpu_convolution.can_run(images, weight, 1)
+    found = convolved(cpu_convolution.sparse_convolution, images, weight)
+    exact = convolved(lambda x, w: torch.nn.functional.conv2d(x, w, padding=1), images.double(), weight.double())
+    for one, other in zip(found, exact, strict=True):
+        assert one.shape == other.shape and one.abs().max() > 0
+        close(one, other.float(), 1e-5)
+
+
+def test_a_sparse_convolution_is_not_used_where_it_does_not_fit() -> None:
+    images, weight = random_spikes(70, 2, 4, 4, rate=0.1), normal(16, 2, 3, 3)
+    assert cpu_convolution.can_run(images, weight, 1)
+    for wrong in ((images, weight, 2), (images[:3], weight, 1), (images, weight[:5], 1), (images, weight[..., :1], 1)):
+        assert not cpu_convolution.can_run(*wrong)
+    assert not cpu_convolution.can_run(images.double(), weight.double(), 1)
+    assert not cpu_convolution.can_run(images.requires_grad_(), weight, 1)  # its gradient needs 16 channels
+
+
+def trained(fused: bool | None, members: int, size: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Spikes, gradients of the parameters, and running statistics after one pass of a convolutional network."""
+    config = Convolutional((2, size, size), 3, members, (16, 32), (8,), Neuron(2.0, 0.5, 2.0))
+    network = SpikingNetwork(config, generator(1), deviation=1.5).to(dtype).train()
+    for module in network.modules():
+        if isinstance(module, SRM):
+            module.fused = fused
+    spikes, _ = network(random_spikes(9, 8, 2, size, size, rate=0.2).to(dtype), keep_state=False)
+    (spikes * torch.linspace(-1, 1, spikes.numel()).view(spikes.shape)).sum().backward()
+    assert 0.02 < spikes.mean() < 0.98
+    gradients = {name: value.grad for name, value in network.named_parameters()}
+    assert all(value is not None and value.abs().max() > 0 for value in gradients.values())
+    return [spikes.detach(), *(value for value in gradients.values() if value is not None), *network.buffers()]
+
+
+@pytest.mark.parametrize(("members", "size", "layers"), [(1, 8, 2), (2, 8, 2), (1, 10, 1)])
+def test_a_convolutional_network_trains_as_with_separate_operators(
+    members: int, size: int, layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a layer of an odd size is left to PyTorch."""
+    runs: list[int] = []
+    run = cpu_deep_training.normalised_spikes
+
+    def watched(*given: Any) -> Tensor:
+        runs.append(1)
+        return run(*given)
+
+    monkeypatch.setattr(cpu_deep_training, "normalised_spikes", watched)
+    found, expected = trained(None, members, size), trained(False, members, size)
+    assert len(runs) == members * layers
+    assert torch.equal(found[0], expected[0])
+    for one, other in zip(found[1:], expected[1:], strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-3, atol=1e-4 * float(other.abs().max()) + 1e-6)
+
+
+def test_these_operators_do_not_depend_on_the_number_of_threads(threads: Callable[[int], None]) -> None:
+    images, weight, y = random_spikes(70, 16, 4, 4, rate=0.2), normal(32, 16, 3, 3), normal(6, 5, 4, 4, 32)
+    norm = cpu_deep_training.Norm(torch.ones(32), torch.zeros(32), torch.zeros(32), torch.ones(32), 0.1, 1e-5)
+    table = parameters_of(1, y).table
+
+    def spikes(given: Tensor, gain: Tensor) -> Tensor:
+        moving = norm._replace(weight=gain, mean=norm.mean.clone(), var=norm.var.clone())
+        return cpu_deep_training.normalised_spikes(given, table, moving, Surrogate())
+
+    results = []
+    for count in (1, 2, 3):
+        threads(count)
+        results.append([*convolved(cpu_convolution.sparse_convolution, images, weight), *convolved(spikes, y, norm.weight)])
+    assert 0.02 < results[0][3].mean() < 0.98
+    for found in results[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(found, results[0], strict=True))

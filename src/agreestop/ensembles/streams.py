@@ -22,7 +22,7 @@ from agreestop.common import InputError, Integers, as_count
 from agreestop.events.container import Inputs
 from agreestop.networks._kernels.gpu_runtime import to_input_dtype
 from agreestop.networks._kernels.numba_runtime import MemoryPool, numba_available, single_threaded, use_memory_pool
-from agreestop.networks.architectures import FullyConnected, SpikingNetwork
+from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
 
 from .gradients import Gradients
 from .training import Trainable, TrainingSettings
@@ -33,6 +33,15 @@ def kl_note(kl_weight: float, warm_up: float) -> str:
     epochs = "all" if warm_up == 1 else f"the first {warm_up:.0%} of the"
     text = f"The weight of the KL term grows from 0 over {epochs} epochs, so the loss may rise: this is intended."
     return text if warm_up * kl_weight else ""
+
+
+def _in_loops(config: Architecture) -> bool:
+    """Whether a network is trained mainly in compiled loops on a CPU; see `cpu_convolution.can_run` and `cpu_deep_training.can_run`."""
+    if not isinstance(config, Convolutional):
+        return isinstance(config, FullyConnected)
+    (height, width), neuron, last = config.input_shape[1:], config.neuron, 2 ** (len(config.channels) - 1)
+    whole = all(count % 16 == 0 for count in config.channels) and height % (2 * last) == 0 and width % (4 * last) == 0
+    return whole and neuron.surrogate.name == "arctan" and not neuron.learned
 
 
 @final
@@ -84,7 +93,7 @@ class StreamRecipe:
         # Modules of the user may read values back to the host, which a CUDA graph cannot capture.
         self._gradients = Gradients(self._losses, model, self.noise, capture=ours is not None)
         self._readouts: dict[int, Tensor] = {}
-        compiled = ours is not None and isinstance(ours.config, FullyConnected) and self._device.type == "cpu" and numba_available()
+        compiled = ours is not None and _in_loops(ours.config) and self._device.type == "cpu" and numba_available()
         self._memory = MemoryPool() if compiled else None
 
     def step(self, inputs: NDArray[Any] | Tensor, labels: Integers, time: float, batch: int = 0) -> Tensor:
@@ -102,7 +111,7 @@ class StreamRecipe:
 
     @contextmanager
     def _compiled_loops(self) -> Iterator[None]:
-        """On a CPU a fully connected network mostly runs compiled loops. They get all threads, and memory that is reused."""
+        """On a CPU most networks run compiled loops. They get all threads, and memory that is reused."""
         if self._memory is None:
             yield
             return

@@ -268,7 +268,7 @@ class SpikingNetwork(nn.Module):
     ) -> tuple[Tensor, State]:
         self._check(x, state, steps)
         layers = list(cast(Iterable[SpikingLayer], self.layers))
-        if self.members > 1 and x.is_cuda and torch.is_grad_enabled() and isinstance(layers[0].synapses, MemberConv2d) and counts is None:
+        if self.members > 1 and torch.is_grad_enabled() and isinstance(layers[0].synapses, MemberConv2d) and counts is None:
             return self._run_in_turn(x, state, steps, keep_state)
         if isinstance(layers[0].synapses, MemberLinear):
             x = x.reshape(*x.shape[: x.ndim - len(self.input_shape)], -1)

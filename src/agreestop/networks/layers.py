@@ -97,6 +97,11 @@ class MemberConv2d(nn.Module):
         if x.is_cuda and torch.is_grad_enabled() and x.ndim == 5 and self.members == 1 and self.inputs <= FEW and not x.requires_grad:
             return members_first(self._by_windows(x), len(x), 1)
         planes = x.flatten(0, 1) if x.ndim == 5 else channels_first(x)
+        if self.members == 1 and x.device.type == "cpu" and torch.is_grad_enabled() and numba_available():
+            from ._kernels import cpu_convolution  # the import compiles the loops
+
+            if cpu_convolution.can_run(planes, self.weight[0], self.stride):
+                return members_first(cpu_convolution.sparse_convolution(planes, self.weight[0]), len(x), 1)
         groups = 1 if x.ndim == 5 else self.members
         if x.is_cuda and torch.is_grad_enabled():  # channels innermost: faster, and kept by all layers after this one
             planes = planes.contiguous(memory_format=torch.channels_last)

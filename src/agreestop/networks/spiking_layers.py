@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ._kernels.gpu_runtime import TRITON_AVAILABLE
+from ._kernels.numba_runtime import numba_available
 from .layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, channels_first, count_nonzero, members_first
 from .neurons import SRM, Neuron
 from .srm_core import SRMState
@@ -69,30 +70,49 @@ class SpikingLayer(nn.Module):
     def train_in_one_kernel(self, x: Tensor, earlier: Tensor, steps: int | None, pooled: bool, pool: bool) -> tuple[Tensor, bool]:
         """Spikes (T, K, batch, ...) from rest, and whether they are pooled already.
 
-        On a GPU, normalisation, shortcut, neurons and the max-pool of the next layer, if `pool`, then take one kernel. pooled: whether the
-        input is pooled already.
+        Normalisation, shortcut, neurons and the max-pool of the next layer, if `pool`, then take one kernel on a GPU, and on a CPU a few
+        compiled loops. pooled: whether the input is pooled already.
         """
         currents, shortcut = self._weighted(x, pooled), self._shortcut(earlier, 0)
-        if self.norm is not None and self._fuses(currents):
-            from ._kernels import gpu_deep_training as kernels  # importing Triton is slow
-
-            images, added = _channels_last(currents), None if shortcut is None else _channels_last(shortcut)
-            if kernels.can_run(images, added, steps or len(images)):
-                table, neurons = self.neurons.parameters_for(currents).table, self.neurons
-                spikes = kernels.normalised_spikes(
-                    images, added, steps or len(images), table, self.norm.for_kernel(), neurons.surrogate, 1 + pool
-                )
+        if self.norm is not None and self._fuses():
+            on_gpu = self.neurons.fused if self.neurons.fused is not None else currents.is_cuda and TRITON_AVAILABLE
+            spikes = (self._on_gpu if on_gpu else self._on_cpu)(currents, shortcut, steps, pool)
+            if spikes is not None:
                 return spikes.permute(0, 1, 4, 2, 3).unsqueeze(1), pool
         currents = currents if self.norm is None else self.norm(currents)
         return self._spikes(currents if shortcut is None else currents + shortcut, None, steps)[0], False
 
-    def _fuses(self, currents: Tensor) -> bool:
+    def _fuses(self) -> bool:
         """Whether one member is trained whose neurons have constants that are not trained, with statistics that all steps share."""
         neurons, norm = self.neurons, self.norm
         assert norm is not None
-        wanted = neurons.fused if neurons.fused is not None else currents.is_cuda and TRITON_AVAILABLE
         plain = self.observe is None and not (neurons.rates or neurons.learned or norm.steps) and norm.weight.dtype == torch.float32
-        return bool(wanted) and plain and norm.training and norm.members == 1
+        return plain and norm.training and norm.members == 1
+
+    def _on_gpu(self, currents: Tensor, shortcut: Tensor | None, steps: int | None, pool: bool) -> Tensor | None:
+        """Spikes (T, batch, H, W, C), pooled if `pool`; None where the kernel does not run."""
+        from ._kernels import gpu_deep_training as kernels  # importing Triton is slow
+
+        images, added = _channels_last(currents), None if shortcut is None else _channels_last(shortcut)
+        if not kernels.can_run(images, added, steps or len(images)):
+            return None
+        assert self.norm is not None
+        table, surrogate = self.neurons.parameters_for(currents).table, self.neurons.surrogate
+        return kernels.normalised_spikes(images, added, steps or len(images), table, self.norm.for_kernel(), surrogate, 1 + pool)
+
+    def _on_cpu(self, currents: Tensor, shortcut: Tensor | None, steps: int | None, pool: bool) -> Tensor | None:
+        """The same."""
+        neurons, norm = self.neurons, self.norm
+        if norm is None or not pool or shortcut is not None or steps is not None or neurons.fused is not None or not numba_available():
+            return None
+        from ._kernels import cpu_deep_training as kernels  # the import compiles the loops
+
+        images = _channels_last(currents)
+        if currents.device.type != "cpu" or not kernels.can_run(images, neurons.surrogate):
+            return None
+        weight, bias, mean, var = (value.flatten() for value in (norm.weight, norm.bias, norm.running_mean, norm.running_var))
+        norms = kernels.Norm(weight, bias, mean, var, norm.momentum, norm.epsilon)
+        return kernels.normalised_spikes(images, neurons.parameters_for(currents).table, norms, neurons.surrogate)
 
     def forward(self, x: Tensor, earlier: Tensor, state: SRMState | None, steps: int | None, time: int = 0) -> tuple[Tensor, SRMState]:
         """Spikes (T, K, batch, ...) and the state after them. With `steps`, one image is held for that many steps."""

@@ -184,6 +184,16 @@ def parallel_for(work: Callable[[int, int, int], None], items: int, threads: int
                 other.result()
 
 
+def parallel_parts(work: Callable[[int, int, int, int], None], items: int, parts: int, threads: int) -> None:
+    """Call work(thread, part, first, last) for equal parts of the items, which do not depend on the number of threads."""
+
+    def run(thread: int, begin: int, end: int) -> None:
+        for part in range(begin, end):
+            work(thread, part, items * part // parts, items * (part + 1) // parts)
+
+    parallel_for(run, parts, threads, parts)
+
+
 @cache
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
     """Starting a thread takes as long as a small layer, so pools are kept. A forked process needs its own."""
@@ -196,6 +206,11 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 def empty(shape: Sequence[int]) -> Tensor:
     """An empty, contiguous float32 tensor. A large one lies in the current memory pool, or in new memory."""
     return (_memory.get() or MemoryPool()).lend(shape) if 4 * math.prod(shape) >= HUGE else torch.empty(shape)
+
+
+def memory_of(values: Tensor) -> NDArray[np.float32]:
+    """The memory of a contiguous float32 tensor."""
+    return values.detach().view(-1).numpy()
 
 
 @final
