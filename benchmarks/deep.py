@@ -89,6 +89,8 @@ class DeepCase:
     trained    inputs and steps of a training step
     training, pool   inputs (n, T, ...) as bytes, dense, for members and rule and for the timed runs
     epochs     epochs of training
+    together   inputs of a batch when the members are trained. On a CPU, it and `epochs` were chosen on the tuning digits, and on 80 of the
+               training gestures, which were left out for that
     """
 
     name: str
@@ -101,6 +103,7 @@ class DeepCase:
     pool: NDArray[np.uint8]
     truth: Integers
     epochs: int
+    together: int = 8
 
 
 def gestures(device: str, folder: Path) -> DeepCase:
@@ -121,7 +124,7 @@ def gestures(device: str, folder: Path) -> DeepCase:
         config: Any = Convolutional((2, 128, 128), 11, 6)
         return DeepCase("gestures, 128 × 128", config, None, 8, (16, 16), dense[0], labels[0], dense[1], labels[1], 12)
     small = [x.reshape(*x.shape[:3], 16, 8, 16, 8).sum((4, 6), dtype=np.uint8) for x in dense]
-    return DeepCase("gestures, 16 × 16", small_network(11), None, 32, (32, 80), small[0], labels[0], small[1], labels[1], 10)
+    return DeepCase("gestures, 16 × 16", small_network(11), None, 32, (32, 80), small[0], labels[0], small[1], labels[1], 40)
 
 
 def small_network(classes: int) -> Convolutional:
@@ -133,7 +136,7 @@ def digits() -> DeepCase:
     """The embedded digits, whose classes are clear earlier than those of gestures."""
     data = load_data_set("digits")
     (x, y), (pool, truth) = ((part.inputs.to_dense().astype(np.uint8), part.labels) for part in (data.training, data.pool))
-    return DeepCase("digits, 16 × 16", small_network(10), None, 32, (32, STEPS), x, y, pool, truth, 3)
+    return DeepCase("digits, 16 × 16", small_network(10), None, 32, (32, STEPS), x, y, pool, truth, 10, 16)
 
 
 def resnet(folder: Path) -> DeepCase | None:
@@ -156,11 +159,12 @@ def as_given(case: DeepCase, inputs: NDArray[np.uint8]) -> NDArray[Any]:
 
 def members_of(case: DeepCase, device: str, folder: Path, progress: Callable[[str], None]) -> SpikingNetwork:
     """The members: trained, or read if they are there."""
-    path = folder / f"members-{case.name.split(',')[0]}-{device}.safetensors"
+    training = f"-{case.epochs}-{case.together}" if device == "cpu" else ""
+    path = folder / f"members-{case.name.split(',')[0]}-{device}{training}.safetensors"
     if path.is_file():
         return cast(SpikingNetwork, load_ensemble(path, device="cpu").network)
     model: Any = TrainableMembers(SpikingNetwork(case.config, torch.Generator().manual_seed(0)))
-    settings: Any = StreamTraining(case.epochs, case.batch, 2e-3, 0, device=device, bf16=device == "cuda")
+    settings: Any = StreamTraining(case.epochs, case.together, 2e-3, 0, device=device, bf16=device == "cuda")
     if case.held:
         rates = case.epochs - 8
         settings = ImageTraining(8, 128, 0.05, 0, device=device, bf16=True, rate_epochs=rates, horizons=(2, 4), rate_learning_rate=0.1)
