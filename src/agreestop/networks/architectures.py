@@ -248,7 +248,7 @@ class SpikingNetwork(nn.Module):
         """Input (T, batch, *input_shape) or (T, K, batch, *input_shape) to read-out spikes (T, K, batch, classes) and the state after them.
 
         A still image is given once, as (1, batch, ...), with the number of `steps` for which it is held. Its first layer is then computed
-        once. keep_state=False returns a state without layers, which cannot be continued from; training on a GPU is then faster.
+        once. keep_state=False returns a state without layers, which cannot be continued from; training is then faster.
         """
         return self._run(x, state, steps, None, keep_state)
 
@@ -295,7 +295,7 @@ class SpikingNetwork(nn.Module):
         return x, State((), len(x))
 
     def _run_in_turn(self, x: Tensor, state: State | None, steps: int | None, keep_state: bool = True) -> tuple[Tensor, State]:
-        """The same, one member after the other: on a GPU each fills the device, and convolutions with groups are slower backwards."""
+        """The same, one member after the other: each fills the device, and convolutions with groups are slower backwards."""
         if not self._singles:
             first = SpikingNetwork(replace(self.config, members=1), torch.Generator().manual_seed(0))
             self._singles += [deepcopy(first) for _ in range(self.members)]
