@@ -18,8 +18,8 @@ On a GPU all systems run in bfloat16 with channels innermost. Peers find their i
     python -m benchmarks deep --draw -o FILE                           measures nothing: draws the figure of the file
 
 Where typer is not installed, as on a bare GPU machine, `python -m benchmarks.deep` is the same command. FOLDER holds
-`gestures-training.npz` and `gestures-pool.npz`, files of `Events.save`, which are simulated if they are not there. It may hold files
-`data_batch_*.bin` of CIFAR-10, without which the ResNet-18 is left out. Members are trained once and kept in the folder.
+`gestures-training.npz`, `gestures-tuning.npz` and `gestures-pool.npz`, files of `Events.save`, which are simulated if they are not there.
+It may hold files `data_batch_*.bin` of CIFAR-10, without which the ResNet-18 is left out. Members are trained once and kept in the folder.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class DeepCase:
     held       the steps for which images are held, None for streams
     batch      inputs that are decided on together
     trained    inputs and steps of a training step
-    training, pool   inputs (n, T, ...) as bytes, dense, for members and rule and for the timed runs
+    training, tuning, pool   inputs (n, T, ...) as bytes, dense: for the members, for the risk of the rule, and for calibration and the
+               timed runs
     epochs     epochs of training
     together   inputs of a batch when the members are trained. On a CPU, it and `epochs` were chosen on the tuning digits, and on 80 of the
                training gestures, which were left out for that
@@ -100,6 +101,7 @@ class DeepCase:
     trained: tuple[int, int]
     training: NDArray[np.uint8]
     labels: Integers
+    tuning: NDArray[np.uint8]
     pool: NDArray[np.uint8]
     truth: Integers
     epochs: int
@@ -109,22 +111,22 @@ class DeepCase:
 def gestures(device: str, folder: Path) -> DeepCase:
     """gesture-sim: the large network on all pixels, or on a CPU a small one on cells of 8 × 8 pixels."""
     parts = []
-    for name, part, size in (("training", 0, 320), ("pool", 2, 160)):
+    for part, (name, size) in enumerate((("training", 320), ("tuning", 64), ("pool", 160))):
         path = folder / f"gestures-{name}.npz"
         if not path.is_file():
             from agreestop.events.datasets.gesture_sim import simulate_gestures
 
-            splits = simulate_gestures(sizes=(size, 1, 1) if part == 0 else (1, 1, size), downsample=1, workers=cores())
-            chosen = splits.training if part == 0 else splits.pool
+            first, second, third = (size if other == part else 1 for other in range(3))
+            splits = simulate_gestures(sizes=(first, second, third), downsample=1, workers=cores())
+            chosen = (splits.training, splits.tuning, splits.pool)[part]
             Events.from_dense(chosen.inputs, chosen.labels, chosen.classes).save(path)
         parts.append(load_inputs(path))
-    dense = [events.to_dense() for events in parts]
-    labels = [cast(Integers, events.labels) for events in parts]
+    dense, labels = [events.to_dense() for events in parts], [cast(Integers, events.labels) for events in parts]
     if device == "cuda":
         config: Any = Convolutional((2, 128, 128), 11, 6)
-        return DeepCase("gestures, 128 × 128", config, None, 8, (16, 16), dense[0], labels[0], dense[1], labels[1], 12)
+        return DeepCase("gestures, 128 × 128", config, None, 8, (16, 16), dense[0], labels[0], dense[1], dense[2], labels[2], 12)
     small = [x.reshape(*x.shape[:3], 16, 8, 16, 8).sum((4, 6), dtype=np.uint8) for x in dense]
-    return DeepCase("gestures, 16 × 16", small_network(11), None, 32, (32, 80), small[0], labels[0], small[1], labels[1], 40)
+    return DeepCase("gestures, 16 × 16", small_network(11), None, 32, (32, 80), small[0], labels[0], small[1], small[2], labels[2], 40)
 
 
 def small_network(classes: int) -> Convolutional:
@@ -135,8 +137,10 @@ def small_network(classes: int) -> Convolutional:
 def digits() -> DeepCase:
     """The embedded digits, whose classes are clear earlier than those of gestures."""
     data = load_data_set("digits")
-    (x, y), (pool, truth) = ((part.inputs.to_dense().astype(np.uint8), part.labels) for part in (data.training, data.pool))
-    return DeepCase("digits, 16 × 16", small_network(10), None, 32, (32, STEPS), x, y, pool, truth, 10, 16)
+    x, tuning, pool = (part.inputs.to_dense().astype(np.uint8) for part in (data.training, data.tuning, data.pool))
+    return DeepCase(
+        "digits, 16 × 16", small_network(10), None, 32, (32, STEPS), x, data.training.labels, tuning, pool, data.pool.labels, 10, 16
+    )
 
 
 def resnet(folder: Path) -> DeepCase | None:
@@ -147,9 +151,9 @@ def resnet(folder: Path) -> DeepCase | None:
     rows = np.concatenate([np.fromfile(path, np.uint8) for path in files])
     rows = rows[: len(rows) // 3073 * 3073].reshape(-1, 3073)
     images, labels = rows[:, 1:].reshape(-1, 1, 3, 32, 32), rows[:, 0].astype(np.int64)
-    last = len(images) - 1200
-    name, config = "ResNet-18, 32 × 32", ResNet18((3, 32, 32), 10, 6)
-    return DeepCase(name, config, STEPS, 128, (256, 4), images[:last], labels[:last], images[last:], labels[last:], 30)
+    first, last = len(images) - 1800, len(images) - 1200
+    name, config, tuning = "ResNet-18, 32 × 32", ResNet18((3, 32, 32), 10, 6), images[first:last]
+    return DeepCase(name, config, STEPS, 128, (256, 4), images[:first], labels[:first], tuning, images[last:], labels[last:], 30)
 
 
 def as_given(case: DeepCase, inputs: NDArray[np.uint8]) -> NDArray[Any]:
@@ -193,11 +197,15 @@ class PreparedCase:
 def prepare(case: DeepCase, network: SpikingNetwork, device: str, note: NoteCallback) -> PreparedCase:
     """The rule is about the ensemble's own answer at T, so that it does not depend on how well the members were trained."""
     engine = choose_engine(network, "fused-bfloat16" if device == "cuda" else "event-driven", 0.01, device=device)
-    given = as_given(case, case.pool)
-    spikes = run_to_end(engine, given, 8 * case.batch if case.held else case.batch, case.held)
-    scores = log_confidence(np.cumsum(spikes, axis=1, dtype=np.int64))
-    last, answers = N_CALIBRATION, scores[:, -1].mean(1).argmax(-1)
-    rule = AgreeStop(TARGET, tuple(range(1, STEPS + 1)), 1, risk=TopMass())
+
+    def scored(inputs: NDArray[np.uint8]) -> tuple[Any, Integers]:
+        """Log-confidences at every step, and the ensemble's answer at T."""
+        spikes = run_to_end(engine, as_given(case, inputs), 8 * case.batch if case.held else case.batch, case.held)
+        scores = log_confidence(np.cumsum(spikes, axis=1, dtype=np.int64))
+        return scores, scores[:, -1].mean(1).argmax(-1)
+
+    rule = AgreeStop(TARGET, tuple(range(1, STEPS + 1)), 1, risk=TopMass.fit(*scored(case.tuning)))
+    (scores, answers), last = scored(case.pool), N_CALIBRATION
     calibrated = replace(rule.calibrate(scores[:last], "final"), engine=engine.name)
     decisions = calibrated.decide(scores[last:])
     truth = case.truth[last:]
