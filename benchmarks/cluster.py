@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import torch
 
 import agreestop as ag
 from agreestop.cluster.pool import import_ray
@@ -79,6 +80,7 @@ def _round(folder: Path, ensemble: ag.ensembles.DeepEnsemble, rule: ag.Calibrate
     """Recordings decided in a second by one process with one thread, by one actor and by two; and the seconds until workers decide."""
     found = {}
     ensemble.engine.threads = 1  # type: ignore[attr-defined]
+    torch.set_num_threads(1)  # as many as other loops use
     part = events.rows(slice(0, len(events) // 2))
     ensemble.decide(rule, part.rows(slice(0, 256)))  # warm-up
     began = perf_counter()
