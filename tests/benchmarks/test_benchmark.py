@@ -31,6 +31,7 @@ from benchmarks.cli import app
 from benchmarks.peers import PEERS, Form, Peer, PeerEnsemble, Weights, find_peers, forms_of, live_forms
 from benchmarks.preparation import BenchmarkPlan, plan_for
 from benchmarks.records import DECISIONS, OURS, SECONDS, STEP, BenchRecord, compared, load_benchmark, save_benchmark
+from benchmarks.results import describe_run
 from benchmarks.timing import Conditions, FormTrial, TimedSystem, as_record, fastest_form, interleave
 
 ROOT = Path(__file__).parents[2]
@@ -458,3 +459,38 @@ def test_the_roof_counts_the_products_of_a_decision() -> None:
     first, last = 18 * plan.hidden, plan.hidden * plan.classes
     assert sparse.median / double.median == pytest.approx((first + last) / (2 / 18 * first + last))
     assert "11% of the inputs" in sparse.form and "float32" in single.form and {r.work for r in (single, double, sparse)} == {"roof"}
+
+
+def test_only_a_run_that_was_stopped_goes_on_and_only_with_the_same_plan(tmp_path: Path) -> None:
+    path, record = tmp_path / "bench.json", BenchRecord("train", "x", OURS, "1", DECISIONS, 1.0, 1.0, 1.0, 1)
+    header = {"plan": {"steps": 8}, "versions": {"torch": "2"}, "machine": {"device": "cpu"}}
+    assert benchmark.unfinished_records(path, header) == []
+    save_benchmark(path, {**header, "unfinished": True}, [record])
+    assert benchmark.unfinished_records(path, header) == [record]
+    for name, other in (("plan", {"steps": 9}), ("versions", {"torch": "3"}), ("machine", {"device": "gpu"})):
+        assert benchmark.unfinished_records(path, {**header, name: other}) == []
+    save_benchmark(path, header, [record])
+    assert benchmark.unfinished_records(path, header) == []
+
+
+@pytest.mark.usefixtures("small")
+def test_workloads_that_are_done_are_not_run_again(tmp_path: Path) -> None:
+    def run(done: Any = ()) -> list[BenchRecord]:
+        parts = benchmark.benchmark(TINY, DATA, tmp_path, lambda *_: None, lambda _: None, None, done)
+        return [record for part in parts for record in part]
+
+    key = {(record.work, record.inputs, record.batch) for record in run()}
+    left = {one for one in key if one[0] in ("train", "memory-T")}
+    assert left and {(record.work, record.inputs, record.batch) for record in run(key - left)} == left
+
+
+def test_the_command_of_a_run_does_not_name_its_file() -> None:
+    assert describe_run(command="python -m benchmarks --device cpu -o some/file.json --quick")["command"].endswith("--device cpu --quick")
+
+
+def test_early_decisions_of_members_that_learned_nothing_are_not_drawn() -> None:
+    drawing = pytest.importorskip("benchmarks.drawing", reason="figures need matplotlib")
+    early = BenchRecord("decide-early", "a", OURS, "1", DECISIONS, 1.0, 1.0, 1.0, 1, latency=1 / 80)
+    peer, full = replace(early, system="peer", latency=None), replace(early, work="decide-full", latency=None)
+    other = replace(early, inputs="b", latency=0.3)
+    assert drawing.meaningful([early, peer, full, other]) == [full, other]

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from .gpu_runtime import on_device_of
 from .mixed_product import SHIFT, FixedPoint
 
-STEPS, ROWS = 16, 8  # of a tile
+STEPS, ROWS = 16, 8  # a tile has this many steps of this many rows of the batch
 INPUTS = 64  # inputs that are multiplied together
 CELLS = 128  # inputs that a program makes words of
 NEURONS, WARPS, STAGES = 64, 4, 3  # neurons of a program, its warps of 32 threads, and loads that are under way; the fastest on an H200

@@ -81,7 +81,7 @@ class FixedPoint(NamedTuple):
 
 
 def fixed_point(weight: Tensor) -> FixedPoint | None:
-    """The weights in fixed point; None if they are not finite, or so many that a sum might not be exact."""
+    """The weights in fixed point. None if a weight is not finite, or if a neuron has so many inputs that their sum may pass 2^24."""
     _, exponent = torch.frexp(weight.abs().amax(1))
     exponent = exponent.clamp(min=-LARGEST).double()  # powers of two are exact in float64
     scaled = torch.round(weight * torch.exp2(2 * SHIFT - 1 - exponent)[:, None])
