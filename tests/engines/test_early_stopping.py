@@ -117,6 +117,23 @@ def test_the_dense_engine_in_chunks_is_the_network_whole(kind: str) -> None:
         run.advance(1)
 
 
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_the_dense_engine_computes_few_steps_at_a_time_so_that_memory_does_not_grow_with_them(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs, _ = some_inputs(6)
+    whole = run_to_end(Dense(network(kind)), inputs)
+    monkeypatch.setattr("agreestop.engines.dense.NUMBERS", 2 * inputs[:, 0].size + 1)
+    seen: list[int] = []
+    members = network(kind)
+    members.register_forward_pre_hook(lambda module, given: seen.append(len(given[0])))
+    np.testing.assert_array_equal(run_to_end(Dense(members), inputs), whole)
+    assert sum(seen) == inputs.shape[1] and max(seen) == 2
+    monkeypatch.setattr("agreestop.engines.dense.NUMBERS", 1)
+    np.testing.assert_array_equal(run_to_end(Dense(members), inputs), whole)
+    assert seen[-1] == 1
+
+
 def test_wrong_rules_inputs_and_weights_are_refused() -> None:
     engine = Dense(network("fully-connected"))
     inputs, labels = some_inputs(40)

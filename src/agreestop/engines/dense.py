@@ -3,6 +3,7 @@
 It also runs networks of the user (`networks.ModuleMembers`). `FreshMembers` runs members that are drawn for each input.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from copy import copy
@@ -21,6 +22,8 @@ from agreestop.networks.posteriors import ModulePosterior, Posterior
 
 from .inputs import check_inputs, check_kept_rows, check_steps, dense_step
 from .protocol import CHUNK_STEPS, EnsembleRun, Operations, describe, joined
+
+NUMBERS = 1 << 23  # numbers of input that are computed together, so that memory does not grow with T
 
 
 @final
@@ -61,9 +64,9 @@ class Dense:
 class DensePass:
     """A batch on its way through time, in networks that each hold some of the members; see `protocol.Pass`.
 
-    Inputs stay in host memory and are uploaded one chunk of steps at a time. So GPU memory does not grow with T, and the rest of an input
-    that stops early is never uploaded. load: the most inputs times steps that the fused engine computes together, None for the dense
-    engine. The fused engine runs booleans as float16, and with bf16 its convolutions in bfloat16.
+    Inputs stay in host memory and are uploaded and computed one chunk of steps at a time. So memory does not grow with T, and the rest of an
+    input that stops early is never uploaded. load: the most inputs times steps that the fused engine computes together, None for the
+    dense engine. The fused engine runs booleans as float16, and with bf16 its convolutions in bfloat16.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class DensePass:
     ) -> None:
         self._networks, self._device, self._load, self._bf16 = networks, torch.device(device), load, bf16
         self._inputs = torch.from_numpy(np.ascontiguousarray(inputs))
-        self._steps = inputs.shape[1]
+        self._steps, self._step_numbers = inputs.shape[1], max(1, math.prod(inputs.shape[2:]))
         self._image = upload(self._inputs, device) if self._steps == 1 else None
         self._active: Integers = np.arange(len(inputs))
         self._states: list[Any] = [None] * len(networks)
@@ -116,8 +119,9 @@ class DensePass:
 
     def _next_frames(self, end: int) -> tuple[torch.Tensor, int | None]:
         """Inputs of the next steps, up to `end` at most, and for how many steps an image is held."""
-        begin = self._time
-        self._time = end if self._load is None else min(end, begin + max(CHUNK_STEPS, self._load // max(self.rows, 1)))
+        begin, rows = self._time, max(self.rows, 1)
+        steps = NUMBERS // (rows * self._step_numbers) if self._load is None else max(CHUNK_STEPS, self._load // rows)
+        self._time = min(end, begin + max(1, steps))
         chosen = self._image
         if chosen is None:
             window = self._inputs[:, begin : self._time]
