@@ -34,8 +34,6 @@ def bench(
     folder: Annotated[Path | None, typer.Option(help="Folder for trained members. [default: runs/bench]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: only shows that everything works.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Peers without torch.compile, which takes minutes.")] = False,
-    members: Annotated[Path | None, typer.Option(help="Trained members of a ResNet-18, for decide-resnet.")] = None,
-    cifar10: Annotated[Path | None, typer.Option(help="Folder with CIFAR-10's binary files, for those members.")] = None,
     draw: Annotated[bool, typer.Option("--draw", help="Measure nothing: draw the figure of the file given by -o.")] = False,
 ) -> None:
     """Time our engines against snnTorch, SpikingJelly, Norse and sinabs on the same inputs: decisions, live streams, training.
@@ -56,11 +54,10 @@ def bench(
         from .preparation import plan_for
 
         output = output or benchmark.default_output(device, quick)
-        resnet = benchmark.resnet_files(members, cifar10)
         command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
         with printed_warnings(), progress_bar("benchmark") as progress:
             plan = plan_for(device, quick, plain)
-            result = benchmark.run_benchmark(plan, mnist, output, folder or benchmark.FOLDER, command, progress, say, resnet)
+            result = benchmark.run_benchmark(plan, mnist, output, folder or benchmark.FOLDER, command, progress, say)
         header, records = result.header, result.records
     for chosen in _parts(records):
         out.print(_table(chosen))

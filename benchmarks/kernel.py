@@ -25,7 +25,6 @@ from .timing import Conditions, TimedSystem, measure
 from .workloads import with_ratios
 
 RUNS, SIDE = 10, 8192
-TILE = (8, 16)  # rows and steps of a tile of `networks._kernels.gpu_sparse`
 
 
 def bench_kernel(plan: BenchmarkPlan) -> list[BenchRecord]:
@@ -74,7 +73,9 @@ def bench_roof(plan: BenchmarkPlan, name: str, inputs: Booleans, side: int = SID
 
     The last record is for the inputs alone that spike in a tile, which are all that ours multiply.
     """
-    cells, (rows, steps) = math.prod(plan.shape), TILE
+    from agreestop.networks._kernels.gpu_sparse import ROWS, STEPS  # importing Triton is slow
+
+    cells, rows, steps = math.prod(plan.shape), ROWS, STEPS
     tiles = inputs[: len(inputs) // rows * rows, : plan.steps // steps * steps].reshape(-1, rows, plan.steps // steps, steps, cells)
     share = float(tiles.any(axis=(1, 3)).mean())
     last = plan.hidden * plan.classes

@@ -29,7 +29,6 @@ class BenchRecord:
     wanted              in ours: the goal, in words
     coverage, latency   in ours, with early stopping: the decisions on all test inputs; latency is over T
     computed            the share of the steps that were computed
-    saved, wanted_saved 1 - time / time to T, and the least value it should have
     """
 
     work: str
@@ -51,8 +50,6 @@ class BenchRecord:
     latency: float | None = None
     set_size: float | None = None
     computed: float | None = None
-    saved: float | None = None
-    wanted_saved: float | None = None
 
 
 def times_as_fast(ours: BenchRecord, peer: BenchRecord) -> float:

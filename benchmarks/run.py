@@ -6,7 +6,7 @@ The network is 1352 → 1000 → 10 with T = 80 and K = 6 in float32. Peers have
     decide-early  the same, where ours stop with a calibrated AgreeStop, against the peers at T
     stream-step   microseconds per step of one live input and all six members; ours without the rule, and with it
     train         inputs per second in the training of the six members; ours with fixed neuron constants, as in the peers, and learned ones
-    scaling-T, scaling-K, scaling-density, memory-T, decide-resnet    only ours
+    scaling-T, scaling-K, scaling-density, memory-T    only ours
     srm-kernel    on a GPU: bytes per second that the neurons' kernel moves, beside a plain copy
     roof          on a GPU: decisions per second at T if only products ran, at the measured speed of a large one
 
@@ -39,7 +39,7 @@ from .peers import PEERS, Weights, find_peers
 from .preparation import BERNOULLI, MNIST, N_CALIBRATION, BenchmarkPlan, NoteCallback, plan_for, prepare_members
 from .records import BenchRecord, load_benchmark, save_benchmark
 from .results import describe_run
-from .scaling import bench_memory, bench_resnet, bench_scaling
+from .scaling import bench_memory, bench_scaling
 from .workloads import Peers, bench_decisions, bench_streams, bench_training
 
 PROTOCOL = (
@@ -60,21 +60,12 @@ PROTOCOL = (
 PLAIN = "torch.compile is not tried for the peers"
 
 
-@dataclass(frozen=True)
-class ResNetFiles:
-    """Trained members of a ResNet-18, and the folder of CIFAR-10."""
-
-    members: Path
-    images: Path
-
-
 def benchmark(
     plan: BenchmarkPlan,
     data: EventSplits | None,
     folder: Path,
     progress: ProgressCallback,
     note: NoteCallback,
-    resnet: ResNetFiles | None,
     done: Collection[tuple[str, str, int | None]] = (),
 ) -> Iterator[list[BenchRecord]]:
     """Yield records, one workload at a time. Trained members are stored in `folder`; `note` is called for everything left out.
@@ -95,7 +86,7 @@ def benchmark(
         kinds.append((MNIST, timed, np.asarray(data.training.inputs[:count]), data.training.labels[:count]))
     noise = plan.bernoulli(max(plan.inputs, count))
     kinds.append((BERNOULLI, noise[: plan.inputs], noise[:count], chance.integers(plan.classes, size=count)))
-    total, begun = len(kinds) * (2 * len(plan.batches) + 1) + 2 + (resnet is not None), 0
+    total, begun = len(kinds) * (2 * len(plan.batches) + 1) + 2, 0
 
     def next_part(what: str) -> None:
         nonlocal begun
@@ -122,11 +113,6 @@ def benchmark(
         yield [record for part in bench_scaling(prepared) for record in part]
     next_part("memory")
     yield bench_memory(prepared, folder, note)
-    if resnet is not None:
-        next_part("resnet")
-        yield bench_resnet(plan, resnet.members, resnet.images)
-    elif plan.device == "cuda":
-        note("decide-resnet is left out: give --members of a trained ResNet-18, and --cifar10.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +131,6 @@ def run_benchmark(
     command: str,
     progress: ProgressCallback,
     note: NoteCallback,
-    resnet: ResNetFiles | None = None,
 ) -> BenchmarkResult:
     """Run the whole benchmark. `output` is written after every workload, and a run that was stopped goes on where it ended."""
     make_folder(output.parent)
@@ -166,7 +151,7 @@ def run_benchmark(
     if header["machine"]["load"] > 0.3 * header["machine"]["cores"]:
         keep(f"the machine was busy at the start (load {header['machine']['load']:.1f}): do not trust these numbers.")
     records = unfinished_records(output, header)
-    for part in benchmark(plan, data, folder, progress, keep, resnet, {(r.work, r.inputs, r.batch) for r in records}):
+    for part in benchmark(plan, data, folder, progress, keep, {(r.work, r.inputs, r.batch) for r in records}):
         records += part
         save_benchmark(output, {**header, "notes": notes, "unfinished": True}, records)
     save_benchmark(output, {**header, "notes": notes}, records)
@@ -217,27 +202,17 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder for trained members")
     parser.add_argument("--quick", action="store_true", help="small sizes: only shows that everything works")
     parser.add_argument("--plain", action="store_true", help="peers without torch.compile, which takes minutes")
-    parser.add_argument("--members", type=Path, help="trained members of a ResNet-18")
-    parser.add_argument("--cifar10", type=Path, help="folder with CIFAR-10's binary files")
     options = parser.parse_args()
     try:
         plan = plan_for(options.device, options.quick, options.plain)
-        resnet = resnet_files(options.members, options.cifar10)
         output = options.output or default_output(options.device, options.quick)
         command = shlex.join(["python3", "-m", "benchmarks.run", *sys.argv[1:]])
-        result = run_benchmark(plan, options.mnist, output, options.folder, command, _print_progress, _print_note, resnet)
+        result = run_benchmark(plan, options.mnist, output, options.folder, command, _print_progress, _print_note)
     except InputError as error:
         sys.exit(f"agreestop: {error}")
     for record in result.records:
         print(in_words(record))
     print(f"Wrote {output}")
-
-
-def resnet_files(members: Path | None, images: Path | None) -> ResNetFiles | None:
-    """The files for decide-resnet; either both are given or none."""
-    if (members is None) != (images is None):
-        raise InputError("only one of --members and --cifar10 is given: give both, or neither.")
-    return None if members is None or images is None else ResNetFiles(members, images)
 
 
 def in_words(record: BenchRecord) -> str:

@@ -1,4 +1,4 @@
-"""How the time of our engines grows with T, K and the density of events, how their memory grows with T, and the time saved on a ResNet-18.
+"""How the time of our engines grows with T, K and the density of events, and how their memory grows with T.
 
 The memory of a pass is measured in a separate process: `python -m benchmarks.scaling MEMBERS BATCH STEPS`.
 """
@@ -9,8 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,35 +17,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agreestop.common import Booleans, InputError
-from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.confidence import log_confidence
-from agreestop.decide.risks import TopMass
+from agreestop.common import Booleans
 from agreestop.engines.choice import choose_engine
-from agreestop.engines.early_stopping import EarlyRun, decide_early, run_to_end
+from agreestop.engines.early_stopping import run_to_end
 from agreestop.engines.protocol import CHUNK_STEPS, Engine
 from agreestop.ensembles import load as load_ensemble
 from agreestop.ensembles.files import save_members
-from agreestop.events.datasets.cifar10 import load_cifar10
-from agreestop.networks.architectures import ResNet18, SpikingNetwork
+from agreestop.networks.architectures import SpikingNetwork
 
 from .preparation import (
     BERNOULLI,
     DENSITY,
-    MAX_SET_SIZE,
-    N_CALIBRATION,
-    TARGET,
-    BenchmarkPlan,
     NoteCallback,
     PreparedMembers,
     engine_for,
     ours,
 )
-from .records import DECISIONS, MEMORY, OURS, SECONDS, BenchRecord
+from .records import MEMORY, OURS, SECONDS, BenchRecord
 from .results import version_of
 from .timing import Conditions, TimedSystem, measure, synchronize
 
-RESNET_BATCH, RESNET_INPUTS, RESNET_TUNING = 1024, 2048, 600
 MIB = 1 << 20
 ROOT = Path(__file__).parents[1]
 
@@ -137,42 +127,6 @@ def _probe(members: Path, batch: int, steps: int) -> float:
 def _status(name: str) -> float:
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))
-
-
-# ---- ResNet-18
-
-
-def bench_resnet(plan: BenchmarkPlan, members: Path, images: Path) -> list[BenchRecord]:
-    """The time that early stopping saves on a ResNet-18 and images of CIFAR-10, which are held for T steps."""
-    network = cast(SpikingNetwork, load_ensemble(members, device="cpu").network)
-    if not isinstance(network.config, ResNet18):
-        raise InputError(f"{members} holds a {type(network.config).__name__}: give the members of a ResNet-18.")
-    data = load_cifar10(images)
-    engine = choose_engine(network, "fused-bfloat16" if plan.device == "cuda" else "dense", 1.0)
-    steps, pool = data.pool.steps, data.pool
-
-    def scores(inputs: NDArray[Any]) -> Any:
-        return log_confidence(np.cumsum(run_to_end(engine, inputs, RESNET_BATCH, steps), axis=1, dtype=np.int64))
-
-    risk = TopMass.fit(scores(data.tuning.inputs[:RESNET_TUNING]), data.tuning.labels[:RESNET_TUNING])
-    rule = AgreeStop(TARGET, tuple(range(1, steps + 1)), MAX_SET_SIZE, risk=risk)
-    calibrated = rule.calibrate(scores(pool.inputs[:N_CALIBRATION]), pool.labels[:N_CALIBRATION])
-    test = pool.inputs[N_CALIBRATION : N_CALIBRATION + RESNET_INPUTS]
-
-    def early() -> EarlyRun:
-        return decide_early(engine, calibrated, test, RESNET_BATCH, any_engine=True, steps=steps)
-
-    forms: Sequence[tuple[str, Callable[[], object]]] = (
-        ("stops with AgreeStop", early),
-        ("to T", lambda: run_to_end(engine, test, RESNET_BATCH, steps)),
-    )
-    runs = [ours("decide-resnet", f"{engine.name} engine, {network.config.members} members, {form}", run, len(test)) for form, run in forms]
-    first, last = measure(runs, Conditions("CIFAR-10, images held", DECISIONS, RESNET_BATCH), plan.repeats, plan.device)
-    run = early()
-    latency = float(np.mean(run.decisions.stop_time)) / steps
-    saved = 1 - last.median / first.median
-    computed = float(run.computed.mean()) / steps
-    return [replace(first, latency=latency, computed=computed, saved=saved, wanted_saved=0.8 * (1 - latency)), last]
 
 
 if __name__ == "__main__":

@@ -19,9 +19,8 @@ torch = pytest.importorskip("torch", reason="engines need PyTorch")
 from agreestop.cli.app import run_app
 from agreestop.common import InputError
 from agreestop.engines.dense import Dense
-from agreestop.ensembles.files import save_members
 from agreestop.events.data import EventData, EventSplits
-from agreestop.networks.architectures import FullyConnected, ResNet18, SpikingNetwork
+from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from benchmarks import kernel as benchmark_kernel
 from benchmarks import preparation as benchmark_preparation
 from benchmarks import run as benchmark
@@ -287,31 +286,9 @@ def test_records_are_complete(labelled: bool, tmp_path: Path, monkeypatch: pytes
         assert not reported and files[0].stat().st_mtime_ns == before, "members are trained once"
 
 
-@pytest.mark.usefixtures("small")
-def test_the_time_saved_on_a_resnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-
-    def images(count: int) -> EventData:
-        shown = rng.integers(256, size=(count, 1, 3, 4, 4), dtype=np.uint8)
-        return EventData("images", False, shown, rng.integers(5, size=count), tuple("abcde"), held=8)
-
-    data = EventSplits(images(20), images(60), images(120))
-    monkeypatch.setattr(benchmark_scaling, "load_cifar10", lambda folder: data)
-    network = SpikingNetwork(ResNet18((3, 4, 4), 5, 2, 2), torch.Generator().manual_seed(0)).eval()
-    save_members(tmp_path / "members", network)
-    early, to_end = benchmark_scaling.bench_resnet(TINY, tmp_path / "members", tmp_path)
-    assert early.saved == pytest.approx(1 - to_end.median / early.median)
-    assert early.latency is not None and early.wanted_saved == pytest.approx(0.8 * (1 - early.latency))
-    save_members(tmp_path / "others", members())
-    with pytest.raises(InputError, match="ResNet-18"):
-        benchmark_scaling.bench_resnet(TINY, tmp_path / "others", tmp_path)
-
-
 def test_wrong_settings_are_refused() -> None:
     with pytest.raises(InputError, match="tpu"):
         plan_for("tpu")
-    with pytest.raises(InputError, match="both, or neither"):
-        benchmark.resnet_files(Path("members"), None)
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="no GPU"):
             plan_for("cuda")
@@ -429,7 +406,7 @@ def test_deep_networks_are_drawn_from_their_file(
 @pytest.mark.parametrize(
     ("module", "words", "sentence"),
     [
-        ("run", ["--members", "nowhere"], "only one of --members and --cifar10"),
+        ("run", ["--quick", "--mnist", "nowhere"], "there is no file train-images-idx3-ubyte"),
         ("deep", ["--device", "tpu"], "--device is 'tpu': give cpu or cuda."),
     ],
 )
@@ -446,11 +423,12 @@ def test_it_runs_with_only_numpy_and_pytorch(module: str, words: list[str], sent
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, check=False
     )
-    assert ended.returncode == 1 and ended.stderr.startswith(f"agreestop: {sentence}"), ended.stderr
+    assert ended.returncode == 1 and f"agreestop: {sentence}" in ended.stderr.splitlines()[-1], ended.stderr
 
 
 @pytest.mark.usefixtures("small")
 def test_the_roof_counts_the_products_of_a_decision() -> None:
+    pytest.importorskip("triton", reason="the kernel's tiles are those of its module")
     inputs = np.zeros((9, 8, 2, 3, 3), bool)
     inputs[:, 3, 0, 1, :2] = True  # two of 18 inputs
     plan = replace(TINY, steps=16, repeats=1)
@@ -476,7 +454,7 @@ def test_only_a_run_that_was_stopped_goes_on_and_only_with_the_same_plan(tmp_pat
 @pytest.mark.usefixtures("small")
 def test_workloads_that_are_done_are_not_run_again(tmp_path: Path) -> None:
     def run(done: Any = ()) -> list[BenchRecord]:
-        parts = benchmark.benchmark(TINY, DATA, tmp_path, lambda *_: None, lambda _: None, None, done)
+        parts = benchmark.benchmark(TINY, DATA, tmp_path, lambda *_: None, lambda _: None, done)
         return [record for part in parts for record in part]
 
     key = {(record.work, record.inputs, record.batch) for record in run()}

@@ -64,8 +64,8 @@ class Dense:
 class DensePass:
     """A batch on its way through time, in networks that each hold some of the members; see `protocol.Pass`.
 
-    Inputs stay in host memory and are uploaded and computed one chunk of steps at a time. So memory does not grow with T, and the rest of an
-    input that stops early is never uploaded. load: the most inputs times steps that the fused engine computes together, None for the
+    Inputs stay in host memory and are uploaded and computed one chunk of steps at a time. So memory does not grow with T, and the rest of
+    an input that stops early is never uploaded. load: the most inputs times steps that the fused engine computes together, None for the
     dense engine. The fused engine runs booleans as float16, and with bf16 its convolutions in bfloat16.
     """
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
@@ -36,12 +37,19 @@ def kl_note(kl_weight: float, warm_up: float) -> str:
 
 
 def _in_loops(config: Architecture) -> bool:
-    """Whether a network is trained mainly in compiled loops on a CPU; see `cpu_convolution.can_run` and `cpu_deep_training.can_run`."""
+    """Whether all layers of a network but the read-out are trained in compiled loops on a CPU."""
     if not isinstance(config, Convolutional):
         return isinstance(config, FullyConnected)
-    (height, width), neuron, last = config.input_shape[1:], config.neuron, 2 ** (len(config.channels) - 1)
-    whole = all(count % 16 == 0 for count in config.channels) and height % (2 * last) == 0 and width % (4 * last) == 0
-    return whole and neuron.surrogate.name == "arctan" and not neuron.learned
+    from agreestop.networks._kernels import cpu_convolution, cpu_deep_training  # the import compiles the loops
+
+    height, width = config.input_shape[1:]
+    for layer, (inputs, outputs) in enumerate(pairwise((config.input_shape[0], *config.channels))):
+        if not cpu_convolution.sizes_fit(inputs, outputs, width, gradient=layer > 0):
+            return False
+        if not cpu_deep_training.layer_fits(height, width, outputs, config.neuron.surrogate):
+            return False
+        height, width = height // 2, width // 2
+    return not config.neuron.learned
 
 
 @final
@@ -93,7 +101,7 @@ class StreamRecipe:
         # Modules of the user may read values back to the host, which a CUDA graph cannot capture.
         self._gradients = Gradients(self._losses, model, self.noise, capture=ours is not None)
         self._readouts: dict[int, Tensor] = {}
-        compiled = ours is not None and _in_loops(ours.config) and self._device.type == "cpu" and numba_available()
+        compiled = ours is not None and self._device.type == "cpu" and numba_available() and _in_loops(ours.config)
         self._memory = MemoryPool() if compiled else None
 
     def step(self, inputs: NDArray[Any] | Tensor, labels: Integers, time: float, batch: int = 0) -> Tensor:

@@ -118,15 +118,18 @@ def _to_inputs(first, last, sizes, to_x, weight, to_y, scratch):
                         _sum_around(zero_sum(rows, NARROW), lanes, rows, inputs, outputs, row, given, at, target, to)
 
 
+def sizes_fit(inputs: int, outputs: int, width: int, gradient: bool) -> bool:
+    """Whether the operator supports these channels, and with `gradient`, which is that of the images, this width of an image."""
+    return outputs % NARROW == 0 and not (gradient and (inputs % NARROW or width % COLUMNS))
+
+
 def can_run(x: Tensor, weight: Tensor, stride: int) -> bool:
     """Whether the operator supports images x (n, in, H, W) and weights (out, in, 3, 3): float32 on the CPU, and many."""
-    gradient = not x.requires_grad or (weight.shape[1] % NARROW == 0 and x.shape[3] % COLUMNS == 0)
     return (
         weight.shape[2:] == (SIZE, SIZE)
         and stride == 1
         and len(x) >= LEAST_IMAGES
-        and weight.shape[0] % NARROW == 0
-        and gradient
+        and sizes_fit(weight.shape[1], weight.shape[0], x.shape[3], x.requires_grad)
         and all(value.dtype == torch.float32 and value.device.type == "cpu" for value in (x, weight))
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()

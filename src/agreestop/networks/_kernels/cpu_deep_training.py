@@ -208,11 +208,15 @@ def _backward(first, last, sizes, constants, y, to_spikes, to_x, sums, scratch, 
 # ---- the operator
 
 
+def layer_fits(height: int, width: int, channels: int, surrogate: Surrogate) -> bool:
+    """Whether the operator supports currents of this size and this surrogate."""
+    return height % 2 == 0 and width % 2 == 0 and channels % NARROW == 0 and surrogate.name == "arctan"
+
+
 def can_run(y: Tensor, surrogate: Surrogate) -> bool:
     """Whether the operator supports currents y (T, images, H, W, C) and this surrogate."""
-    _, images, height, width, channels = y.shape
-    fits = height % 2 == 0 and width % 2 == 0 and channels % NARROW == 0 and images * height * width > 1
-    return fits and y.dtype == torch.float32 and surrogate.name == "arctan" and not torch.compiler.is_compiling()
+    fits = layer_fits(*y.shape[2:], surrogate) and y[0, ..., 0].numel() > 1
+    return fits and y.dtype == torch.float32 and not torch.compiler.is_compiling()
 
 
 def normalised_spikes(y: Tensor, table: Tensor, norm: Norm, surrogate: Surrogate) -> Tensor:
