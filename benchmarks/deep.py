@@ -1,25 +1,21 @@
 """The benchmark of deep networks: decisions and training of a convolutional network and of a ResNet-18, against the same peers.
 
-    gestures   the network of DVS128 Gesture (Fang et al. 2021) on gesture-sim, 128 × 128 pixels, T = 80; on a CPU a small one, 16 × 16
-    digits     the same small network on the embedded digits, 16 × 16 pixels, T = 80; on a CPU
-    resnet18   ResNet-18 on 32 × 32 images of CIFAR-10 that are held for T = 80 steps; on a GPU
+    decide-full     decisions per second at T; ours also apply the rule at every step
+    decide-early    ours stop with AgreeStop (at most one class, target 0.95 for the ensemble's own answer at T). Peers run to T, and, as
+                    "stopped", to the fixed time at which our ensemble is as accurate as the early decisions
+    decide-joining  the same, where a few members watch alone, and the others are asked only about inputs that these do not decide
+    train           inputs per second: one step of T = 16 (gestures) or T = 4 (resnet18) on a GPU, of T = 80 on a CPU
+    roof, roof-train    on a GPU, see `deep_roof`
 
-    decide-full   decisions per second at T; ours also apply the rule at every step
-    decide-early  ours stop with AgreeStop (at most one class, target 0.95 for the ensemble's own answer at T). Peers run to T, and, as
-                  "stopped", to the fixed time at which our ensemble is as accurate as the early decisions
-    train         inputs per second: one step of T = 16 (gestures) or T = 4 (resnet18)
-    roof          on a GPU: decisions per second at T if only the same convolutions ran, and at the measured peak of a matrix product
-    roof-train    on a GPU: inputs per second of training if its bytes moved at the speed of a copy, and its operations ran at that peak.
-                  Bytes: each kernel reads and writes its tensors once, see `training_bytes`
+`deep_cases` describes the networks and the rules.
 
 On a GPU all systems run in bfloat16 with channels innermost. Peers find their inputs on the device as bytes, ours in host memory.
 
     python -m benchmarks deep --device cuda --data FOLDER -o FILE
     python -m benchmarks deep --draw -o FILE                           measures nothing: draws the figure of the file
 
-Where typer is not installed, as on a bare GPU machine, `python -m benchmarks.deep` is the same command. FOLDER holds
-`gestures-training.npz`, `gestures-tuning.npz` and `gestures-pool.npz`, files of `Events.save`, which are simulated if they are not there.
-It may hold files `data_batch_*.bin` of CIFAR-10, without which the ResNet-18 is left out. Members are trained once and kept in the folder.
+Where typer is not installed, as on a bare GPU machine, `python -m benchmarks.deep` is the same command. Simulated inputs and
+trained members are kept in FOLDER. It may hold files `data_batch_*.bin` of CIFAR-10, without which the ResNet-18 is left out.
 """
 
 from __future__ import annotations
@@ -27,49 +23,38 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from agreestop.common import InputError, Integers, cores, make_folder
-from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.confidence import log_confidence
-from agreestop.decide.risks import TopMass
-from agreestop.engines.choice import choose_engine
-from agreestop.engines.early_stopping import EarlyRun, decide_early, run_to_end
-from agreestop.engines.protocol import Engine
-from agreestop.ensembles import load as load_ensemble
-from agreestop.ensembles.files import save_members
-from agreestop.ensembles.images import ImageRecipe, ImageTraining, reestimate_batchnorm
+from agreestop.common import InputError, make_folder
+from agreestop.engines.early_stopping import EarlyRun, decide_early
+from agreestop.ensembles.images import ImageRecipe, ImageTraining
 from agreestop.ensembles.streams import StreamRecipe, StreamTraining
-from agreestop.ensembles.training import TrainableMembers, train
-from agreestop.events import load_data_set
-from agreestop.events.container import Events
-from agreestop.events.files import load as load_inputs
-from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph
-from agreestop.networks.architectures import Convolutional, ResNet18, SpikingNetwork
+from agreestop.ensembles.training import TrainableMembers
+from agreestop.networks.architectures import SpikingNetwork
 
+from .deep_cases import REPEATS, STEPS, DeepCase, EarlyRule, PreparedCase, as_given, digits, gestures, members_of, prepare, resnet
 from .deep_peers import DeepForm, DeepPeer
+from .deep_roof import bench_roof
 from .peers import LEARNING_RATE, PEERS, FoundPeers, Peer, find_peers
 from .preparation import NoteCallback, ours
 from .records import DECISIONS, OURS, TRAINED, BenchRecord, compared, load_benchmark, save_benchmark
 from .run import FOLDER, describe, in_words
 from .timing import Conditions, TimedSystem, measure
 
-STEPS, TARGET, N_CALIBRATION, REPEATS = 80, 0.95, 90, 3
 RIVAL = 1.2  # at K = 6 only the peers are run that take at most this many times as long as the fastest at K = 1
 WANTED = {
     ("cuda", "decide-full"): "at least 3 × the fastest peer",
     ("cuda", "decide-early"): "at least 20 × the fastest peer at T",
     ("cuda", "train"): "at least 3 × the fastest peer",
     ("cpu", "decide-full"): "at least 10 × the fastest peer",
+    ("cuda", "decide-joining"): "at least 20 × the fastest peer at T",
     ("cpu", "decide-early"): "at least 20 × the fastest peer at T",
+    ("cpu", "decide-joining"): "at least 20 × the fastest peer at T",
 }
 PROTOCOL = (
     "each repeat gives every system a turn; medians over repeats, low and high are the 10 % and 90 % quantiles",
@@ -78,147 +63,6 @@ PROTOCOL = (
     "on a GPU: peers find dense inputs on the device as bytes; ours find events, or images, in host memory",
     "on a GPU, each peer runs as a CUDA graph where it can be captured; torch.compile is not tried",
 )
-
-
-@dataclass(frozen=True, eq=False)
-class DeepCase:
-    """One network, its inputs, and the sizes of its workloads.
-
-    held       the steps for which images are held, None for streams
-    batch      inputs that are decided on together
-    trained    inputs and steps of a training step
-    training, tuning, pool   inputs (n, T, ...) as bytes, dense: for the members, for the risk of the rule, and for calibration and the
-               timed runs
-    epochs     epochs of training
-    together   inputs of a batch when the members are trained. On a CPU, it and `epochs` were chosen on the tuning digits, and on 80 of the
-               training gestures, which were left out for that
-    """
-
-    name: str
-    config: Any
-    held: int | None
-    batch: int
-    trained: tuple[int, int]
-    training: NDArray[np.uint8]
-    labels: Integers
-    tuning: NDArray[np.uint8]
-    pool: NDArray[np.uint8]
-    truth: Integers
-    epochs: int
-    together: int = 8
-
-
-def gestures(device: str, folder: Path) -> DeepCase:
-    """gesture-sim: the large network on all pixels, or on a CPU a small one on cells of 8 × 8 pixels."""
-    parts = []
-    for part, (name, size) in enumerate((("training", 320), ("tuning", 64), ("pool", 160))):
-        path = folder / f"gestures-{name}.npz"
-        if not path.is_file():
-            from agreestop.events.datasets.gesture_sim import simulate_gestures
-
-            first, second, third = (size if other == part else 1 for other in range(3))
-            splits = simulate_gestures(sizes=(first, second, third), downsample=1, workers=cores())
-            chosen = (splits.training, splits.tuning, splits.pool)[part]
-            Events.from_dense(chosen.inputs, chosen.labels, chosen.classes).save(path)
-        parts.append(load_inputs(path))
-    dense, labels = [events.to_dense() for events in parts], [cast(Integers, events.labels) for events in parts]
-    if device == "cuda":
-        config: Any = Convolutional((2, 128, 128), 11, 6)
-        return DeepCase("gestures, 128 × 128", config, None, 8, (16, 16), dense[0], labels[0], dense[1], dense[2], labels[2], 12)
-    small = [x.reshape(*x.shape[:3], 16, 8, 16, 8).sum((4, 6), dtype=np.uint8) for x in dense]
-    return DeepCase("gestures, 16 × 16", small_network(11), None, 32, (32, 80), small[0], labels[0], small[1], small[2], labels[2], 40)
-
-
-def small_network(classes: int) -> Convolutional:
-    """Three convolutions and two fully connected layers, on 16 × 16 pixels."""
-    return Convolutional((2, 16, 16), classes, 6, (16, 32, 64), (128,))
-
-
-def digits() -> DeepCase:
-    """The embedded digits, whose classes are clear earlier than those of gestures."""
-    data = load_data_set("digits")
-    x, tuning, pool = (part.inputs.to_dense().astype(np.uint8) for part in (data.training, data.tuning, data.pool))
-    return DeepCase(
-        "digits, 16 × 16", small_network(10), None, 32, (32, STEPS), x, data.training.labels, tuning, pool, data.pool.labels, 10, 16
-    )
-
-
-def resnet(folder: Path) -> DeepCase | None:
-    """ResNet-18 on what there is of CIFAR-10's training images."""
-    files = sorted(folder.glob("data_batch_*.bin"))
-    if not files:
-        return None
-    rows = np.concatenate([np.fromfile(path, np.uint8) for path in files])
-    rows = rows[: len(rows) // 3073 * 3073].reshape(-1, 3073)
-    images, labels = rows[:, 1:].reshape(-1, 1, 3, 32, 32), rows[:, 0].astype(np.int64)
-    first, last = len(images) - 1800, len(images) - 1200
-    name, config, tuning = "ResNet-18, 32 × 32", ResNet18((3, 32, 32), 10, 6), images[first:last]
-    return DeepCase(name, config, STEPS, 128, (256, 4), images[:first], labels[:first], tuning, images[last:], labels[last:], 30)
-
-
-def as_given(case: DeepCase, inputs: NDArray[np.uint8]) -> NDArray[Any]:
-    """Images as numbers around zero; counts of events as they are."""
-    return inputs if case.held is None else (inputs.astype(np.float32) - 120) / 64
-
-
-def members_of(case: DeepCase, device: str, folder: Path, progress: Callable[[str], None]) -> SpikingNetwork:
-    """The members: trained, or read if they are there."""
-    training = f"-{case.epochs}-{case.together}" if device == "cpu" else ""
-    path = folder / f"members-{case.name.split(',')[0]}-{device}{training}.safetensors"
-    if path.is_file():
-        return cast(SpikingNetwork, load_ensemble(path, device="cpu").network)
-    model: Any = TrainableMembers(SpikingNetwork(case.config, torch.Generator().manual_seed(0)))
-    settings: Any = StreamTraining(case.epochs, case.together, 2e-3, 0, device=device, bf16=device == "cuda")
-    if case.held:
-        rates = case.epochs - 8
-        settings = ImageTraining(8, 128, 0.05, 0, device=device, bf16=True, rate_epochs=rates, horizons=(2, 4), rate_learning_rate=0.1)
-    inputs = as_given(case, case.training)
-    train(model, inputs, case.labels, settings, None, lambda epoch, found: progress(f"{case.name}: epoch {epoch + 1}, {found}"))
-    if case.held:
-        reestimate_batchnorm(model, inputs, 8, bf16=True)
-    network = cast(SpikingNetwork, model.network.cpu().eval())
-    save_members(path, network)
-    return network
-
-
-@dataclass(frozen=True, eq=False)
-class PreparedCase:
-    """Members, engine and rule of a case; the inputs for ours and for peers; and what the early decisions are like."""
-
-    network: SpikingNetwork
-    engine: Engine
-    calibrated: CalibratedRule
-    timed: Any
-    dense: NDArray[np.uint8]
-    fixed: int
-    facts: dict[str, float]
-
-
-def prepare(case: DeepCase, network: SpikingNetwork, device: str, note: NoteCallback) -> PreparedCase:
-    """The rule is about the ensemble's own answer at T, so that it does not depend on how well the members were trained."""
-    engine = choose_engine(network, "fused-bfloat16" if device == "cuda" else "event-driven", 0.01, device=device)
-
-    def scored(inputs: NDArray[np.uint8]) -> tuple[Any, Integers]:
-        """Log-confidences at every step, and the ensemble's answer at T."""
-        spikes = run_to_end(engine, as_given(case, inputs), 8 * case.batch if case.held else case.batch, case.held)
-        scores = log_confidence(np.cumsum(spikes, axis=1, dtype=np.int64))
-        return scores, scores[:, -1].mean(1).argmax(-1)
-
-    rule = AgreeStop(TARGET, tuple(range(1, STEPS + 1)), 1, risk=TopMass.fit(*scored(case.tuning)))
-    (scores, answers), last = scored(case.pool), N_CALIBRATION
-    calibrated = replace(rule.calibrate(scores[:last], "final"), engine=engine.name)
-    decisions = calibrated.decide(scores[last:])
-    truth = case.truth[last:]
-    accuracy = float((decisions.sets[np.arange(len(truth)), truth] & (decisions.set_size == 1)).mean())
-    correct = (scores[last:].mean(2).argmax(-1) == truth[:, None]).mean(0)
-    fixed = int(np.argmax(correct >= min(accuracy, correct.max()))) + 1
-    agrees = float(decisions.sets[np.arange(len(truth)), answers[last:]].mean())
-    facts = {"latency": float(decisions.stop_time.mean()) / STEPS, "coverage": agrees, "set_size": float(decisions.set_size.mean())}
-    note(f"{case.name}, K = {network.members}: {correct[-1]:.3f} of {len(truth)} test inputs are right at T, {accuracy:.3f} early.")
-    count = case.batch * ((16 if network.members > 1 else 32) if case.held else 32)
-    dense = np.concatenate([case.pool[last:]] * -(-count // len(truth)))[:count]
-    timed = as_given(case, dense) if case.held else Events.from_dense(dense)
-    return PreparedCase(network, engine, calibrated, timed, dense, fixed, facts)
 
 
 @dataclass(eq=False)
@@ -280,8 +124,8 @@ def bench_case(case: DeepCase, prepared: PreparedCase, peers: DeepPeers, rivals:
         others = [record for record in records if record.system != OURS and "stopped" not in record.form]
         return [replace(compared(r, others), wanted=WANTED.get((device, r.work))) if r.system == OURS else r for r in records]
 
-    def decide(inputs: Any, together: int, chunk: int | None) -> Callable[[], EarlyRun]:
-        return lambda: decide_early(prepared.engine, prepared.calibrated, inputs, together, chunk, any_engine=True, steps=case.held)
+    def decide(rule: EarlyRule, inputs: Any, together: int, chunk: int | None) -> Callable[[], EarlyRun]:
+        return lambda: decide_early(prepared.engine, rule.calibrated, inputs, together, chunk, any_engine=True, steps=case.held)
 
     def peer_decides(steps: int) -> Callable[[Peer, DeepForm], Callable[[], object]]:
         def make(peer: Peer, form: DeepForm) -> Callable[[], object]:
@@ -292,21 +136,28 @@ def bench_case(case: DeepCase, prepared: PreparedCase, peers: DeepPeers, rivals:
         return make
 
     to_end = prepared.timed[some] if case.held else prepared.timed.rows(some)
-    full, early = decide(to_end, slots if case.held else slots // 2, STEPS), decide(prepared.timed, slots, None)
+    full = decide(prepared.early, to_end, slots if case.held else slots // 2, STEPS)
+    rules = {"decide-early": prepared.early} | ({} if prepared.joining is None else {"decide-joining": prepared.joining})
+    early = {work: decide(rule, prepared.timed, slots, None) for work, rule in rules.items()}
+    engine, timed = f"{prepared.engine.name} engine", len(prepared.timed)
     systems = [
-        ours("decide-full", f"{prepared.engine.name} engine, the rule at every step", full, len(to_end)),
-        ours("decide-early", f"{prepared.engine.name} engine, stops with AgreeStop", early, len(prepared.timed)),
+        ours("decide-full", f"{engine}, the rule at every step", full, len(to_end)),
+        *(ours(work, f"{engine}, {rules[work].form}", run, timed) for work, run in early.items()),
         *peers.systems((*key, "decide"), "decide-full", rivals["decide-full"], batch, peer_decides(STEPS)),
     ]
     records = finish(measure(systems, Conditions(name, DECISIONS, batch), REPEATS, device))
-    records[1] = replace(records[1], computed=float(early().computed.mean()) / STEPS, **cast(Any, prepared.facts))
+    for at, (work, rule) in enumerate(rules.items(), start=1):
+        run = early[work]()
+        computed = float(run.work.mean()) / (STEPS * K)
+        records[at] = replace(records[at], computed=computed, **cast(Any, rule.facts))
     yield records
     del systems
     free(device)
     fastest = max((r for r in records if r.system != OURS), key=lambda r: r.median, default=None)
     stopped = [peer for peer in rivals["decide-full"] if fastest is not None and peer.name == fastest.system]
-    words = f", stopped at step {prepared.fixed}"
-    again = peers.systems((*key, "decide"), "decide-early", stopped, batch, peer_decides(prepared.fixed), words)
+    fixed = prepared.early.fixed
+    words = f", stopped at step {fixed}"
+    again = peers.systems((*key, "decide"), "decide-early", stopped, batch, peer_decides(fixed), words)
     yield measure(again, Conditions(name, DECISIONS, batch), REPEATS, device) if again else []
     del again
     free(device)
@@ -339,88 +190,6 @@ def bench_case(case: DeepCase, prepared: PreparedCase, peers: DeepPeers, rivals:
         system.run()  # the CUDA graph is captured after a few steps
     yield finish(measure(systems, Conditions(name, TRAINED, count), REPEATS, device))
     free(device)
-
-
-def bench_roof(case: DeepCase, prepared: PreparedCase, name: str) -> list[BenchRecord]:
-    """Decisions per second at T if only the convolutions and products of one member's pass ran, K times; and at the peak of a product."""
-    import agreestop.engines.gpu.deep as deep
-
-    seen: list[tuple[Any, torch.Size, torch.Size]] = []
-    currents, K = deep._Synapses.currents, prepared.network.members
-    member = deep.DeepMember(prepared.network.select_members(slice(0, 1)).to("cuda").eval(), bf16=True)
-    steps, rows = 16, case.batch
-    frames = torch.zeros((1 if case.held else steps, rows, *prepared.network.input_shape), device="cuda")
-
-    def watch(synapses: Any, x: torch.Tensor) -> torch.Tensor:
-        y = currents(synapses, x)
-        seen.append((synapses, x.shape, y.shape))
-        return y
-
-    deep._Synapses.currents = watch  # type: ignore[method-assign, assignment]
-    try:
-        member(frames, None, steps if case.held else None)
-    finally:
-        deep._Synapses.currents = currents  # type: ignore[method-assign]
-    work = [(one, (torch.rand(given, device="cuda") < 0.1).to(one.weight.dtype)) for one, given, _ in seen]
-
-    @torch.inference_mode()
-    def convolve() -> None:
-        for one, x in work:
-            currents(one, x)
-
-    side, (count, trained) = 8192, case.trained
-    left, right = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    runs, share = 10, 16 / STEPS / K
-    operations = sum(2 * np.prod(out) * np.prod(one.weight.shape[1:]) for one, _, out in seen) / (steps * rows)
-
-    def often(run: Callable[[], object]) -> Callable[[], object]:
-        def repeat() -> None:
-            for _ in range(runs):
-                run()
-
-        return capture_cuda_graph(repeat)
-
-    source = torch.randn(1 << 30, device="cuda", dtype=torch.bfloat16)
-    target = torch.empty_like(source)
-    moved = training_bytes(seen, steps * rows) * trained * K
-    version = torch.__version__
-    systems = [
-        TimedSystem("roof", "PyTorch", version, "the same convolutions alone", often(convolve), runs * rows * share),
-        TimedSystem("roof", "PyTorch", version, "", often(lambda: left @ right), runs * 2 * side**3 / (operations * STEPS * K)),
-        TimedSystem("roof-train", "PyTorch", version, "", often(lambda: target.copy_(source)), runs * 2 * source.nbytes / moved),
-    ]
-    alone, peak, copied = measure(systems, Conditions(name, DECISIONS, case.batch), REPEATS, "cuda")
-    rate, speed = peak.median * operations * STEPS * K / 1e12, copied.median * moved / 1e12
-    words = f"at the measured peak of {rate:.0f} TFLOP/s"
-    times = STEPS / (3 * trained)  # backward, a convolution takes twice the operations of forward
-    step = replace(
-        peak, work="roof-train", unit=TRAINED, batch=count, median=peak.median * times, low=peak.low * times, high=peak.high * times
-    )
-    return [
-        alone,
-        replace(peak, form=f"{operations / 1e9:.2f} GFLOP an input, member and step {words}"),
-        replace(
-            copied, unit=TRAINED, batch=count, form=f"{moved / 1e6:.0f} MB of bytes an input at the measured {speed:.2f} TB/s of a copy"
-        ),
-        replace(step, form=f"{3 * operations * trained * K / 1e9:.0f} GFLOP an input {words}"),
-    ]
-
-
-def training_bytes(seen: Sequence[tuple[Any, torch.Size, torch.Size]], frames: int) -> float:
-    """Bytes that the convolutional layers of one member move in training, for a frame of one input.
-
-    In bfloat16, with N outputs, M inputs and Z spikes after the pool: forward, the convolution reads M and writes N, batch normalisation
-    reads N, and the neurons read N and write Z. Backward, the neurons read N and Z and write N, batch normalisation reads 2 N and writes N,
-    and the convolution reads 2 N and M and writes M, but for the first layer, which passes no gradient on.
-    """
-    total, last = 0.0, len(seen) - 1
-    for index, (one, given, out) in enumerate(seen):
-        if one.affine is None:
-            continue  # a product: few bytes
-        inputs, outputs = float(np.prod(given)), float(np.prod(out))
-        spikes = float(np.prod(seen[index + 1][1])) if index < last else outputs
-        total += 10 * outputs + 3 * inputs + 2 * min(spikes, outputs) - (outputs + inputs if index == 0 else 0)
-    return 2 * total / frames
 
 
 def run_deep(device: str, folder: Path, output: Path, command: str) -> list[BenchRecord]:

@@ -23,10 +23,10 @@ CURVES = (
     ("scaling-density", "active inputs, %", "ms per batch"),
     ("memory-T", "steps T", "MiB"),
 )
-OUR_COLOURS = ("#D55E00", "#E69F00")
+OUR_COLOURS = ("#D55E00", "#E69F00", "#882255")
 PEER_COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#999999", "#CC79A7")
 DEEP = (
-    (("decide-full", "decide-early"), "roof", "Decisions of deep members"),
+    (("decide-full", "decide-early", "decide-joining"), "roof", "Decisions of deep members"),
     (("train",), "roof-train", "Training deep members"),
 )
 ROOF_LINES: tuple[dict[str, Any], ...] = (
@@ -101,7 +101,7 @@ def draw_deep(records: Sequence[BenchRecord], folder: Path, title: str, name: st
 def meaningful(records: Sequence[BenchRecord]) -> list[BenchRecord]:
     """All but early decisions of members whose inputs all stop at the first step: these have learned nothing."""
     idle = {record.inputs for record in records if record.latency is not None and record.latency <= FIRST_STEP}
-    return [record for record in records if record.work != "decide-early" or record.inputs not in idle]
+    return [record for record in records if record.work not in ("decide-early", "decide-joining") or record.inputs not in idle]
 
 
 def _name(record: BenchRecord) -> str:
