@@ -85,7 +85,7 @@ def gestures(device: str, folder: Path) -> DeepCase:
     if not all(path.is_file() for path in paths):
         splits: EventSplits = simulate_gestures(downsample=cell, workers=cores())
         for path, part in zip(paths, (splits.training, splits.tuning, splits.pool), strict=True):
-            replace(part.inputs, labels=part.labels, classes=part.classes).save(path)
+            Events.from_dense(part.inputs, part.labels, part.classes).save(path)
     parts = [load_inputs(path) for path in paths]
     (x, tuning, pool), (labels, _, truth) = [part.to_dense() for part in parts], [cast(Integers, part.labels) for part in parts]
     if device == "cuda":

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="engines need PyTorch")
 pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
+from agreestop.events.datasets.gesture_sim import simulate_gestures
 from agreestop.networks.architectures import Convolutional, SpikingNetwork
 from benchmarks import deep, deep_cases
 from benchmarks.deep_cases import N_CALIBRATION, STEPS, DeepCase, joining_rule, prepare
@@ -47,6 +48,18 @@ def test_members_that_join_are_asked_at_the_end_and_chosen_by_their_work() -> No
         looks = [*((time, count) for time in range(1, STEPS + 1)), (STEPS, members)]
         works.append(ag.repeat_splits(replace(rule, checkpoints=ag.Schedule(looks)), scores, n_calibration=150).work)
     assert first == 1 + int(np.argmin(np.array(works, dtype=float)))
+
+
+@pytest.mark.parametrize(("device", "side"), [("cpu", 16), ("cuda", 128)])
+def test_gestures_are_simulated_once(device: str, side: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deep_cases, "simulate_gestures", lambda downsample, workers: simulate_gestures(0, (3, 2, 2), downsample))
+    case = deep_cases.gestures(device, tmp_path)
+    monkeypatch.setattr(deep_cases, "simulate_gestures", pytest.fail)
+    again = deep_cases.gestures(device, tmp_path)
+    assert case.training.shape == (3, STEPS, 2, side, side) and len(case.tuning) == len(case.pool) == len(case.truth) == 2
+    np.testing.assert_array_equal(again.training, case.training)
+    np.testing.assert_array_equal(again.labels, case.labels)
+    assert case.config.input_shape == (2, side, side) and case.training.any()
 
 
 def test_every_workload_of_a_case_is_recorded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

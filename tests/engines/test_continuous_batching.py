@@ -16,6 +16,7 @@ from agreestop.engines.dense import Dense
 from agreestop.engines.early_stopping import decide_early, run_counted
 from agreestop.engines.gpu import continuous_batching as batching
 from agreestop.engines.gpu.engine import Fused
+from agreestop.engines.prefilter import Prefilter, prefilter_for
 from agreestop.networks.architectures import Convolutional, FullyConnected, ResNet18, SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d
 from agreestop.networks.neurons import Neuron
@@ -196,6 +197,37 @@ def test_deep_members_spike_as_on_the_dense_engine_and_decide_in_slots(kind: str
     run.advance(1)
     with pytest.raises(ag.InputError, match="counted from the first step"):
         run.advance_counted(1)
+
+
+@KERNELS
+def test_the_first_members_of_a_schedule_run_in_slots_and_the_others_only_where_these_do_not_decide() -> None:
+    network = SpikingNetwork(Convolutional((2, 4, 4), 3, 3, (4,), (6,), Neuron(threshold=0.4)), torch.Generator().manual_seed(1)).eval()
+    engine, rng = Fused(network, DEVICE), np.random.default_rng(0)
+    inputs = rng.random((14, 8, 2, 4, 4)) < 0.4
+    every = tuple(range(1, 9))
+    scores = ag.Scores(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(8), axis=1)), None, every)
+    schedule = ag.Schedule([*((time, 1) for time in every[:6]), (6, 2), (7, 3), (8, 3)])
+    calibrated = ag.AgreeStop(0.6, schedule, 1).calibrate(scores, "final")
+    expected = calibrated.decide(scores)
+    few = expected.stop_members == 1
+    assert 2 <= few.sum() <= 12 and len(np.unique(expected.stop_index[few])) > 1 and len(np.unique(expected.stop_members)) == 3
+    for given in (inputs, ag.events.Events.from_dense(inputs)):
+        early = decide_early(engine, calibrated, given, batch_size=5)
+        np.testing.assert_array_equal(early.decisions.stop_index, expected.stop_index)
+        np.testing.assert_array_equal(early.decisions.sets, expected.sets)
+        np.testing.assert_array_equal(early.decisions.best, expected.best)
+        assert (early.work[few] == early.computed[few]).all() and (early.computed[few] <= 6).all()
+        # The others ran 6 steps with one member in slots, and from the first step again with the members that joined.
+        assert (early.computed[~few] >= 12).all() and (early.work[~few] >= 6 + 2 * 6).all()
+    joins_at_once = ag.Schedule([(1, 1), *((time, 3) for time in every)])
+    assert not prefilter_of(ag.AgreeStop(0.6, joins_at_once, 1).calibrate(scores, "final")).fits_gpu
+    assert prefilter_of(calibrated).fits_gpu
+
+
+def prefilter_of(calibrated: ag.CalibratedRule) -> Prefilter:
+    found = prefilter_for(calibrated)
+    assert found is not None
+    return found
 
 
 @KERNELS

@@ -120,7 +120,7 @@ class Verdict(NamedTuple):
 class Stops:
     """How n inputs ended.
 
-    index       (n,) the checkpoint at which each stopped
+    index       (n,) the checkpoint at which each stopped; -1 before it does
     sets        (n, C) the answers
     best        (n,) the best class at the stop; -1 where it is not known
     block       (n,) the block of the gate; -1 without a gate
@@ -137,7 +137,7 @@ class Stops:
     def empty(cls, n: int, classes: int) -> Self:
         """Room for n inputs."""
         nothing = np.full(n, -1)
-        return cls(np.empty(n, dtype=np.int64), np.empty((n, classes), dtype=bool), nothing, nothing.copy(), np.full(n, np.nan))
+        return cls(nothing, np.empty((n, classes), dtype=bool), nothing.copy(), nothing.copy(), np.full(n, np.nan))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:

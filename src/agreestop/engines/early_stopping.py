@@ -80,8 +80,7 @@ def decide_early(
     inside = calibrated.find_groups(groups, len(given))
     began = perf_counter()
 
-    outcomes = _decide_on_engine(engine, prefilter, given, batch_size, chunk)
-    if outcomes is None:
+    def decide_chunkwise(some: Inputs) -> Outcomes:
         on_cpu = prefilter if prefilter is not None and can_prefilter_on_cpu() else None
         members = MemberGroups(engine, calibrated.checkpoints)
 
@@ -90,7 +89,13 @@ def decide_early(
             run = JoiningPass(members, batch, first + begin, engine.output)
             return _RunningBatch(engine, calibrated, on_cpu, members, run, state).decide(times, chunk)
 
-        outcomes = _in_batches(engine, given, batch_size, decide)
+        return _in_batches(engine, some, batch_size, decide)
+
+    outcomes = _decide_on_engine(engine, prefilter, given, batch_size, chunk)
+    if outcomes is None:
+        outcomes = decide_chunkwise(given)
+    elif len(left := np.flatnonzero(outcomes.stops.index < 0)):  # a rule that an engine decides with treats all inputs alike
+        outcomes.complete(left, decide_chunkwise(given[left]))
     seconds = perf_counter() - began
     if ends is not None:  # all members that run compute the same steps
         computed = np.minimum(outcomes.computed, ends)

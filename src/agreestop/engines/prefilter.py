@@ -51,12 +51,25 @@ class Prefilter:
     learned: Floats
 
     @property
+    def first_looks(self) -> int:
+        """The number of looks before more members join: all of them without a `Schedule`."""
+        checkpoints = self.calibrated.checkpoints
+        if not isinstance(checkpoints, Schedule):
+            return len(checkpoints)
+        return checkpoints.members.count(checkpoints.members[0])
+
+    @property
+    def first_members(self) -> int:
+        """The number of members at the first looks."""
+        checkpoints = self.calibrated.checkpoints
+        return checkpoints.members[0] if isinstance(checkpoints, Schedule) else self.calibrated.members
+
+    @property
     def fits_gpu(self) -> bool:
-        """Whether the GPU kernel knows this risk, all members take part, and float32 is precise enough for its numbers."""
+        """Whether the GPU kernel knows this risk, most looks come before members join, and float32 is precise enough for its numbers."""
         exponent_fits = self.exponent == 0 or math.isinf(self.exponent) or EXPONENTS[0] <= abs(self.exponent) <= EXPONENTS[1]
         bounds = self.bounds[np.isfinite(self.bounds)]
-        joining = isinstance(self.calibrated.checkpoints, Schedule)
-        known = isinstance(self.calibrated.policy, RiskThreshold) and not self.learned.shape[1] and not joining
+        known = isinstance(self.calibrated.policy, RiskThreshold) and not self.learned.shape[1] and 2 * self.first_looks >= len(self.bounds)
         return known and exponent_fits and all((np.abs(part) <= LARGEST).all() for part in (bounds, self.temperatures))
 
     def rounding_bound(self, classes: int, epsilon: float, logit: float = 0.0) -> Floats:

@@ -127,6 +127,13 @@ class Outcomes:
     computed: Integers
     work: Integers
 
+    def complete(self, rows: Integers, later: "Outcomes") -> None:
+        """Add how some rows ended that were undecided, and what was computed for them later."""
+        for field in fields(self.stops):
+            getattr(self.stops, field.name)[rows] = getattr(later.stops, field.name)
+        self.computed[rows] += later.computed
+        self.work[rows] += later.work
+
 
 Result = TypeVar("Result")
 
@@ -183,4 +190,7 @@ class DecidingEngine(Protocol):
     """An engine that schedules its inputs itself while it decides (continuous batching)."""
 
     def decide(self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes | None:
-        """Decide on inputs (n, T, ...) or `Events`, at most `slots` of them computed together; None if it cannot for these inputs."""
+        """Decide on inputs (n, T, ...) or `Events`, at most `slots` of them computed together; None if it cannot for these inputs.
+
+        With a `Schedule`, inputs that the first members do not decide have the index -1 and are left to the caller.
+        """

@@ -8,6 +8,8 @@ which input a slot runs and at which step. The prefilter's kernel finds, for eac
 to one at which it certainly does, and the counts there. `calibrated.step` then judges on the host. An input that it stops at none of them
 runs again, up to a later checkpoint.
 
+With a `Schedule`, only the first members run here, up to the look at which others join. Inputs that these do not decide are left undecided.
+
 Without a GPU, as in tests, the same steps run without a CUDA graph.
 """
 
@@ -77,7 +79,7 @@ class ContinuousBatching:
         return joined(parts)
 
     def _run(self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes:
-        chunk = None if chunk is None else min(chunk, int(prefilter.calibrated.checkpoints[-1]))
+        chunk = None if chunk is None else min(chunk, int(prefilter.calibrated.checkpoints[prefilter.first_looks - 1]))
         queue = _Queue(prefilter, len(inputs), self._members.classes, chunk or 1)
         count = min(slots, len(inputs))
         in_turn = len(inputs) > count and self._segment_steps(_width(count), chunk) >= queue.last
@@ -146,17 +148,18 @@ def _width(slots: int) -> int:
 class GpuPrefilter:
     """The tables of a prefilter on a GPU, in float32, with one entry for each step up to `beyond` steps after the last checkpoint.
 
-    No row may stop between checkpoints, and every row may stop at the last one.
+    No row may stop between checkpoints, and every row may stop at the last one, or at the last one before more members join.
     """
 
     def __init__(self, prefilter: Prefilter, classes: int, beyond: int, device: torch.device) -> None:
-        steps = np.array(prefilter.calibrated.checkpoints, dtype=np.int64)
+        looks = prefilter.first_looks
+        steps = np.array(prefilter.calibrated.checkpoints[:looks], dtype=np.int64)
         upper = prefilter.bounds_with_margin(SLACK, classes, EPSILON)
         bounds = np.clip(prefilter.bounds, -FAR, FAR)
         lower = bounds - (np.clip(upper, -FAR, FAR) - bounds)
         tables = [np.ones(steps[-1] + beyond), *(np.full(steps[-1] + beyond, -FAR) for _ in range(2))]
         for table, values in zip(tables, (prefilter.temperatures, upper, lower), strict=True):
-            table[steps - 1] = np.clip(values, -FAR, FAR)
+            table[steps - 1] = np.clip(values[:looks], -FAR, FAR)
         tables[1][steps[-1] - 1] = tables[2][steps[-1] - 1] = FAR
         self._tables = [torch.tensor(values, dtype=torch.float32, device=device) for values in tables]
         self._exponent, self._size = float(prefilter.exponent), min(prefilter.max_set_size, classes)
@@ -171,8 +174,8 @@ class _Queue:
     """Inputs that wait for a slot, and the outcomes of the others."""
 
     def __init__(self, prefilter: Prefilter, count: int, classes: int, chunk: int) -> None:
-        self.chunk, self._calibrated = chunk, prefilter.calibrated
-        self._times = np.array(prefilter.calibrated.checkpoints, dtype=np.int64)
+        self.chunk, self._calibrated, self._members = chunk, prefilter.calibrated, prefilter.first_members
+        self._times = np.array(prefilter.calibrated.checkpoints[: prefilter.first_looks], dtype=np.int64)
         self.last = int(self._times[-1])
         self.waiting: Integers = np.arange(count)
         self.no_stop_before: Integers = np.zeros(count, np.int64)
@@ -200,11 +203,11 @@ class _Queue:
             self.waiting = np.concatenate([self._judging.popleft().result(), self.waiting])
 
     def _judge(self, inputs: Integers, found: Integers, computed: Integers) -> Integers:
-        """Judge these inputs and return those that the rule does not stop."""
+        """Judge these inputs and return those that the rule has not stopped and may still stop with these members."""
         outcomes, calibrated = self.outcomes, self._calibrated
         steps = np.minimum(computed, self.last)
         outcomes.computed[inputs] += steps
-        outcomes.work[inputs] += calibrated.members * steps
+        outcomes.work[inputs] += self._members * steps
         looks, entry = np.abs(found[:, 0]), (found.shape[1] - 2) // LOOKS
         rows, again = np.arange(len(inputs)), []
         for look in range(LOOKS):
@@ -219,7 +222,8 @@ class _Queue:
             outcomes.stops.put(inputs[rows], index, verdict)
             rows = rows[~verdict.stop]
             self.no_stop_before[inputs[rows]] = seen[~verdict.stop, 0]
-        return inputs[np.concatenate([*again, rows])]
+        left = inputs[np.concatenate([*again, rows])]
+        return left[self.no_stop_before[left] < self.last]
 
 
 @cache

@@ -32,8 +32,8 @@ class Fused:
 
     bf16: weights and currents of convolutions are in bfloat16, which is several times as fast. A rule sees it as another engine.
 
-    Under a `Schedule`, members of networks with convolutions join as they are asked for. Fully connected members run in one kernel, so all
-    of them run from the first step; decisions are the same.
+    Under a `Schedule`, members of networks with convolutions join as they are asked for, and the first of them run with continuous
+    batching. Fully connected members run in one kernel, so all of them run from the first step; decisions are the same.
     """
 
     output, reason, copies_weights = "spikes", "", True
@@ -55,6 +55,7 @@ class Fused:
             self._networks = [DeepMember(self._network.select_members(slice(member, member + 1)), bf16) for member in range(self.members)]
             members = DeepMembers(self._network, self._networks)
         self._load = members.load
+        self._parts: dict[tuple[int, int], Fused] = {}
         self._batching = ContinuousBatching(members, self._device) if not (self._fully_connected and bf16) else None
 
     __repr__ = describe
@@ -69,6 +70,9 @@ class Fused:
         return DensePass(self._networks, self._device, checked, self._load.most, self._bf16)
 
     def decide(self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes | None:
+        if prefilter.first_members < self.members:
+            first = self.members_slice(0, prefilter.first_members)
+            return None if first is None else first.decide(inputs, prefilter, slots, chunk)
         if self._batching is None or not len(inputs) or (self._fully_connected and inputs.shape[1] == 1):
             return None
         shape, real_input = self._network.input_shape, self._network.real_input
@@ -78,11 +82,13 @@ class Fused:
     def members_slice(self, first: int, last: int) -> "Fused | None":
         if self._fully_connected:
             return None
-        part = copy(self)
-        part._network, part._networks = self._network.select_members(slice(first, last)).eval(), self._networks[first:last]
-        part._batching = ContinuousBatching(DeepMembers(part._network, part._networks), self._device)
-        part.members = last - first
-        return part
+        if (first, last) not in self._parts:  # kept, since their CUDA graphs take a while to capture
+            part = copy(self)
+            part._network, part._networks = self._network.select_members(slice(first, last)).eval(), self._networks[first:last]
+            part._batching = ContinuousBatching(DeepMembers(part._network, part._networks), self._device)
+            part.members, part._parts = last - first, {}
+            self._parts[first, last] = part
+        return self._parts[first, last]
 
     def live(self, number: int = 0) -> Live:
         return DenseLive(self._network, str(self._device)) if self._batching is None else self._batching.live()
