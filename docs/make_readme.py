@@ -109,28 +109,33 @@ def floor_text() -> str:
 def deep_table() -> str:
     """Deep networks on a GPU: how many times as fast as the fastest peer, and how near to the convolutions alone."""
     records = [record for record in read("bench/h200-deep.json") if record.get("latency", 1) > FIRST_STEP]
-    lines = [
-        "| network | decisions at T | of the speed of its convolutions alone | early decisions | stops at | training |",
-        "|---|---|---|---|---|---|",
-    ]
-    for inputs in dict.fromkeys(record["inputs"] for record in records):
-        found = {record["work"]: record for record in records if record["inputs"] == inputs and record["system"] == "agreestop"}
-        roof = only(records, work="roof", inputs=inputs, form="the same convolutions alone")
-        times = [f"{found[work]['times_fastest_peer']:.1f} ×" if work in found else "" for work in ("decide-full", "decide-early", "train")]
-        share = f"{100 * found['decide-full']['median'] / roof['median']:.0f} %"
-        at = f"{found['decide-early']['latency']:.2f} T" if "decide-early" in found else ""
-        lines.append(f"| {inputs} | {times[0]} | {share} | {times[1]} | {at} | {times[2]} |")
-    return "\n".join(lines)
+    roofs = {record["inputs"]: record["median"] for record in records if record["form"] == "the same convolutions alone"}
+    return deep_rows(records, ("of the speed of its convolutions alone", lambda full: f"{full['median'] / roofs[full['inputs']]:.0%}"))
 
 
 def deep_cpu_table() -> str:
     """Networks with convolutions on a CPU: how many times as fast as the fastest peer."""
-    records = read("bench/cpu-deep.json")
-    lines = ["| network | decisions at T | early decisions | stops at | training |", "|---|---|---|---|---|"]
+    return deep_rows(read("bench/cpu-deep.json"))
+
+
+def deep_rows(records: Any, share: tuple[str, Callable[[Any], str]] | None = None) -> str:
+    """A row for each network: times the fastest peer, and where early decisions stop.
+
+    share: the heading and the contents of a column about decisions at T
+    """
+    columns = ["decisions at T", *([share[0]] if share else []), "early decisions", "stops at", "members join", "stops at", "training"]
+    lines = [f"| network | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for inputs in dict.fromkeys(record["inputs"] for record in records):
         found = {record["work"]: record for record in records if record["inputs"] == inputs and record["system"] == "agreestop"}
-        at_end, early, train = (found[work]["times_fastest_peer"] for work in ("decide-full", "decide-early", "train"))
-        lines.append(f"| {inputs} | {at_end:.1f} × | {early:.1f} × | {found['decide-early']['latency']:.2f} T | {train:.1f} × |")
+        cells = [inputs]
+        for work in ("decide-full", "decide-early", "decide-joining", "train"):
+            one = found.get(work)
+            cells.append("" if one is None else f"{one['times_fastest_peer']:.1f} ×")
+            if work == "decide-full" and share:
+                cells.append(share[1](one))
+            if work in ("decide-early", "decide-joining"):
+                cells.append("" if one is None else f"{one['latency']:.2f} T")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

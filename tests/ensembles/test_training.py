@@ -22,11 +22,13 @@ from agreestop.engines.protocol import PICOJOULE_ACCUMULATE, running_energy
 from agreestop.ensembles import load as load_ensemble
 from agreestop.ensembles import training
 from agreestop.ensembles.files import Epoch, save_members
-from agreestop.ensembles.streams import StreamTraining
+from agreestop.ensembles.streams import StreamTraining, in_loops
 from agreestop.ensembles.training import TrainableMembers, train
 from agreestop.events.container import Events
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
+from agreestop.networks.neurons import Neuron
 from agreestop.networks.posteriors import Posterior
+from agreestop.networks.surrogates import Surrogate
 
 CONFIG = FullyConnected((1, 3, 3), 3, members=2, hidden=(12,))
 KINDS = ("deep", "variational")
@@ -235,3 +237,34 @@ def test_events_are_uploaded_in_parts(dtype: Any, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(training, "UPLOADED", size)
         whole = training.upload_in_parts(Events.from_dense(x).rows(slice(None, None, -1)), torch.device("cpu"))
         np.testing.assert_array_equal(whole.numpy(), x[::-1])
+
+
+CONVOLUTIONS = {
+    "fits": (Convolutional((2, 8, 8), 3, 2, (16, 32), (8,)), True),
+    "channels": (Convolutional((2, 8, 8), 3, 2, (16, 24), (8,)), False),
+    "first channels": (Convolutional((2, 8, 8), 3, 2, (8, 16), (8,)), False),
+    "width of the second layer": (Convolutional((2, 8, 12), 3, 2, (16, 16), (8,)), False),
+    "surrogate": (Convolutional((2, 8, 8), 3, 2, (16,), (8,), Neuron(surrogate=Surrogate("sigmoid"))), False),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_network_is_trained_in_loops_if_all_its_kernels_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba", reason="the loops are compiled by numba")
+    from agreestop.networks._kernels import cpu_convolution, cpu_deep_training
+
+    answers: list[bool] = []
+    for module in (cpu_convolution, cpu_deep_training):
+        asked: Any = module.can_run
+
+        def can_run(*given: Any, asked: Any = asked) -> bool:
+            answers.append(asked(*given))
+            return answers[-1]
+
+        monkeypatch.setattr(module, "can_run", can_run)
+    config, expected = CONVOLUTIONS[name]
+    model = make("deep", config)
+    recipe = StreamTraining(1, 8).recipe(model.train(), np.zeros((8, 16, *config.input_shape), np.float32))
+    recipe.step((np.random.default_rng(0).random((8, 16, *config.input_shape)) < 0.2).astype(np.float32), np.arange(8) % 3, 0.0)
+    assert len(answers) >= 2 * config.members * len(config.channels)
+    assert in_loops(config) == expected == all(answers)

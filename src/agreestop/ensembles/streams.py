@@ -36,7 +36,7 @@ def kl_note(kl_weight: float, warm_up: float) -> str:
     return text if warm_up * kl_weight else ""
 
 
-def _in_loops(config: Architecture) -> bool:
+def in_loops(config: Architecture) -> bool:
     """Whether all layers of a network but the read-out are trained in compiled loops on a CPU."""
     if not isinstance(config, Convolutional):
         return isinstance(config, FullyConnected)
@@ -101,7 +101,7 @@ class StreamRecipe:
         # Modules of the user may read values back to the host, which a CUDA graph cannot capture.
         self._gradients = Gradients(self._losses, model, self.noise, capture=ours is not None)
         self._readouts: dict[int, Tensor] = {}
-        compiled = ours is not None and self._device.type == "cpu" and numba_available() and _in_loops(ours.config)
+        compiled = ours is not None and self._device.type == "cpu" and numba_available() and in_loops(ours.config)
         self._memory = MemoryPool() if compiled else None
 
     def step(self, inputs: NDArray[Any] | Tensor, labels: Integers, time: float, batch: int = 0) -> Tensor:
