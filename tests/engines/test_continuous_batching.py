@@ -200,8 +200,11 @@ def test_deep_members_spike_as_on_the_dense_engine_and_decide_in_slots(kind: str
 
 
 @KERNELS
-def test_the_first_members_of_a_schedule_run_in_slots_and_the_others_only_where_these_do_not_decide() -> None:
-    network = SpikingNetwork(Convolutional((2, 4, 4), 3, 3, (4,), (6,), Neuron(threshold=0.4)), torch.Generator().manual_seed(1)).eval()
+@pytest.mark.parametrize("kind", ("convolutional", "fully-connected"))
+def test_the_first_members_of_a_schedule_run_in_slots_and_the_others_only_where_these_do_not_decide(kind: str) -> None:
+    neuron, generator = Neuron(threshold=0.4), torch.Generator().manual_seed(1)
+    config: Any = Convolutional((2, 4, 4), 3, 3, (4,), (6,), neuron) if kind == "convolutional" else FullyConnected((2, 4, 4), 3, 3, (6,))
+    network = SpikingNetwork(config, generator, None if kind == "convolutional" else 0.4).eval()
     engine, rng = Fused(network, DEVICE), np.random.default_rng(0)
     inputs = rng.random((14, 8, 2, 4, 4)) < 0.4
     every = tuple(range(1, 9))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from agreestop.engines.joining import JoiningLive, JoiningPass, MemberGroups
 from agreestop.engines.live import LiveSession
 from agreestop.engines.prefilter import prefilter_for
 from agreestop.engines.protocol import Engine
+from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import Posterior
 from tests.engines.test_early_stopping import CLASSES, CONFIGS, ENGINES, EVERY, MEMBERS, STEPS, modules, network, some_inputs
@@ -278,25 +280,40 @@ def test_outputs_of_members_that_join_must_be_finite() -> None:
                 session.push(frame=inputs[row, session.time])
 
 
-def test_the_prefilter_of_a_gpu_needs_all_members() -> None:
+def test_the_prefilter_of_a_gpu_needs_most_looks_before_members_join() -> None:
     scores = score(engine_named("dense", "fully-connected"), *some_inputs(60))
-    for checkpoints, fits in ((EVERY, True), (SCHEDULE, False)):
+    few_then_all = ag.Schedule([*((time, 1) for time in EVERY), (STEPS, 3)])
+    for checkpoints, fits in ((EVERY, True), (few_then_all, True), (SCHEDULE, False)):
         prefilter = prefilter_for(ag.AgreeStop(0.8, checkpoints, 2).calibrate(scores))
         assert prefilter is not None and prefilter.fits_gpu == fits
 
 
-def test_a_gpu_divides_convolutional_members_alone() -> None:
+def test_fully_connected_members_are_divided_on_a_gpu_only_where_sums_are_exact() -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    made = network("fully-connected")
+    engine = Fused(made, device)
+    first = engine.members_slice(0, 1)
+    assert first is not None and first is engine.members_slice(0, 1) and first.members == 1 and first.members_slice(0, 1) is not first
+    assert Fused(made, device, bf16=True).members_slice(0, 1) is None
+    real = SpikingNetwork(replace(made.config, real_input=True), torch.Generator().manual_seed(0))
+    assert Fused(real, device).members_slice(0, 1) is None
+    wide = SpikingNetwork(replace(made.config, input_shape=(40_000,)), torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        cast(Any, wide.layers[0]).synapses.weight[2] = 1.0  # so many inputs of the third member that a sum may pass 2^24
+    assert Fused(wide, device).members_slice(0, 1) is None
+
+
+def test_a_gpu_divides_its_members() -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
-    for kind, divides in (("fully-connected", False), ("convolutional", True)):
+    for kind in ("fully-connected", "convolutional"):
         engine = Fused(network(kind))
-        assert (engine.members_slice(0, 1) is not None) == divides
         known, truth = some_inputs(60)
         calibrated = RULES["AgreeStop"].calibrate(score(engine, known, truth))
         inputs, _ = some_inputs(50, 1)
         expected, run = calibrated.decide(score(engine, inputs)), decide_early(engine, calibrated, inputs, chunk=1)
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
-        np.testing.assert_array_equal(run.work, expected.work if divides else MEMBERS * run.computed)
+        np.testing.assert_array_equal(run.work, expected.work)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

@@ -327,7 +327,7 @@ class SpikingNetwork(nn.Module):
         self.train(other.training)
         for its, mine in zip(other.modules(), self.modules(), strict=True):
             if isinstance(its, SRM) and isinstance(mine, SRM):
-                mine.fused, mine.rates = its.fused, its.rates
+                mine.fused, mine.rates, mine.float16_spikes = its.fused, its.rates, its.float16_spikes
             if isinstance(its, MemberBatchNorm2d) and isinstance(mine, MemberBatchNorm2d):
                 mine.momentum = its.momentum
 

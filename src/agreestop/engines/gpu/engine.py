@@ -5,14 +5,16 @@ Fully connected members run together, in the kernel of `networks._kernels.gpu_sr
 """
 
 from copy import copy, deepcopy
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 
 from agreestop.events.container import Events, Inputs
 from agreestop.networks._kernels.gpu_runtime import check_device
+from agreestop.networks._kernels.mixed_product import fixed_point
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import SRM
+from agreestop.networks.spiking_layers import SpikingLayer
 
 from ..dense import DenseLive, DensePass, check_network
 from ..inputs import check_event_inputs, check_inputs
@@ -32,8 +34,8 @@ class Fused:
 
     bf16: weights and currents of convolutions are in bfloat16, which is several times as fast. A rule sees it as another engine.
 
-    Under a `Schedule`, members of networks with convolutions join as they are asked for, and the first of them run with continuous
-    batching. Fully connected members run in one kernel, so all of them run from the first step; decisions are the same.
+    Under a `Schedule`, members join as they are asked for, and the first of them run with continuous batching. Fully connected members
+    whose sums are not exact (see `mixed_product`) all run from the first step, since sums may depend on how many members run together.
     """
 
     output, reason, copies_weights = "spikes", "", True
@@ -50,13 +52,17 @@ class Fused:
             for module in self._network.modules():
                 if isinstance(module, SRM):
                     module.float16_spikes = True
-            members: SlotMembers = FullyConnectedMembers(self._network)
+            weights = [cast(SpikingLayer, layer).synapses.weight.detach() for layer in self._network.layers]
+            self._exact = not network.real_input and not bf16 and all(fixed_point(weight) is not None for weight in weights)
         else:
             self._networks = [DeepMember(self._network.select_members(slice(member, member + 1)), bf16) for member in range(self.members)]
-            members = DeepMembers(self._network, self._networks)
-        self._load = members.load
         self._parts: dict[tuple[int, int], Fused] = {}
+        members = self._in_slots()
+        self._load = members.load
         self._batching = ContinuousBatching(members, self._device) if not (self._fully_connected and bf16) else None
+
+    def _in_slots(self) -> SlotMembers:
+        return FullyConnectedMembers(self._network) if self._fully_connected else DeepMembers(self._network, self._networks)
 
     __repr__ = describe
 
@@ -80,13 +86,15 @@ class Fused:
         return self._batching.decide(checked, prefilter, slots, chunk)
 
     def members_slice(self, first: int, last: int) -> "Fused | None":
-        if self._fully_connected:
+        if self._fully_connected and not self._exact:
             return None
         if (first, last) not in self._parts:  # kept, since their CUDA graphs take a while to capture
+            network = self._network.select_members(slice(first, last)).eval()
+            network.like(self._network)
             part = copy(self)
-            part._network, part._networks = self._network.select_members(slice(first, last)).eval(), self._networks[first:last]
-            part._batching = ContinuousBatching(DeepMembers(part._network, part._networks), self._device)
+            part._network, part._networks = network, [network] if self._fully_connected else self._networks[first:last]
             part.members, part._parts = last - first, {}
+            part._batching = ContinuousBatching(part._in_slots(), self._device)
             self._parts[first, last] = part
         return self._parts[first, last]
 
