@@ -27,7 +27,6 @@ from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.risks import TopMass
 from agreestop.decide.schedules import Schedule
 from agreestop.decide.score_files import Scores
-from agreestop.decide.splits import repeat_splits
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import run_to_end
 from agreestop.engines.protocol import Engine
@@ -43,7 +42,7 @@ from agreestop.events.datasets.gesture_sim import simulate_gestures
 from agreestop.events.files import load as load_inputs
 from agreestop.networks.architectures import Convolutional, ResNet18, SpikingNetwork
 
-from .preparation import NoteCallback
+from .preparation import NoteCallback, joining_rule
 
 STEPS, TARGET, REPEATS = 80, 0.95, 3
 N_CALIBRATION = 139  # 0.05 of n + 1 is a whole number, so no part of the allowed misses is lost
@@ -186,8 +185,7 @@ def prepare(case: DeepCase, network: SpikingNetwork, device: str, note: NoteCall
     right = (MODEL_AVERAGE.pool(test.log_confidence).argmax(-1) == truth[:, None]).mean(0)
 
     def calibrate(rule: AgreeStop, form: str) -> EarlyRule:
-        fitted = replace(rule, risk=TopMass.fit(tuning.at(rule.checkpoints)))
-        calibrated = replace(fitted.calibrate(calibration, "final"), engine=engine.name)
+        calibrated = replace(rule.calibrate(calibration, "final"), engine=engine.name)
         decisions, rows = calibrated.decide(test), np.arange(len(truth))
         accuracy = float((decisions.sets[rows, truth] & (decisions.set_size == 1)).mean())
         facts = {
@@ -198,24 +196,13 @@ def prepare(case: DeepCase, network: SpikingNetwork, device: str, note: NoteCall
         note(f"{name}, {form}: {right[-1]:.3f} of {len(truth)} test inputs are right at T, {accuracy:.3f} early.")
         return EarlyRule(calibrated, form, facts, int(np.argmax(right >= min(accuracy, right.max()))) + 1)
 
-    early = calibrate(AgreeStop(TARGET, TIMES, 1), "stops with AgreeStop")
+    early = calibrate(AgreeStop(TARGET, TIMES, 1, risk=TopMass.fit(tuning)), "stops with AgreeStop")
     joining = None
     if network.members > 1:
-        rule, first = joining_rule(tuning, network.members)
-        note(f"{name}: where members join, {first} of them watch until T.")
+        rule = joining_rule(AgreeStop(TARGET, TIMES, 1), tuning, len(tuning) // 2)
+        note(f"{name}: where members join, {cast(Schedule, rule.checkpoints).members[0]} of them watch until T.")
         joining = calibrate(rule, "stops with AgreeStop, members join")
     count = case.batch * ((16 if network.members > 1 else 32) if case.held else 32)
     dense = np.concatenate([case.pool[N_CALIBRATION:]] * -(-count // len(truth)))[:count]
     timed = as_given(case, dense) if case.held else Events.from_dense(dense)
     return PreparedCase(network, engine, early, joining, timed, dense)
-
-
-def joining_rule(tuning: Scores, members: int) -> tuple[AgreeStop, int]:
-    """The rule in which the first members watch alone until T, and how many these are: those of least work on the tuning rows."""
-    rules = {first: AgreeStop(TARGET, Schedule([*((time, first) for time in TIMES), (STEPS, members)]), 1) for first in range(1, members)}
-
-    def work(first: int) -> float:
-        return float(cast(float, repeat_splits(rules[first], tuning, n_calibration=len(tuning) // 2).work))
-
-    best = min(rules, key=work)
-    return rules[best], best

@@ -14,7 +14,7 @@ from agreestop.report.figures import save_figure
 
 from .records import OURS, BenchRecord
 
-WORKLOADS = (("decide-full", "decide-early"), ("stream-step",), ("train",))
+WORKLOADS = (("decide-full", "decide-early", "decide-joining"), ("stream-step",), ("train",))
 TITLES = ("Decisions of six members", "One live input, six members", "Training six members")
 UNITS = {"decisions/s": "decisions per second", "µs/step": "µs per step (less is faster)", "inputs/s": "inputs per second"}
 CURVES = (

@@ -12,12 +12,15 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from agreestop.common import Booleans, InputError, Integers, ProgressCallback
+from agreestop.common import Booleans, InputError, ProgressCallback
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.decisions import Evaluation, evaluate
 from agreestop.decide.risks import TopMass
+from agreestop.decide.schedules import Schedule
+from agreestop.decide.score_files import Scores
+from agreestop.decide.splits import repeat_splits
 from agreestop.decide.tuning import tune
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import run_to_end
@@ -101,13 +104,21 @@ def plan_for(device: str, quick: bool = False, plain: bool = False) -> Benchmark
 
 
 @dataclass(frozen=True, eq=False)
+class EvaluatedRule:
+    """A calibrated rule, and an evaluation of its decisions where there are labels."""
+
+    calibrated: CalibratedRule
+    evaluation: Evaluation | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class PreparedMembers:
-    """Our members and their calibrated rule, with an evaluation of its decisions where there are labels."""
+    """Our members and their rule; and where they are trained, the rule in which members join (`joining_rule`)."""
 
     plan: BenchmarkPlan
     network: SpikingNetwork
-    calibrated: CalibratedRule
-    evaluation: Evaluation | None
+    rule: EvaluatedRule
+    joining: EvaluatedRule | None = None
 
     def engine(self, inputs: Booleans) -> Engine:
         """The engine for the density of these inputs."""
@@ -154,22 +165,38 @@ def prepare_members(plan: BenchmarkPlan, data: EventSplits | None, folder: Path,
         inputs = plan.bernoulli(N_CALIBRATION)
         engine = engine_for(plan, network, DENSITY)
         labels = np.random.default_rng(plan.seed).integers(plan.classes, size=N_CALIBRATION)
-        return PreparedMembers(plan, network, replace(rule.calibrate(_scores(engine, inputs), labels), engine=engine.name), None)
+        return PreparedMembers(plan, network, EvaluatedRule(replace(rule.calibrate(_scores(engine, inputs), labels), engine=engine.name)))
     network = trained_members(plan, data, folder, progress)
     engine, pool = engine_for(plan, network, data.pool.density), data.pool
     progress("tuning the rule", 0.0)
-    tuned = _tuned(plan, rule, _scores(engine, data.tuning.inputs), data.tuning.labels)
-    scores = _scores(engine, pool.inputs)
-    calibrated = replace(tuned.calibrate(scores[:N_CALIBRATION], pool.labels[:N_CALIBRATION]), engine=engine.name)
-    evaluation = evaluate(calibrated.decide(scores[N_CALIBRATION:]), pool.labels[N_CALIBRATION:])
-    return PreparedMembers(plan, network, calibrated, evaluation)
+    tuning = Scores(_scores(engine, data.tuning.inputs), data.tuning.labels, tuple(rule.checkpoints))
+    scores = Scores(_scores(engine, pool.inputs), pool.labels, tuple(rule.checkpoints))
+    calibration, test = scores.rows(slice(0, N_CALIBRATION)), scores.rows(slice(N_CALIBRATION, None))
+
+    def calibrate(tuned: AgreeStop) -> EvaluatedRule:
+        calibrated = replace(tuned.calibrate(calibration), engine=engine.name)
+        return EvaluatedRule(calibrated, evaluate(calibrated.decide(test), test))
+
+    joining = None if plan.members == 1 else calibrate(joining_rule(rule, tuning, N_CALIBRATION))
+    return PreparedMembers(plan, network, calibrate(_tuned(plan, rule, tuning)), joining)
 
 
-def _tuned(plan: BenchmarkPlan, rule: AgreeStop, scores: Any, labels: Integers) -> AgreeStop:
+def joining_rule(rule: AgreeStop, tuning: Scores, n_calibration: int) -> AgreeStop:
+    """The rule in which the first members watch alone, and the others are asked at the last checkpoint, about inputs that are left.
+
+    The number of first members is the one of least work on the tuning rows, on which the risk is then fitted.
+    """
+    times, members = rule.checkpoints, tuning.log_confidence.shape[2]
+    rules = [replace(rule, checkpoints=Schedule([*((time, first) for time in times), (times[-1], members)])) for first in range(1, members)]
+    best = min(rules, key=lambda one: cast(float, repeat_splits(one, tuning, n_calibration=n_calibration).work))
+    return replace(best, risk=TopMass.fit(tuning.at(best.checkpoints)))
+
+
+def _tuned(plan: BenchmarkPlan, rule: AgreeStop, tuning: Scores) -> AgreeStop:
     """The rule with the best risk; on a GPU with temperatures only, since its prefilter does not know a learned risk."""
     if plan.device == "cuda":
-        return replace(rule, risk=TopMass.fit(scores, labels))
-    return cast(AgreeStop, tune(rule, scores, labels, n_calibration=N_CALIBRATION, seed=plan.seed, only_if_better=False).rule)
+        return replace(rule, risk=TopMass.fit(tuning))
+    return cast(AgreeStop, tune(rule, tuning, n_calibration=N_CALIBRATION, seed=plan.seed, only_if_better=False).rule)
 
 
 def _scores(engine: Engine, inputs: Booleans) -> Any:

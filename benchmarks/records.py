@@ -28,7 +28,7 @@ class BenchRecord:
     times_fastest_peer  in ours: how many times faster it is than `fastest_peer`, the fastest peer at the same workload in the same run
     wanted              in ours: the goal, in words
     coverage, latency   in ours, with early stopping: the decisions on all test inputs; latency is over T
-    computed            the share of the steps that were computed
+    computed            the share of the steps of all members that were computed
     """
 
     work: str

@@ -4,6 +4,7 @@ The network is 1352 → 1000 → 10 with T = 80 and K = 6 in float32. Peers have
 
     decide-full   decisions per second at T; ours also apply the rule at every step, peers only compute the counts of their six members
     decide-early  the same, where ours stop with a calibrated AgreeStop, against the peers at T
+    decide-joining  the same, where a few members watch alone, and the others are asked only about inputs that these do not decide
     stream-step   microseconds per step of one live input and all six members; ours without the rule, and with it
     train         inputs per second in the training of the six members; ours with fixed neuron constants, as in the peers, and learned ones
     scaling-T, scaling-K, scaling-density, memory-T    only ours

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from agreestop.common import Booleans, Integers
-from agreestop.engines.early_stopping import decide_early
+from agreestop.engines.early_stopping import EarlyRun, decide_early
 from agreestop.engines.live import LiveSession
 from agreestop.ensembles.streams import StreamRecipe, StreamTraining
 from agreestop.ensembles.training import TrainableMembers
@@ -18,16 +18,18 @@ from agreestop.events.container import Events
 from agreestop.networks.architectures import SpikingNetwork
 
 from .peers import LEARNING_RATE, Form, FoundPeers, Peer, PeerEnsemble, Weights, forms_of, live_forms
-from .preparation import BenchmarkPlan, NoteCallback, PreparedMembers, architecture, ours
+from .preparation import BenchmarkPlan, EvaluatedRule, NoteCallback, PreparedMembers, architecture, ours
 from .records import DECISIONS, OURS, STEP, TRAINED, BenchRecord, compared
 from .timing import Conditions, FormTrial, TimedSystem, fastest_form, measure
 
 WANTED = {
     ("cpu", "decide-early"): "at least 10 × the fastest peer",
+    ("cpu", "decide-joining"): "at least 10 × the fastest peer",
     ("cpu", "decide-full"): "at least 5 × the fastest peer",
     ("cpu", "stream-step"): "at most 60 µs a step, at least 20 × the fastest peer",
     ("cpu", "train"): "at least 1.5 × the fastest peer",
     ("cuda", "decide-early"): "at least 12 × the fastest peer",
+    ("cuda", "decide-joining"): "at least 12 × the fastest peer",
     ("cuda", "decide-full"): "at least 8 × the fastest peer",
     ("cuda", "train"): "at least 3 × the fastest peer",
     ("cuda", "srm-kernel"): "at least 0.6 × a copy",
@@ -92,7 +94,7 @@ def with_ratios(plan: BenchmarkPlan, records: Sequence[BenchRecord]) -> list[Ben
 
 def bench_decisions(prepared: PreparedMembers, peers: Peers, name: str, inputs: Booleans, batch: int, early: bool) -> list[BenchRecord]:
     """Decisions per second on inputs (n, T, ...), in batches: at T, and with `early` also as soon as the rule stops."""
-    plan, engine, calibrated, events = prepared.plan, prepared.engine(inputs), prepared.calibrated, Events.from_dense(inputs)
+    plan, engine, events = prepared.plan, prepared.engine(inputs), Events.from_dense(inputs)
     few = min(len(inputs), max(plan.batches))
     parts = [inputs[start : min(start + batch, few)] for start in range(0, few, batch)]
 
@@ -100,29 +102,31 @@ def bench_decisions(prepared: PreparedMembers, peers: Peers, name: str, inputs: 
         prepared = [ensemble.prepare(part) for part in parts]
         return lambda: [ensemble.decide(part) for part in prepared]
 
-    def decide(chunk: int | None) -> Callable[[], object]:
-        return lambda: decide_early(engine, calibrated, events, batch, chunk, any_engine=True)
+    def decide(rule: EvaluatedRule, chunk: int | None) -> Callable[[], EarlyRun]:
+        return lambda: decide_early(engine, rule.calibrated, events, batch, chunk, any_engine=True)
 
-    systems = [ours("decide-full", f"{engine.name} engine, the rule at every step", decide(plan.steps), len(inputs))]
-    if early:
-        systems.append(ours("decide-early", f"{engine.name} engine, stops with AgreeStop", decide(None), len(inputs)))
+    systems = [ours("decide-full", f"{engine.name} engine, the rule at every step", decide(prepared.rule, plan.steps), len(inputs))]
+    rules = {"decide-early": ("stops with AgreeStop", prepared.rule)} if early else {}
+    if early and prepared.joining is not None:
+        rules["decide-joining"] = ("stops with AgreeStop, members join", prepared.joining)
+    systems += [ours(work, f"{engine.name} engine, {form}", decide(rule, None), len(inputs)) for work, (form, rule) in rules.items()]
     systems += peers.systems("decide-full", batch, few, lambda peer: forms_of(peer, plan.device, plan.plain), peer_run)
     records = with_ratios(plan, measure(systems, Conditions(name, DECISIONS, batch), plan.repeats, plan.device))
-    if early and prepared.evaluation is not None:
-        computed = decide_early(engine, calibrated, events, batch, any_engine=True).computed.mean() / plan.steps
-        records[1] = replace(
-            records[1],
-            coverage=float(prepared.evaluation.coverage),
-            latency=float(prepared.evaluation.normalized_latency),
-            set_size=float(prepared.evaluation.set_size),
-            computed=float(computed),
-        )
+    for at, (_, rule) in enumerate(rules.values(), start=1):
+        if rule.evaluation is not None:
+            records[at] = replace(
+                records[at],
+                coverage=float(rule.evaluation.coverage),
+                latency=float(rule.evaluation.normalized_latency),
+                set_size=float(rule.evaluation.set_size),
+                computed=float(decide(rule, None)().work.mean()) / (plan.steps * plan.members),
+            )
     return records
 
 
 def bench_streams(prepared: PreparedMembers, peers: Peers, name: str, inputs: Booleans) -> list[BenchRecord]:
     """Microseconds per step of one live input and all members; inputs (streams, T, ...), one after the other."""
-    plan, engine, calibrated = prepared.plan, prepared.engine(inputs), prepared.calibrated
+    plan, engine, calibrated = prepared.plan, prepared.engine(inputs), prepared.rule.calibrated
     events = [[np.flatnonzero(frame) for frame in one] for one in inputs]
     frames = [[torch.from_numpy(frame).flatten()[None].float() for frame in one] for one in inputs]
     lives: list[Any] = []

@@ -265,7 +265,7 @@ def test_records_are_complete(labelled: bool, tmp_path: Path, monkeypatch: pytes
     assert all(0 <= record.low <= record.median <= record.high for record in records)
     works = {record.work for record in records}
     always = {"decide-full", "stream-step", "train", "scaling-T", "scaling-K", "scaling-density", "memory-T"}
-    assert works == (always | {"decide-early"} if labelled else always)
+    assert works == (always | {"decide-early", "decide-joining"} if labelled else always)
     for record in (record for record in records if record.work in ("decide-full", "decide-early", "stream-step", "train")):
         group = [one for one in records if one.unit == record.unit and (one.inputs, one.batch) == (record.inputs, record.batch)]
         (peer,) = (one for one in group if one.system == "plain")

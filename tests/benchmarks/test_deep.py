@@ -15,8 +15,9 @@ import agreestop as ag
 from agreestop.events.datasets.gesture_sim import simulate_gestures
 from agreestop.networks.architectures import Convolutional, SpikingNetwork
 from benchmarks import deep, deep_cases
-from benchmarks.deep_cases import N_CALIBRATION, STEPS, DeepCase, joining_rule, prepare
+from benchmarks.deep_cases import N_CALIBRATION, STEPS, DeepCase, prepare
 from benchmarks.peers import FoundPeers, Peer
+from benchmarks.preparation import joining_rule
 from benchmarks.records import OURS
 
 from .test_benchmark import PLAIN
@@ -39,14 +40,16 @@ def test_members_that_join_are_asked_at_the_end_and_chosen_by_their_work() -> No
     scores = ag.simulate_scores(300)
     assert scores.labels is not None
     members = scores.log_confidence.shape[2]
-    rule, first = joining_rule(scores, members)
+    plain = ag.AgreeStop(0.95, tuple(range(1, STEPS + 1)), 1)
+    rule = joining_rule(plain, scores, 150)
     assert isinstance(rule.checkpoints, ag.Schedule)
+    first = rule.checkpoints.members[0]
     assert rule.checkpoints.looks[-1] == (STEPS, members) and set(rule.checkpoints.members[:-1]) == {first}
     assert len(rule.checkpoints) == STEPS + 1 and 1 <= first < members
     works = []
     for count in range(1, members):
         looks = [*((time, count) for time in range(1, STEPS + 1)), (STEPS, members)]
-        works.append(ag.repeat_splits(replace(rule, checkpoints=ag.Schedule(looks)), scores, n_calibration=150).work)
+        works.append(ag.repeat_splits(replace(plain, checkpoints=ag.Schedule(looks)), scores, n_calibration=150).work)
     assert first == 1 + int(np.argmin(np.array(works, dtype=float)))
 
 
