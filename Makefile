@@ -75,9 +75,10 @@ $(PEERS)/.peers: pyproject.toml constraints.txt
 peers: $(PEERS)/.peers  ## the adapters' tests and examples with the libraries that they adapt, none of them skipped; makes .venv-peers
 	AGREESTOP_PEERS=1 SCIPY_ARRAY_API=1 $(PEERS)/bin/python -m pytest tests/adapters
 
-bench: $(VENV)/.test $(PEERS)/.peers  ## speed against other libraries, half an hour or more; give MNIST=FOLDER for all workloads; writes results/bench
+bench: $(VENV)/.test $(PEERS)/.peers  ## speed against other libraries, an hour; give MNIST=FOLDER for all workloads; writes results/bench
 	$(BIN)/python -m benchmarks decide
 	$(PEERS)/bin/python -m benchmarks --device cpu $(if $(MNIST),--mnist $(MNIST))
+	$(PEERS)/bin/python -m benchmarks deep --device cpu
 
 $(CLUSTER)/.cluster: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CLUSTER)

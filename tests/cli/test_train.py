@@ -216,6 +216,10 @@ def test_files_of_the_wrong_kind_are_told_apart(
         (("decide", "rule", "scores.npz", "--members", "none"), "holds scores, not inputs"),
         (("decide", "rule", "scores.npz", "--engine", "dense"), "without --members nothing is run"),
         (("run", "."), "is a folder, a pipe or a device: give a file"),
+        (("train", "inputs.npz"), "holds inputs: give a configuration (.toml)"),
+        (("score", "inputs.npz"), "holds inputs: give the members that score them (--members)"),
+        (("score", ".", "--ray", "local"), "holds inputs: give the members that score them (--members)"),
+        (("score", "inputs.npz", "--members", "m", "-o", "inputs.npz"), "is read and would be replaced"),
     ):
         outcome = call(monkeypatch, capsys, *words)
         assert outcome.code == 2 and match in outcome.err, outcome.err

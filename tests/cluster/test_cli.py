@@ -70,10 +70,28 @@ def test_decide_watches_for_drift(work: Work, tmp_path: Path, use: Callable[[Fak
     assert (tmp_path / "one").read_bytes() == (tmp_path / "many").read_bytes()
 
 
-@pytest.mark.parametrize("words", [("-o", "a.csv"), ("--members", "m"), ("--members", "m", "--groups", "g", "-o", "a.csv")])
-def test_decide_on_ray_needs_members_and_a_file(work: Work, words: tuple[str, ...]) -> None:
-    with pytest.raises(ag.InputError, match="--ray runs members on inputs and writes a file: give --members and -o"):
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("-o", "a.csv"), "writes a file: give --members too"),
+        (("--members", "m"), "writes a file: give -o too"),
+        (("--members", "m", "--groups", "g", "-o", "a.csv"), "groups come from the column 'group' of Parquet files"),
+    ],
+)
+def test_decide_on_ray_needs_members_and_a_file(work: Work, words: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(ag.InputError, match=sentence):
         call("decide", work.rule_file, "a.npz", "--ray", "local", *words)
+
+
+def test_decisions_go_to_a_folder_and_a_second_call_says_that_they_are_there(
+    work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
+    use(FakeRay())
+    work.events.rows(slice(0, 300)).save(tmp_path / "a.npz")
+    words = ("decide", work.rule_file, tmp_path / "a.npz", "--members", work.members, "--ray", "local", "-o", tmp_path / "out")
+    first, again = call(*words), call(*words)
+    assert "earlier call" not in first and "in an earlier call" in " ".join(again.split())
+    assert all("Wrote" in said for said in (first, again)) and len(ag.cluster.load_decisions(tmp_path / "out", work.rule_file)) == 300
 
 
 def test_damaged_files_are_skipped_only_when_asked(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -132,7 +132,7 @@ def test_a_part_whose_summary_counts_other_rows_is_not_used(work: Work, tmp_path
     summary = PartSummary.of(run.decisions, run.computed, (0, 0))
     columns = columns_of_run([run], 0, np.arange(20, dtype=np.uint64), {})
     for rows, used in ((20, True), (21, False)):
-        write_part(tmp_path / "part.parquet", columns, replace(summary, rows=rows), "key")
+        write_part(tmp_path / "part.parquet", columns, replace(summary, rows=rows), "key", "mark")
         assert (read_part(tmp_path / "part.parquet", "key") is not None) == used
 
 
@@ -203,6 +203,62 @@ def test_decisions_do_not_go_among_the_recordings(
     if out:
         assert ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / out).recordings == 1100  # files are read by their names
         assert ag.cluster.decide(work.rule, work.ensemble, (path for path in source), tmp_path / "other").recordings == 1100
+
+
+def test_recordings_are_not_replaced_by_their_decisions(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    fake, path = use(FakeRay()), tmp_path / "a.parquet"
+    ag.cluster.save_recordings(path, work.events.rows(slice(0, 20)))
+    before = path.read_bytes()
+    for source in (path, tmp_path / "*.parquet", [tmp_path / "." / "a.parquet"]):
+        with pytest.raises(ag.InputError, match=r"a\.parquet is read and would be replaced"):
+            ag.cluster.decide(work.rule, work.ensemble, source, path)
+    assert path.read_bytes() == before and fake.started == 0
+
+
+def test_recordings_of_another_shape_are_refused(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    """The cells of their events are in range, so only the file can tell."""
+    use(FakeRay())
+    for shape in ((7,), (2, 4)):
+        ag.cluster.save_recordings(tmp_path / "a.parquet", np.ones((3, 12, *shape), bool))
+        with pytest.raises(ag.InputError, match=r"steps have the shape \((7,|2, 4)\): the network takes \(8,\)"):
+            ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.parquet", tmp_path / "out")
+    ag.cluster.save_recordings(tmp_path / "a.parquet", work.events.rows(slice(0, 20)))
+    assert ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.parquet", tmp_path / "out").recordings == 20
+
+
+def test_decisions_are_read_with_the_rule_that_decided_or_its_file(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay())
+    work.events.rows(slice(0, 20)).save(tmp_path / "a.npz")
+    expected = work.ensemble.decide(work.rule, work.events.rows(slice(0, 20))).decisions
+    other = ag.AgreeStop(0.85, range(1, 13), 1).calibrate(work.ensemble.score(*_examples()))
+    for out in (tmp_path / "out.parquet", tmp_path / "out"):
+        ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.npz", out)
+        for rule in (work.rule, work.rule_file, str(work.rule_file)):
+            assert same(ag.cluster.load_decisions(out, rule), expected)
+        with pytest.raises(ag.InputError, match="holds no decisions of this rule"):
+            ag.cluster.load_decisions(out, other)
+    with pytest.raises(ag.InputError, match="out is of type CalibratedRule: give the path"):
+        ag.cluster.load_decisions(cast(Any, work.rule), cast(Any, tmp_path / "out"))
+    (tmp_path / "out.csv").write_text("input,stop_time\n")
+    with pytest.raises(ag.InputError, match=r"does not end in \.parquet"):
+        ag.cluster.load_decisions(tmp_path / "out.csv", work.rule)
+    with pytest.raises(ag.InputError, match=r"out\.csv, and only the command line writes"):
+        ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.npz", tmp_path / "out.csv")
+
+
+def test_arguments_in_another_order_are_named(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay())
+    with pytest.raises(ag.InputError, match="a folder: give a rule file, and the folder as the source"):
+        ag.cluster.decide(tmp_path, work.ensemble, work.rule_file, tmp_path / "out")
+    with pytest.raises(ag.InputError, match="a value of type Events: save them"):
+        ag.cluster.decide(work.rule, work.ensemble, cast(Any, work.events), tmp_path / "out")
+    with pytest.raises(ag.InputError, match=r"ends in \.parquet, and then the recordings"):
+        ag.cluster.save_recordings(cast(Any, work.events), cast(Any, tmp_path / "a.parquet"))
+    with pytest.raises(ag.InputError, match=r"ends in \.parquet, and then the recordings"):
+        ag.cluster.save_recordings(tmp_path / "a.npz", work.events)
+    for rule in (str(work.rule_file), work.rule, work.ensemble):
+        with pytest.raises(ag.InputError, match=r"give a rule that is to be calibrated, such as AgreeStop"):
+            ag.cluster.calibrate(cast(Any, rule), work.ensemble, tmp_path)
 
 
 @pytest.mark.parametrize(("source", "out"), [(5, "out"), ([None], "out"), ("a.npz", None)])

@@ -210,18 +210,21 @@ def test_the_first_members_of_a_schedule_run_in_slots_and_the_others_only_where_
     every = tuple(range(1, 9))
     scores = ag.Scores(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(8), axis=1)), None, every)
     schedule = ag.Schedule([*((time, 1) for time in every[:6]), (6, 2), (7, 3), (8, 3)])
-    calibrated = ag.AgreeStop(0.6, schedule, 1).calibrate(scores, "final")
+    offsets = np.array([0.05, 0.1, -0.1, -np.inf, 0.05, 0.1, 0.0, -3.0, 0.2])  # those of later looks would stop other inputs
+    risk = ag.ShapedRisk(ag.TopMass(), offsets, schedule)
+    calibrated = ag.AgreeStop(0.6, schedule, 1, risk=risk).calibrate(scores, "final")
     expected = calibrated.decide(scores)
     few = expected.stop_members == 1
     assert 2 <= few.sum() <= 12 and len(np.unique(expected.stop_index[few])) > 1 and len(np.unique(expected.stop_members)) == 3
-    for given in (inputs, ag.events.Events.from_dense(inputs)):
-        early = decide_early(engine, calibrated, given, batch_size=5)
+    for given, chunk in ((inputs, None), (ag.events.Events.from_dense(inputs), 3), (inputs, 8)):
+        early = decide_early(engine, calibrated, given, batch_size=5, chunk=chunk)
         np.testing.assert_array_equal(early.decisions.stop_index, expected.stop_index)
         np.testing.assert_array_equal(early.decisions.sets, expected.sets)
         np.testing.assert_array_equal(early.decisions.best, expected.best)
         assert (early.work[few] == early.computed[few]).all() and (early.computed[few] <= 6).all()
+        assert chunk is None or (early.computed[few] == np.minimum(-(-expected.stop_time[few] // chunk) * chunk, 6)).all()
         # The others ran 6 steps with one member in slots, and from the first step again with the members that joined.
-        assert (early.computed[~few] >= 12).all() and (early.work[~few] >= 6 + 2 * 6).all()
+        assert (early.computed[~few] <= 8).all() and (early.work[~few] >= 6 + 2 * 6).all()
     joins_at_once = ag.Schedule([(1, 1), *((time, 3) for time in every)])
     assert not prefilter_of(ag.AgreeStop(0.6, joins_at_once, 1).calibrate(scores, "final")).fits_gpu
     assert prefilter_of(calibrated).fits_gpu

@@ -17,7 +17,7 @@ from agreestop.common import Booleans, Integers
 from agreestop.engines.dense import Dense, FreshMembers
 from agreestop.engines.early_stopping import decide_early, measure_saving, run_counted, run_to_end, score
 from agreestop.engines.live import LiveSession
-from agreestop.engines.protocol import CountingPass, Engine
+from agreestop.engines.protocol import CHUNK_STEPS, CountingPass, Engine
 from agreestop.events.container import Events
 from agreestop.events.files import load_events
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
@@ -123,15 +123,15 @@ def test_the_dense_engine_computes_few_steps_at_a_time_so_that_memory_does_not_g
 ) -> None:
     inputs, _ = some_inputs(6)
     whole = run_to_end(Dense(network(kind)), inputs)
-    monkeypatch.setattr("agreestop.engines.dense.NUMBERS", 2 * inputs[:, 0].size + 1)
+    monkeypatch.setattr("agreestop.engines.dense.NUMBERS", 10 * inputs[:, 0].size + 1)
     seen: list[int] = []
     members = network(kind)
     members.register_forward_pre_hook(lambda module, given: seen.append(len(given[0])))
     np.testing.assert_array_equal(run_to_end(Dense(members), inputs), whole)
-    assert sum(seen) == inputs.shape[1] and max(seen) == 2
+    assert seen == [10, 10, 4]
     monkeypatch.setattr("agreestop.engines.dense.NUMBERS", 1)
     np.testing.assert_array_equal(run_to_end(Dense(members), inputs), whole)
-    assert seen[-1] == 1
+    assert seen[3:] == [CHUNK_STEPS] * 3
 
 
 def test_wrong_rules_inputs_and_weights_are_refused() -> None:

@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 
 import agreestop as ag
-from agreestop.cluster.parts import PLAN, PartSummary, columns_of_run, load_decisions, read_part, write_part, write_plan
+from agreestop.cluster.parts import PLAN, PartSummary, columns_of_run, load_decisions, read_part, rule_mark, write_part, write_plan
 from agreestop.cluster.sources import ParquetFile, save_recordings
 from agreestop.common import InputError, atomic_writer
 from agreestop.decide.score_files import load_spikes
@@ -233,16 +233,6 @@ def read_mapped(path: Path) -> object:
     return events, events.to_dense()
 
 
-def write_decisions(path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    decided = ag.AgreeStop(0.8, (1, 2, 3, 4), 1).calibrate(scores()).decide(scores())
-    columns = {name: getattr(decided, name) for name in ("stop_index", "stop_time", "best", "first_risk")}
-    columns |= {"row": np.arange(40), "hash": np.arange(40, dtype=np.uint64), "classes": [list(one.classes) for one in decided]}
-    pq.write_table(pa.table(columns), path, write_page_checksum=True)
-
-
 def read_decisions(path: Path) -> object:
     decided = load_decisions(path, ag.AgreeStop(0.8, (1, 2, 3, 4), 1).calibrate(scores()))
     return decided.stop_index, decided.sets, decided.best, decided.first_risk
@@ -250,10 +240,11 @@ def read_decisions(path: Path) -> object:
 
 def write_part_file(path: Path) -> None:
     """Decisions of a shard with their summary, as a worker writes them."""
-    decided = ag.AgreeStop(0.8, (1, 2, 3, 4), 1).calibrate(scores()).decide(scores())
+    calibrated = ag.AgreeStop(0.8, (1, 2, 3, 4), 1).calibrate(scores())
+    decided = calibrated.decide(scores())
     run = EarlyRun(decided, np.full(40, 4), 0.0, np.full(40, 8))
     summary = PartSummary.of(decided, run.computed, (0, 0))
-    write_part(path, columns_of_run([run], 0, np.arange(40, dtype=np.uint64), {}), summary, "key")
+    write_part(path, columns_of_run([run], 0, np.arange(40, dtype=np.uint64), {}), summary, "key", rule_mark(calibrated))
 
 
 def read_part_file(path: Path) -> object:
@@ -392,13 +383,13 @@ FORMATS = {
         Format("key", write_key, read_key, digest=True),
         Format("nir", write_nir, read_nir, needs=("nir", "h5py")),
         Format(
-            "recordings",
+            "recordings.parquet",
             lambda path: save_recordings(path, ag.events.Events.from_dense(X, LABELS), ids=list("abcdef")),
             read_recordings,
             needs=("pyarrow",),
         ),
-        Format("decisions", write_decisions, read_decisions, needs=("pyarrow",)),
-        Format("shard", write_part_file, read_part_file, needs=("pyarrow",)),
+        Format("decisions.parquet", write_part_file, read_decisions, needs=("pyarrow",)),
+        Format("shard.parquet", write_part_file, read_part_file, needs=("pyarrow",)),
         Format("plan", write_plan_file, read_plan_file, needs=("pyarrow",)),
         Format("configuration", lambda path: path.write_text(CONFIG), load_config),
         *rules.FORMATS,

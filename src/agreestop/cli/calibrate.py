@@ -69,7 +69,7 @@ def calibrate(
     """Calibrate a rule on a score file and write it to a rule file."""
     if labels not in (None, "final"):
         raise InputError(f"--labels is {labels!r}: leave it out to use the labels of the score file, or give final.")
-    check_writable(output)
+    check_writable(output, scores)
     data = load_scores(scores) if labels == "final" else labelled_scores(scores, "calibration")
     weight = None if weights is None else read_numbers(weights, len(data))
     inside = None if groups is None else read_lines(groups, len(data))

@@ -21,6 +21,7 @@ from .console import errors_name_options, never_stops, progress_bar, say
 from .run import Engine, Members, Ray, check_one_file
 
 FORMATS = (".csv", ".json", ".npz")
+CLUSTER_FORMATS = (".parquet", "")  # one file, or a folder
 MOST_NAMED = 10  # damaged files that are named on the terminal
 RuleFile = Annotated[Path, typer.Argument(help="Rule file that `agreestop calibrate` wrote.")]
 AnyEngine = Annotated[bool, typer.Option("--any-engine", help="Allow another engine than the rule was calibrated with.")]
@@ -29,7 +30,7 @@ AnyMembers = Annotated[bool, typer.Option("--any-members", help="Allow other mem
 
 def decide(
     rule: RuleFile,
-    scores: Annotated[Path, typer.Argument(help="Score file, or with --members a file of inputs; labels are not needed.")],
+    scores: Annotated[Path, typer.Argument(help="Score file, or with --members a file of inputs (with --ray also a folder).")],
     members: Members = None,
     engine: Engine = "auto",
     groups: Groups = None,
@@ -46,7 +47,9 @@ def decide(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", help="File to write: .csv, .json or .npz, with --ray also .parquet. Without it, CSV on the terminal."
+            "-o",
+            "--output",
+            help="File to write: .csv, .json, .npz; with --ray also .parquet, or a folder. Without it: CSV on the terminal.",
         ),
     ] = None,
 ) -> None:
@@ -54,16 +57,18 @@ def decide(
 
     With --ray, inputs may also be a folder or Parquet files, and a call that was killed continues when it is repeated.
     """
-    formats = FORMATS if ray is None else (*FORMATS, ".parquet")
-    if output is not None and output.suffix not in formats:
-        raise InputError(f"{output} ends in {output.suffix!r}: give a name that ends in {', '.join(formats)}.")
-    if ray is not None and (members is None or output is None or groups is not None):
-        advice = "give --members and -o; groups come from the column 'group' of Parquet files"
-        raise InputError(f"--ray runs members on inputs and writes a file: {advice}.")
-    if skip_damaged and (ray is None or output is None or output.suffix != ".parquet"):
-        raise InputError("--skip-damaged is for --ray and -o FILE.parquet, whose column 'row' tells which inputs are left out: give both.")
-    if output is not None and output.suffix != ".parquet":
-        check_writable(output)
+    if output is not None and output.suffix not in (FORMATS if ray is None else (*FORMATS, *CLUSTER_FORMATS)):
+        advice = f"give a name that ends in {', '.join(FORMATS)}, or with --ray in .parquet, or a folder"
+        raise InputError(f"{output} ends in {output.suffix!r}: {advice}.")
+    if ray is not None and (members is None or output is None):
+        raise InputError(f"--ray runs members on inputs and writes a file: give {'--members' if members is None else '-o'} too.")
+    if ray is not None and groups is not None:
+        raise InputError("--groups is given with --ray, where groups come from the column 'group' of Parquet files: leave it out.")
+    kept = output is not None and output.suffix in CLUSTER_FORMATS  # as the cluster writes it
+    if skip_damaged and not kept:
+        raise InputError("--skip-damaged is for --ray and -o FILE.parquet, whose rows say which inputs they are about: give both.")
+    if output is not None and not kept:
+        check_writable(output, rule, scores, members)
     calibrated = load_rule(rule)
     if monitor is not None:
         check_writable(monitor)
@@ -74,7 +79,7 @@ def decide(
     if ray is not None and members is not None and output is not None:
         allowed = {"any_engine": any_engine, "any_members": any_members, "skip_damaged": skip_damaged}
         target = _decide_on_ray(ray, rule, calibrated, members, scores, engine, output, allowed)
-        if output.suffix == ".parquet" and monitor is None:
+        if kept and monitor is None:
             return
         decisions, classes = _load_decisions(target, calibrated, scores)
     elif members is None:
@@ -96,7 +101,7 @@ def decide(
         say(f"These decisions say nothing about new inputs: {decisions.reuse}")
     if monitor is not None:
         _watch(monitor, calibrated, decisions, labels)
-    if output is not None and output.suffix == ".parquet":
+    if kept:
         return
     names = class_names(calibrated, classes)
     if output is None:
@@ -162,17 +167,20 @@ def _decide_on_ray(
     """Decide on a Ray cluster, and say which engine ran and how much it computed; the file or folder of the decisions."""
     from agreestop import cluster
 
-    target = output if output.suffix == ".parquet" else _parts(output)
+    target = output if output.suffix in CLUSTER_FORMATS else _parts(output)
     with progress_bar(output.name) as progress:
         run = cluster.decide(rule, members, inputs, target, address=address, engine=engine, progress=progress, **allowed)
     steps = f"{run.mean_computed:.1f} of {calibrated.checkpoints[-1]:g} steps of a recording"
-    say(f"The {run.engine} engine decided on {run.recordings:,} recordings and computed {steps}, in {run.seconds:.2f} s.")
+    when = f"in {run.seconds:.2f} s" if run.resumed < run.shards else "in an earlier call, whose decisions are there"
+    say(f"The {run.engine} engine decided on {run.recordings:,} recordings and computed {steps}, {when}.")
     for sentence in run.damaged[:MOST_NAMED]:
         say(f"Skipped: {sentence}")
     if run.damaged:
         say(f"Skipped in all: {len(run.damaged)} files and shards that cannot be read.")
     if target == output:
-        say(f"These decisions say nothing about new inputs: {run.reuse}" if run.reuse else f"Wrote {output}.")
+        if run.reuse:
+            say(f"These decisions say nothing about new inputs: {run.reuse}")
+        say(f"Wrote {output}.")
     return target
 
 

@@ -29,7 +29,7 @@ def report(
 
     if output.is_dir():
         raise InputError(f"{output} is a folder: give the HTML file to write, for example {output / 'report.html'}.")
-    check_writable(output)
+    check_writable(output, scores)
     data = labelled_scores(scores, "a report")
     inside = None if groups is None else read_lines(groups, len(data))
     options = {"target": target, "max-set-size": max_set_size, "groups": groups, "n-calibration": n_calibration, "seed": seed}

@@ -95,6 +95,8 @@ def train(config: Config = None, output: Output = None, ray: Ray = None) -> None
     """
     from agreestop.pipeline.run import train_ensembles
 
+    if config is not None and config.suffix in (".npz", ".parquet"):
+        raise InputError(f'{config} holds inputs: give a configuration (.toml) that names them, with [data] name = "files".')
     settings = _settings(config)
     folder = _folder(settings, output)
     with progress_bar(folder.name) as progress:
@@ -123,6 +125,8 @@ def score(
         return
     if engine != "auto":
         raise InputError(f"--engine is {engine}, but without --members the configuration names it: set decide.engine there.")
+    if config is not None and (config.is_dir() or config.suffix in (".npz", ".parquet")):
+        raise InputError(f"{config} holds inputs: give the members that score them (--members), or a configuration (.toml).")
     from agreestop.pipeline.run import score_ensembles
 
     settings = _settings(config)
@@ -137,7 +141,7 @@ def _score_inputs(members: Path, inputs: Path | None, output: Path | None, engin
 
     if inputs is None or output is None:
         raise InputError(f"--members is given, but no {'file of inputs' if inputs is None else 'score file to write (-o)'}: give both.")
-    check_writable(output)
+    check_writable(output, inputs, members)
     if ray is None:
         check_one_file(inputs)
         ensemble, stored = load(members, engine=engine), read_stored(inputs)

@@ -22,10 +22,12 @@ from agreestop.ensembles import Ensemble
 from agreestop.ensembles import load as load_ensemble
 from agreestop.events import input_ids
 
-from .parts import PLAN, PartSummary, assemble, columns_of_run, part_path, read_part, read_plan, write_part, write_plan
+from .parts import PLAN, PartSummary, assemble, columns_of_run, part_path, read_part, read_plan, rule_mark, write_part, write_plan
 from .pool import Actors, import_ray, run_tasks
 from .sources import Shard, Source, as_paths, check_apart, check_carried, import_parquet
 from .workers import FileReader, PlannedSource, choose_engine, from_bytes, members_bytes, rule_bytes
+
+OTHER_FORMATS = (".csv", ".json", ".npz")
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class DecisionWorker:
     def __init__(self, settings: DecisionSettings) -> None:
         self._settings = settings
         self._rule = from_bytes(settings.rule, load_rule)
+        self._mark = rule_mark(self._rule)
         self._reader = FileReader(settings.members, settings.engine, settings.threads)
 
     def __call__(self, shard: Shard) -> PartSummary | str:
@@ -85,7 +88,7 @@ class DecisionWorker:
             columns, summary = self._decide(shard)
         except InputError as error:
             return str(error) if shard.path in str(error) else f"{shard}, cannot be used: {error}"
-        write_part(path, columns, summary, self._settings.key)
+        write_part(path, columns, summary, self._settings.key, self._mark)
         return summary
 
     def _decide(self, shard: Shard) -> tuple[dict[str, Any], PartSummary]:
@@ -142,6 +145,9 @@ def decide(
     where = Actors(address, actors, cpus, gpus)
     if not isinstance(out, (str, PathLike)):
         raise InputError(f"out is {out!r}: give a path, the name of a .parquet file or of a folder.")
+    if Path(out).suffix in OTHER_FORMATS:
+        others = f"only the command line writes {' and '.join(OTHER_FORMATS)}"
+        raise InputError(f"out is {out}, and {others}: give a name that ends in .parquet, or a folder.")
     source = as_paths(source)
     check_apart(source, target := Path(out))
     import_ray(), import_parquet()
@@ -191,7 +197,7 @@ def decide(
             raise InputError(f"none of the {len(planned.shards)} shards can be read: {damaged[0]}")
         summary = PartSummary.joined([parts[number] for number in sorted(parts)])
         if single:
-            assemble([part_path(folder, number) for number in sorted(parts)], target, summary, key)
+            assemble([part_path(folder, number) for number in sorted(parts)], target, summary, key, rule_mark(calibrated))
         else:
             write_plan(folder, key, sorted(parts))
     if single and summary.rows == planned.total:

@@ -10,13 +10,14 @@
     block        for a rule with a gate
     computed     steps that were computed
 
-The file of a shard carries its `PartSummary` and the key of the job: what all decisions follow from. A job that finds the file of a shard
-with its own key uses it. So a job that was killed continues, and no recording is decided twice or lost.
+The file of a shard carries its `PartSummary`, a mark of the rule, and the key of the job: what all decisions follow from. A job that finds
+the file of a shard with its own key uses it. So a job that was killed continues, and no recording is decided twice or lost.
 
 The plan in the folder holds the key and, once the job is finished, the numbers of its files. `load_decisions` needs all of these files and
 accepts no others.
 """
 
+import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
@@ -29,12 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agreestop.common import Arrays, InputError, atomic_writer, read_file
-from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.evidence import Stops
 from agreestop.engines.early_stopping import EarlyRun
 
 from .sources import import_parquet
+from .workers import rule_bytes
 
 METADATA = b"agreestop"
 PLAN = "_plan.json"  # readers of Parquet folders skip names that begin with _
@@ -88,12 +90,22 @@ def columns_of_run(runs: Sequence[EarlyRun], first: int, hashes: NDArray[np.uint
     return columns
 
 
-def write_part(path: Path, columns: dict[str, Any], summary: PartSummary, key: str) -> None:
-    """Write the decisions of a shard."""
+def rule_mark(rule: CalibratedRule) -> str:
+    """A hash of a calibrated rule."""
+    return hashlib.sha256(rule_bytes(rule)).hexdigest()[:16]
+
+
+def _about(summary: PartSummary, key: str, mark: str) -> dict[bytes, bytes]:
+    """What a file of decisions says of itself: the key of its job, the mark of its rule, and its summary."""
+    return {METADATA: json.dumps({"key": key, "rule": mark, **asdict(summary)}).encode()}
+
+
+def write_part(path: Path, columns: dict[str, Any], summary: PartSummary, key: str, mark: str) -> None:
+    """Write the decisions of a shard; mark: the `rule_mark` of its rule."""
     pq = import_parquet()
     import pyarrow as pa
 
-    about = {METADATA: json.dumps({"key": key, **asdict(summary)}).encode()}
+    about = _about(summary, key, mark)
     with atomic_writer(path) as stream:
         pq.write_table(pa.table(columns).replace_schema_metadata(about), stream, write_page_checksum=True)
 
@@ -106,6 +118,7 @@ def read_part(path: Path, key: str) -> PartSummary | None:
             about = json.loads(file.schema_arrow.metadata[METADATA])
             if about.pop("key") != key:
                 return None
+            del about["rule"]
             rows = sum(len(file.read_row_group(group)) for group in range(file.num_row_groups))  # reading compares the checksums
         summary = PartSummary(**{**about, "seen": tuple(about["seen"])})
         return summary if summary.rows == rows else None
@@ -113,13 +126,12 @@ def read_part(path: Path, key: str) -> PartSummary | None:
         return None
 
 
-def assemble(parts: Sequence[Path], out: Path, summary: PartSummary, key: str) -> None:
+def assemble(parts: Sequence[Path], out: Path, summary: PartSummary, key: str, mark: str) -> None:
     """Write the decisions of all shards, in their order, to one file. One shard is in memory at a time."""
     pq = import_parquet()
 
-    about = {METADATA: json.dumps({"key": key, **asdict(summary)}).encode()}
     with atomic_writer(out) as stream:
-        schema = pq.read_schema(parts[0]).with_metadata(about)
+        schema = pq.read_schema(parts[0]).with_metadata(_about(summary, key, mark))
         with pq.ParquetWriter(stream, schema, write_page_checksum=True) as writer:
             for path in parts:
                 writer.write_table(_read_table(path).cast(schema))
@@ -150,6 +162,8 @@ def _read_table(file: Path, key: str | None = None) -> Any:
 
 def _tables(out: Path) -> list[Any]:
     """The decisions of a file, or of all files of a finished job, in order."""
+    if out.is_file() and out.suffix != ".parquet":
+        raise InputError(f"{out} does not end in .parquet: give the file or folder that ag.cluster.decide wrote.")
     found = sorted(out.glob("part-*.parquet")) if out.is_dir() else [out]
     if not found or not all(file.is_file() for file in found):
         raise InputError(f"{out} holds no decisions: give what ag.cluster.decide wrote.")
@@ -164,14 +178,19 @@ def _tables(out: Path) -> list[Any]:
     return [_read_table(file, key) for file in planned]
 
 
-def load_decisions(out: str | PathLike[str], rule: CalibratedRule) -> Decisions:
-    """Decisions that `decide` wrote, in memory and in the order of the source; rule: the one that decided."""
+def load_decisions(out: str | PathLike[str], rule: CalibratedRule | str | PathLike[str]) -> Decisions:
+    """Decisions that `decide` wrote, in memory and in the order of the source; rule: the one that decided, or its file."""
     import_parquet()
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    tables = _tables(Path(out))
+    if not isinstance(out, (str, PathLike)):
+        raise InputError(f"out is of type {type(out).__name__}: give the path that ag.cluster.decide wrote to, and then the rule.")
+    rule = load_rule(rule) if isinstance(rule, (str, PathLike)) else rule
+    mark, tables = rule_mark(rule), _tables(Path(out))
     try:
+        if any(json.loads(table.schema.metadata[METADATA])["rule"] != mark for table in tables):
+            raise ValueError
         table = pa.concat_tables(tables)
         lengths, flat = pc.list_value_length(table["classes"]).to_numpy(), pc.list_flatten(table["classes"]).to_numpy()
         found = {name: table[name].to_numpy() for name in table.column_names if name != "classes"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common import ProgressCallback, no_progress
+from agreestop.common import InputError, ProgressCallback, no_progress
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.reduced import ReducedExamples, calibrate_reduced, check_reducible, reduce_examples
 from agreestop.decide.rules import Rule
@@ -96,6 +96,9 @@ def calibrate(
     calibration="simultaneous" or "stop-aware" (for the latter also where it stops). Rules that need more are refused. The arguments are
     those of `decide` and of `ensemble.score`.
     """
+    if isinstance(rule, CalibratedRule) or not hasattr(rule, "calibrate"):
+        advice = "give a rule that is to be calibrated, such as AgreeStop(...), and then the members"
+        raise InputError(f"the rule is a {type(rule).__name__}: {advice}.")
     check_reducible(rule)
     parts = _run(Actors(address, actors, cpus, gpus), members, source, engine, steps, shard_rows, progress, rule)
     return calibrate_reduced(rule, parts)

@@ -10,7 +10,8 @@ multiple of the batch size, so an engine sees the same batches as on one machine
                    indices  list of integers: the cells of these events, step after step, increasing within each step
                    values   list of numbers other than 0, one an event; left out where every event is 1
                    id, label, group   optional: integers or text, an integer, and for a rule with groups the group
-                   The shape of one step is that of the network.
+                   The shape of one step is that of the network, and what `save_recordings` writes says so. A cell is an index of the
+                   flattened step, in the order of numpy.ravel.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError, as_count, atomic_writer
+from agreestop.common import InputError, as_count, atomic_writer, check_writable
 from agreestop.decide.checks import as_ids
 from agreestop.decide.tuned_rows import mark_ids
 from agreestop.engines.early_stopping import BATCH_SIZE
@@ -31,6 +32,7 @@ from agreestop.events import Events, load
 from agreestop.events.files import read_outline
 
 SUFFIXES = (".npz", ".parquet")
+STEP_SHAPE = b"agreestop.step_shape"
 CARRIED = ("id", "label", "group")
 MOST_SHARDS, LEAST_ROWS = 10_000, 4096  # few enough files for one folder; enough rows that starting a shard costs nothing
 BLOCK_ROWS = 4096  # recordings that a worker holds in memory
@@ -85,14 +87,25 @@ def find_files(source: Source) -> list[str]:
 
 def as_paths(source: Source) -> list[str | PathLike[str]]:
     """The paths of a source, as they are given."""
+    if isinstance(source, (Events, np.ndarray)):
+        advice = "save them (Events.save, ag.cluster.save_recordings), and give a path"
+        raise InputError(f"the source is a value of type {type(source).__name__}: {advice}.")
     given = [source] if isinstance(source, (str, PathLike)) else list(source) if isinstance(source, Iterable) else [source]
     if wrong := [one for one in given if not isinstance(one, (str, PathLike))]:
-        raise InputError(f"the source holds {wrong[0]!r}: give a path, or a list of paths, of files or folders.")
+        raise InputError(f"the source holds {_short(wrong[0])}: give a path, or a list of paths, of files or folders.")
     return given
 
 
+def _short(value: Any) -> str:
+    """A value in a few words."""
+    words = repr(value)
+    return words if len(words) < 40 else f"a value of type {type(value).__name__}"
+
+
 def check_apart(source: Sequence[str | PathLike[str]], out: Path) -> None:
-    """Refuse to write among the recordings of a folder, where a second call would read the decisions."""
+    """Refuse to write over a file of recordings, or among those of a folder, where a second call would read the decisions."""
+    if out.is_file():
+        check_writable(out, *find_files(source))
     written = out.resolve().parent if out.suffix == ".parquet" else out.resolve()
     if any(Path(one).is_dir() and Path(one).resolve() == written for one in source):
         raise InputError(f"{out} is in the folder of the recordings, and would be read as one of them: give another folder.")
@@ -158,6 +171,10 @@ class ParquetFile:
         if missing := {"counts", "indices"} - set(names):
             raise InputError(f"{path} has no column {' and no column '.join(sorted(missing))}: write it with ag.cluster.save_recordings.")
         self._columns = [name for name in ("counts", "indices", "values", *CARRIED) if name in names]
+        known = (self._file.schema_arrow.metadata or {}).get(STEP_SHAPE)
+        if known is not None and input_shape and known != _in_bytes(input_shape):
+            shape = known.decode(errors="replace")
+            raise InputError(f"{path} holds recordings whose steps have the shape {shape}: the network takes {input_shape}.")
         sizes = [self._file.metadata.row_group(group).num_rows for group in range(self._file.metadata.num_row_groups)]
         self._starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
 
@@ -200,6 +217,11 @@ class ParquetFile:
         shape = (len(table), per_step.shape[1], *self._shape)
         carried = {name: _carried(table, name) for name in CARRIED if name in self._columns}
         return Recordings(Events(indices, pointers, values, shape), carried)
+
+
+def _in_bytes(shape: tuple[int, ...]) -> bytes:
+    """The shape of a step, as it is written in a Parquet file."""
+    return str(tuple(int(size) for size in shape)).encode()
 
 
 def _fewer_rows(path: str, end: int, rows: int) -> InputError:
@@ -316,6 +338,8 @@ def save_recordings(
     pq = import_parquet()
     import pyarrow as pa
 
+    if not isinstance(path, (str, PathLike)) or Path(path).suffix != ".parquet":
+        raise InputError(f"path is {_short(path)}: give the name of a file that ends in .parquet, and then the recordings.")
     part = (events if isinstance(events, Events) else Events.from_dense(events)).compact()
     n, steps = part.shape[:2]
     ends = np.concatenate((np.zeros(1, np.int64), part.pointers[:, -1]))
@@ -334,4 +358,5 @@ def save_recordings(
         if found.shape != (n,) or found.dtype.kind not in "iuU":
             raise InputError(f"groups has shape {found.shape} and dtype {found.dtype}: give an integer or a string for each recording.")
     with atomic_writer(path) as stream:
-        pq.write_table(pa.table(columns), stream, row_group_size=LEAST_ROWS, write_page_checksum=True)
+        table = pa.table(columns).replace_schema_metadata({STEP_SHAPE: _in_bytes(part.shape[2:])})
+        pq.write_table(table, stream, row_group_size=LEAST_ROWS, write_page_checksum=True)

@@ -103,6 +103,8 @@ def from_bytes(content: bytes, load: Callable[[Path], Loaded]) -> Loaded:
 def rule_bytes(rule: CalibratedRule | str | PathLike[str]) -> bytes:
     """The content of a rule file, of a rule in memory or in a file."""
     if isinstance(rule, (str, PathLike)):
+        if Path(rule).is_dir():
+            raise InputError(f"the rule is {rule}, a folder: give a rule file, and the folder as the source.")
         return read_file(rule, "calibrate a rule first")
     if not isinstance(rule, CalibratedRule):
         raise InputError(f"the rule, {type(rule).__name__}, is not calibrated: give what rule.calibrate returned, or a rule file.")

@@ -43,8 +43,10 @@ def atomic_writer(path: str | PathLike[str]) -> Iterator[BinaryIO]:
         raise
 
 
-def check_writable(path: str | PathLike[str]) -> None:
-    """Refuse a path to which `atomic_writer` cannot write, before the work whose result it would get."""
+def check_writable(path: str | PathLike[str], *inputs: str | PathLike[str] | None) -> None:
+    """Refuse a path to which `atomic_writer` cannot write, and that of an input, before the work whose result it would get."""
+    if any(one is not None and Path(one).resolve() == Path(path).resolve() for one in inputs):
+        raise InputError(f"{path} is read and would be replaced by what is written: give another name for the output.")
     handle, temporary = _begin(Path(path))
     os.close(handle)
     temporary.unlink(missing_ok=True)

@@ -234,7 +234,8 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     """Read a score file, at all its times or at those named."""
     content = _read(path)
     if "inputs" in content or "pointers" in content:
-        raise InputError(f"{path} holds inputs, not scores: score them first (`ensemble.score`), or use `agreestop decide --members`.")
+        advice = "score them first, with `ensemble.score` or `agreestop score FILE --members MEMBERS`"
+        raise InputError(f"{path} holds inputs, not scores: {advice}.")
     if "spikes" in content:
         spikes = _unpack(path, content)
         steps = range(1, spikes.shape[1] + 1)

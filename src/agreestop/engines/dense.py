@@ -120,8 +120,8 @@ class DensePass:
     def _next_frames(self, end: int) -> tuple[torch.Tensor, int | None]:
         """Inputs of the next steps, up to `end` at most, and for how many steps an image is held."""
         begin, rows = self._time, max(self.rows, 1)
-        steps = NUMBERS // (rows * self._step_numbers) if self._load is None else max(CHUNK_STEPS, self._load // rows)
-        self._time = min(end, begin + max(1, steps))
+        load = NUMBERS // self._step_numbers if self._load is None else self._load
+        self._time = min(end, begin + max(CHUNK_STEPS, load // rows))
         chosen = self._image
         if chosen is None:
             window = self._inputs[:, begin : self._time]

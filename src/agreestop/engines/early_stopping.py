@@ -94,8 +94,11 @@ def decide_early(
     outcomes = _decide_on_engine(engine, prefilter, given, batch_size, chunk)
     if outcomes is None:
         outcomes = decide_chunkwise(given)
-    elif len(left := np.flatnonzero(outcomes.stops.index < 0)):  # a rule that an engine decides with treats all inputs alike
-        outcomes.complete(left, decide_chunkwise(given[left]))
+    else:
+        undecided = np.flatnonzero(outcomes.stops.index < 0)
+        for begin in range(0, len(undecided), batch_size):  # a rule that an engine decides with does not depend on numbers or groups
+            left = undecided[begin : begin + batch_size]
+            outcomes.complete(left, decide_chunkwise(given[left]))
     seconds = perf_counter() - began
     if ends is not None:  # all members that run compute the same steps
         computed = np.minimum(outcomes.computed, ends)

@@ -24,6 +24,7 @@ from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.policies import CheckpointRisks, ConditionalThresholds, RiskThreshold
 from agreestop.decide.risks import FEATURES, FLOOR, LearnedRisk, ShapedRisk, TopMass
 from agreestop.decide.schedules import Schedule
+from agreestop.decide.scores import LARGEST_CONSTANT
 
 SLACK = 1e-9
 EPSILON = float(np.finfo(np.float64).eps)
@@ -66,11 +67,16 @@ class Prefilter:
 
     @property
     def fits_gpu(self) -> bool:
-        """Whether the GPU kernel knows this risk, most looks come before members join, and float32 is precise enough for its numbers."""
+        """Whether the GPU kernel knows this risk, and float32 is precise enough for its numbers.
+
+        Where members join, most looks must come before, and inputs must be able to stop there.
+        """
         exponent_fits = self.exponent == 0 or math.isinf(self.exponent) or EXPONENTS[0] <= abs(self.exponent) <= EXPONENTS[1]
         bounds = self.bounds[np.isfinite(self.bounds)]
-        known = isinstance(self.calibrated.policy, RiskThreshold) and not self.learned.shape[1] and 2 * self.first_looks >= len(self.bounds)
-        return known and exponent_fits and all((np.abs(part) <= LARGEST).all() for part in (bounds, self.temperatures))
+        known = isinstance(self.calibrated.policy, RiskThreshold) and not self.learned.shape[1]
+        first = self.first_looks
+        worth_it = 2 * first >= len(self.bounds) and (first == len(self.bounds) or bool((self.bounds[:first] > -np.inf).any()))
+        return known and worth_it and exponent_fits and all((np.abs(part) <= LARGEST).all() for part in (bounds, self.temperatures))
 
     def rounding_bound(self, classes: int, epsilon: float, logit: float = 0.0) -> Floats:
         """A bound (M,) on how far rounding of relative size `epsilon` moves two tempered log-confidences apart.
@@ -141,7 +147,7 @@ def prefilter_for(calibrated: CalibratedRule, output: str = "spikes") -> Prefilt
     if not isinstance(risk, TopMass):
         return None
     temperatures = np.ones(count) if risk.temperatures is None else np.asarray(risk.temperatures, np.float64)
-    bounds = limits + offsets
+    bounds = np.where(offsets > -np.inf, limits + np.maximum(offsets, -LARGEST_CONSTANT), -np.inf)
     return Prefilter(calibrated, rule.max_set_size, risk.pooling.r, temperatures, bounds, np.ascontiguousarray(learned))
 
 

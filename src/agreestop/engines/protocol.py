@@ -128,10 +128,10 @@ class Outcomes:
     work: Integers
 
     def complete(self, rows: Integers, later: "Outcomes") -> None:
-        """Add how some rows ended that were undecided, and what was computed for them later."""
+        """Add how some rows ended that were undecided, and the work on them, which began again with their first step."""
         for field in fields(self.stops):
             getattr(self.stops, field.name)[rows] = getattr(later.stops, field.name)
-        self.computed[rows] += later.computed
+        self.computed[rows] = np.maximum(self.computed[rows], later.computed)
         self.work[rows] += later.work
 
 

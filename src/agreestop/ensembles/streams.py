@@ -101,7 +101,8 @@ class StreamRecipe:
         # Modules of the user may read values back to the host, which a CUDA graph cannot capture.
         self._gradients = Gradients(self._losses, model, self.noise, capture=ours is not None)
         self._readouts: dict[int, Tensor] = {}
-        compiled = ours is not None and self._device.type == "cpu" and numba_available() and in_loops(ours.config)
+        plain = settings.steps is None and not settings.bf16  # an image that is held, and bfloat16, run in PyTorch
+        compiled = plain and ours is not None and self._device.type == "cpu" and numba_available() and in_loops(ours.config)
         self._memory = MemoryPool() if compiled else None
 
     def step(self, inputs: NDArray[Any] | Tensor, labels: Integers, time: float, batch: int = 0) -> Tensor:

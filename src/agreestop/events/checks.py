@@ -1,7 +1,7 @@
 """Checks of inputs (n, T, ...): their shape, rows, labels, and the arrays of their sparse form."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,7 +46,7 @@ def as_labels_and_classes(
     labels: ArrayLike | None, classes: Sequence[str] | None, n: int
 ) -> tuple[Integers | None, tuple[str, ...] | None]:
     """Labels (n,) and names of classes, checked, or None where they are not known."""
-    if isinstance(classes, str):
+    if classes is not None and (isinstance(classes, str) or not isinstance(classes, Iterable)):
         raise InputError(f"classes is {classes!r}: give a list of names, one for each class.")
     names = None if classes is None else tuple(str(name) for name in classes)
     return None if labels is None else as_labels(labels, n, NO_NAMES if names is None else len(names)), names

@@ -251,6 +251,8 @@ def as_inputs(x: ArrayLike | Events) -> Inputs:
     """An `Events` as it is, or an array (n, T, ...) of booleans or real numbers in the byte order of this machine."""
     if isinstance(x, Events):
         return x
+    if isinstance(x, (str, PathLike)):
+        raise InputError(f"inputs is {str(x)!r}, a text or a path: give an array or Events; ag.events.load(path) reads a file.")
     array = as_array(x, "inputs")
     check_unchanged(array)
     as_shape(array.shape)

@@ -130,6 +130,8 @@ class Convolutional:
 
     def __post_init__(self) -> None:
         _check_settings(self, "input_shape", "channels", "hidden")
+        if not self.channels:
+            raise InputError("channels is empty: give the channels of at least one stage, or take FullyConnected.")
         _check_image(self.input_shape, 2 ** len(self.channels))
 
     def layers(self) -> list[SpikingLayer]:
