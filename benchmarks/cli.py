@@ -87,11 +87,13 @@ def adapters(
 
 def deep(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    data: Annotated[Path, typer.Option(help="Folder of inputs and trained members.")] = Path("runs/bench"),
+    data: Annotated[
+        Path, typer.Option(help="Folder that keeps simulated inputs and trained members; on a GPU with CIFAR-10's data_batch_*.bin.")
+    ] = Path("runs/bench"),
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File. [default: results/bench/DEVICE-deep.json]")] = None,
     draw: Annotated[bool, typer.Option("--draw", help="Measure nothing: draw the figure of the file given by -o.")] = False,
 ) -> None:
-    """Time a convolutional network and a ResNet-18 against other libraries."""
+    """Time convolutional networks, and on a GPU a ResNet-18 where CIFAR-10 is there, against other libraries."""
     from .deep import deep as run
 
     run(device, data, output, draw, shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]))

@@ -15,6 +15,7 @@ import agreestop as ag
 from agreestop.cluster import decisions, pool
 from agreestop.cluster.parts import PartSummary, columns_of_run, part_path, read_part, write_part
 from agreestop.cluster.pool import Actors, run_tasks
+from agreestop.cluster.sources import STEP_SHAPE, ParquetFile
 
 from .conftest import Work
 from .fake_ray import FakeRay
@@ -224,6 +225,18 @@ def test_recordings_of_another_shape_are_refused(work: Work, tmp_path: Path, use
             ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.parquet", tmp_path / "out")
     ag.cluster.save_recordings(tmp_path / "a.parquet", work.events.rows(slice(0, 20)))
     assert ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.parquet", tmp_path / "out").recordings == 20
+    table = pq.read_table(tmp_path / "a.parquet")
+    for forged in (b"8", b"[0]", b"{", b'["x"]', b"[[8]]"):
+        pq.write_table(table.replace_schema_metadata({STEP_SHAPE: forged}), tmp_path / "a.parquet")
+        with pytest.raises(ag.InputError, match="names no shape of a step"):
+            ParquetFile(str(tmp_path / "a.parquet"), (8,))
+    pq.write_table(table.replace_schema_metadata(None), tmp_path / "a.parquet")  # as other tools write it
+    assert ParquetFile(str(tmp_path / "a.parquet"), (8,)).read(0, 20).events.shape == (20, 12, 8)
+
+
+def test_a_file_knows_the_shape_of_a_step_where_the_network_does_not(tmp_path: Path) -> None:
+    ag.cluster.save_recordings(tmp_path / "a.parquet", np.ones((3, 5, 2, 4), bool))
+    assert ParquetFile(str(tmp_path / "a.parquet"), ()).read(1, 3).events.shape == (2, 5, 2, 4)
 
 
 def test_decisions_are_read_with_the_rule_that_decided_or_its_file(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:

@@ -10,10 +10,11 @@ multiple of the batch size, so an engine sees the same batches as on one machine
                    indices  list of integers: the cells of these events, step after step, increasing within each step
                    values   list of numbers other than 0, one an event; left out where every event is 1
                    id, label, group   optional: integers or text, an integer, and for a rule with groups the group
-                   The shape of one step is that of the network, and what `save_recordings` writes says so. A cell is an index of the
-                   flattened step, in the order of numpy.ravel.
+                   A cell is an index of the flattened step, in the order of numpy.ravel. The shape of a step is in the metadata of the file
+                   where `save_recordings` wrote it; else it is that of the network.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
@@ -166,15 +167,15 @@ class ParquetFile:
     """A Parquet file with one recording a row."""
 
     def __init__(self, path: str, input_shape: tuple[int, ...]) -> None:
-        self.path, self._shape, self._file = path, input_shape, _open_parquet(path)
+        self.path, self._file = path, _open_parquet(path)
         names = self._file.schema_arrow.names
         if missing := {"counts", "indices"} - set(names):
             raise InputError(f"{path} has no column {' and no column '.join(sorted(missing))}: write it with ag.cluster.save_recordings.")
         self._columns = [name for name in ("counts", "indices", "values", *CARRIED) if name in names]
-        known = (self._file.schema_arrow.metadata or {}).get(STEP_SHAPE)
-        if known is not None and input_shape and known != _in_bytes(input_shape):
-            shape = known.decode(errors="replace")
-            raise InputError(f"{path} holds recordings whose steps have the shape {shape}: the network takes {input_shape}.")
+        known = _step_shape(path, self._file)
+        if known is not None and input_shape and known != input_shape:
+            raise InputError(f"{path} holds recordings whose steps have the shape {known}: the network takes {input_shape}.")
+        self._shape = input_shape or known or ()
         sizes = [self._file.metadata.row_group(group).num_rows for group in range(self._file.metadata.num_row_groups)]
         self._starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
 
@@ -219,9 +220,15 @@ class ParquetFile:
         return Recordings(Events(indices, pointers, values, shape), carried)
 
 
-def _in_bytes(shape: tuple[int, ...]) -> bytes:
-    """The shape of a step, as it is written in a Parquet file."""
-    return str(tuple(int(size) for size in shape)).encode()
+def _step_shape(path: str, file: Any) -> tuple[int, ...] | None:
+    """The shape of a step that a Parquet file names; None where it names none."""
+    stored = (file.schema_arrow.metadata or {}).get(STEP_SHAPE)
+    if stored is None:
+        return None
+    try:
+        return tuple(as_count(size, "a size") for size in json.loads(stored))
+    except (InputError, TypeError, ValueError, RecursionError):
+        raise InputError(f"{path} names no shape of a step that can be read: write it with ag.cluster.save_recordings.") from None
 
 
 def _fewer_rows(path: str, end: int, rows: int) -> InputError:
@@ -358,5 +365,5 @@ def save_recordings(
         if found.shape != (n,) or found.dtype.kind not in "iuU":
             raise InputError(f"groups has shape {found.shape} and dtype {found.dtype}: give an integer or a string for each recording.")
     with atomic_writer(path) as stream:
-        table = pa.table(columns).replace_schema_metadata({STEP_SHAPE: _in_bytes(part.shape[2:])})
+        table = pa.table(columns).replace_schema_metadata({STEP_SHAPE: json.dumps(part.shape[2:])})
         pq.write_table(table, stream, row_group_size=LEAST_ROWS, write_page_checksum=True)

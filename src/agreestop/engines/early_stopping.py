@@ -8,7 +8,7 @@ end, so work is saved by whole chunks. With a `Schedule` a chunk ends where memb
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -37,9 +37,9 @@ class EarlyRun:
     """Decisions on n inputs, the steps (n,) and member-steps (n,) that were computed for each, and the seconds that all of it took."""
 
     decisions: Decisions
-    computed: Integers
+    computed: Integers = field(repr=False)
     seconds: float
-    work: Integers
+    work: Integers = field(repr=False)
 
 
 def decide_early(
