@@ -45,6 +45,7 @@ PRODUCT_ROOFS = (
     ("-", "roof at T: those of the inputs that spike"),
 )
 FIRST_STEP = 1 / 80
+LABEL: dict[str, Any] = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
 SMALL: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "color": "#777777", "ha": "right", "va": "bottom"}
 
 
@@ -129,7 +130,8 @@ def _bars(axes: Axes, records: Sequence[BenchRecord]) -> None:
             if record.times_fastest_peer is not None:
                 ratio = record.times_fastest_peer
                 words = f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
-                axes.annotate(words, (x, record.high), (8 * (at % 2) - 5, 3), textcoords="offset points", ha="center", fontsize=7)
+                offset = (8 * (at % 2) - 5, 3)
+                axes.annotate(words, (x, record.high), offset, textcoords="offset points", ha="center", fontsize=7, bbox=LABEL)
     axes.set_yscale("log")
     axes.set_ylabel(UNITS[records[0].unit])
     axes.set_xticks(range(len(groups)), [_group(*group) for group in groups], fontsize=8.5)

@@ -117,7 +117,9 @@ def deep_table() -> str:
     """Deep networks on a GPU: how many times as fast as the fastest peer, and how near to the convolutions alone."""
     records = [record for record in read("bench/h200-deep.json") if record.get("latency", 1) > FIRST_STEP]
     roofs = {record["inputs"]: record["median"] for record in records if record["form"] == "the same convolutions alone"}
-    return deep_rows(records, ("of the speed of its convolutions alone", lambda full: f"{full['median'] / roofs[full['inputs']]:.0%}"))
+    return deep_rows(
+        records, ("of the speed of its convolutions alone", lambda full: f"{100 * full['median'] / roofs[full['inputs']]:.0f} %")
+    )
 
 
 def deep_cpu_table() -> str:
