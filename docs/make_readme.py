@@ -128,11 +128,20 @@ def deep_cpu_table() -> str:
 
 
 def deep_rows(records: Any, share: tuple[str, Callable[[Any], str]] | None = None) -> str:
-    """A row for each network: times the fastest peer, and where early decisions stop.
+    """A row for each network: times the fastest peer, and where early decisions stop; where members join also times one member of a peer.
 
     share: the heading and the contents of a column about decisions at T
     """
-    columns = ["decisions at T", *([share[0]] if share else []), "early decisions", "stops at", "members join", "stops at", "training"]
+    columns = [
+        "decisions at T",
+        *([share[0]] if share else []),
+        "early decisions",
+        "stops at",
+        "members join",
+        "against one member",
+        "stops at",
+        "training",
+    ]
     lines = [f"| network | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for inputs in dict.fromkeys(record["inputs"] for record in records):
         found = {record["work"]: record for record in records if record["inputs"] == inputs and record["system"] == "agreestop"}
@@ -142,6 +151,10 @@ def deep_rows(records: Any, share: tuple[str, Callable[[Any], str]] | None = Non
             cells.append("" if one is None else f"{one['times_fastest_peer']:.1f} ×")
             if work == "decide-full" and share:
                 cells.append(share[1](one))
+            if work == "decide-joining":
+                single = [r for r in records if r["inputs"] == inputs.replace("K = 6", "K = 1") and r["work"] == "decide-full"]
+                fastest = max((r["median"] for r in single if r["system"] != "agreestop"), default=None)
+                cells.append("" if one is None or fastest is None else f"{one['median'] / fastest:.1f} ×")
             if work in ("decide-early", "decide-joining"):
                 cells.append("" if one is None else f"{one['latency']:.2f} T")
         lines.append(f"| {' | '.join(cells)} |")
