@@ -6,8 +6,9 @@ import math
 import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 import agreestop as ag
 from agreestop.common import Booleans, Floats, Integers
 from agreestop.decide.evidence import Evidence
+from agreestop.decide.policies import RiskThreshold, RunningThreshold, StoppingThreshold
 
 Rule = ag.SpikeCP | ag.AgreeStop | ag.DCSNN | ag.SEENN
 
@@ -53,6 +55,15 @@ def make_sample(n: int, checkpoints: int = 3, members: int = 2, classes: int = 4
     if not tied:
         counts += rng.normal(scale=0.3, size=counts.shape)
     return Sample(ag.log_confidence(counts), labels)
+
+
+def at_kth_values(calibrated: ag.CalibratedRule) -> ag.CalibratedRule:
+    """The rule with the order statistics themselves as thresholds, which rounding may put on either side."""
+    policy: Any = calibrated.policy
+    if isinstance(policy, (RiskThreshold, StoppingThreshold)):
+        return replace(calibrated, policy=replace(policy, threshold=float(policy.kth_values[0])))
+    name = "threshold" if isinstance(policy, RunningThreshold) else "thresholds"
+    return replace(calibrated, policy=replace(policy, **{name: policy.kth_values}))
 
 
 def calibrate_quietly(rule: Rule, sample: Sample, times: Sequence[float] | None = None) -> ag.CalibratedRule:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 
 import agreestop as ag
 from agreestop.common import Floats, Integers
+from agreestop.decide.checkpoints import Failures
 from agreestop.decide.evidence import Evidence, run_policy
-from agreestop.decide.failures import Failures
 from agreestop.decide.policies import RiskThreshold
 from agreestop.decide.rules import gather_evidence
 from tests.decide.strategies import RiskTable, between, breaking_points, calibrate_quietly, make_sample, risk_of, risk_tables
@@ -107,9 +107,10 @@ def test_the_calibrated_rule_uses_the_kth_smallest_first_failure(fill: bool, max
     rule = ag.AgreeStop(0.9, (1, 2, 3), max_set_size, fill=fill)
     evidence = gather_evidence(rule, sample.log_confidence, [0, 1, 2])
     failures = [first_failure(row, label, max_set_size, fill) for row, label in zip(rows_of(evidence), sample.labels.tolist(), strict=True)]
-    policy = calibrate_quietly(rule, sample).policy
-    assert isinstance(policy, RiskThreshold)
-    assert policy.threshold == sorted(failures)[5 - 1], "50 times 0.1 examples may fail"
+    calibrated = calibrate_quietly(rule, sample)
+    assert calibrated.kth_values == sorted(failures)[5 - 1], "50 times 0.1 examples may fail"
+    assert calibrated.thresholds <= calibrated.kth_values
+    assert calibrated.thresholds == math.inf or calibrated.thresholds >= calibrated.kth_values - 0.03
 
 
 def test_class_conditional_calibration_takes_the_smallest_threshold() -> None:
@@ -118,10 +119,10 @@ def test_class_conditional_calibration_takes_the_smallest_threshold() -> None:
     evidence = gather_evidence(rule, sample.log_confidence, [0, 1, 2])
     failures = first_failures(evidence, sample.labels, 1, False)
     each = [float(np.sort(failures[sample.labels == label])[8 - 1]) for label in (0, 1)]
-    policy = calibrate_quietly(rule, sample).policy
-    assert isinstance(policy, RiskThreshold)
+    calibrated = calibrate_quietly(rule, sample)
     assert each[0] != each[1]
-    assert policy.threshold == min(each)
+    assert calibrated.kth_values == min(each)
+    assert min(each) - 0.03 <= calibrated.thresholds < min(each)
 
 
 @both_forms

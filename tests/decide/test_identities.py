@@ -18,7 +18,7 @@ from agreestop.decide.evidence import Evidence, State
 from agreestop.decide.levels import order_statistic, quantile_rank
 from agreestop.decide.merging import Pooling
 from agreestop.decide.policies import StoppingThreshold
-from agreestop.decide.spikecp import StopProfile, last_failures
+from agreestop.decide.spikecp import last_failures
 from tests.decide.strategies import Rule, Sample, assert_same_decisions, calibrate_quietly, exponents, make_sample, sets_at_checkpoints
 
 seeds = st.integers(0, 10_000)
@@ -151,7 +151,7 @@ def pooled_scores(sample: Sample) -> Floats:
 def stop_aware_floor(sample: Sample, target: str, max_set_size: int) -> float:
     """q: the smallest threshold that keeps the promise."""
     scores = pooled_scores(sample)
-    failures = last_failures(scores, sample.labels, StopProfile.of(scores, max_set_size))
+    failures = last_failures(scores, sample.labels, max_set_size)
     return order_statistic(failures, quantile_rank(len(failures), Fraction(target)))
 
 

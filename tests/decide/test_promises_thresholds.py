@@ -19,10 +19,11 @@ from hypothesis.extra import numpy as hnp
 
 import agreestop as ag
 from agreestop.common import Booleans, Floats, Integers
-from agreestop.decide.conditions import Conditions, LabelledEvidence, weighted_threshold
+from agreestop.decide.checkpoints import Failures
+from agreestop.decide.conditions import Conditions, LabelledEvidence
 from agreestop.decide.evidence import Evidence, run_policy
-from agreestop.decide.failures import Failures
 from agreestop.decide.policies import CheckpointRisks, ConditionalThresholds, RiskThreshold, StoppingThreshold
+from agreestop.decide.thresholds import weighted_threshold
 from tests.decide.strategies import RiskTable, between, breaking_points, risk_of, risk_tables
 
 TARGETS = ("1/3", "1/2", "2/3", "3/4")

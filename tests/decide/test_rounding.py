@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import agreestop as ag
 from agreestop.common import Floats, InputError
 from agreestop.decide.reduced import calibrate_reduced, reduce_examples
-from tests.decide.strategies import assert_same_decisions
+from tests.decide.strategies import assert_same_decisions, at_kth_values
 
 ROUNDING = 1e-4
 STEPS, CLASSES, MEMBERS = 6, 5, 1
@@ -43,28 +44,140 @@ RULES: dict[str, Any] = {
     "p-values": ag.SpikeCP(0.8, (2, 4, 6), 1, ag.MergePValues(r=45)),
     "p-values by class": ag.SpikeCP(0.8, (3, 6), 1, ag.MergePValues(r=45), class_conditional=True),
     "votes": ag.SpikeCP(0.8, (2, 4, 6), 1, ag.MajorityVote()),
+    "ranks": ag.SpikeCP(0.8, (2, 4, 6), 1, ag.MergeRanks()),
 }
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_rounding_does_not_break_ties(name: str) -> None:
     rule, calibration, test = RULES[name], shared_scores(400, 0), shared_scores(300, 1)
-    calibrated, exact = rule.calibrate(calibration), rule.calibrate(shared_scores(400, 0, rounding=0.0))
+    calibrated = rule.calibrate(calibration)
     plain = np.asarray(test.log_confidence)
     columns = [time - 1 for time in rule.checkpoints]
-    assert_same_decisions(calibrated.decide(plain[:, columns]), calibrated.decide(rounded_otherwise(test, 2)[:, columns]))
+    moved = rounded_otherwise(test, 2)[:, columns]
+    assert_same_decisions(calibrated.decide(plain[:, columns]), calibrated.decide(moved))
     assert (calibrated.decide(plain[:, columns]).stop_index < len(rule.checkpoints) - 1).any()
-    # Without the margin the shared values fall on either side, which shows that the check above can fail.
-    moved = exact.decide(rounded_otherwise(test, 2)[:, columns])
-    assert not np.array_equal(moved.sets, exact.decide(plain[:, columns]).sets)
+    if not name.startswith(("p-values", "ranks")):
+        # On the order statistics themselves the shared values fall on either side, so the check above can fail.
+        exact = at_kth_values(calibrated)
+        assert not np.array_equal(exact.decide(moved).sets, exact.decide(plain[:, columns]).sets)
+
+
+def test_rounding_would_break_p_variables_that_do_not_allow_for_it() -> None:
+    calibration, test = shared_scores(400, 0), shared_scores(300, 1)
+    for name in ("p-values", "ranks"):
+        rule = RULES[name]
+        columns = [time - 1 for time in rule.checkpoints]
+        policy: Any = rule.calibrate(calibration).policy
+        ranks = policy.ranks
+        lowered = replace(ranks, eta=None) if name == "ranks" else replace(ranks, calibration=ranks.calibration - ROUNDING)
+        exact = replace(rule.calibrate(calibration), policy=replace(policy, ranks=lowered))
+        plain, moved = np.asarray(test.log_confidence)[:, columns], rounded_otherwise(test, 2)[:, columns]
+        assert not np.array_equal(exact.decide(moved).sets, exact.decide(plain).sets)
+
+
+def atoms(n: int, seed: int) -> tuple[Floats, Any]:
+    """Scores with few different values, such as those of a network that gives one of a few outputs: (n, 4, 1, 3), labels (n,)."""
+    rng = np.random.default_rng(seed)
+    sure = np.array([0.35, 0.5, 0.6, 0.7, 0.8, 0.9])[np.minimum(rng.integers(0, 3, (n, 4)).cumsum(axis=1), 5)]
+    labels = rng.integers(0, 3, n)
+    right = rng.random((n, 4)) < sure + 0.08
+    best = np.where(right, labels[:, None], (labels[:, None] + 1 + (rng.random((n, 4)) < 0.5)) % 3)
+    values = np.repeat(((1 - sure) / 2)[:, :, None], 3, axis=2)
+    np.put_along_axis(values, best[:, :, None], sure[:, :, None], axis=2)
+    return np.log(values)[:, :, None], labels
+
+
+def coverage(calibrated: ag.CalibratedRule, values: Any, labels: Any) -> float:
+    return float(calibrated.decide(values).sets[np.arange(len(labels)), labels].mean())
+
+
+DRAWS = 12
+TARGET = 0.8
+FLOATS: dict[str, Any] = {
+    "agreestop": ag.AgreeStop(TARGET, (1, 2, 3, 4), 1),
+    "agreestop, two classes": ag.AgreeStop(TARGET, (1, 2, 3, 4), 2),
+    "stop-aware": ag.SpikeCP(TARGET, (1, 2, 3, 4), 1, calibration="stop-aware"),
+    "simultaneous": ag.SpikeCP(TARGET, (1, 2, 3, 4), 1, calibration="simultaneous"),
+    "bonferroni": ag.SpikeCP(TARGET, (2, 4), 1),
+    "ranks": ag.SpikeCP(TARGET, (2, 4), 1, ag.MergeRanks()),
+    "p-values": ag.SpikeCP(TARGET, (2, 4), 1, ag.MergePValues(r=45)),
+    "votes": ag.SpikeCP(TARGET, (2, 4), 1, ag.MajorityVote()),
+    "groups": ag.AgreeStop(TARGET, (1, 2, 3, 4), 1),
+    "cost": ag.AgreeStop(None, (1, 2, 3, 4), 1, loss=1.0 - np.eye(3), max_loss=0.2),
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_float32_decides_as_float64(name: str) -> None:
+    """Mean coverage over 12 draws is at least 0.8 less 0.03, four standard errors of 12 times 400 inputs and 200 examples."""
+    rule = FLOATS[name]
+    columns = [time - 1 for time in rule.checkpoints]
+    found = []
+    for seed in range(DRAWS):
+        values, labels = atoms(200, seed)
+        groups = {"groups": np.arange(200) % 2} if name == "groups" else {}
+        new, truth = atoms(400, 1000 + seed)
+        given, asked = values[:, columns], new[:, columns]
+        inside = {"groups": np.arange(400) % 2} if name == "groups" else {}
+        double = rule.calibrate(given, labels, **groups)
+        single = rule.calibrate(given.astype(np.float32), labels, **groups)
+        answers = double.decide(asked, **inside)
+        assert_same_decisions(answers, double.decide(asked.astype(np.float32), **inside))
+        assert_same_decisions(answers, single.decide(asked, **inside))
+        found.append(float(answers.sets[np.arange(400), truth].mean()))
+    assert np.mean(found) >= TARGET - 0.03
+
+
+def test_order_statistics_as_thresholds_break_in_float32() -> None:
+    """A control: on the order statistics themselves, decisions in float32 miss far more often than promised."""
+    lowest = {}
+    for name in ("agreestop", "simultaneous", "bonferroni"):
+        rule = FLOATS[name]
+        columns = [time - 1 for time in rule.checkpoints]
+        shares = []
+        for seed in range(DRAWS):
+            values, labels = atoms(200, seed)
+            new, truth = atoms(400, 1000 + seed)
+            exact = at_kth_values(rule.calibrate(values[:, columns], labels))
+            shares.append(coverage(exact, new[:, columns].astype(np.float32), truth))
+        lowest[name] = min(shares)
+    assert min(lowest.values()) < TARGET - 0.1, lowest
+
+
+@pytest.mark.parametrize("temperature", [1.0, 32.0])
+def test_the_stated_rounding_is_allowed_for(temperature: float) -> None:
+    """Every log-confidence moves by up to what was stated. Mean coverage over 12 draws is at least 0.8 less 0.03."""
+    stated, found, broken = 1e-3, [], []
+    times = (1, 2, 3, 4)
+    risk = ag.TopMass(temperatures=np.full(4, temperature), times=times)
+    for seed in range(DRAWS):
+        values, labels = atoms(200, seed)
+        values = np.log(np.exp(values / temperature) / np.exp(values / temperature).sum(axis=-1, keepdims=True))
+        new, truth = atoms(400, 1000 + seed)
+        new = np.log(np.exp(new / temperature) / np.exp(new / temperature).sum(axis=-1, keepdims=True))
+        calibrated = ag.AgreeStop(TARGET, times, 1, risk=risk).calibrate(ag.Scores(values, labels, times, rounding=stated))
+        noise = np.random.default_rng(seed).uniform(-stated / 2, stated / 2, new.shape)
+        found.append(coverage(calibrated, np.minimum(new + noise, 0), truth))
+        broken.append(coverage(at_kth_values(calibrated), np.minimum(new + noise, 0), truth))
+    assert np.mean(found) >= TARGET - 0.03
+    assert np.mean(broken) < np.mean(found), "a control: the order statistics themselves"
+
+
+def test_thresholds_lie_between_the_numbers_that_inputs_share() -> None:
+    values, labels = atoms(400, 0)
+    calibrated = ag.AgreeStop(TARGET, (1, 2, 3, 4), 1).calibrate(values, labels)
+    shared = np.unique(np.round(np.log(1 - np.array([0.35, 0.5, 0.6, 0.7, 0.8, 0.9])), 9))
+    assert np.abs(shared - calibrated.thresholds).min() > 1e-3
+    assert calibrated.thresholds < calibrated.kth_values
 
 
 def test_thresholds_by_group_and_block_keep_clear_too() -> None:
     calibration = shared_scores(400, 0)
     groups = np.arange(400) % 2
-    rule = ag.AgreeStop(0.8, EVERY, 1)
-    exact = rule.calibrate(shared_scores(400, 0, rounding=0.0), groups=groups)
-    assert np.allclose(rule.calibrate(calibration, groups=groups).thresholds, exact.thresholds - ROUNDING, rtol=0, atol=1e-12)
+    calibrated = ag.AgreeStop(0.8, EVERY, 1).calibrate(calibration, groups=groups)
+    assert calibrated.kth_values is not None and calibrated.kth_values.shape == calibrated.thresholds.shape == (2,)
+    assert (calibrated.thresholds <= calibrated.kth_values - ROUNDING).all()
 
 
 def test_parts_of_the_calibration_data_make_the_same_rule() -> None:

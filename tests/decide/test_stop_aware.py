@@ -55,14 +55,14 @@ def mean_stop(table: ScoreTable, times: Floats, threshold: float) -> float:
 @given(score_tables())
 @settings(max_examples=300)
 def test_last_failure_is_the_supremum_of_the_thresholds_that_miss(table: ScoreTable) -> None:
-    failures = last_failures(table.scores, table.labels, StopProfile.of(table.scores, table.max_set_size))
+    failures = last_failures(table.scores, table.labels, table.max_set_size)
     expected = [last_failure(row, label, table.max_set_size) for row, label in zip(table.scores, table.labels.tolist(), strict=True)]
     assert failures.tolist() == expected
 
 
 @given(score_tables())
 def test_no_threshold_from_the_last_failure_on_misses(table: ScoreTable) -> None:
-    failures = last_failures(table.scores, table.labels, StopProfile.of(table.scores, table.max_set_size))
+    failures = last_failures(table.scores, table.labels, table.max_set_size)
     for row, label, failure in zip(table.scores, table.labels.tolist(), failures.tolist(), strict=True):
         points = breaking_points(row)
         for threshold in (failure, *points, *between(points), math.inf):
@@ -73,14 +73,14 @@ def test_no_threshold_from_the_last_failure_on_misses(table: ScoreTable) -> None
 @given(score_tables())
 def test_last_failure_is_at_most_the_largest_score_of_the_label(table: ScoreTable) -> None:
     """So the threshold floor is never above that of simultaneous calibration."""
-    failures = last_failures(table.scores, table.labels, StopProfile.of(table.scores, table.max_set_size))
+    failures = last_failures(table.scores, table.labels, table.max_set_size)
     assert (failures <= table.scores[np.arange(len(failures)), :, table.labels].max(axis=1)).all()
 
 
 @given(score_tables())
 def test_calibration_does_not_write_into_its_scores(table: ScoreTable) -> None:
     before = table.scores.copy()
-    last_failures(table.scores, table.labels, StopProfile.of(table.scores, table.max_set_size))
+    last_failures(table.scores, table.labels, table.max_set_size)
     np.testing.assert_array_equal(table.scores, before)
 
 
@@ -144,21 +144,24 @@ def test_the_calibrated_rule_uses_the_rank_and_the_earliest_threshold(max_set_si
     failures = np.array([last_failure(row, label, max_set_size) for row, label in zip(scores, sample.labels.tolist(), strict=True)])
     floor = order_statistic(failures, quantile_rank(30, Fraction(9, 10)))
     assert floor == np.sort(failures)[27], "the 28th of 30: 31 times 0.9, rounded up"
-    policy = calibrate_quietly(rule, sample).policy
-    assert isinstance(policy, StoppingThreshold)
+    calibrated = calibrate_quietly(rule, sample)
+    assert calibrated.kth_values == floor
     table = ScoreTable(scores, sample.labels, max_set_size)
     candidates = [floor, *(value for value in breaking_points(scores) if value > floor)]
     least = min(mean_stop(table, np.array(times), value) for value in candidates)
-    assert policy.threshold == next(value for value in candidates if mean_stop(table, np.array(times), value) <= least + 1e-9)
+    earliest = next(value for value in candidates if mean_stop(table, np.array(times), value) <= least + 1e-9)
+    assert earliest <= calibrated.thresholds <= earliest + 0.03
+    assert calibrated.thresholds == earliest == math.inf or calibrated.thresholds > earliest, "it lies in a gap"
 
 
 def test_class_conditional_calibration_takes_the_largest_floor() -> None:
     sample = make_sample(80, checkpoints=3, members=1, classes=2, tied=False)
     scores = -sample.log_confidence[:, :, 0]
-    failures = last_failures(scores, sample.labels, StopProfile.of(scores, 1))
+    failures = last_failures(scores, sample.labels, 1)
     floors = [order_statistic(failures[sample.labels == label], quantile_rank(40, Fraction(4, 5))) for label in (0, 1)]
     assert floors[0] != floors[1]
     rule = ag.SpikeCP(0.8, (1, 2, 3), 1, calibration="stop-aware", class_conditional=True)
-    policy = calibrate_quietly(rule, sample).policy
-    assert isinstance(policy, StoppingThreshold)
-    assert policy.threshold == StoppingTimes.of(StopProfile.of(scores, 1), np.array([1.0, 2.0, 3.0])).earliest(max(floors))
+    calibrated = calibrate_quietly(rule, sample)
+    earliest = StoppingTimes.of(StopProfile.of(scores, 1), np.array([1.0, 2.0, 3.0])).earliest(max(floors))
+    assert calibrated.kth_values == max(floors)
+    assert earliest < calibrated.thresholds <= earliest + 0.03

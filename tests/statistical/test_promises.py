@@ -24,7 +24,7 @@ import pytest
 import agreestop as ag
 from agreestop.decide.conditions import Conditions, LabelledEvidence
 from agreestop.decide.evidence import Evidence, Policy, Stops, run_policy
-from agreestop.decide.failures import Failures
+from agreestop.decide.checkpoints import Failures
 from agreestop.decide.levels import order_statistic
 from agreestop.decide.policies import CheckpointRisks, ConditionalThresholds, RiskThreshold
 from agreestop.decide.rules import gather_evidence

@@ -840,7 +840,7 @@ def test_control_quantile_per_class_breaks_the_stop_aware_rule() -> None:
 
     def per_class(calibration: Integers, test: Integers, number: int) -> Booleans:
         seen, truth = scores[calibration], labels[calibration]
-        failures = last_failures(seen, truth, StopProfile.of(seen, setting.size))
+        failures = last_failures(seen, truth, setting.size)
         thresholds = []
         for label in range(2):
             own = np.sort(failures[truth == label])

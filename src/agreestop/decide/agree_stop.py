@@ -2,11 +2,11 @@
 
 For a threshold λ the rule stops at the first checkpoint with e_t < λ. Small λ is safe. A calibration example first fails at
 
-    W(x, y) = inf{ λ : the answer at λ misses y },          k = ⌊(n+1)(1-p)⌋,          λ = the k-th smallest W.
+    W(x, y) = inf{ λ : the answer at λ misses y },          k = ⌊(n+1)(1-p)⌋,          λ ≤ the k-th smallest W.
 
 The λ that miss y are a union of intervals (u, v], so no λ ≤ W misses; a miss of the new example needs W < W_(k), which by
-exchangeability has probability at most k/(n+1) ≤ 1-p. `failures` computes W, `gates` divides examples into blocks, `conditions`
-into groups and classes, and `losses` replaces the miss by a cost.
+exchangeability has probability at most k/(n+1) ≤ 1-p. `checkpoints` computes W, `thresholds` puts λ into a gap, `gates` divides
+examples into blocks, `conditions` into groups and classes, and `losses` replaces the miss by a cost.
 
 `accumulated` is the published promise P(miss | stopped by t) ≤ α for every t, with probability ≥ 1-δ over i.i.d. calibration data (Ringel
 et al. 2024). Candidate j may stop from checkpoint j on, where e_t < α; where the risk is a `Gate`, where it is open without slack. j falls
@@ -15,7 +15,7 @@ P(Bin(m_t, α) ≤ misses_t) ≤ δ.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -25,10 +25,10 @@ import numpy as np
 from agreestop.common import Floats, InputError, Integers, is_number
 
 from .calibration import Uncalibrated
+from .checkpoints import Failures
 from .checks import as_checkpoints
-from .conditions import LabelledEvidence, allowed_threshold
+from .conditions import LabelledEvidence
 from .evidence import Evidence, Policy
-from .failures import Failures
 from .gates import Gate
 from .levels import Target, as_delta, as_target, in_words, least_n, quantile_rank
 from .losses import CostSteps, as_loss, as_max_loss
@@ -36,8 +36,10 @@ from .merging import MODEL_AVERAGE
 from .policies import CheckpointRisks, ConditionalThresholds, RiskThreshold
 from .ranking import Index
 from .risks import FixedTime, Risk, TopMass
+from .rounding import UNIT, UNITS, Rounding, rounding_of
 from .rule_files import KeptInFiles
 from .rules import coverage_promise, validate
+from .thresholds import Thresholds, allowed_threshold, find_thresholds
 from .tuned_rows import TunedRows
 
 
@@ -128,83 +130,110 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         """Whether a few numbers of each example are enough for calibration."""
         return self.gate is None and self.loss is None and not self.accumulated
 
-    def reduce(self, evidence: Evidence, labels: Integers) -> dict[str, Floats]:
-        """What calibration needs of each example: W (n,), and the least and the largest of its finite risks."""
-        failures = Failures.of(evidence, labels, self.max_set_size, self._log_trim)
-        known = np.isfinite(failures.risk)
-        lowest = np.where(known, failures.risk, np.inf).min(axis=1)
-        return {"W": failures.first(), "lowest": lowest, "highest": np.where(known, failures.risk, -np.inf).max(axis=1)}
+    def reduce(self, examples: LabelledEvidence) -> dict[str, Floats]:
+        """What calibration needs of each example: W and W_η (n,), the numbers compared with λ (n, ...), and the range of its risks."""
+        evidence, rounding = examples.evidence, self.rounding(examples.rounding)
+        failures = self._failures(examples, None)
+        known = np.isfinite(failures.opens)
+        lowest = np.where(known, failures.opens, np.inf).min(axis=1)
+        highest = np.where(known, failures.opens, -np.inf).max(axis=1)
+        rounded = self._failures(examples, rounding).first(rounding)
+        numbers = self._compared(evidence, examples.conditions.final)
+        return {"W": failures.first(), "rounded": rounded, "numbers": numbers, "lowest": lowest, "highest": highest}
 
     def fit_reduced(self, numbers: dict[str, Floats], examples: LabelledEvidence) -> Policy:
         """The policy learned from what `reduce` gave; the evidence of the examples is not used."""
-        first, conditions = numbers["W"], examples.conditions
-        reach = _reach(first, np.column_stack([numbers["lowest"], numbers["highest"]]))
+        reach = _reach(numbers["W"], np.column_stack([numbers["lowest"], numbers["highest"]]))
         policy = replace(self._untaught(examples), reach=reach)
-        thresholds = examples.thresholds(partial(self._coverage, first, examples), self.class_conditional, None, 1)
-        if conditions.groups is None:
-            return replace(policy, threshold=float(thresholds[0, 0]))
-        return ConditionalThresholds(policy, thresholds, conditions.group_names)
+        exact, rounded = (partial(self._coverage, numbers[name], examples) for name in ("W", "rounded"))
+        rounding = self.rounding(examples.rounding)
+        found = find_thresholds(examples, exact, rounded, [numbers["numbers"]], rounding, self.class_conditional)
+        return self._taught(policy, found, examples)
+
+    def rounding(self, base: Rounding) -> Rounding:
+        """How far log-risks and log-masses of one input may differ between two runs, from the rounding of log-confidences."""
+        return rounding_of(self.risk, base)
+
+    def _failures(self, examples: LabelledEvidence, rounding: Rounding | None) -> Failures:
+        final = examples.conditions.final
+        return Failures.of(examples.evidence, examples.labels, self.max_set_size, self._log_trim, rounding, final)
+
+    def _compared(self, evidence: Evidence, final: bool) -> Floats:
+        """The numbers (n, ...) that are compared with λ: risks, masses of the best classes at a stop, and all masses at the end."""
+        assert evidence.log_risk is not None
+        parts = [evidence.log_risk]
+        if self.max_set_size > 1 and self._log_trim > -math.inf:
+            ranked = -np.sort(-evidence.values, axis=-1)[:, :, 1 : self.max_set_size]
+            parts.append(ranked.reshape(len(evidence), -1) - self._log_trim)
+        return np.concatenate(parts if final else [*parts, evidence.values[:, -1]], axis=1)
 
     def _untaught(self, examples: LabelledEvidence) -> RiskThreshold:
         return RiskThreshold(-math.inf, self.max_set_size, self._log_trim == -math.inf, self._log_trim, examples.conditions.final)
 
+    def _taught(self, policy: RiskThreshold, found: Thresholds, examples: LabelledEvidence) -> Policy:
+        names, gate = examples.conditions.group_names, self.gate
+        if gate is not None:
+            return ConditionalThresholds(policy, found.values, names, gate.blocks, gate.slack, found.kth)
+        if names is not None:
+            return ConditionalThresholds(policy, found.values, names, kth_values=found.kth)
+        return replace(policy, threshold=float(found.values[0, 0]), kth_values=found.kth[0])
+
     def fit(self, examples: LabelledEvidence) -> Policy:
         if self.reducible:
-            return self.fit_reduced(self.reduce(examples.evidence, examples.labels), examples)
-        size, conditions = self.max_set_size, examples.conditions
-        policy = self._untaught(examples)
-        evidence, blocks, gate = examples.evidence, None, self.gate
-        failures = Failures.of(evidence, examples.labels, size, self._log_trim)
+            return self.fit_reduced(self.reduce(examples), examples)
+        policy, rounding = self._untaught(examples), self.rounding(examples.rounding)
+        failures, rounded = self._failures(examples, None), self._failures(examples, rounding)
         if self.accumulated:
             return self._accumulate(failures, policy, examples)
+        blocks, gate, count = None, self.gate, 1
         if gate is not None:
-            opened, blocks = gate.opened(failures.risk)
-            failures = failures.at(opened)
+            opened, blocks = gate.opened(failures.opens)
+            failures, rounded = failures.at(opened), rounded.at(opened)
+            count = len(gate.ends) + 1
+        limits: list[Callable[[Integers], float]]
         if self.loss is not None:
-            threshold = partial(self._costs(examples, failures.risk).threshold, max_loss=Fraction(self.max_loss or 0))
+            costs = (self._costs(examples, failures.opens, given) for given in (None, rounding))
+            limits = [partial(cost.threshold, max_loss=Fraction(self.max_loss or 0)) for cost in costs]
         else:
             first = failures.first()
-            threshold = partial(self._coverage, first, examples)
-            policy = replace(policy, reach=_reach(first, failures.risk))
-        count = 1 if gate is None else len(gate.ends) + 1
-        thresholds = examples.thresholds(threshold, self.class_conditional, blocks, count)
-        if gate is None and conditions.groups is None:
-            return replace(policy, threshold=float(thresholds[0, 0]))
-        if gate is None:
-            return ConditionalThresholds(policy, thresholds, conditions.group_names)
-        return ConditionalThresholds(policy, thresholds, conditions.group_names, gate.blocks, gate.slack)
+            limits = [partial(self._coverage, W, examples) for W in (first, rounded.first(rounding))]
+            policy = replace(policy, reach=_reach(first, failures.opens))
+        numbers = [self._compared(examples.evidence, examples.conditions.final)]
+        found = find_thresholds(examples, *limits, numbers, rounding, self.class_conditional, blocks, count)
+        return self._taught(policy, found, examples)
 
     def _coverage(self, failures: Floats, examples: LabelledEvidence, rows: Integers) -> float:
         return allowed_threshold(failures, examples.conditions, rows, self._target, self._delta)
 
-    def _costs(self, examples: LabelledEvidence, risk: Floats) -> CostSteps:
+    def _costs(self, examples: LabelledEvidence, risk: Floats, rounding: Rounding | None) -> CostSteps:
         assert self.loss is not None
         if len(self.loss) != examples.classes:
             raise InputError(f"loss is for {len(self.loss)} classes and there are {examples.classes}: give a row and a column for each.")
         if examples.conditions.weights is not None:
             raise InputError("a promise about loss under weights is not offered: leave out weights, or give a target.")
         evidence = replace(examples.evidence, log_risk=risk)
-        return CostSteps.of(evidence, examples.labels, self.loss, self.max_set_size, self._log_trim)
+        return CostSteps.of(evidence, examples.labels, self.loss, self.max_set_size, self._log_trim, rounding)
 
     def _accumulate(self, failures: Failures, policy: RiskThreshold, examples: LabelledEvidence) -> Policy:
         """Open one checkpoint after another, from the last one backwards, until a test fails."""
         if examples.conditions.used:
             raise InputError(f"accumulated=True has no promise with {examples.conditions.used}: leave them out.")
-        target, delta, checkpoints = self._target, as_delta(self.delta), failures.risk.shape[1]
+        target, delta, checkpoints = self._target, as_delta(self.delta), failures.opens.shape[1]
         limit = 0.0 if isinstance(self.risk, Gate) else math.log(1 - target)
+        limit -= 2 * UNITS * UNIT  # a risk of exactly 1 - target, such as 1/10 without any evidence, is on one side in every run
         rows, thresholds = np.arange(len(failures)), np.full(checkpoints, -np.inf)
         for first in range(checkpoints - 1, -1, -1):
-            ready = failures.risk < limit
+            ready = failures.opens < limit
             ready[:, :first] = False
             stops = np.where(ready.any(axis=1), ready.argmax(axis=1), checkpoints - 1)
-            fails_above = np.where(ready[rows, stops], failures.fails_above[rows, stops], failures.last)
+            fails_above = np.where(ready[rows, stops], failures.fails[rows, stops], failures.fails_end)
             stopped = np.cumsum(np.bincount(stops, minlength=checkpoints))[first:].tolist()
             misses = np.cumsum(np.bincount(stops[fails_above < limit], minlength=checkpoints))[first:].tolist()
             counts = dict.fromkeys(zip(stopped, misses, strict=True))
             if not all(m and m - missed >= quantile_rank(m, target, delta) for m, missed in counts):
                 break
             thresholds[first] = limit
-        return CheckpointRisks(policy, thresholds)
+        return CheckpointRisks(policy, thresholds, thresholds)
 
     def promise(self) -> str:
         if self.max_loss is not None:

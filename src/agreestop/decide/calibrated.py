@@ -22,6 +22,7 @@ from .evidence import Policy, State, Stops, Verdict, run_checkpoints
 from .levels import as_delta, as_target, in_words, quantile_rank
 from .policies import CheckpointRisks, ConditionalThresholds, RiskThreshold, RunningThreshold, StoppingThreshold
 from .ranking import Index
+from .rounding import UNIT, UNITS
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
 from .rules import Rule, read_evidence
 from .schedules import Schedule, members_at
@@ -40,7 +41,7 @@ class CalibratedRule(KeptInFiles):
     engine, ensemble_digest, class_names: those of the scores it was calibrated on, where they are known; rows: marks of their rows.
     first_risks: (n,) their risk, or least score, at the first checkpoint. effective_size: with weights, the number of equally weighted
     examples that would say as much. final: whether the promise is about the ensemble's own best class at the last checkpoint. adapted:
-    whether an `AdaptiveRule` has moved the threshold.
+    whether an `AdaptiveRule` has moved the threshold. eta: how far the risk of one input at the first checkpoint may differ between runs.
     """
 
     rule: Rule
@@ -59,6 +60,7 @@ class CalibratedRule(KeptInFiles):
     effective_size: float | None = None
     final: bool = False
     adapted: bool = False
+    eta: float = UNITS * UNIT
     opened: list[int] = field(default_factory=lambda: [0], init=False)  # the number of streams without a number of their own
 
     @property
@@ -72,10 +74,26 @@ class CalibratedRule(KeptInFiles):
         """The threshold or thresholds, where the rule has them: one for each block of a gate, or for each group, or both (G, B)."""
         policy = self.policy
         if isinstance(policy, ConditionalThresholds):
-            if policy.group_names is None:
-                return policy.thresholds[0]
-            return policy.thresholds[:, 0] if self._gate is None else policy.thresholds
+            return self._by_group_and_block(policy.thresholds)
         return np.atleast_1d(getattr(policy, "thresholds", getattr(policy, "threshold", np.empty(0))))
+
+    @property
+    def kth_values(self) -> Floats | None:
+        """The k-th smallest W behind each of the `thresholds`, which lie in a gap beside it; None where a file of 0.2 holds none.
+
+        For `SpikeCP` the order statistics of its scores, which its thresholds are not below.
+        """
+        policy = self.policy
+        values: Floats | None = getattr(policy, "kth_values", np.empty(0))
+        if values is None or not isinstance(policy, ConditionalThresholds):
+            return values
+        return self._by_group_and_block(values)
+
+    def _by_group_and_block(self, values: Floats) -> Floats:
+        """(G, B) numbers without the axes that the rule does not have."""
+        if self.group_names is None:
+            return values[0]
+        return values[:, 0] if self._gate is None else values
 
     @property
     def group_names(self) -> tuple[str, ...] | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Self, cast
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from agreestop.common import Floats, InputError
@@ -12,8 +13,8 @@ from .calibrated import ENDED_INPUTS, CalibratedRule, data_fingerprint
 from .conditions import Conditions, LabelledEvidence
 from .evidence import Policy
 from .levels import as_delta
-from .policies import avoid_ties
 from .reprs import short_repr
+from .rounding import Rounding
 from .rules import Rule, gather_evidence, refuse_tuned, warn_of
 from .score_files import ScoresLike, as_scores, at_times, labels_of
 from .tuned_rows import TunedRows
@@ -77,7 +78,8 @@ class Uncalibrated:
         truth = rule.best(evidence[:, -1]) if final else labels_of(data)
         if (truth < 0).any():
             raise InputError("the risk has no best class at the last checkpoint, where its offset is -inf: give a number there.")
-        examples = LabelledEvidence(evidence, truth, classes, conditions)
+        rounding = Rounding.of(data.log_confidence, data.rounding)
+        examples = LabelledEvidence(evidence, truth, classes, conditions, rounding)
         policy = rule.fit(examples)
         sentence = warn_of(rule, examples, members)
         return calibrated_rule(rule, policy, examples, members, sentence, data, rows, evidence[:, 0].level)
@@ -92,9 +94,15 @@ def calibrated_rule(
     guarantee += ENDED_INPUTS if source.lengths is not None else ""
     about = len(examples), members, examples.classes, guarantee, shortage, fingerprint
     known = source.engine, source.ensemble_digest, source.classes, rows
-    return CalibratedRule(
-        rule, avoid_ties(policy, source.rounding), *about, *known, first_risks, conditions.effective_size, conditions.final
-    )
+    eta = first_rounding(rule, examples.rounding, first_risks)
+    return CalibratedRule(rule, policy, *about, *known, first_risks, conditions.effective_size, conditions.final, eta=eta)
+
+
+def first_rounding(rule: Rule, base: Rounding, first_risks: Floats) -> float:
+    """η: how far the risk of one input at the first checkpoint may differ between two runs."""
+    rounding = rule.rounding(base)
+    finite = np.abs(first_risks[np.isfinite(first_risks)])
+    return rounding.at_checkpoint(0).largest(-float(finite.max(initial=0.0)))
 
 
 def _asks_for_final(labels: ArrayLike | str | None) -> bool:

@@ -1,20 +1,8 @@
-"""Calibration examples, and the thresholds that they allow.
+"""Calibration examples, and what is known of them beside their scores: labels, groups and weights.
 
-A rule with one threshold reduces an example to one number: W(x, y) = inf{ λ : the answer at λ misses y }, where small λ is safe. A promise
-for each group, each class or each block of a gate takes its threshold from the examples of that group, class or block:
-
-    plain       λ = the k-th smallest W, k = ⌊(n+1)α⌋, or the k of a promise with δ
-    weighted    λ = sup{ λ : Σ_{W_i < λ} w_i + w_max ≤ α·(Σ_i w_i + w_max) }
-
-The second holds under a covariate shift with known weights w = dQ/dP ≤ w_max: the same with the new input's weight in place of w_max is
-the threshold of weighted exchangeability on all n + 1, and the left side less the right one grows with that weight.
-
-Stop-aware SpikeCP has V(x, y) = sup{ λ : the answer at λ misses y }, where large λ is safe: its thresholds are those of -V, negated.
+A promise for each group, or for each class, takes its threshold from the examples of that group or class (see `thresholds`).
 """
 
-import itertools
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Self
@@ -25,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from agreestop.common import Booleans, Floats, InputError, Integers, as_array, as_floats, is_number
 
 from .evidence import Evidence
-from .levels import in_words, order_statistic, quantile_rank
+from .levels import in_words
+from .rounding import Rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,12 +91,16 @@ class Conditions:
 
 @dataclass(frozen=True, eq=False)
 class LabelledEvidence:
-    """Evidence of n examples at all M checkpoints, (n, M, ...), their labels (n,), and what else is known of them."""
+    """Evidence of n examples at all M checkpoints, (n, M, ...), their labels (n,), and what else is known of them.
+
+    rounding: of the log-confidences that the evidence was read from
+    """
 
     evidence: Evidence
     labels: Integers
     classes: int
     conditions: Conditions = field(default_factory=Conditions)
+    rounding: Rounding = field(default_factory=Rounding)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -121,50 +114,6 @@ class LabelledEvidence:
         if not class_conditional:
             return [np.arange(len(self))]
         return [np.flatnonzero(self.labels == label) for label in range(self.classes)]
-
-    def thresholds(
-        self,
-        threshold: Callable[[Integers], float],
-        class_conditional: bool,
-        blocks: Integers | None,
-        count: int,
-        refine: Callable[[float, Integers], float] | None = None,
-    ) -> Floats:
-        """(G, count) thresholds, one for each group and block; `threshold` gives the one that some rows allow, and small is safe.
-
-        With class_conditional a threshold is the least over the classes. blocks (n,) are the blocks of the examples; None for one block.
-        `refine` may replace a threshold by a safer one, given the rows of the group and block.
-        """
-        everybody = np.ones((len(self), 1), dtype=bool)
-        groups = everybody if self.conditions.groups is None else self.conditions.groups
-        inside = everybody if blocks is None else blocks[:, None] == np.arange(count)
-        cells = self.cells(class_conditional)
-
-        def least(rows: Booleans) -> float:
-            value = min(threshold(cell[rows[cell]]) for cell in cells)
-            return value if refine is None or not rows.any() else refine(value, np.flatnonzero(rows))
-
-        return np.array([[least(group & block) for block in inside.T] for group in groups.T])
-
-
-def allowed_threshold(failures: Floats, conditions: Conditions, rows: Integers, target: Fraction, delta: Fraction | None) -> float:
-    """The largest safe threshold from the W (n,) of some rows."""
-    if conditions.weights is not None and conditions.max_weight is not None:
-        return weighted_threshold(failures[rows], conditions.weights[rows], conditions.max_weight, 1 - target)
-    return order_statistic(failures[rows], len(rows) + 1 - quantile_rank(len(rows), target, delta))
-
-
-def weighted_threshold(failures: Floats, weights: Floats, max_weight: float, alpha: Fraction) -> float:
-    """sup{ λ : Σ_{W_i < λ} w_i + w_max ≤ α·(Σ w_i + w_max) }, or -∞. Sums are exact, so equal weights give the plain threshold."""
-    order = np.argsort(failures, kind="stable")
-    exact = [Fraction(weight) for weight in weights[order].tolist()]
-    allowed = alpha * (sum(exact) + Fraction(max_weight)) - Fraction(max_weight)
-    if allowed < 0:
-        return -math.inf
-    for failure, below in zip(failures[order].tolist(), itertools.accumulate(exact), strict=True):
-        if below > allowed:
-            return float(failure)
-    return math.inf
 
 
 def name_groups(groups: ArrayLike, n: int) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from .levels import Target, as_target
 from .merging import MODEL_AVERAGE
 from .policies import ConfidenceThreshold
 from .ranking import Index
+from .rounding import Rounding
 from .rule_files import KeptInFiles
 from .rules import validate
 
@@ -36,6 +37,10 @@ class ConfidenceRule(Uncalibrated):
     def best(self, evidence: Evidence) -> Integers:
         """The class (b,) of the largest averaged confidence, from evidence of one checkpoint."""
         return evidence.values.argmax(axis=-1)
+
+    def rounding(self, base: Rounding) -> Rounding:
+        """How far averaged confidences of one input may differ between two runs."""
+        return base.pooled(MODEL_AVERAGE.r)
 
     def examples_needed(self, K: int = 1) -> int:
         """One example is enough to have a threshold; no number of them makes it a guarantee."""

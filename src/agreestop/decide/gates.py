@@ -25,13 +25,15 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count, is_integer, is_number
 
+from .checkpoints import Failures
 from .checks import as_checkpoints, as_max_set_size
 from .evidence import Evidence
-from .failures import Failures
 from .levels import Target, as_target, order_statistic
 from .risks import Risk, ShapedRisk, TopMass
+from .rounding import Rounding, rounding_of
 from .rule_files import KeptInFiles
 from .score_files import ScoresLike, as_scores, at_checkpoint, labels_of
+from .thresholds import in_gap
 from .tuned_rows import TunedRows
 
 SHARES, SLACKS = (0.95, 0.85, 1.05), (0.5, 0.1, 0.25, 0.75, 1.0)  # the first of each where there are too few rows to choose
@@ -120,7 +122,12 @@ class Gate(ShapedRisk, KeptInFiles):
         inside = np.searchsorted(np.array(ends), np.array(known))
         share, slack = _choose(examples, inside, alpha)
         rows = TunedRows.of(data.log_confidence, data.ids)
-        return cls(base, _offsets(examples, inside, share * alpha), known, rows, slack, ends)
+        offsets = _offsets(examples, inside, share * alpha)
+        rounding = rounding_of(fitted, Rounding.of(data.log_confidence, data.rounding))
+        for block in range(len(ends)):  # the gate opens below κ + slack, which must not be a risk that many inputs share
+            columns = inside == block
+            offsets[columns] = in_gap(float(offsets[columns][0]) + slack, examples.opens[:, columns], rounding) - slack
+        return cls(base, offsets, known, rows, slack, ends)
 
 
 def _opened(log_risk: Floats, slack: float, blocks: Integers, never: int) -> tuple[Booleans, Integers]:
@@ -151,7 +158,7 @@ def _measure(shaped: Failures, slack: float, blocks: Integers, alpha: float) -> 
     P(G ≤ t)/P(τ ≤ t) over the ends t of all blocks but the last.
     """
     never = int(blocks[-1]) + 1
-    opened, block = _opened(shaped.risk, slack, blocks, never)
+    opened, block = _opened(shaped.opens, slack, blocks, never)
     shaped = shaped.at(opened)
     failures, rng, total = shaped.first(), np.random.default_rng(1), 0.0
     ready, stopped = np.zeros((2, never - 1))
@@ -193,7 +200,7 @@ def _offsets(examples: Failures, blocks: Integers, share: float) -> Floats:
     offsets, running = np.empty(len(blocks)), np.arange(len(examples))
     for block in range(blocks[-1] + 1):
         columns = np.flatnonzero(blocks == block)
-        risk, fails = examples.risk[np.ix_(running, columns)], examples.fails_above[np.ix_(running, columns)]
+        risk, fails = examples.opens[np.ix_(running, columns)], examples.fails[np.ix_(running, columns)]
         offsets[columns] = chosen = _largest_threshold(risk, fails, share)
         running = running[~(risk < chosen).any(axis=1)]
     return offsets

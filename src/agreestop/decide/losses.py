@@ -19,8 +19,10 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Floats, InputError, Integers, as_floats
 
+from .checkpoints import single_masses
 from .evidence import Evidence
 from .levels import LONGEST, Target, as_fraction
+from .rounding import Rounding
 
 
 def as_loss(loss: ArrayLike) -> Floats:
@@ -50,9 +52,20 @@ class CostSteps:
     largest: int
 
     @classmethod
-    def of(cls, evidence: Evidence, labels: Integers, loss: Floats, max_set_size: int, log_trim: float) -> Self:
-        """From evidence of all checkpoints, log ρ (n, M, C) and log e (n, M), with labels (n,)."""
-        breaks, costs = _cost_steps(evidence, labels, loss, max_set_size, log_trim)
+    def of(
+        cls,
+        evidence: Evidence,
+        labels: Integers,
+        loss: Floats,
+        max_set_size: int,
+        log_trim: float,
+        rounding: Rounding | None = None,
+    ) -> Self:
+        """From evidence of all checkpoints, log ρ (n, M, C) and log e (n, M), with labels (n,).
+
+        With a rounding: the largest costs that a run of the same input with other rounding may have.
+        """
+        breaks, costs = _cost_steps(evidence, labels, loss, max_set_size, log_trim, rounding)
         order = np.argsort(breaks, axis=1, kind="stable")
         breaks, costs = np.take_along_axis(breaks, order, axis=1), np.take_along_axis(costs, order, axis=1)
         exact = {cost: Fraction(str(cost)) for cost in np.unique(loss).tolist()}
@@ -75,7 +88,9 @@ class CostSteps:
         return float(where[together][too_many[0]]) if len(too_many) else math.inf
 
 
-def _cost_steps(evidence: Evidence, labels: Integers, loss: Floats, max_set_size: int, log_trim: float) -> tuple[Floats, Floats]:
+def _cost_steps(
+    evidence: Evidence, labels: Integers, loss: Floats, max_set_size: int, log_trim: float, rounding: Rounding | None
+) -> tuple[Floats, Floats]:
     """For each example the thresholds above which its answer costs something new, and those costs, both (n, steps).
 
     At a stop, the answer loses its least probable class as λ passes ρ/κ of that class. If nothing stopped, the last answer loses a class
@@ -88,17 +103,37 @@ def _cost_steps(evidence: Evidence, labels: Integers, loss: Floats, max_set_size
     order = np.argsort(-mass, axis=-1, kind="stable")
     ranked = np.take_along_axis(mass, order, axis=-1)
     paid = np.minimum.accumulate(loss[labels[:, None, None], order], axis=-1)  # the cost of answering the best 1, 2, ... classes
-    lowest = np.minimum.accumulate(risk, axis=1)
+    opens, surely_open = risk, risk
+    if rounding is not None:
+        paid = _paid_among_ties(paid, ranked, loss[labels].max(axis=1), rounding)
+        eta = rounding.at(risk)
+        opens, surely_open = risk - eta, risk + eta
+        ranked = ranked - rounding.at(ranked)
+    lowest = np.minimum.accumulate(surely_open, axis=1)
     before = np.concatenate([np.full((n, 1), np.inf), lowest[:, :-1]], axis=1)
     # The answer at a stop has j classes for λ above the ρ/κ of class j + 1; all `size` of them from e_t on.
     drops = np.concatenate([ranked[:, :, 1:size] - log_trim, np.full((n, checkpoints, 1), -np.inf)], axis=-1)
-    starts = np.maximum(drops, risk[:, :, None])
+    starts = np.maximum(drops, opens[:, :, None])
     stopped = np.where(starts < before[:, :, None], starts, np.inf)
     # Nothing stopped for λ ≤ lowest: the last answer has j ≥ I classes for λ above the ρ of class j + 1.
     tail = np.where(ranked[:, -1, size:] < lowest[:, -1:], ranked[:, -1, size:], np.inf)
     breaks = np.concatenate([stopped.reshape(n, -1), tail], axis=1)
     costs = np.concatenate([paid[:, :, :size].reshape(n, -1), paid[:, -1, size - 1 : classes - 1]], axis=1)
     return breaks, np.where(breaks < np.inf, costs, 0.0)
+
+
+def _paid_among_ties(paid: Floats, ranked: Floats, most: Floats, rounding: Rounding) -> Floats:
+    """The cost of answering the best 1, 2, ... classes (n, M, C) where classes that tie up to rounding may come in any order.
+
+    A class is surely among the best j if fewer than j others are as probable; an answer without a sure class may cost `most`, (n,).
+    """
+    places, single = np.arange(ranked.shape[-1]), single_masses(ranked)
+    swaps = rounding.may_swap(single[:, :, :, None] - single[:, :, None, :], rounding.at(ranked)[..., None])
+    later = places + np.count_nonzero(swaps & (places > places[:, None]), axis=-1)
+    last_place = np.maximum.accumulate(later, axis=-1)
+    sure = np.count_nonzero(last_place[:, :, None, :] <= places[:, None], axis=-1)
+    costs = np.take_along_axis(paid, np.maximum(sure - 1, 0), axis=-1)
+    return np.where(sure > 0, costs, most[:, None, None])
 
 
 def as_max_loss(max_loss: Target, loss: Floats) -> Fraction:

@@ -1,9 +1,12 @@
-"""The policies: what a rule does with the evidence of a checkpoint. A policy holds what calibration learned and nothing else."""
+"""The policies: what a rule does with the evidence of a checkpoint. A policy holds what calibration learned and nothing else.
+
+Thresholds lie in gaps between numbers that inputs share; `kth_values` are the order statistics behind them, None in files of
+version 0.2, whose thresholds are the order statistics themselves.
+"""
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -50,6 +53,7 @@ class CheckpointThresholds(SetPolicy, KeptInFiles):
 
     thresholds: Floats
     max_set_size: int
+    kth_values: Floats | None = None
 
     def sets(self, index: Index, values: Floats, state: State) -> Booleans:
         return values <= self.thresholds[index]
@@ -61,6 +65,7 @@ class MemberVotes(SetPolicy, KeptInFiles):
 
     thresholds: Floats
     max_set_size: int
+    kth_values: Floats | None = None
 
     def sets(self, index: Index, values: Floats, state: State) -> Booleans:
         limits = self.thresholds[index]
@@ -107,6 +112,7 @@ class RunningThreshold(KeptInFiles):
 
     threshold: Floats
     max_set_size: int
+    kth_values: Floats | None = None
 
     def start(self, count: int, classes: int, first: int) -> State:
         return State(count, largest=np.full((count, classes), -np.inf))
@@ -131,6 +137,7 @@ class StoppingThreshold(Stateless, KeptInFiles):
     max_set_size: int
     final: bool = False
     reach: tuple[float, ...] | None = None
+    kth_values: Floats | None = None
 
     safest = math.inf
 
@@ -174,6 +181,7 @@ class RiskThreshold(Stateless, KeptInFiles):
     log_trim: float = 0.0
     final: bool = False
     reach: tuple[float, ...] | None = None
+    kth_values: Floats | None = None
 
     safest = -math.inf
 
@@ -229,6 +237,7 @@ class CheckpointRisks(Stateless, KeptInFiles):
 
     base: RiskThreshold
     thresholds: Floats
+    kth_values: Floats | None = None
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
         return self.base.judge_at(np.broadcast_to(self.thresholds[index], len(evidence)), last, evidence, state)
@@ -248,6 +257,7 @@ class ConditionalThresholds(KeptInFiles):
     group_names: tuple[str, ...] | None = None
     blocks: Integers | None = None
     slack: float = 0.0
+    kth_values: Floats | None = None
 
     def __post_init__(self) -> None:
         groups = 1 if self.group_names is None else len(self.group_names)
@@ -306,28 +316,3 @@ class ConfidenceThreshold(Stateless, KeptInFiles):
     def stopping(self, evidence: Evidence) -> Booleans:
         """Where inputs with evidence (n, M, C) would stop, (n, M)."""
         return np.asarray(evidence.values.max(axis=-1) >= self.threshold)
-
-
-def avoid_ties(policy: Any, margin: float) -> Any:
-    """The policy with its thresholds moved by `margin` to the safe side, on which every promise holds.
-
-    Many inputs may share a score, such as that of an empty first step, and a threshold is often such a shared value. Where an input alone
-    is rounded otherwise than in a batch, all of them would fall on the other side. Ranks that are pooled, thresholds that were chosen
-    before calibration, and rules that promise nothing stay as they are.
-    """
-    if not margin:
-        return policy
-    match policy:
-        case RiskThreshold() | StoppingThreshold():
-            return replace(policy, threshold=policy.threshold + math.copysign(margin, policy.safest))
-        case ConditionalThresholds():
-            return replace(policy, thresholds=policy.thresholds + math.copysign(margin, policy.base.safest))
-        case RunningThreshold():
-            return replace(policy, threshold=policy.threshold + margin)
-        case CheckpointThresholds() | MemberVotes():
-            return replace(policy, thresholds=policy.thresholds + margin)
-        case MergedPValues(ranks=tuple() as ranks):
-            return replace(policy, ranks=tuple(replace(one, calibration=one.calibration + margin) for one in ranks))
-        case MergedPValues(ranks=MergedRanks() as ranks):
-            return replace(policy, ranks=replace(ranks, calibration=ranks.calibration + margin))
-    return policy

@@ -143,21 +143,26 @@ class MergedRanks(KeptInFiles):
 class PooledRanks(KeptInFiles):
     """Rank pooling after calibration: the members' calibration losses (M, K, n), rows in one order for all members.
 
-    In the bag of the n calibration examples and the candidate, u_k(z) = #{j : s_j ≥ s_z} is member k's rank of z; z's pooled value is
+    In the bag of the n calibration examples and the candidate, u_k(z) = #{j : s_j ≥ s_z - η} is member k's rank of z; z's pooled value is
     Σ_k g(u_k(z)), with g increasing and integer-valued, so that ties stay ties. The candidate is kept iff
     1 + #{i : pooled(i) ≤ pooled(candidate)} > level.
+
+    η (M, K) is the rounding of losses, so that losses which tie in one run tie in every run; None, in files of version 0.2, is 0.
     """
 
     calibration: Floats
     level: Fraction
     r: float
+    eta: Floats | None = None
 
     def __post_init__(self) -> None:
         n = self.calibration.shape[2]
         ordered = np.sort(self.calibration, axis=2)
+        below = self.calibration - (0.0 if self.eta is None else self.eta[:, :, None])
         inside = np.empty(self.calibration.shape, dtype=np.int64)  # ranks among the calibration examples only
         for cell in np.ndindex(*inside.shape[:2]):
-            inside[cell] = n - np.searchsorted(ordered[cell], self.calibration[cell], side="left")
+            inside[cell] = n - np.searchsorted(ordered[cell], below[cell], side="left")
+        object.__setattr__(self, "_below", below)
         object.__setattr__(self, "_ordered", ordered)
         object.__setattr__(self, "_inside", inside)
         object.__setattr__(self, "_g", self._integer_table(n))
@@ -185,11 +190,13 @@ class PooledRanks(KeptInFiles):
 
     def _keeps_block(self, index: int, losses: Floats) -> Booleans:
         ordered, inside, table = self._ordered[index], self._inside[index], self._g  # type: ignore[attr-defined]
+        below: Floats = self._below[index]  # type: ignore[attr-defined]
         combine = np.add if not math.isinf(self.r) else np.maximum if self.r > 0 else np.minimum
 
         def terms(k: int) -> tuple[Integers, Integers]:
-            raised = losses[:, k, :, None] >= self.calibration[index, k]
-            return table[ranks(ordered[k], losses[:, k])], np.where(raised, table[inside[k] + 1], table[inside[k]])
+            raised = losses[:, k, :, None] >= below[k]
+            lowered = losses[:, k] if self.eta is None else losses[:, k] - self.eta[index, k]
+            return table[ranks(ordered[k], lowered)], np.where(raised, table[inside[k] + 1], table[inside[k]])
 
         own, others = terms(0)
         for k in range(1, losses.shape[1]):

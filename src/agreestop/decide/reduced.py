@@ -22,6 +22,7 @@ from .calibration import calibrated_rule
 from .checks import CalibrationWarning
 from .conditions import LabelledEvidence
 from .evidence import Evidence
+from .rounding import Rounding
 from .rules import Rule, gather_evidence, refuse_tuned, shortage
 from .score_files import Scores, at_times, labels_of
 from .tuned_rows import Marks, TunedRows, kind_of_ids, mark_ids
@@ -46,7 +47,7 @@ class ReducedExamples:
     ensemble_digest: str
     classes: tuple[str, ...] | None
     lengths: Integers | None
-    rounding: float
+    rounding: Rounding
 
 
 def check_reducible(rule: Rule) -> None:
@@ -63,8 +64,9 @@ def reduce_examples(rule: Rule, scores: Scores) -> ReducedExamples:
     _, checkpoints, members, classes = data.log_confidence.shape
     evidence, labels = gather_evidence(rule, data.log_confidence, range(checkpoints)), labels_of(data)
     marks = TunedRows.of(data.log_confidence).marks
-    numbers = reducible.reduce(evidence, labels)
-    known = members, classes, data.engine, data.ensemble_digest, data.classes, data.lengths, data.rounding
+    rounding = Rounding.of(data.log_confidence, data.rounding)
+    numbers = reducible.reduce(LabelledEvidence(evidence, labels, classes, rounding=rounding))
+    known = members, classes, data.engine, data.ensemble_digest, data.classes, data.lengths, rounding
     return ReducedExamples(_settings(rule), numbers, labels, marks, data.ids, evidence[:, 0].level, *known)
 
 
@@ -93,7 +95,8 @@ def calibrate_reduced(rule: Rule, parts: Sequence[ReducedExamples]) -> Calibrate
     rows = rows.cut(range(marks.shape[1]), marks.shape[1])
     refuse_tuned(rule, ids, lambda: rows.rows, "calibration")
     numbers = {name: np.concatenate([part.numbers[name] for part in parts]) for name in first.numbers}
-    examples = LabelledEvidence(Evidence(np.empty((len(labels), 0, 0))), labels, first.class_count)
+    nothing = Evidence(np.empty((len(labels), 0, 0)))
+    examples = LabelledEvidence(nothing, labels, first.class_count, rounding=first.rounding)
     policy = cast(Any, rule).fit_reduced(numbers, examples)
     if sentence := shortage(rule, examples, first.members):
         warnings.warn(sentence, CalibrationWarning, stacklevel=3)

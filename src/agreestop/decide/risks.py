@@ -25,6 +25,7 @@ from .confidence import tempered
 from .evidence import Evidence
 from .merging import MODEL_AVERAGE, MergeConfidence
 from .ranking import Index
+from .rounding import Rounding
 from .rule_files import KeptInFiles
 from .score_files import ScoresLike, as_scores, at_checkpoint, labels_of
 from .scores import LARGEST_CONSTANT, Fitted, ShapedOverTime, Tunable, fit_temperatures, fix_numbers, pooling_of
@@ -97,6 +98,10 @@ class TopMass(Fitted, KeptInFiles):
         tails = self.tails(index, log_confidence)
         return tails.evidence(tails.outside(max_set_size))
 
+    def rounding(self, base: Rounding) -> Rounding:
+        """The rounding of log-masses, from that of log-confidences."""
+        return base.pooled(self.pooling.r).scaled(1.0 if self.temperatures is None else self.temperatures)
+
     def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return self if self.temperatures is None else super().cut(checkpoints)
 
@@ -122,6 +127,10 @@ class FixedTime(KeptInFiles):
         # The risk stays above log ρ ≤ 0, so that a threshold first shrinks the last answer and only then allows earlier stops.
         risk = np.full(len(log_confidence), 1.0 / (np.asarray(index) + 1.0))
         return Tails.of(self.pooling.pool(log_confidence)).evidence(risk)
+
+    def rounding(self, base: Rounding) -> Rounding:
+        """The rounding of log-masses; the risk itself is above them, and exact."""
+        return replace(base.pooled(self.pooling.r).scaled(1.0), exact_above=0.0)
 
     def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return self
@@ -165,6 +174,7 @@ FEATURES = (
     "log time × log mass outside the best I classes",
 )
 FLOOR = -30.0  # log masses below this are as good as none
+MASSES = (1, 1, 2, 1, 1, 2, 0, 0)  # how many log masses the rounding of each feature is made of; the last has log time of them
 LARGEST_WEIGHT = 1e30  # a feature that hardly varies in the tuning rows may get a large one; far larger ones would overflow
 
 
@@ -249,6 +259,15 @@ class LearnedRisk(KeptInFiles):
         for column, weight in zip(features.T, self.weights, strict=True):
             logit += weight * column
         return tails.evidence(-np.logaddexp(0.0, -logit))
+
+    def rounding(self, base: Rounding) -> Rounding:
+        """The rounding of log-risks: what the weights make of the rounding of log-masses, which are at least FLOOR."""
+        temperatures = self.posterior.temperatures
+        steepest = np.maximum(1.0 if temperatures is None else temperatures, 1.0)
+        mass = 2 * (np.asarray(base.absolute) - base.relative * FLOOR) * steepest
+        sizes = np.abs(self.weights)
+        masses = sizes[:-1] @ np.array(MASSES) + sizes[-1] * np.abs(self.log_times)
+        return Rounding(mass * masses, base.relative)
 
     def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return replace(cut_fitted(self, checkpoints), posterior=self.posterior.cut(checkpoints))

@@ -19,6 +19,7 @@ from .conditions import LabelledEvidence
 from .evidence import Evidence, Policy
 from .levels import as_delta, as_target, in_words
 from .ranking import Index
+from .rounding import Rounding
 from .schedules import Schedule
 from .tuned_rows import Marks, TunedRows
 
@@ -45,6 +46,10 @@ class Rule(Protocol):
 
     def best(self, evidence: Evidence) -> Integers:
         """The best class (b,) by evidence of one checkpoint."""
+        ...
+
+    def rounding(self, base: Rounding) -> Rounding:
+        """How far the numbers of one input may differ between two runs, from the rounding of log-confidences."""
         ...
 
     def promise(self) -> str:

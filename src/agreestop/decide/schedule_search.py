@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 from agreestop.common import Floats, InputError, Integers, is_number
 
 from .agree_stop import AgreeStop
+from .checkpoints import Failures
 from .evidence import Evidence
-from .failures import Failures
 from .levels import Target, as_delta, as_target, order_statistic, quantile_rank
 from .risks import ShapedRisk, TopMass
 from .schedules import Schedule
@@ -171,9 +171,9 @@ class _Search:
         indices, counts = self.looks(plan)
         load, whole = self._load(indices, counts), self.risks[plan.tempered]
         at = np.s_[:, indices, counts - 1]
-        failures = Failures(whole.risk[at], whole.fails_above[at], whole.last[:, counts[-1] - 1]).minus(plan.power * np.log(load))
+        failures = Failures(whole.opens[at], whole.fails[at], whole.fails_end[:, counts[-1] - 1]).minus(plan.power * np.log(load))
         first, clock = failures.first(), np.array(self.times, dtype=np.float64)[indices] / float(self.times[-1])
-        lowest, sums = np.minimum.accumulate(failures.risk, axis=1), np.zeros(2)
+        lowest, sums = np.minimum.accumulate(failures.opens, axis=1), np.zeros(2)
         for calibration, test in self.splits:
             threshold = order_statistic(first[calibration], self.rank)
             stops = np.minimum(np.count_nonzero(lowest >= threshold, axis=1), len(load) - 1)[test]
@@ -263,5 +263,5 @@ def _failures(data: Scores, rule: AgreeStop, tempered: bool) -> Failures:
             evidence = Evidence.stack([risk.evidence(index, at_checkpoint(some, index), rule.max_set_size) for index in looks])
             parts.append(Failures.of(evidence, labels_of(some), rule.max_set_size, rule._log_trim))
         order = np.argsort(np.concatenate([np.flatnonzero(half), np.flatnonzero(~half)]))
-        found.append([np.concatenate([getattr(part, name) for part in parts])[order] for name in ("risk", "fails_above", "last")])
+        found.append([np.concatenate([getattr(part, name) for part in parts])[order] for name in ("opens", "fails", "fails_end")])
     return Failures(*(np.stack(arrays, axis=-1) for arrays in zip(*found, strict=True)))

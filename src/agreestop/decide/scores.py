@@ -23,6 +23,7 @@ from agreestop.common import Floats, InputError, Integers, as_floats, check_fini
 
 from .confidence import log_softmax, tempered
 from .merging import MODEL_AVERAGE, MergeConfidence
+from .rounding import Rounding, rounding_of
 from .rule_files import KeptInFiles
 from .score_files import Scores, ScoresLike, as_scores, at_checkpoint, labels_of
 from .tuned_rows import TunedRows, cut_fitted
@@ -68,6 +69,10 @@ class LogLoss(KeptInFiles):
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         pooled = self.pooling.pool(log_confidence)
         return np.negative(pooled)
+
+    def rounding(self, base: Rounding) -> Rounding:
+        """The rounding of scores, from that of log-confidences."""
+        return base.pooled(self.pooling.r)
 
     def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return self
@@ -156,8 +161,13 @@ class Temperature(Fitted, KeptInFiles):
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         return np.negative(log_softmax(tempered(self.temperatures[index], self.pooling.pool(log_confidence))))
 
+    def rounding(self, base: Rounding) -> Rounding:
+        """The rounding of scores, from that of log-confidences."""
+        return base.pooled(self.pooling.r).scaled(self.temperatures)
+
 
 QUANTILES = 64
+BESIDE = 1e-4  # above the rounding of losses
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,10 +194,18 @@ class TuningRanks(Fitted, KeptInFiles):
         return np.quantile(np.array(own), np.linspace(0, 1, QUANTILES), axis=1).T.copy()
 
     def losses(self, index: int, log_confidence: Floats) -> Floats:
-        loss = np.negative(self.pooling.pool(log_confidence))
+        # Many inputs share a loss, and where quantiles repeat it the rank jumps: the jump stands a little beside it.
+        loss = np.negative(self.pooling.pool(log_confidence)) - BESIDE
         grid = self.quantiles[index]
         inside = np.interp(loss, grid, np.linspace(0, 1, QUANTILES))
         return np.asarray(inside + np.maximum(loss - grid[-1], 0) + np.minimum(loss - grid[0], 0))
+
+    def rounding(self, base: Rounding) -> Rounding:
+        """The rounding of ranks: where quantiles lie close together, at most the rank between two of them."""
+        gaps = np.diff(self.quantiles, axis=1)
+        closest = np.where(gaps > 0, gaps, np.inf).min(axis=1)
+        steepest = np.minimum(base.absolute / (QUANTILES - 1) / closest, 1 / (QUANTILES - 1))
+        return base.pooled(self.pooling.r).plus(steepest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,6 +226,11 @@ class Spread(KeptInFiles):
     def losses(self, index: int, log_confidence: Floats) -> Floats:
         ordered = np.sort(log_confidence, axis=-2)
         return np.asarray(self.base.losses(index, log_confidence) + self.beta * ordered.std(axis=-2))
+
+    def rounding(self, base: Rounding) -> Rounding:
+        """The rounding of scores, from that of log-confidences."""
+        own, share = rounding_of(self.base, base), 2 * abs(self.beta)
+        return replace(own.plus(share * base.absolute), relative=own.relative + share * base.relative)
 
     def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return replace(self, base=self.base.cut(checkpoints))
@@ -233,6 +256,11 @@ class ShapedOverTime(Generic[Base]):
         if self.rows is None or self.times is None or self.rows.marks.ndim == 1:
             return self.base.tuned if self.rows is None else self.rows.also(self.base.tuned)
         return self.cut(self.times).tuned  # the base may have been fitted at other times
+
+    def rounding(self, base: Rounding) -> Rounding:
+        """The rounding of the base, and of the offsets, which change the size of its numbers."""
+        own = rounding_of(self.base, base)
+        return own.plus(own.relative * np.where(np.isfinite(self.offsets), np.abs(self.offsets), 0.0))
 
     def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return replace(cut_fitted(self, checkpoints), base=self.base.cut(checkpoints))

@@ -15,11 +15,15 @@ chosen by looking at the calibration inputs: we take the smallest λ ≥ q of le
 
 With a_t the smallest and b_t the (I+1)-th smallest score, t is the stop exactly for λ in [a_t, b_t) outside the intervals
 of earlier checkpoints. All is constant between neighbouring breakpoints, so V is exact; there is no grid.
+
+Large λ is safe here, and small ones in `checkpoints` and `thresholds`: they work with -λ and -S, and W = -V. There checkpoint t
+opens at -b_t, closes at -a_t and fails at -S_t(y). The simultaneous rule opens nowhere and fails at the least -S_t(y).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -28,8 +32,9 @@ from numpy.typing import NDArray
 from agreestop.common import Floats, InputError, Integers
 
 from .calibration import Uncalibrated
+from .checkpoints import Failures
 from .checks import as_checkpoints
-from .conditions import LabelledEvidence, allowed_threshold
+from .conditions import LabelledEvidence
 from .evidence import Evidence, Policy
 from .gates import Gate
 from .levels import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
@@ -44,10 +49,12 @@ from .policies import (
     StoppingThreshold,
 )
 from .ranking import Index, MergedRanks, PooledRanks, at_checkpoints, least_n_merged
+from .rounding import Rounding, rounding_of
 from .rule_files import KeptInFiles
 from .rules import coverage_promise, validate
 from .schedules import Schedule
-from .scores import Score
+from .scores import LogLoss, Score
+from .thresholds import allowed_threshold, find_thresholds, in_gap
 from .tuned_rows import TunedRows
 
 CALIBRATIONS = ("bonferroni", "simultaneous", "stop-aware")
@@ -79,15 +86,27 @@ class StopProfile:
         return type(self)(self.breaks[rows], self.stops[rows])
 
 
-def last_failures(scores: Floats, labels: Integers, profile: StopProfile) -> Floats:
-    """V(x, y) of every example: the right end of the last interval of thresholds whose answer misses the label."""
-    rows = np.arange(len(labels))
+def last_failures(scores: Floats, labels: Integers, max_set_size: int, rounding: Rounding | None = None, final: bool = False) -> Floats:
+    """V(x, y) (n,) of scores (n, M, C); with a rounding, of all runs of the same inputs that are rounded otherwise."""
+    rows, classes = np.arange(len(labels)), scores.shape[2]
     own = scores[rows, :, labels]
-    # At the last checkpoint an empty set answers the best class, so its own label is never missed there.
-    own[:, -1] = np.where(scores[:, -1].argmin(axis=-1) == labels, -np.inf, own[:, -1])
-    ends = np.concatenate([profile.breaks[:, 1:], np.full((len(labels), 1), np.inf)], axis=1)
-    misses_until = np.minimum(ends, own[rows[:, None], profile.stops])
-    return np.where(misses_until > profile.breaks, misses_until, -np.inf).max(axis=1)
+    ordered = np.sort(scores[:, :-1], axis=-1)
+    beyond = np.full(ordered.shape[:2], np.inf) if max_set_size >= classes else ordered[:, :, max_set_size]
+    last = own[:, -1]
+    # At the last checkpoint an empty set answers the best class, so a label that surely is the best is never missed there.
+    best = scores[:, -1].argmin(axis=-1) == labels
+    if rounding is not None and not final:
+        others = np.where(np.arange(classes) == labels[:, None], np.inf, scores[:, -1]).min(axis=1)
+        best &= ~rounding.may_swap(others - last, rounding.at_last(last))
+    fails_end = np.where(best, np.inf, -last)
+    return -Failures(-beyond, -own[:, :-1], fails_end, -ordered[:, :, 0]).first(rounding)
+
+
+def _compared(scores: Floats, max_set_size: int) -> Floats:
+    """The numbers (n, ...) that are compared with a threshold: the best I + 1 scores of each checkpoint, and all of the last."""
+    n, _, classes = scores.shape
+    best = np.sort(scores[:, :-1], axis=-1)[:, :, : min(max_set_size + 1, classes)]
+    return -np.concatenate([best.reshape(n, -1), scores[:, -1]], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,9 +138,14 @@ class StoppingTimes:
         return float(candidates[np.argmax(values <= best + tolerance)])
 
 
-def _order_statistics(bag: Floats, rank: int) -> Floats:
-    """The rank-th smallest of each row, (M, K), of losses (M, K, n)."""
-    return np.array([[order_statistic(losses, rank) for losses in members] for members in bag])
+def _order_statistics(bags: Sequence[Floats], level: Fraction, delta: Fraction | None) -> Floats:
+    """The order statistics (M, ..., bags) of losses (M, ..., n) that hold a new loss with this probability."""
+    found = np.empty((*bags[0].shape[:-1], len(bags)))
+    for column, bag in enumerate(bags):
+        rank = quantile_rank(bag.shape[-1], level, delta)
+        for cell in np.ndindex(*bag.shape[:-1]):
+            found[*cell, column] = order_statistic(bag[cell], rank)
+    return found
 
 
 def _reach(failures: Floats, scores: Floats, earliest: float) -> tuple[float, float]:
@@ -228,31 +252,54 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         pooling = self.pooling if isinstance(self.pooling, MergeConfidence) else MODEL_AVERAGE
         return Evidence(np.negative(pooling.pool(log_confidence)))
 
-    def _threshold(self, values: Floats) -> float:
-        return order_statistic(values, quantile_rank(len(values), 1 - self._alpha, self._delta))
+    def rounding(self, base: Rounding) -> Rounding:
+        """How far scores of one input may differ between two runs, from the rounding of log-confidences."""
+        if self.score is not None:
+            return rounding_of(self.score, base)
+        pooling = self.pooling if isinstance(self.pooling, MergeConfidence) else MODEL_AVERAGE
+        return base if self._by_rank else LogLoss(pooling).rounding(base)
+
+    def _rank(self, n: int) -> int:
+        return quantile_rank(n, 1 - self._alpha, self._delta)
 
     @property
     def reducible(self) -> bool:
         """Whether a few numbers of each example are enough for calibration."""
         return self.gate is None and self.calibration in ("simultaneous", "stop-aware")
 
-    def reduce(self, evidence: Evidence, labels: Integers) -> dict[str, NDArray[Any]]:
-        """What calibration needs of each example: V (n,), and for stop-aware calibration its least score and where it stops."""
-        values = evidence.values
+    def reduce(self, examples: LabelledEvidence) -> dict[str, NDArray[Any]]:
+        """What calibration needs of each example: V and V_η (n,), and the numbers compared with a threshold (n, ...), negated.
+
+        For stop-aware calibration also its least score and where it stops.
+        """
+        values, labels, rounding = examples.evidence.values, examples.labels, self.rounding(examples.rounding)
         if self.calibration == "simultaneous":
-            return {"V": values[np.arange(len(labels)), :, labels].max(axis=1)}
-        profile = StopProfile.of(values, self.max_set_size)
-        failures = last_failures(values, labels, profile)
-        return {"V": failures, "lowest": values.min(axis=(1, 2)), "breaks": profile.breaks, "stops": profile.stops}
+            own = values[np.arange(len(labels)), :, labels]
+            V, rounded = own.max(axis=1), (own + rounding.at(own)).max(axis=1)
+            running = np.maximum.accumulate(values, axis=1)
+            return {"V": V, "rounded": rounded, "numbers": _compared(running, self.max_set_size)}
+        return self._reduce_stops(examples, values)
+
+    def _reduce_stops(self, examples: LabelledEvidence, values: Floats) -> dict[str, NDArray[Any]]:
+        size, labels, final = self.max_set_size, examples.labels, examples.conditions.final
+        profile = StopProfile.of(values, size)
+        V = last_failures(values, labels, size, None, final)
+        rounded = last_failures(values, labels, size, self.rounding(examples.rounding), final)
+        known = {"V": V, "rounded": rounded, "numbers": _compared(values, size)}
+        return {**known, "lowest": values.min(axis=(1, 2)), "breaks": profile.breaks, "stops": profile.stops}
 
     def fit_reduced(self, numbers: dict[str, NDArray[Any]], examples: LabelledEvidence) -> Policy:
         """The policy learned from what `reduce` gave; the evidence of the examples is not used."""
         if self.calibration == "stop-aware":
-            profile = StopProfile(numbers["breaks"], numbers["stops"])
-            return self._fit_stop_aware(examples, numbers["V"], numbers["lowest"], profile, None)
+            return self._fit_stop_aware(numbers, examples, None)
         self._refuse_conditions(examples)
-        groups = examples.cells(self.class_conditional)
-        return RunningThreshold(np.array([self._threshold(numbers["V"][rows]) for rows in groups]), self.max_set_size)
+        groups, rounding = examples.cells(self.class_conditional), self.rounding(examples.rounding)
+        kth, rounded = (
+            np.array([order_statistic(numbers[name][rows], self._rank(len(rows))) for rows in groups]) for name in ("V", "rounded")
+        )
+        compared = numbers["numbers"].ravel()
+        thresholds = np.array([-in_gap(-value, compared, rounding) for value in rounded.tolist()])
+        return RunningThreshold(thresholds, self.max_set_size, kth)
 
     def _refuse_conditions(self, examples: LabelledEvidence) -> None:
         if examples.conditions.used:
@@ -262,27 +309,41 @@ class SpikeCP(Uncalibrated, KeptInFiles):
     def fit(self, examples: LabelledEvidence) -> Policy:
         evidence, labels = examples.evidence, examples.labels
         if self.reducible:
-            return self.fit_reduced(self.reduce(evidence, labels), examples)
+            return self.fit_reduced(self.reduce(examples), examples)
         if self.calibration == "stop-aware":
             return self._fit_gated(examples)
         self._refuse_conditions(examples)
         groups = examples.cells(self.class_conditional)
         own = evidence.values[np.arange(len(labels)), ..., labels]  # the true label's entry along the class axis, which is the last
-        bags = [(np.ascontiguousarray(np.moveaxis(own[rows], 0, -1)), self._alpha * (len(rows) + 1)) for rows in groups]
+        above = own + self.rounding(examples.rounding).at(own)  # another run may give the same inputs losses up to these
+        levels = [self._alpha * (len(rows) + 1) for rows in groups]
+        bags, raised = ([np.ascontiguousarray(np.moveaxis(part[rows], 0, -1)) for rows in groups] for part in (own, above))
         match self.pooling:
             case MergePValues() as merging:
-                merged = tuple(MergedRanks(np.sort(bag, axis=-1), level, merging) for bag, level in bags)
+                merged = tuple(MergedRanks(np.sort(bag, axis=-1), level, merging) for bag, level in zip(raised, levels, strict=True))
                 return MergedPValues(merged if self.class_conditional else merged[0], self.max_set_size)
             case MergeRanks(r=r):
-                pooled = tuple(PooledRanks(bag, level, r) for bag, level in bags)
+                eta = self.rounding(examples.rounding).largest(float(np.abs(own).max(initial=0.0)))
+                shape = own.shape[1:3]
+                pooled = tuple(PooledRanks(bag, level, r, np.full(shape, eta)) for bag, level in zip(bags, levels, strict=True))
                 return RankPooling(pooled if self.class_conditional else pooled[0], self.max_set_size)
             case MajorityVote():
                 level = 1 - self._vote_alpha(own.shape[2])
-                votes = np.stack([_order_statistics(bag, quantile_rank(bag.shape[-1], level)) for bag, _ in bags], axis=-1)
-                return MemberVotes(votes if self.class_conditional else votes[..., 0], self.max_set_size)
+                kth, rounded = (_order_statistics(bag, level, None) for bag in (bags, raised))
+                votes = self._in_gaps(rounded, evidence.values, examples)
+                one = np.s_[...] if self.class_conditional else np.s_[..., 0]
+                return MemberVotes(votes[one], self.max_set_size, kth[one])
             case _:
-                thresholds = [[self._threshold(own[rows, m]) for rows in groups] for m in range(own.shape[1])]
-                return CheckpointThresholds(np.array(thresholds), self.max_set_size)
+                kth, rounded = (_order_statistics(bag, 1 - self._alpha, self._delta) for bag in (bags, raised))
+                return CheckpointThresholds(self._in_gaps(rounded, evidence.values, examples), self.max_set_size, kth)
+
+    def _in_gaps(self, thresholds: Floats, values: Floats, examples: LabelledEvidence) -> Floats:
+        """Thresholds (M, ..., cells) of scores (n, M, ..., C), each in a gap of the scores that it is compared with."""
+        rounding, found = self.rounding(examples.rounding), np.empty_like(thresholds)
+        for cell in np.ndindex(*thresholds.shape[:-1]):
+            numbers, at = -values[:, *cell].ravel(), rounding.at_checkpoint(cell[0])
+            found[cell] = [-in_gap(-value, numbers, at) for value in thresholds[cell].tolist()]
+        return found
 
     def _vote_alpha(self, members: int) -> Fraction:
         """The miscoverage of each member of a majority vote: a miss needs half of an even number of members, or (K+1)/2 of an odd one."""
@@ -294,34 +355,34 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         opened, blocks = gate.opened(evidence.log_risk)
         opened[:, -1] = True  # the last checkpoint answers whatever happened before
         values = np.where(opened[:, :, None], evidence.values, np.inf)
-        profile = StopProfile.of(values, self.max_set_size)
-        return self._fit_stop_aware(examples, last_failures(values, examples.labels, profile), values, profile, blocks)
+        return self._fit_stop_aware(self._reduce_stops(examples, values), examples, blocks)
 
-    def _fit_stop_aware(
-        self, examples: LabelledEvidence, failures: Floats, values: Floats, profile: StopProfile, blocks: Integers | None
-    ) -> Policy:
-        """From the V (n,) of the examples, their scores or the least of them, where they stop, and the blocks (n,) of a gate."""
+    def _fit_stop_aware(self, numbers: dict[str, NDArray[Any]], examples: LabelledEvidence, blocks: Integers | None) -> Policy:
+        """From what `reduce` gave of the examples, and the blocks (n,) of a gate."""
         conditions, gate = examples.conditions, self.gate
         policy = StoppingThreshold(np.inf, self.max_set_size, conditions.final)
-        times = np.array(self.checkpoints, dtype=np.float64)
+        times, profile = np.array(self.checkpoints, dtype=np.float64), StopProfile(numbers["breaks"], numbers["stops"])
+        waits = StoppingTimes.of(profile, times)
 
-        def threshold(rows: Integers) -> float:
-            return allowed_threshold(-failures, conditions, rows, as_target(self.target), self._delta)
+        def allowed(name: str, rows: Integers) -> float:
+            return allowed_threshold(-numbers[name], conditions, rows, as_target(self.target), self._delta)
 
         def earliest(value: float, rows: Integers) -> float:
-            chosen = waits if len(rows) == len(failures) else StoppingTimes.of(profile.rows(rows), times)
+            chosen = waits if len(rows) == len(examples) else StoppingTimes.of(profile.rows(rows), times)
             return -chosen.earliest(-value)
 
-        waits = StoppingTimes.of(profile, times)
         if gate is None:
-            policy = replace(policy, reach=_reach(failures, values, waits.earliest(-np.inf)))
+            policy = replace(policy, reach=_reach(numbers["V"], numbers["lowest"], waits.earliest(-np.inf)))
         count = 1 if gate is None else len(gate.ends) + 1
-        thresholds = -examples.thresholds(threshold, self.class_conditional, blocks, count, earliest)
-        if gate is None and conditions.groups is None:
-            return replace(policy, threshold=float(thresholds[0, 0]))
-        if gate is None:
-            return ConditionalThresholds(policy, thresholds, conditions.group_names)
-        return ConditionalThresholds(policy, thresholds, conditions.group_names, gate.blocks, gate.slack)
+        limits = partial(allowed, "V"), partial(allowed, "rounded")
+        compared, rounding = [numbers["numbers"]], self.rounding(examples.rounding)
+        found = find_thresholds(examples, *limits, compared, rounding, self.class_conditional, blocks, count, earliest)
+        thresholds, kth = -found.values, -found.kth
+        if gate is not None:
+            return ConditionalThresholds(policy, thresholds, conditions.group_names, gate.blocks, gate.slack, kth)
+        if conditions.groups is not None:
+            return ConditionalThresholds(policy, thresholds, conditions.group_names, kth_values=kth)
+        return replace(policy, threshold=float(thresholds[0, 0]), kth_values=kth[0])
 
     def best(self, evidence: Evidence) -> Integers:
         """The class (b,) of the smallest score, or where members are not pooled, of the largest averaged confidence."""

@@ -16,6 +16,7 @@ from .checks import columns_of
 from .conditions import LabelledEvidence
 from .decisions import Estimate
 from .evidence import Policy, run_policy
+from .rounding import Rounding
 from .rules import Rule, gather_evidence, refuse_tuned, warn_of
 from .schedules import Schedule
 from .score_files import ScoresLike, as_scores, labels_of
@@ -127,7 +128,9 @@ def repeat_splits(
     if as_count(n_calibration, "n_calibration") >= n:
         raise InputError(f"n_calibration is {n_calibration} and the pool has {n} rows: choose from 1 to {n - 1}, so that test rows remain.")
     refuse_tuned(rule, data.ids, lambda: mark_rows(data.log_confidence, columns), "repeat_splits")
-    examples = LabelledEvidence(gather_evidence(rule, data.log_confidence, columns), truth, classes)
+    evidence = gather_evidence(rule, data.log_confidence, columns)
+    rounding = Rounding.of(data.log_confidence, data.rounding)
+    examples = LabelledEvidence(evidence, truth, classes, rounding=rounding)
     rows = np.random.default_rng(seed).permutation(n)[:n_calibration]
     warn_of(rule, examples.rows(rows), members)
     return split_figures(rule, examples, n_calibration, repeats, seed, members=members)
@@ -175,7 +178,7 @@ def _fits(rule: Rule, pool: LabelledEvidence, used: int) -> Callable[[Integers],
     if used < len(pool) or not getattr(rule, "reducible", False):
         return lambda rows: rule.fit(pool.rows(rows))
     reducible = cast(Any, rule)
-    numbers = reducible.reduce(pool.evidence, pool.labels)
+    numbers = reducible.reduce(pool)
 
     def fit(rows: Integers) -> Policy:
         examples = replace(pool, evidence=pool.evidence[rows, :0], labels=pool.labels[rows], conditions=pool.conditions.rows(rows))
