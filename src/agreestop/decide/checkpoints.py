@@ -160,11 +160,11 @@ def _skip(start: Floats, lows: Floats, highs: Floats) -> Floats:
 def _standing(values: Floats, labels: Integers, rounding: Rounding | None) -> tuple[Integers, Floats]:
     """The rank of the label, from 0, and log ρ at that rank, both (n, M), from log ρ (n, M, C).
 
-    With a rounding, the last rank that the label may have among classes that tie with it.
+    With a rounding that breaks ties, the last rank that the label may have among classes that tie with it.
     """
     own = values[np.arange(len(labels)), :, labels]
     rank: Integers = np.count_nonzero(values > own[:, :, None], axis=-1)
-    if rounding is None:
+    if rounding is None or not rounding.breaks_ties:
         return rank, own
     finite = np.isfinite(own)
     following = np.where(values < own[:, :, None], values, -np.inf).max(axis=-1)
@@ -176,7 +176,7 @@ def _standing(values: Floats, labels: Integers, rounding: Rounding | None) -> tu
     ranked = -np.sort(-values[tied], axis=-1)
     single = single_masses(ranked)
     cells, ahead = np.arange(len(ranked)), rank[tied]
-    swaps = rounding.may_swap(single[cells, ahead][:, None] - single, eta[tied][:, None])
+    swaps = single[cells, ahead][:, None] - single <= eta[tied][:, None]
     last = ahead + np.count_nonzero(swaps & (np.arange(values.shape[2]) > ahead[:, None]), axis=-1)
     mass = own.copy()
     rank[tied], mass[tied] = last, ranked[cells, last]

@@ -105,7 +105,8 @@ def _cost_steps(
     paid = np.minimum.accumulate(loss[labels[:, None, None], order], axis=-1)  # the cost of answering the best 1, 2, ... classes
     opens, surely_open = risk, risk
     if rounding is not None:
-        paid = _paid_among_ties(paid, ranked, loss[labels].max(axis=1), rounding)
+        if rounding.breaks_ties:
+            paid = _paid_among_ties(paid, ranked, loss[labels].max(axis=1), rounding)
         eta = rounding.at(risk)
         opens, surely_open = risk - eta, risk + eta
         ranked = ranked - rounding.at(ranked)
@@ -128,7 +129,7 @@ def _paid_among_ties(paid: Floats, ranked: Floats, most: Floats, rounding: Round
     A class is surely among the best j if fewer than j others are as probable; an answer without a sure class may cost `most`, (n,).
     """
     places, single = np.arange(ranked.shape[-1]), single_masses(ranked)
-    swaps = rounding.may_swap(single[:, :, :, None] - single[:, :, None, :], rounding.at(ranked)[..., None])
+    swaps = single[:, :, :, None] - single[:, :, None, :] <= rounding.at(ranked)[..., None]
     later = places + np.count_nonzero(swaps & (places > places[:, None]), axis=-1)
     last_place = np.maximum.accumulate(later, axis=-1)
     sure = np.count_nonzero(last_place[:, :, None, :] <= places[:, None], axis=-1)

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import Booleans, Floats
+from agreestop.common import Floats
 
 UNIT = 2.0**-24  # half a unit in the last place of a float32 near 1
 UNITS = 32  # absolute rounding in units: log-confidences come from logits of about this size
@@ -28,8 +28,8 @@ class Rounding:
     """Bounds of rounding: `absolute` for all checkpoints or for each, (M,), and `relative` to the size of a number.
 
     exact_above  numbers above it are computed without rounding
-    breaks_ties  whether equal numbers of one input, such as confidences of two classes, may differ in another run. Counts of
-                 spikes stay equal, and so do numbers that are only stored in another precision
+    breaks_ties  whether equal numbers of one input, such as confidences of two classes, may differ in another run, so that the
+                 classes change places. Counts of spikes stay equal, and so do numbers that are only stored in another precision
     """
 
     absolute: float | Floats = UNITS * UNIT
@@ -76,11 +76,6 @@ class Rounding:
         """The largest η of numbers of any shape, whatever their checkpoint; 0 where a number is infinite."""
         finite = np.isfinite(values) & (values <= self.exact_above)
         return np.where(finite, np.max(self.absolute) + self.relative * np.where(finite, np.abs(values), 0.0), 0.0)
-
-    def may_swap(self, differences: Floats, eta: Floats) -> Booleans:
-        """Whether two classes may change places whose log-masses differ by so much, in the order of the classes."""
-        close = differences <= eta
-        return close if self.breaks_ties else close & (np.abs(differences) > EQUAL)
 
     def at_checkpoint(self, index: int) -> Self:
         """The rounding of one checkpoint."""

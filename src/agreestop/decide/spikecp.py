@@ -95,9 +95,9 @@ def last_failures(scores: Floats, labels: Integers, max_set_size: int, rounding:
     last = own[:, -1]
     # At the last checkpoint an empty set answers the best class, so a label that surely is the best is never missed there.
     best = scores[:, -1].argmin(axis=-1) == labels
-    if rounding is not None and not final:
+    if rounding is not None and rounding.breaks_ties and not final:
         others = np.where(np.arange(classes) == labels[:, None], np.inf, scores[:, -1]).min(axis=1)
-        best &= ~rounding.may_swap(others - last, rounding.at_last(last))
+        best &= others - last > rounding.at_last(last)
     fails_end = np.where(best, np.inf, -last)
     return -Failures(-beyond, -own[:, :-1], fails_end, -ordered[:, :, 0]).first(rounding)
 
