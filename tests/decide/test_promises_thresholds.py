@@ -19,6 +19,7 @@ from hypothesis.extra import numpy as hnp
 
 import agreestop as ag
 from agreestop.common import Booleans, Floats, Integers
+from agreestop.decide.agree_stop import BESIDE
 from agreestop.decide.checkpoints import Failures
 from agreestop.decide.conditions import Conditions, LabelledEvidence
 from agreestop.decide.evidence import Evidence, run_policy
@@ -241,12 +242,20 @@ def agree_points(table: RiskTable, log_trim: float) -> tuple[float, ...]:
     return breaking_points(np.concatenate([values.ravel(), (values - log_trim).ravel(), risk_of(table.evidence).ravel()]))
 
 
-def thresholds_of(policy: object, base: type[RiskThreshold | StoppingThreshold]) -> list[list[float]]:
-    """(G, B) thresholds; a rule without groups and gates has the plain policy."""
+def kth_of(policy: object, base: type[RiskThreshold | StoppingThreshold]) -> list[list[float]]:
+    """(G, B) order statistics, which the thresholds lie close to, on the safe side. A rule without conditions has the plain policy."""
     if isinstance(policy, base):
-        return [[policy.threshold]]
-    assert isinstance(policy, ConditionalThresholds) and isinstance(policy.base, base)
-    return [[float(value) for value in row] for row in policy.thresholds]
+        thresholds, kth, safest = np.array([[policy.threshold]]), policy.kth_values, policy.safest
+        kth = None if kth is None else kth[None]
+    else:
+        assert isinstance(policy, ConditionalThresholds) and isinstance(policy.base, base)
+        thresholds, kth, safest = policy.thresholds, policy.kth_values, policy.base.safest
+    assert kth is not None
+    if safest < 0:
+        finite = np.isfinite(kth)
+        assert (thresholds[~finite] == kth[~finite]).all()
+        assert (thresholds[finite] < kth[finite]).all() and (thresholds[finite] > kth[finite] - 0.03).all()
+    return [[float(value) for value in row] for row in kth]
 
 
 @given(setups(), st.sampled_from(LOG_TRIMS))
@@ -265,7 +274,7 @@ def test_agreestop_takes_the_largest_safe_threshold(setup: Setup, log_trim: floa
         [min(largest_safe(level, cell, answer, points) for cell in cells) for cells in row]
         for row in setup.each_cell(doors.blocks, doors.block_count)
     ]
-    assert thresholds_of(policy, RiskThreshold) == expected
+    assert kth_of(policy, RiskThreshold) == expected
     assert isinstance(policy, (RiskThreshold, ConditionalThresholds))
     setup.check_policy(policy, answer, doors)
 
@@ -283,15 +292,20 @@ def test_stop_aware_takes_the_earliest_of_the_safe_thresholds(setup: Setup) -> N
     policy = rule.fit(setup.examples)
     points, level = breaking_points(table.evidence.values), setup.level()
 
-    def earliest(cells: list[list[int]]) -> float:
-        floor = max(smallest_safe(level, cell, answer, points) for cell in cells)
-        rows = [i for cell in cells for i in cell]
-        candidates = (floor, *(point for point in points if point > floor))
-        return min(candidates, key=lambda value: (sum(answer(i, value)[0] for i in rows), value)) if rows else floor
+    def floor(cells: list[list[int]]) -> float:
+        return max(smallest_safe(level, cell, answer, points) for cell in cells)
 
-    assert thresholds_of(policy, StoppingThreshold) == [
-        [earliest(cells) for cells in row] for row in setup.each_cell(doors.blocks, doors.block_count)
-    ]
+    def earliest(cells: list[list[int]]) -> float:
+        rows = [i for cell in cells for i in cell]
+        candidates = (floor(cells), *(point for point in points if point > floor(cells)))
+        return min(candidates, key=lambda value: (sum(answer(i, value)[0] for i in rows), value)) if rows else candidates[0]
+
+    each = setup.each_cell(doors.blocks, doors.block_count)
+    assert kth_of(policy, StoppingThreshold) == [[floor(cells) for cells in row] for row in each]
+    thresholds = policy.thresholds if isinstance(policy, ConditionalThresholds) else [[policy.threshold]]  # type: ignore[attr-defined]
+    for found, cells in zip(np.ravel(thresholds).tolist(), (cells for row in each for cells in row), strict=True):
+        best = earliest(cells)
+        assert best <= found <= best + 0.03, "in a gap above the earliest"
     assert isinstance(policy, (StoppingThreshold, ConditionalThresholds))
     setup.check_policy(policy, answer, doors)
 
@@ -331,7 +345,7 @@ def test_a_loss_takes_the_largest_safe_threshold(data: st.DataObject) -> None:
         [min(largest_safe(level, cell, answer, points) for cell in cells) for cells in row]
         for row in setup.each_cell(doors.blocks, doors.block_count)
     ]
-    assert thresholds_of(rule.fit(setup.examples), RiskThreshold) == expected
+    assert kth_of(rule.fit(setup.examples), RiskThreshold) == expected
 
 
 def binomial_at_most(successes: int, n: int, p: Fraction) -> Fraction:
@@ -350,7 +364,7 @@ def test_accumulated_opens_checkpoints_while_exact_tests_pass(table: RiskTable, 
     times = tuple(range(1, checkpoints + 1))
     risk = ag.Gate(ag.TopMass(), np.zeros(checkpoints), times, None, 0.5, (checkpoints,)) if gated else ag.TopMass()
     rule = ag.AgreeStop(target, times, table.max_set_size, risk=risk, delta=delta, accumulated=True, trim=trim_of(log_trim))
-    limit = 0.0 if gated else math.log(1 - target)
+    limit = (0.0 if gated else math.log(1 - target)) - BESIDE
     expected = [-math.inf] * checkpoints
     for first in reversed(range(checkpoints)):
         answer = agree_answers(table, log_trim, final, [first] * n)
@@ -400,7 +414,8 @@ def test_a_gate_with_delta_divides_it_among_its_blocks(n: int) -> None:
     values = np.tile([0.0, -1.0], (n, 4, 1))
     policy = rule.fit(LabelledEvidence(Evidence(values, np.full((n, 4), -1.0)), np.ones(n, dtype=np.int64), 2))
     assert isinstance(policy, ConditionalThresholds)
-    assert policy.thresholds[0].tolist() == [-1.0 if n == 38 else -math.inf, *[-math.inf] * 4], "all open at once and fail from e on"
+    assert policy.kth_values is not None
+    assert policy.kth_values[0].tolist() == [-1.0 if n == 38 else -math.inf, *[-math.inf] * 4], "all open at once and fail from e on"
 
 
 @given(st.data())
@@ -422,7 +437,7 @@ def test_a_last_answer_that_no_threshold_reaches_costs_nothing() -> None:
     """Up to λ = -3 the last answer holds the label; above it the input stops at once, and is right."""
     evidence = Evidence(np.array([[[0.0, -1.0, -2.0], [-3.0, 0.0, -5.0]]]), np.array([[-3.0, 0.0]]))
     rule = ag.AgreeStop(None, (1, 2), 1, loss=1 - np.eye(3), max_loss=0.5)
-    assert thresholds_of(rule.fit(LabelledEvidence(evidence, np.array([0]), 3)), RiskThreshold) == [[math.inf]]
+    assert kth_of(rule.fit(LabelledEvidence(evidence, np.array([0]), 3)), RiskThreshold) == [[math.inf]]
 
 
 def test_a_class_that_is_just_kept_is_no_miss_in_the_accumulated_test() -> None:
@@ -431,7 +446,7 @@ def test_a_class_that_is_just_kept_is_no_miss_in_the_accumulated_test() -> None:
     evidence = Evidence(np.tile([0.0, -1.0, -2.0], (10, 2, 1)), np.full((10, 2), -2.0))
     policy = rule.fit(LabelledEvidence(evidence, np.ones(10, dtype=np.int64), 3))
     assert isinstance(policy, CheckpointRisks)
-    assert policy.thresholds.tolist() == [0.0, 0.0]
+    assert policy.thresholds.tolist() == [-BESIDE, -BESIDE]
 
 
 def test_the_last_checkpoint_counts_for_inputs_whose_gate_never_opens() -> None:
@@ -440,4 +455,4 @@ def test_the_last_checkpoint_counts_for_inputs_whose_gate_never_opens() -> None:
     rule = ag.SpikeCP("1/2", (1, 2), 1, None, "stop-aware", gate=gate)
     evidence = Evidence(np.tile([0.0, 1.0, 2.0], (5, 2, 1)), np.zeros((5, 2)))
     policy = rule.fit(LabelledEvidence(evidence, np.ones(5, dtype=np.int64), 3))
-    assert thresholds_of(policy, StoppingThreshold) == [[math.inf, 1.0]]
+    assert kth_of(policy, StoppingThreshold) == [[math.inf, 1.0]]

@@ -42,6 +42,9 @@ from .rules import coverage_promise, validate
 from .thresholds import Thresholds, allowed_threshold, find_thresholds
 from .tuned_rows import TunedRows
 
+BESIDE = 2 * UNITS * UNIT
+"""`accumulated` has a fixed limit: a risk of exactly 1 - target, such as 1/10 without any evidence, is above it in every run."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AgreeStop(Uncalibrated, KeptInFiles):
@@ -220,7 +223,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             raise InputError(f"accumulated=True has no promise with {examples.conditions.used}: leave them out.")
         target, delta, checkpoints = self._target, as_delta(self.delta), failures.opens.shape[1]
         limit = 0.0 if isinstance(self.risk, Gate) else math.log(1 - target)
-        limit -= 2 * UNITS * UNIT  # a risk of exactly 1 - target, such as 1/10 without any evidence, is on one side in every run
+        limit -= BESIDE
         rows, thresholds = np.arange(len(failures)), np.full(checkpoints, -np.inf)
         for first in range(checkpoints - 1, -1, -1):
             ready = failures.opens < limit

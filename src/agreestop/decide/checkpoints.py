@@ -107,8 +107,9 @@ class Failures:
         if rounding is not None:
             eta = rounding.at(opens)
             may_open, surely_open = opens - eta, opens + eta
-            # ρ of the first class outside is the risk itself: where it is too small to be kept, the input has stopped.
-            end = np.where(_equal(end, opens[:, -1]), np.inf, end)
+            if self.closes is None:
+                # ρ of the first class outside is the risk itself: where it is too small to be kept, the input has stopped.
+                end = np.where(_equal(end, opens[:, -1]), np.inf, end)
             fails, end = fails - rounding.at(fails), end - rounding.at_last(end)
         starts = np.maximum(may_open, fails)
         if self.closes is not None:

@@ -60,8 +60,9 @@ class Rounding:
         return self if r == 0 or math.isinf(r) else self.plus(16 * DOUBLE / abs(r))
 
     def at(self, values: Floats) -> Floats:
-        """η of numbers (n, M), or (n, M, C); 0 where a number is infinite."""
-        absolute = np.broadcast_to(self.absolute, values.shape[1:2])
+        """η of numbers (n, M), or (n, M, C), of all checkpoints or of the first ones; 0 where a number is infinite."""
+        count = values.shape[1]
+        absolute = np.broadcast_to(np.atleast_1d(self.absolute)[:count], count)
         absolute = absolute.reshape(1, -1, *(1,) * (values.ndim - 2))
         with np.errstate(invalid="ignore"):
             eta = absolute + self.relative * np.abs(values)
