@@ -159,6 +159,6 @@ class OpeningOrder:
         if not self.held:
             return ""
         some = f"{len(self.held):,} later inputs are" if len(self.held) > 1 else "1 later input is"
-        advice = f"observe its decision, or skip({self.next})"
+        first = f"number {self.next}, which is neither observed nor skipped"
         rest = f"after {MOST_HELD:,} later ones it is an input without a miss"
-        return f"{some} held back for number {self.next}: {advice}; {rest}"
+        return f"{some} held back for {first}; {rest}"
