@@ -160,7 +160,6 @@ class AdaptiveRule:
     def skip(self, number: int) -> None:
         """A stream that gets no decision, and so moves nothing; closed sessions of `stream` are skipped by themselves."""
         self._queue.skip(number, None)
-        self._queue.explicit = True
         self._follow(self._queue.take())
 
     def update(self, decision: Decision | Decisions | str | int, label: ArrayLike | None) -> str:
@@ -171,7 +170,7 @@ class AdaptiveRule:
         is processed once those of all earlier inputs are known.
         """
         labels = self._queue.check(decision, label)
-        if not self._queue.explicit and isinstance(decision, (Decision, Decisions)):
+        if self._queue.is_new(decision) and isinstance(decision, (Decision, Decisions)):
             self._queue.add(decision)
         self._follow(self._queue.add_labels(decision, labels))
         return self.waiting

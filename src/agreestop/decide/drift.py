@@ -93,8 +93,8 @@ class DriftMonitor:
     turn. A stream that gets no answer goes to `skip`. The decisions of a batch count in the order given; a batch is refused while streams
     that were opened before it are neither observed nor skipped. `waiting` says what is held back, and for which input.
 
-    Where each label is known before the next decision, only `update` is needed: it then takes each call for a new decision, so a decision
-    of a batch given twice counts twice. There is one alarm of each kind: "misses" from labels, "inputs" without them. `guarantee` says in
+    Where the label is known with the decision, only `update` is needed. Without numbers it then takes each call for a new decision, so
+    a decision of a batch given twice counts twice. There is one alarm of each kind: "misses" from labels, "inputs" without them. `guarantee` says in
     words how probable a false alarm is. For a rule calibrated with labels="final", give `decisions.final_best`: true labels would raise
     false alarms.
 
@@ -229,9 +229,7 @@ class DriftMonitor:
         """
         if first_risk is not None and not isinstance(first_risk, (float, int, np.number)):
             raise InputError(f"first_risk is {first_risk!r}: give session.first_risk, or leave it out.")
-        alarm = self._count(self._queue.skip(number, as_risk(first_risk)))
-        self._queue.explicit = True
-        return alarm
+        return self._count(self._queue.skip(number, as_risk(first_risk)))
 
     def give_up(self, count: int) -> Alarm | None:
         """Give up the labels, among the first `count` inputs, that have not come: inputs without a miss.
@@ -275,7 +273,7 @@ class DriftMonitor:
             raise InputError(self._unwatched[0].upper() + self._unwatched[1:])
         labels = self._queue.check(decision, label)
         alarm = None
-        if not self._queue.explicit and isinstance(decision, (Decision, Decisions)):
+        if self._queue.is_new(decision) and isinstance(decision, (Decision, Decisions)):
             alarm = self._observe(decision)
         return self._bet(self._queue.add_labels(decision, labels)) or alarm
 

@@ -231,6 +231,15 @@ class LabelQueue:
                 self._label(one, NEVER)
         return self.take()
 
+    def is_new(self, decision: Decision | Decisions | str | int) -> bool:
+        """Whether a label comes with a decision that was not observed: `add` must be called first.
+
+        The number of a stream tells. Others are new where no decision was ever observed by itself.
+        """
+        if isinstance(decision, Decision) and decision.number is not None:
+            return not self._order.has(decision.number)
+        return not self.explicit and isinstance(decision, (Decision, Decisions))
+
     def _find(self, decision: Decision | Decisions | str | int) -> list[Waiting | None]:
         """A decision, or those of a batch, that waits for labels; None for one that was not kept."""
         found: list[Waiting | None] = []

@@ -107,7 +107,7 @@ class OpeningOrder:
                 f"number {number} was opened before this monitor was made, which begins with "
                 f"number {self.start}: make the monitor first, then open streams."
             )
-        if number < self.next or number in self.held:
+        if self.has(number):
             raise InputError(
                 f"number {number} was observed, skipped or given up before: observe or skip each "
                 "input once; after a load, open streams with the rule of the monitor."
@@ -117,6 +117,10 @@ class OpeningOrder:
                 f"number {number} is far from number {self.next}, whose turn it is: number streams "
                 "in the order of opening, or let the rule number them."
             )
+
+    def has(self, number: int) -> bool:
+        """Whether a number has arrived."""
+        return number < self.next or number in self.held
 
     def check_batch(self) -> None:
         """Refuse decisions without a number while streams are open, since their turn comes first."""
