@@ -354,12 +354,12 @@ def calibrate(rule: Any, data: ag.Scores) -> ag.CalibratedRule:
 
 
 def test_classes_with_too_few_examples_do_not_make_a_rule_safe() -> None:
-    """Such a rule never stops early, but its last answer leaves out the other classes, and misses as often as a calibration draw lets it."""
+    """Such a rule never stops early, but its last answer may leave out the other classes, and misses as a calibration draw lets it."""
     rule = ag.SpikeCP(0.9, TIMES, 1, ag.MergeConfidence(r=1), "simultaneous", class_conditional=True)
     calibrated = calibrate(rule, rare(200))
     assert calibrated.never_stops and ag.DriftMonitor(calibrated).level is None
-    answers = calibrated.decide(scores(300, seed=3, quality=0.6))
-    assert 0 < (~answers.sets[np.arange(300), truth(scores(300, seed=3, quality=0.6))]).mean()
+    fresh = scores(300, seed=3, quality=0.6)
+    assert not calibrated.decide(fresh).sets[np.arange(300), truth(fresh)].all()
     one_threshold = calibrate(ag.AgreeStop(0.9, TIMES, 1, class_conditional=True), rare(200))
     assert one_threshold.decide(scores(30, seed=3)).sets.all() and ag.DriftMonitor(one_threshold).level == pytest.approx(0.1)
 

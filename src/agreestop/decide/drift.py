@@ -93,10 +93,11 @@ class DriftMonitor:
     turn. A stream that gets no answer goes to `skip`. The decisions of a batch count in the order given; a batch is refused while streams
     that were opened before it are neither observed nor skipped. `waiting` says what is held back, and for which input.
 
-    Where the label is known with the decision, only `update` is needed. Without numbers it then takes each call for a new decision, so
-    a decision of a batch given twice counts twice. There is one alarm of each kind: "misses" from labels, "inputs" without them. `guarantee` says in
-    words how probable a false alarm is. For a rule calibrated with labels="final", give `decisions.final_best`: true labels would raise
-    false alarms.
+    Where the label is known with the decision, only `update` is needed. Without numbers it then takes
+    each call for a new decision, so a decision of a batch given twice counts twice. There is one alarm
+    of each kind: "misses" from labels, "inputs" without them. `guarantee` says in words how probable a
+    false alarm is. For a rule calibrated with labels="final", give `decisions.final_best`: true labels
+    would raise false alarms.
 
     delta  δ: the probability of a false alarm, of each kind
     seed   for the uniform numbers that break ties among risks
