@@ -34,8 +34,8 @@ def test_streams_side_by_side_raise_no_alarm_and_in_the_order_of_ending_they_do(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BY_NAME)
 def test_false_alarms_are_as_rare_as_stated_in_every_world(name: str) -> None:
-    runs = 60
-    found = false_alarms(BY_NAME[name], runs, inputs=2000, first=1000)
+    runs = 40
+    found = false_alarms(BY_NAME[name], runs, inputs=1500, first=1000)
     assert is_at_most(found["opening_inputs"], runs, ALARM)
     assert is_at_most(found["opening_misses"], runs, ALARM + DELTA)
     if BY_NAME[name].side_by_side > 1 or BY_NAME[name].rate:
@@ -150,10 +150,10 @@ RULES: dict[str, Any] = {
 @pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
 @pytest.mark.parametrize("name", RULES)
 def test_a_calibration_draw_misses_more_than_the_level_as_rarely_as_stated(name: str) -> None:
-    rule, draws, fresh, above, risk = RULES[name](), 60, 20_000, 0, 0.0
+    rule, draws, fresh, above, risk = RULES[name](), 40, 5000, 0, 0.0
     for seed in range(draws):
         rng = np.random.default_rng(seed)
-        calibrated = rule.calibrate(make_scores(rng, np.zeros(500, bool)))
+        calibrated = rule.calibrate(make_scores(rng, np.zeros(400, bool)))
         monitor = ag.DriftMonitor(calibrated)
         assert monitor.level is not None
         risk = max(risk, float(monitor._calibration_risk))
