@@ -75,7 +75,7 @@ def make_scores(rng: np.random.Generator, changed: NDArray[np.bool_]) -> ag.Scor
     misled = np.flatnonzero(rng.random(n) < np.where(changed, 3 * MISLED, MISLED))
     other = (labels[misled] + 1) % CLASSES
     logits[misled, :EARLY, :, other] += 2 * growth[misled, :EARLY]
-    return ag.Scores(ag.log_confidence(logits), labels, range(1, STEPS + 1))
+    return ag.Scores(ag.log_confidence(logits), labels, tuple(range(1, STEPS + 1)))
 
 
 def endings(world: World, stops: NDArray[Any], rng: np.random.Generator) -> Iterator[tuple[float, int]]:

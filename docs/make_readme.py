@@ -350,10 +350,11 @@ def streams_table() -> str:
     later = {kind: changed[f"opening_{kind}_median"] - changed["drift"] for kind in ("inputs", "misses")}
     alarms = {kind: changed[f"opening_{kind}"] for kind in ("inputs", "misses")}
     words = (
-        f"Share of {count} runs of {inputs:,} inputs without drift in which there was an alarm; stated are at most {found['alarm']:g} for "
-        f"inputs and {found['alarm'] + found['delta']:g} for misses. Where the inputs change at input {changed['drift']:,} of 300 streams side by "
-        f"side, the order of opening finds it in {alarms['inputs']} and {alarms['misses']} of {changed['runs']} runs, after a median of "
-        f"{later['inputs']:,.0f} inputs and {later['misses']:,.0f} labels. ([Numbers](../results/drift.json), `python -m benchmarks drift`.)"
+        f"Share of {count} runs of {inputs:,} inputs without drift in which there was an alarm; stated are at most {found['alarm']:g} "
+        f"for inputs and {found['alarm'] + found['delta']:g} for misses. Where the inputs change at input {changed['drift']:,} of 300 "
+        f"streams side by side, the order of opening finds it in {alarms['inputs']} and {alarms['misses']} of {changed['runs']} runs, "
+        f"after a median of {later['inputs']:,.0f} inputs and {later['misses']:,.0f} labels. "
+        "([Numbers](../results/drift.json), `python -m benchmarks drift`.)"
     )
     return "\n".join([*lines, "", words])
 

@@ -114,7 +114,7 @@ def test_decisions_count_in_the_order_of_opening(kind: Any, tmp_path: Path) -> N
     for seed in range(3):
         other, order = kind(replace(calibrated)), list(ended)
         if seed:
-            np.random.default_rng(seed).shuffle(order)  # type: ignore[arg-type]
+            np.random.default_rng(seed).shuffle(order)
         for count, decision in enumerate(order):
             take(other, decision, int(decision.number or 0))
             if seed == 2 and count % 7 == 0:

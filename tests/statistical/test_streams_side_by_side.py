@@ -60,8 +60,8 @@ def test_sessions_of_a_rule_are_decided_as_the_study_assumes() -> None:
     sessions = [calibrated.stream() for _ in range(60)]
     for look in range(STEPS):
         for session, values in zip(sessions, data.log_confidence, strict=True):
-            if session.decision is None and session.push(values[look]) is not None:
-                monitor.observe(session.decision)
+            if session.decision is None and (decision := session.push(values[look])) is not None:
+                monitor.observe(decision)
     assert monitor.observed == 60 and monitor.inputs.evidence == expected.inputs.evidence
 
 
@@ -165,38 +165,35 @@ def test_a_calibration_draw_misses_more_than_the_level_as_rarely_as_stated(name:
 
 
 def rare_scores(rng: np.random.Generator, n: int) -> ag.Scores:
-    """Scores in which the last class is very rare: 3 % of the inputs."""
-    data = make_scores(rng, np.zeros(2 * n, bool))
+    """Scores in which two of the four classes are very rare: 1 % of the inputs each."""
+    data = make_scores(rng, np.zeros(3 * n, bool))
     assert data.labels is not None
-    last = data.labels == 3
-    return data.rows(np.flatnonzero(~last | (rng.random(2 * n) < 0.1))[:n])
+    return data.rows(np.flatnonzero((data.labels < 2) | (rng.random(3 * n) < 0.02))[:n])
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
-@pytest.mark.parametrize("kind", ["rare classes", "adapted"])
-def test_levels_that_do_not_hold_are_refused(kind: str) -> None:
-    """With α' = 1 - target, as if nothing was ever excluded or moved, there would be too many alarms: 0.05 and 0.25 at most on average."""
-    runs, alarms = 30, 0
-    for seed in range(runs):
+@pytest.mark.parametrize("kind", ["rare classes", pytest.param("adapted", marks=pytest.mark.slow)])
+def test_rules_that_miss_more_often_than_their_target_have_no_level(kind: str) -> None:
+    """α' = 1 - target was taken for right: for the first because it never stops early, for the second because it has delta = 0.05."""
+    draws, fresh, above = 20, 2000, 0
+    for seed in range(draws):
         rng = np.random.default_rng(seed)
         if kind == "adapted":
-            plain = RULES["AgreeStop with delta"]().calibrate(make_scores(rng, np.zeros(300, bool)))
-            adaptive = ag.AdaptiveRule(plain, rate=0.2)
-            past = make_scores(rng, np.zeros(300, bool))
-            for row in range(300):
+            rule = ag.AgreeStop(0.8, (2, 5, 10), 1, delta=0.05)
+            adaptive = ag.AdaptiveRule(rule.calibrate(make_scores(rng, np.zeros(300, bool))), rate=1.0)
+            past = make_scores(rng, np.zeros(100, bool))
+            for row in range(100):
                 one = past.rows(slice(row, row + 1))
                 adaptive.update(adaptive.decide(one), one.labels)
-            calibrated = adaptive.calibrated
+            calibrated, test = adaptive.calibrated, make_scores(rng, np.zeros(fresh, bool))
         else:
-            calibrated = class_conditional("simultaneous", None).calibrate(rare_scores(rng, 120))
-        monitor = ag.DriftMonitor(calibrated, seed=seed)
+            calibrated, test = class_conditional("simultaneous", None).calibrate(rare_scores(rng, 40)), rare_scores(rng, fresh)
+            assert calibrated.never_stops
+        monitor = ag.DriftMonitor(calibrated)
         assert monitor.level is None and "No alarm about misses" in monitor.guarantee
-        monitor.level = 0.2  # what was taken for right before
-        test = make_scores(rng, np.zeros(3000, bool)) if kind == "adapted" else rare_scores(rng, 3000)
-        monitor.update(calibrated.decide(test), test.labels)
-        alarms += any(alarm.kind == "misses" for alarm in monitor.alarms)
-    assert not is_at_most(alarms, runs, 0.05 if kind == "rare classes" else 0.25)
+        misses = 1 - calibrated.decide(test).sets[np.arange(fresh), test.labels].mean()
+        above += misses > 0.2 + 3 * np.sqrt(0.2 / fresh)
+    assert above >= (5 if kind == "adapted" else 1)  # with probabilities of 0.05 and 0 as was stated: 0.003 and 0
 
 
 # ------------------------------------------------------------------------------------------------------------------ adaptive

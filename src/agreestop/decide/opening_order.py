@@ -141,7 +141,7 @@ class OpeningOrder:
         """Inputs whose turn has come."""
         ready = []
         while self.next in self.held or len(self.held) >= MOST_HELD:
-            ready.append(self.held.pop(self.next, None) or Waiting.without_answer(self.next))
+            ready.append(self.held.pop(self.next, Waiting.without_answer(self.next)))
             self.next += 1
         return ready
 
