@@ -155,6 +155,20 @@ def soak(
     show_written(output)
 
 
+def drift(
+    runs: Annotated[int, typer.Option(help="Runs of each world.")] = 100,
+    inputs: Annotated[int, typer.Option(help="Inputs of a run.")] = 2000,
+    output: File = Path("results/drift.json"),
+) -> None:
+    """Count the alarms of a drift monitor over streams side by side, in the order of opening and in that of ending."""
+    from .drift import run_drift
+
+    for one in run_drift(runs, inputs, output)["results"]:
+        opening, ending = ([one[f"{order}_{kind}"] for kind in ("inputs", "misses")] for order in ("opening", "ending"))
+        out.print(f"{one['world']}: alarms about inputs and misses {opening}, in the order of ending {ending}, of {one['runs']}")
+    show_written(output)
+
+
 def shapes(
     repeats: Annotated[int, typer.Option(help="Realisations of each stream.")] = 50,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for numbers.json.")] = Path("results/shapes"),
@@ -214,6 +228,7 @@ STUDIES: dict[str, tuple[Callable[..., None], str]] = {
     "cluster": (cluster, "One and two actors of a local Ray cluster."),
     "serve": (serve, "Many sessions of the server at once."),
     "soak": (soak, "The memory of the server over ten minutes."),
+    "drift": (drift, "False alarms of a drift monitor over streams side by side."),
     "shapes": (shapes, "How early each shape of score or risk stops."),
     "early-classification": (early_classification, "Early classifiers of aeon, and ours."),
     "nir": (nir, "Networks published in NIR: accuracy and speed."),

@@ -337,6 +337,28 @@ def alarm_table() -> str:
     return "\n".join([*lines, f"| labels, after 3,000 decisions of which every twelfth missed | {later} |"])
 
 
+def streams_table() -> str:
+    """How often a monitor raised an alarm over streams side by side, in the order of opening and in that of ending."""
+    found = json.loads((RESULTS / "drift.json").read_text())
+    lines = ["| | inputs | misses | inputs, as they end | misses, as they end |", "|---|---|---|---|---|"]
+    for one in found["results"]:
+        if one["drift"] is None:
+            shares = (one[f"{order}_{kind}"] / one["runs"] for order in ("opening", "ending") for kind in ("inputs", "misses"))
+            lines.append(f"| {one['world']} | {' | '.join(f'{share:.2f}' for share in shares)} |")
+    count, inputs = found["results"][0]["runs"], found["results"][0]["inputs"]
+    changed = next(one for one in found["results"] if one["drift"] is not None)
+    later = {kind: changed[f"opening_{kind}_median"] - changed["drift"] for kind in ("inputs", "misses")}
+    alarms = {kind: changed[f"opening_{kind}"] for kind in ("inputs", "misses")}
+    words = (
+        f"Share of {count} runs of {inputs:,} inputs without drift in which there was an alarm; stated are at most {found['alarm']:g} "
+        f"for inputs and {found['alarm'] + found['delta']:g} for misses. Where the inputs change at input {changed['drift']:,} of 300 "
+        f"streams side by side, the order of opening finds it in {alarms['inputs']} and {alarms['misses']} of {changed['runs']} runs, "
+        f"after a median of {later['inputs']:,.0f} inputs and {later['misses']:,.0f} labels. "
+        "([Numbers](../results/drift.json), `python -m benchmarks drift`.)"
+    )
+    return "\n".join([*lines, "", words])
+
+
 def level_table() -> str:
     """α' of rules without delta, at a target of 0.9 and δ = 0.05."""
     from fractions import Fraction
@@ -465,7 +487,9 @@ def promises(text: str) -> str:
 
 def drift(text: str) -> str:
     """docs/drift.md with its tables."""
-    return fill(fill(text, "level", level_table), "alarm", alarm_table)
+    for name, table in (("level", level_table), ("alarm", alarm_table), ("streams", streams_table)):
+        text = fill(text, name, table)
+    return text
 
 
 def scale(text: str) -> str:

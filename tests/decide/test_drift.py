@@ -206,7 +206,8 @@ def test_a_label_waits_for_the_earlier_ones_and_none_lets_it_pass() -> None:
     monitor.update(second, 1)
     assert (monitor.observed, monitor.processed, monitor.misses.count) == (2, 0, 0)
     monitor.update("first", None)
-    assert (monitor.observed, monitor.processed, monitor.misses.count) == (2, 2, 1)
+    assert (monitor.observed, monitor.processed, monitor.misses.count) == (2, 2, 2)
+    assert monitor.labels == 1 and "1 labels processed, 1 inputs without a label" in repr(monitor)
 
 
 def test_a_batch_is_the_same_as_its_rows() -> None:

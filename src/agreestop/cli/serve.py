@@ -33,6 +33,11 @@ def serve(
     sessions_per_client: Annotated[int, typer.Option(help="Sessions open at once on one connection.")] = 1000,
     message_bytes: Annotated[int, typer.Option(help="Largest message.")] = 1 << 20,
     idle_seconds: Annotated[float, typer.Option(help="A session without a push is closed after this time.")] = 60.0,
+    session_seconds: Annotated[float, typer.Option(help="A session without a decision is closed after this time.")] = 600.0,
+    label_seconds: Annotated[float, typer.Option(help="A label that has not come after this time is given up.")] = 3600.0,
+    restart_seconds: Annotated[
+        float, typer.Option(help="The labels of decisions from before a restart are given up after this time.")
+    ] = 60.0,
     drain_seconds: Annotated[float, typer.Option(help="Sessions may go on for this time after SIGTERM.")] = 10.0,
 ) -> None:
     """Serve live inputs over a WebSocket, with a page at / that shows sessions, latency, coverage and alarms.
@@ -58,7 +63,16 @@ def serve(
     elif engine != "auto":
         raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members.")
     with errors_name_options():
-        limits = Limits(message_bytes, sessions, sessions_per_client, idle_seconds=idle_seconds, drain_seconds=drain_seconds)
+        limits = Limits(
+            message_bytes,
+            sessions,
+            sessions_per_client,
+            idle_seconds=idle_seconds,
+            session_seconds=session_seconds,
+            label_seconds=label_seconds,
+            restart_seconds=restart_seconds,
+            drain_seconds=drain_seconds,
+        )
         server = Server(
             calibrated,
             ensemble,

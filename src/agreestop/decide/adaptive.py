@@ -15,7 +15,9 @@ only that class: it never misses either.
 
 The steps of the window telescope. ℓ is at most ℓ_max before them, the cap only lowers it, and nothing misses while ℓ ≤ ℓ_min, so ℓ stays
 above ℓ_min - η(1-α)(D+1): only decisions that wait for their labels can lower it further. From the first input on, ℓ_1 stands for ℓ_max.
-Labels are processed in the order of the decisions.
+Inputs count in the order of opening: a stream keeps the threshold that it was opened with, and
+labels are processed in that order (see `opening_order`). D counts the inputs that are opened before a label is processed. An input whose
+label will never be known moves nothing and does not count.
 
 ℓ_min is one hit below the smallest W of the calibration examples, and ℓ_max the largest risk seen there (stop-aware: the threshold of least
 mean stopping time): thresholds beyond them would change nothing there.
@@ -35,7 +37,7 @@ from agreestop.common import InputError, as_count, is_number
 from .betting import Log
 from .calibrated import CalibratedRule, Session, try_out
 from .decisions import Decision, Decisions
-from .label_queue import FINAL_LABEL, LabelQueue, SavedQueue
+from .label_queue import FINAL_LABEL, LabelQueue, Ready, SavedQueue
 from .levels import as_target, in_words
 from .policies import RiskThreshold, StoppingThreshold
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
@@ -88,7 +90,8 @@ class AdaptiveRule:
         self._high = max(safe, bold)
         self._position = min(max(self._sign * policy.threshold, self._low), self._high)
         self._misses = self._labels = 0
-        self._queue = LabelQueue(calibrated.classes)
+        self._opened = [0]  # streams of this rule are numbered by themselves
+        self._queue = LabelQueue(calibrated.classes, self._opened)
         self.log = Log.of(2)
 
     @property
@@ -105,11 +108,13 @@ class AdaptiveRule:
     def calibrated(self) -> CalibratedRule:
         """A rule with the threshold of the moment, for engines and files."""
         policy = replace(self._policy, threshold=self.threshold)
-        return replace(self._start, policy=policy, guarantee=self.guarantee, shortage="", adapted=True)
+        moved = replace(self._start, policy=policy, guarantee=self.guarantee, shortage="", adapted=True)
+        object.__setattr__(moved, "opened", self._opened)
+        return moved
 
     @property
     def waiting(self) -> str:
-        """How many labels wait for the label of which earlier decision, in words; empty if none waits."""
+        """What waits for which earlier decision or label, in words; empty if nothing waits."""
         return self._queue.stalled
 
     @property
@@ -140,28 +145,44 @@ class AdaptiveRule:
         return decisions
 
     def stream(self) -> Session:
-        """Watch one input with the threshold of the moment; how late its label comes counts from here."""
-        return Session(self.calibrated, notify=self.observe)
+        """Watch one input with the threshold of the moment; how late its label comes counts from here.
+
+        Close a session that gets no decision: `session.close()`.
+        """
+        return Session(self.calibrated, notify=self.observe, skip=self.skip)
 
     def observe(self, decision: Decision | Decisions, key: str = "") -> None:
-        """The next decision, if neither `decide` nor `stream` made it. `update` finds it under `key` too."""
+        """A decision, if neither `decide` nor `stream` made it. `update` finds it under `key` too."""
         self._queue.add(decision, key)
         self._queue.explicit = True
+        self._follow(self._queue.take())
+
+    def skip(self, number: int) -> None:
+        """A stream that gets no decision, and so moves nothing; closed sessions of `stream` are skipped by themselves."""
+        self._queue.skip(number, None)
+        self._follow(self._queue.take())
 
     def update(self, decision: Decision | Decisions | str | int, label: ArrayLike | None) -> str:
         """The label of a decision, or the labels (n,) of a batch; None for one that will never be known. Returns `waiting`.
 
-        A decision is given as the object, by its key, or by its number, from 0. For a row of a batch and after a load an equal object
-        will do: the oldest decision like it gets the label. A label is processed once those of all earlier decisions are known.
+        A decision is given as the object, by its key, or by its number: `Decision.number`, or where all decisions came in batches their
+        order from 0. For a row of a batch and after a load an equal object will do: the oldest decision like it gets the label. A label
+        is processed once those of all earlier inputs are known.
         """
         labels = self._queue.check(decision, label)
-        if not self._queue.explicit and isinstance(decision, (Decision, Decisions)):
+        if self._queue.is_new(decision) and isinstance(decision, (Decision, Decisions)):
             self._queue.add(decision)
-        for number, missed in self._queue.add_labels(decision, labels):
+        self._follow(self._queue.add_labels(decision, labels))
+        return self.waiting
+
+    def _follow(self, ready: Sequence[Ready]) -> None:
+        """Move the threshold by inputs whose labels are known, in the order of opening."""
+        for number, missed in ready:
+            if missed is None:
+                continue
             self._position = min(self._high, self._position + self.rate * (self.miss_target - missed))
             self._misses, self._labels = self._misses + missed, self._labels + 1
             self.log.add(number + 1, self._sign * max(self._position, self._low), self._misses / self._labels)
-        return self.waiting
 
     def __repr__(self) -> str:
         share = f", {self._misses / self._labels:.3g} of them missed" if self._labels else ""
@@ -186,6 +207,6 @@ class AdaptiveRule:
             raise ValueError("counts that no adaptive rule has")
         if not -math.inf < saved.position <= adaptive._high:
             raise ValueError(f"a threshold of {saved.position}")
-        adaptive._queue = LabelQueue.restored(saved.queue, saved.calibrated.classes)
+        adaptive._queue = LabelQueue.restored(saved.queue, saved.calibrated.classes, adaptive._opened)
         adaptive._position, adaptive._misses, adaptive._labels, adaptive.log = saved.position, saved.misses, saved.labels, saved.log
         return adaptive

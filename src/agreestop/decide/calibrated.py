@@ -62,6 +62,7 @@ class CalibratedRule(KeptInFiles):
     adapted: bool = False
     eta: float = UNITS * UNIT
     opened: list[int] = field(default_factory=lambda: [0], init=False)  # the number of streams without a number of their own
+    eta: float = 1e-5  # the largest difference between two runs of one input, on the scale of the log-risk
 
     @property
     def checkpoints(self) -> tuple[float, ...]:
@@ -220,12 +221,13 @@ class CalibratedRule(KeptInFiles):
 
         return run_checkpoints(judge, state, len(columns), self.classes)
 
-    def decision(self, index: int, verdict: Verdict) -> Decision:
-        """The decision of one input that stops at checkpoint `index`."""
+    def decision(self, index: int, verdict: Verdict, number: int | None = None) -> Decision:
+        """The decision of one input that stops at checkpoint `index`; `number` is that of its stream."""
         state, gated = verdict.state, self._gate is not None
         risk = None if state.first_risk is None else float(state.first_risk[0])
         block = int(state.block[0]) if gated and state.block is not None else None
-        return Decision.of(index, verdict.sets[0], self.checkpoints, self.class_names, risk, block, self.members)
+        known = self.class_names, risk, block, self.members, None, number
+        return Decision.of(index, verdict.sets[0], self.checkpoints, *known)
 
     def decisions(
         self,
@@ -344,8 +346,8 @@ class CalibratedRule(KeptInFiles):
         """Watch one input, checkpoint by checkpoint.
 
         `group` is the input's group, or (G,) booleans where groups overlap; an input of no known group answers all classes at the end.
-        `number` matters only to randomised merging: it picks the uniform number that input `number` of a batch would get. Without it,
-        the streams of this rule are numbered 0, 1, 2 and so on.
+        `number` picks the uniform number of randomised merging, that of input `number` of a batch, and is the place of the stream in
+        the order in which monitors count. Without it, the streams of this rule are numbered 0, 1, 2 and so on, as they are opened.
         """
         return Session(self, number, group)
 
@@ -380,9 +382,12 @@ def try_out(calibrated: CalibratedRule) -> CalibratedRule:
 
 
 class Session:
-    """One input under watch: a few numbers of state, pushed one checkpoint at a time."""
+    """One input under watch: a few numbers of state, pushed one checkpoint at a time.
 
-    __slots__ = ("_calibrated", "_notify", "_state", "decision", "index", "number")
+    `number` is its place in the order in which the streams of the rule were opened.
+    """
+
+    __slots__ = ("_calibrated", "_closed", "_notify", "_skip", "_state", "decision", "index", "number")
 
     def __init__(
         self,
@@ -390,12 +395,14 @@ class Session:
         number: int | None = None,
         group: ArrayLike | None = None,
         notify: Callable[[Decision], object] | None = None,
+        skip: Callable[[int], object] | None = None,
     ) -> None:
+        inside = calibrated.find_groups(None if group is None else np.asarray(group)[None], 1)
         if number is None:
             number, calibrated.opened[0] = calibrated.opened[0], calibrated.opened[0] + 1
-        self._calibrated, self._notify = calibrated, notify
+        self._calibrated, self._notify, self._skip, self._closed = calibrated, notify, skip, False
         self.index, self.number = 0, as_count(number, "number", least=0)
-        self._state = calibrated.start(1, self.number, calibrated.find_groups(None if group is None else np.asarray(group)[None], 1))
+        self._state = calibrated.start(1, self.number, inside)
         self.decision: Decision | None = None
 
     def push(self, log_confidence: ArrayLike) -> Decision | None:
@@ -405,6 +412,8 @@ class Session:
         """
         if self.decision is not None:
             raise InputError(f"this input stopped at time {self.decision.time}: open a new session for the next input.")
+        if self._closed:
+            raise InputError("this session was closed: open a new session for the next input.")
         array = as_log_confidence(log_confidence, "(K, C)")
         calibrated = self._calibrated
         if array.shape != (calibrated.members, calibrated.classes):
@@ -412,12 +421,30 @@ class Session:
             calibrated.check_sizes(calibrated.members if array.shape[0] == joined else array.shape[0], array.shape[1])
         verdict = calibrated.step(self.index, np.ascontiguousarray(array, dtype=np.float64)[None], self._state)
         if verdict.stop[0]:
-            self.decision = calibrated.decision(self.index, verdict)
+            self.decision = calibrated.decision(self.index, verdict, self.number)
             if self._notify is not None:
                 self._notify(self.decision)
         self._state = verdict.state
         self.index += 1
         return self.decision
+
+    @property
+    def first_risk(self) -> float | None:
+        """The risk, or the least score, at the first checkpoint; None before it."""
+        risk = self._state.first_risk
+        return None if risk is None else float(risk[0])
+
+    def close(self) -> float | None:
+        """Give up an input that gets no decision, for example at a deadline. Returns `first_risk`.
+
+        A monitor must know: `monitor.skip(session.number, session.close())`. An input that has its
+        decision, or was closed before, stays as it is.
+        """
+        if self.decision is None and not self._closed:
+            self._closed = True
+            if self._skip is not None:
+                self._skip(self.number)
+        return self.first_risk
 
 
 def data_fingerprint(rows: Marks, labels: Integers) -> str:

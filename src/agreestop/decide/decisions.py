@@ -36,6 +36,8 @@ class Decision:
     members     the number of members that the answer rests on, where it is known: all, or with a `Schedule` those that had joined
     block       the block of the gate, for a rule with a gate
     row         its row, for a decision of a batch
+    number      for a stream: its place in the order in which the streams of the rule were opened; None
+                in a batch, which counts in the order given
     """
 
     time: float
@@ -46,6 +48,7 @@ class Decision:
     members: int | None = field(default=None, compare=False)
     block: int | None = field(default=None, compare=False)
     row: int | None = field(default=None, compare=False)
+    number: int | None = field(default=None, compare=False)
 
     @classmethod
     def of(
@@ -58,12 +61,14 @@ class Decision:
         block: int | None = None,
         members: int | None = None,
         row: int | None = None,
+        number: int | None = None,
     ) -> Self:
         """The decision for a stop at checkpoint `index` with the set `answer`, (C,), of an ensemble with this many members."""
         classes = tuple(np.flatnonzero(answer).tolist())
         names = None if class_names is None else tuple(class_names[label] for label in classes)
         joined = members_at(checkpoints, index)
-        return cls(checkpoints[index], index, classes, names, first_risk, members if joined is None else joined, block, row)
+        known = members if joined is None else joined
+        return cls(checkpoints[index], index, classes, names, first_risk, known, block, row, number)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,10 +8,14 @@ share J of all capital that is divided among them at each step:
 
 By chance this ever happens with probability at most δ. For misses, by chance means that every decision misses with probability at most α',
 given all before it. For inputs it means that they are exchangeable with the calibration examples: p is the smoothed rank of the input's
-first risk among all before it, the calibration examples included, and such ranks are independent and uniform.
+first risk (on the grid of `risk_grid`) among all before it, the calibration examples included, and such ranks are independent and uniform.
+
+Both need an order of the inputs that does not depend on the data: streams count in the order in which they were opened, whatever follows
+(see `opening_order`). An input without an answer, or whose label will never be known, is an input without a miss.
 
 One calibration draw may sit above α without any drift. A rule that was calibrated with delta has α' = α, except with probability delta. For
-a rule with one threshold, its miss rate given the calibration examples is at most Beta(k, n+1-k); α' is the 1-δ quantile.
+a rule with one threshold, its miss rate given the calibration examples is at most Beta(k, n+1-k); α' is the 1-δ quantile. Where each class
+has thresholds of its own, delta is the probability for one class, and all of them hold at once except with probability C·delta.
 """
 
 import math
@@ -32,8 +36,11 @@ from agreestop.common import GAMMA, Floats, InputError, as_seed, is_number, mix
 from .betting import MOST_CAPITAL, Wealth, smoothed_rank
 from .calibrated import CalibratedRule, try_out
 from .decisions import Decision, Decisions
-from .label_queue import FINAL_LABEL, LabelQueue, SavedQueue
+from .label_queue import FINAL_LABEL, Found, LabelQueue, Ready, SavedQueue
 from .levels import Target, as_delta, as_target, in_words, largest_miss_rate
+from .opening_order import as_risk
+from .policies import CheckpointThresholds, RunningThreshold
+from .risk_grid import RiskGrid
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
 from .score_files import ScoresLike, as_scores
 
@@ -75,15 +82,22 @@ class SavedMonitor(KeptInFiles):
     misses: Wealth
     inputs: Wealth
     bag: Floats
+    given_up: int = 0
 
 
 class DriftMonitor:
     """Watches the decisions of a calibrated rule and raises an alarm when its promise ends.
 
-    Give every decision to `observe`, in order, and its label to `update` once it is known, in any order. Where each label is known before
-    the next decision, only `update` is needed: it then takes each call for a new decision, so a decision given twice counts twice. There is
-    one alarm of each kind: "misses" from labels, "inputs" without them. `guarantee` says in words how probable a false alarm is. For a rule
-    calibrated with labels="final", give `decisions.final_best`: true labels would raise false alarms.
+    Make the monitor before the first stream is opened. Give every decision to `observe`, and its label to `update` once it is known. Both
+    may come in any order: streams count in the order in which they were opened, `Decision.number`, and are held back until it is their
+    turn. A stream that gets no answer goes to `skip`. The decisions of a batch count in the order given; a batch is refused while streams
+    that were opened before it are neither observed nor skipped. `waiting` says what is held back, and for which input.
+
+    Where the label is known with the decision, only `update` is needed. Without numbers it then takes
+    each call for a new decision, so a decision of a batch given twice counts twice. There is one alarm
+    of each kind: "misses" from labels, "inputs" without them. `guarantee` says in words how probable a
+    false alarm is. For a rule calibrated with labels="final", give `decisions.final_best`: true labels
+    would raise false alarms.
 
     delta  δ: the probability of a false alarm, of each kind
     seed   for the uniform numbers that break ties among risks
@@ -101,8 +115,13 @@ class DriftMonitor:
         self.alarms: tuple[Alarm, ...] = ()
         self.misses, self.inputs = Wealth.of(len(SHARES), 0.0), Wealth.of(len(TILTS), JUMP)
         self.level, self._calibration_risk, self._unwatched = self._find_level()
-        self._queue = LabelQueue(calibrated.classes)
-        self._bag = array("d", () if calibrated.first_risks is None else np.sort(calibrated.first_risks).tolist())
+        self._queue = LabelQueue(calibrated.classes, calibrated.opened)
+        self._given_up = 0
+        self._grid = RiskGrid.of(calibrated.first_risks, calibrated.eta)
+        self._bag = self._on_grid([] if calibrated.first_risks is None else calibrated.first_risks.tolist())
+
+    def _on_grid(self, risks: Sequence[float]) -> "array[float]":
+        return array("d", sorted(self._grid.middle(risk) for risk in risks))
 
     def _find_level(self) -> tuple[float | None, Fraction, str]:
         """α', the probability over calibration draws that it is too small, and else a sentence why there is none."""
@@ -115,27 +134,59 @@ class DriftMonitor:
             return None, Fraction(0), "the rule has a promise for each group: calibrate one for each group, and watch each by itself."
         if calibrated.effective_size is not None:
             return None, Fraction(0), "the rule allows for a shift by weights, which no alarm from labels knows of: only call observe."
+        if calibrated.adapted:
+            words = "an AdaptiveRule has moved the threshold, whose promise is another one: only call observe, or watch the rule itself."
+            return None, Fraction(0), words
         if delta is not None:
-            return float(alpha), delta, ""
+            risk = delta * self._joint_thresholds()
+            if risk + self.delta < 1:
+                return float(alpha), risk, ""
+            words = f"delta={in_words(delta)} holds for each class by itself, so all {self._joint_thresholds()} of them together"
+            return None, Fraction(0), f"{words} promise nothing: calibrate with a smaller delta."
         if calibrated.threshold_rank is not None:
             return largest_miss_rate(*calibrated.threshold_rank, self.delta), self.delta, ""
-        if calibrated.never_stops and getattr(rule, "gate", None) is None:  # it answers all classes; with a gate the last block may not
+        if self._answers_all_classes():
             return float(alpha), Fraction(0), ""
         return None, Fraction(0), "the rule's promise is a mean over calibration draws: calibrate it with delta=0.05, for example."
 
+    def _joint_thresholds(self) -> int:
+        """The number of promises with delta that must hold at once: one, or one for each class that has thresholds of its own.
+
+        The one threshold of AgreeStop and of stop-aware SpikeCP is the least over the classes, so the class that needs the safest one
+        decides for all. A class with too few examples is in every set.
+        """
+        policy = self.calibrated.policy
+        if not isinstance(policy, (CheckpointThresholds, RunningThreshold)):
+            return 1
+        limits = np.atleast_2d(policy.thresholds if isinstance(policy, CheckpointThresholds) else policy.threshold)
+        return max(1, int(np.isfinite(limits).any(axis=0).sum()))
+
+    def _answers_all_classes(self) -> bool:
+        """Whether nothing is ever excluded, because there were too few calibration examples; with a gate the last block may differ."""
+        calibrated, rule = self.calibrated, self.calibrated.rule
+        if not calibrated.never_stops or getattr(rule, "gate", None) is not None:
+            return False
+        one_threshold = len(calibrated.thresholds) == 1 and calibrated.thresholds.ndim == 1
+        return one_threshold or not getattr(rule, "class_conditional", False)
+
     @property
     def observed(self) -> int:
-        """The number of decisions so far."""
+        """The number of inputs so far; a decision that is held back counts once it is its turn."""
         return self._queue.observed
 
     @property
     def processed(self) -> int:
-        """The number of decisions, from the first one on, that wait for no label."""
+        """The number of inputs, from the first one on, that wait for no label."""
         return self._queue.processed
 
     @property
+    def labels(self) -> int:
+        """The number of labels that were processed; inputs without one are not counted."""
+        return self.misses.count - self._given_up
+
+    @property
     def waiting(self) -> str:
-        """How many labels wait for the label of which earlier decision, in words; empty if none waits."""
+        """What waits for which earlier decision or label, in words; empty if nothing waits."""
         return self._queue.stalled
 
     @property
@@ -156,9 +207,10 @@ class DriftMonitor:
         return f"{words} The label to give is {FINAL_LABEL}." if self.calibrated.final else words
 
     def observe(self, decision: Decision | Decisions, key: str = "") -> Alarm | None:
-        """The next decision, or the decisions of a batch in their order, whose labels are not known. Returns an alarm if it is raised now.
+        """A decision, or the decisions of a batch, whose labels are not known. Returns an alarm if it is raised now.
 
-        `key` is a name of yours under which `update` finds the decision, also after the monitor was saved and loaded.
+        Decisions of streams may come in any order, and count in the order of opening. `key` is a name of yours under which `update` finds
+        the decision, also after the monitor was saved and loaded.
         """
         alarm = self._observe(decision, key)
         self._queue.explicit = True
@@ -167,36 +219,64 @@ class DriftMonitor:
     def _observe(self, decision: Decision | Decisions, key: str = "") -> Alarm | None:
         if isinstance(decision, Decisions) and decision.reuse:
             raise InputError(f"a monitor watches new inputs: {decision.reuse}")
-        number = self.observed
-        self._queue.add(decision, key)
-        risks: Sequence[float | None] = [decision.first_risk] if isinstance(decision, Decision) else [one.first_risk for one in decision]
-        alarms = [self._watch(risk, count) for count, risk in enumerate(risks, number) if risk is not None and not math.isnan(risk)]
+        return self._count(self._queue.add(decision, key))
+
+    def skip(self, number: int, first_risk: float | None = None) -> Alarm | None:
+        """A stream that gets no answer: closed, over its deadline, or gone. Returns an alarm if it is raised now.
+
+        It is an input without a miss, and its risk at the first checkpoint, where it is known, counts as that of any other:
+
+            monitor.skip(session.number, session.close())
+        """
+        if first_risk is not None and not isinstance(first_risk, (float, int, np.number)):
+            raise InputError(f"first_risk is {first_risk!r}: give session.first_risk, or leave it out.")
+        return self._count(self._queue.skip(number, as_risk(first_risk)))
+
+    def give_up(self, count: int) -> Alarm | None:
+        """Give up the labels, among the first `count` inputs, that have not come: inputs without a miss.
+
+        `observed` counts these inputs. Returns an alarm if it is raised now.
+        """
+        return self._bet(self._queue.give_up(count))
+
+    def _count(self, found: Sequence[Found]) -> Alarm | None:
+        """Take inputs whose turn has come."""
+        alarms = [self._rank(risk, position) for position, risk in found if risk is not None]
+        alarms.append(self._bet(self._queue.take()))
         return next((alarm for alarm in alarms if alarm is not None), None)
 
-    def _watch(self, risk: float, number: int) -> Alarm | None:
-        word = mix(self._random + np.array([number], np.uint64) * GAMMA)
+    def _rank(self, risk: float, position: int) -> Alarm | None:
+        word = mix(self._random + np.array([position], np.uint64) * GAMMA)
+        risk = self._grid.middle(risk)
         p = smoothed_rank(self._bag, risk, int(word[0]) / 2**64)
         insort(self._bag, risk)
-        return self._raise("inputs", number + 1, self.inputs.bet(1 + TILTS * (p - 0.5)))
+        return self._raise("inputs", position + 1, self.inputs.bet(1 + TILTS * (p - 0.5)))
+
+    def _bet(self, ready: Sequence[Ready]) -> Alarm | None:
+        """Take inputs of which it is known whether they missed, or that it will never be known."""
+        alarm = None
+        for position, miss in ready if self.level is not None else ():
+            assert self.level is not None
+            self._given_up += miss is None
+            evidence = self.misses.bet(1 + SHARES * (bool(miss) / self.level - 1))
+            alarm = self._raise("misses", position + 1, evidence) or alarm
+        return alarm
 
     def update(self, decision: Decision | Decisions | str | int, label: ArrayLike | None) -> Alarm | None:
         """The label of a decision, or the labels (n,) of a batch. Returns an alarm if it is raised now.
 
-        A decision is given as the object, by its key, or by its number, from 0. For a row of a batch and after a load an equal object
-        will do: the oldest decision like it gets the label. None is for a label that will never be known, for reasons that have
-        nothing to do with the label. A label is processed once those of all earlier decisions are known; `waiting` says what lacks.
+        A decision is given as the object, by its key, or by its number: `Decision.number`, or where all decisions came in batches their
+        order from 0. For a row of a batch and after a load an equal object will do: the oldest decision like it gets the label. None is
+        for a label that will never be known, and counts as an input without a miss. A label may come while its decision is held back. It
+        is processed once those of all earlier inputs are known; `waiting` says what is missing.
         """
         if self.level is None and label is not None:
             raise InputError(self._unwatched[0].upper() + self._unwatched[1:])
         labels = self._queue.check(decision, label)
         alarm = None
-        if not self._queue.explicit and isinstance(decision, (Decision, Decisions)):
+        if self._queue.is_new(decision) and isinstance(decision, (Decision, Decisions)):
             alarm = self._observe(decision)
-        for number, miss in self._queue.add_labels(decision, labels):
-            assert self.level is not None, "without a level no label is taken"
-            evidence = self.misses.bet(1 + SHARES * (miss / self.level - 1))
-            alarm = self._raise("misses", number + 1, evidence) or alarm
-        return alarm
+        return self._bet(self._queue.add_labels(decision, labels)) or alarm
 
     def _raise(self, kind: str, number: int, evidence: float) -> Alarm | None:
         if evidence < self._limit or any(alarm.kind == kind for alarm in self.alarms):
@@ -261,27 +341,36 @@ class DriftMonitor:
 
     def __repr__(self) -> str:
         parts = "; ".join([*map(str, self.alarms)] or ["no alarm"]) + (self.waiting and f"; {self.waiting}")
-        return f"DriftMonitor: {self.observed} decisions, {self.misses.count} labels processed; {parts}"
+        without = f", {self._given_up} inputs without a label" if self._given_up else ""
+        return f"DriftMonitor: {self.observed} decisions, {self.labels} labels processed{without}; {parts}"
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write all that the monitor knows to one file, which appears whole or not at all."""
         bag = np.array(self._bag)  # a copy: a view that lives on, as in the traceback of a failed write, would keep the list from growing
-        saved = SavedMonitor(self.calibrated, self.delta, self.seed, self._queue.saved(), self.alarms, self.misses, self.inputs, bag)
+        known = self._queue.saved(), self.alarms, self.misses, self.inputs, bag, self._given_up
+        saved = SavedMonitor(self.calibrated, self.delta, self.seed, *known)
         write_rule_file(path, saved, {"monitor": repr(self), "guarantee": self.guarantee})
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
-        """Read a monitor, which goes on where it was."""
+        """Read a monitor, which goes on where it was. Open streams with its rule, `monitor.calibrated`, whose numbers go on."""
         return read_rule_file(path, SavedMonitor, cls._restored)
 
     @classmethod
     def resume(cls, path: str | PathLike[str], calibrated: CalibratedRule) -> Self:
-        """The monitor of this rule in a file, or a new one if there is no such file. A monitor of another rule is refused."""
+        """The monitor of this rule in a file, or a new one if there is no such file. A monitor of another rule is refused.
+
+        The numbers of the rule's streams go on where they were. Streams that were open when the file was written are gone with their
+        process: they are skipped.
+        """
         if not Path(path).exists():
             return cls(calibrated)
         monitor = cls.load(path)
         if _signature(monitor.calibrated) != _signature(calibrated):
             raise InputError(f"{path} watches another rule: give the rule that it watches, or the name of a new file.")
+        monitor._count(monitor._queue.skip_open())
+        monitor._queue.share_counter(calibrated.opened)
+        monitor.calibrated = calibrated
         return monitor
 
     @classmethod
@@ -298,6 +387,8 @@ class DriftMonitor:
         if saved.bag.ndim != 1 or not (saved.bag[1:] >= saved.bag[:-1]).all() or np.isnan(saved.bag).any():
             raise ValueError("risks out of order")
         monitor.alarms, monitor.misses, monitor.inputs = saved.alarms, saved.misses, saved.inputs
-        monitor._bag = array("d", saved.bag.tolist())
-        monitor._queue = LabelQueue.restored(saved.queue, saved.calibrated.classes)
+        if not 0 <= saved.given_up <= saved.misses.count:
+            raise ValueError("labels that no monitor gave up")
+        monitor._bag, monitor._given_up = monitor._on_grid(saved.bag.tolist()), saved.given_up
+        monitor._queue = LabelQueue.restored(saved.queue, saved.calibrated.classes, saved.calibrated.opened)
         return monitor

@@ -21,8 +21,8 @@ class LiveSession:
     """One live input, an engine and a rule: push each step until there is a decision.
 
     A pause is a step without events. A push after the decision is refused. A stream that is over before there is a decision is answered
-    with `end`. `number` is the number of the input, for rules with randomised
-    merging and for members drawn for each input; it counts up by itself where None.
+    with `end`; one that is given up is closed with `close`. `number` is the number of the input, for rules with randomised merging, for
+    members drawn for each input, and for monitors, which count in this order; it counts up by itself where None.
     """
 
     def __init__(
@@ -43,11 +43,30 @@ class LiveSession:
         self._live = JoiningLive(self._members, self._session.number)
         self._prefilter = prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
         self.time = 0
+        self._closed = False
 
     @property
     def decision(self) -> Decision | None:
         """The decision, once there is one."""
         return self._session.decision
+
+    @property
+    def number(self) -> int:
+        """The place of this input in the order in which the streams of the rule were opened."""
+        return self._session.number
+
+    @property
+    def first_risk(self) -> float | None:
+        """The risk, or the least score, at the first checkpoint; None before it."""
+        return self._session.first_risk
+
+    def close(self) -> float | None:
+        """Give up an input that gets no decision. Returns `first_risk`, for a monitor:
+
+        monitor.skip(session.number, session.close())
+        """
+        self._closed = True
+        return self._session.close()
 
     def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> Decision | None:
         """Run the next step and return the decision if the rule stops here, else None.
@@ -57,6 +76,8 @@ class LiveSession:
         session = self._session
         if session.decision is not None:
             raise InputError(f"this input stopped at time {session.decision.time}: open a new session for the next input.")
+        if self._closed:
+            raise InputError("this session was closed: open a new session for the next input.")
         self._live.push(events, frame)
         self.time += 1
         self._live.check()  # after the count, since the members have made the step

@@ -9,8 +9,9 @@ all pushes go through an engine with slots (`BatchingEngine`) in one call, and e
 Other engines, and rules with a `Schedule`, run one `LiveSession` for each input.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast, final
 
 import numpy as np
@@ -152,15 +153,26 @@ class LiveBatch:
         inside = self._calibrated.find_groups(None if group is None else np.asarray(group)[None], 1)
         row = LiveInput(as_count(number, "number", least=0), self._free.pop(), group)
         if self._state is not None:
-            self._state = self._state.put(np.array([row.slot]), self._calibrated.start(1, row.number, inside))
+            state = replace(self._calibrated.start(1, row.number, inside), first_risk=np.array([np.nan]))
+            self._state = self._state.put(np.array([row.slot]), state)
         if self._slots is not None:
             self._slots.reset(row.slot)
         return row
 
-    def close(self, row: LiveInput) -> None:
-        """Give up the slot of an input, which gets no further push."""
+    def close(self, row: LiveInput) -> float | None:
+        """Give up the slot of an input, which gets no further push.
+
+        Returns its risk at the first checkpoint, None before that, for `DriftMonitor.skip`.
+        """
+        risk = math.nan
+        if row.separate is not None:
+            first = row.separate.close()
+            risk = math.nan if first is None else first
+        elif self._state is not None and self._state.first_risk is not None:
+            risk = float(self._state.first_risk[row.slot])
         self._free.append(row.slot)
         row.slot = -1
+        return None if math.isnan(risk) else risk
 
     def push(self, pushes: Sequence[Push]) -> list[Decision | InputError | None]:
         """Run the pushes in their order. For each: the decision if it falls there, the error if it is refused, else None.
@@ -323,7 +335,7 @@ class LiveBatch:
             for at in np.flatnonzero(verdict.stop).tolist():
                 one, position = slice(at, at + 1), int(chosen[at])
                 row_verdict = Verdict(verdict.stop[one], verdict.sets[one], verdict.state.rows(np.array([at])))
-                rows[position].decision = calibrated.decision(int(looks[position]), row_verdict)
+                rows[position].decision = calibrated.decision(int(looks[position]), row_verdict, rows[position].number)
                 if results is not None and source is not None:
                     results[source[position]] = rows[position].decision
             left = np.delete(left, first)

@@ -24,6 +24,7 @@ from agreestop.decide.adaptive import AdaptiveRule
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import as_labels
 from agreestop.decide.drift import DriftMonitor
+from agreestop.decide.risk_grid import RiskGrid
 from agreestop.engines.early_stopping import check_rule, checkpoint_steps
 from agreestop.ensembles.ensemble import Ensemble
 from agreestop.events.container import Events
@@ -152,6 +153,8 @@ def _rule(calibrated: CalibratedRule, rule: CRule) -> dict[str, Any]:
     target = _target_of(calibrated)
     kind = type(calibrated.rule).__name__
     monitor = DriftMonitor(calibrated, DELTA)
+    grid = RiskGrid.of(calibrated.first_risks, calibrated.eta)
+    risks = [] if calibrated.first_risks is None else calibrated.first_risks.tolist()
     adaptive, reason = None, ""
     try:
         healing = AdaptiveRule(calibrated, RATE)
@@ -181,7 +184,9 @@ def _rule(calibrated: CalibratedRule, rule: CRule) -> dict[str, Any]:
         "monitor": {
             "level": monitor.level,
             "delta": DELTA,
-            "risks": [] if calibrated.first_risks is None else calibrated.first_risks.tolist(),
+            "risks": [grid.middle(risk) for risk in risks],
+            "width": grid.width,
+            "offset": grid.offset,
         },
         "adaptive": adaptive,
         "notAdaptive": reason,

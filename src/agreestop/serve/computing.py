@@ -45,7 +45,7 @@ class Computing:
             results = [InputError(f"the server failed ({type(error).__name__}): open a new session.")] * len(work)
         for one, result in zip(work, results, strict=True):
             if (result is not None or isinstance(one.message, (End, Close))) and one.session.row is not None:
-                self._batch.close(one.session.row)
+                one.session.first_risk = self._batch.close(one.session.row)
                 one.session.row = None
         return results
 

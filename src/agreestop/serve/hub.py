@@ -62,7 +62,7 @@ class Hub:
         self.watch, self.metrics = Watch(calibrated, monitor, self.limits), Metrics()
         self.connections: set[Connection] = set()
         self.sessions, self.draining, self._queued = 0, False, 0
-        self._number = self.watch.monitor.observed
+        self._number = self.watch.next_number
         self._work: deque[Work] = deque()
         self._observing: deque[asyncio.Future[None]] = deque()
         self._compute_thread, self._watch_thread = ThreadPoolExecutor(1, "compute"), ThreadPoolExecutor(1, "watch")
@@ -241,6 +241,7 @@ class Hub:
     def _deliver(self, work: list[Work], results: list[Decision | InputError | None]) -> None:
         """Answer every message of a batch, and hand the decisions to the monitor."""
         decided: list[tuple[str, Decision]] = []
+        skipped: list[tuple[int, float | None]] = []
         now = perf_counter()
         for one, result in zip(work, results, strict=True):
             session, connection = one.session, one.session.connection
@@ -266,13 +267,16 @@ class Hub:
             if is_open and (result is not None or isinstance(one.message, (End, Close))):
                 del connection.sessions[session.id]
                 self.sessions -= 1
+                if not isinstance(result, Decision):
+                    skipped.append((session.number, session.first_risk))
         self._pulse()
-        if decided:
-            self._observing.append(asyncio.get_running_loop().run_in_executor(self._watch_thread, self._observe, decided))
+        if decided or skipped:
+            loop = asyncio.get_running_loop()
+            self._observing.append(loop.run_in_executor(self._watch_thread, self._observe, decided, skipped))
 
-    def _observe(self, decided: list[tuple[str, Decision]]) -> None:
+    def _observe(self, decided: list[tuple[str, Decision]], skipped: list[tuple[int, float | None]]) -> None:
         try:
-            self.watch.observe(decided)
+            self.watch.observe(decided, skipped)
         except Exception:  # a fault of ours: the monitor misses these decisions, and sessions go on
             log.exception("decisions could not be watched")
 
@@ -290,7 +294,7 @@ class Hub:
     async def _sweep_forever(self) -> None:
         """Close what is idle, drop who does not read, and let the monitor save itself, every now and then."""
         limits, saved, unsaved = self.limits, monotonic(), False
-        pause = min(1.0, limits.idle_seconds / 4, limits.slow_seconds / 4, limits.save_seconds)
+        pause = min(1.0, limits.idle_seconds / 4, limits.session_seconds / 4, limits.slow_seconds / 4, limits.save_seconds)
         while True:
             await asyncio.sleep(pause)
             now = monotonic()
@@ -313,8 +317,13 @@ class Hub:
             connection.drop()
             return
         for session in list(connection.sessions.values()):
-            if now - session.seen > limits.idle_seconds and not session.ending:
+            if session.ending:
+                continue
+            if now - session.seen > limits.idle_seconds:
                 self.metrics.idle += 1
                 self._queue(session, Close(session.id), reason=f"it had no push for {limits.idle_seconds:g} seconds.")
+            elif now - session.began > limits.session_seconds:
+                self.metrics.idle += 1
+                self._queue(session, Close(session.id), reason=f"it had no decision after {limits.session_seconds:g} seconds.")
         if not connection.sessions and now - connection.seen > limits.idle_seconds:
             connection.finish(1001, "idle")

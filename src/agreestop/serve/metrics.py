@@ -75,7 +75,7 @@ def status(metrics: Metrics, watch: Watch, sessions: int, clients: int, draining
         "target": None if target is None else float(as_target(target)),
         "promise": calibrated.guarantee,
         "watched": monitor.observed,
-        "processed": monitor.misses.count,
+        "processed": monitor.labels,
         "waiting": monitor.waiting,
         "alarms": [str(alarm) for alarm in monitor.alarms],
         "alarm_at": float(1 / monitor.delta),
@@ -115,7 +115,7 @@ def prometheus(metrics: Metrics, watch: Watch, sessions: int, clients: int) -> s
     add("labels_total", "counter", "Labels of decisions since the start.", ("", watch.labels))
     add("hits_total", "counter", "Labels that the answer holds.", ("", watch.hits))
     add("monitor_decisions", "gauge", "Decisions that the drift monitor has seen, earlier runs included.", ("", monitor.observed))
-    add("monitor_labels", "gauge", "Labels that the drift monitor has processed, earlier runs included.", ("", monitor.misses.count))
+    add("monitor_labels", "gauge", "Labels that the drift monitor has processed, earlier runs included.", ("", monitor.labels))
     raised = {alarm.kind for alarm in monitor.alarms}
     kinds = {"misses": monitor.misses, "inputs": monitor.inputs}
     add("alarm", "gauge", "1 if this alarm was raised.", *((f'{{kind="{kind}"}}', kind in raised) for kind in kinds))

@@ -230,6 +230,7 @@ def write_decision(session: int, key: str, decision: Decision, promise: str) -> 
         first_risk=None if risk is None or not math.isfinite(risk) else risk,
         members=decision.members,
         block=decision.block,
+        number=decision.number,
         promise=promise,
     )
 
@@ -245,4 +246,5 @@ def read_decision(content: dict[str, Any]) -> Decision:
         content["first_risk"],
         content["members"],
         content["block"],
+        number=content.get("number"),
     )

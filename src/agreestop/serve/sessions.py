@@ -51,14 +51,20 @@ class Connection:
 
 @final
 class Session:
-    """One input of a client. `step` is the number of the next step, `seen` the time of the last push."""
+    """One input of a client.
 
-    __slots__ = ("connection", "ending", "id", "number", "row", "seen", "step")
+    `step` is the number of the next step, `seen` the time of the last push, `began` the time of the first message. `number` is its place in
+    the order of opening, and `first_risk` the risk at its first checkpoint, once it is closed.
+    """
+
+    __slots__ = ("began", "connection", "ending", "first_risk", "id", "number", "row", "seen", "step")
 
     def __init__(self, connection: Connection, session: int, number: int) -> None:
         self.connection, self.id, self.number, self.step = connection, session, number, 1
         self.row: LiveInput | None = None  # belongs to the thread that computes
+        self.first_risk: float | None = None
         self.ending, self.seen = False, monotonic()
+        self.began = self.seen
 
 
 @dataclass(frozen=True, eq=False, slots=True)

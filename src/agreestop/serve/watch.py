@@ -1,15 +1,20 @@
 """The drift monitor behind the server: it sees every decision, gets labels that come later, and is kept in a file.
 
+Sessions count in the order in which they were opened, whatever order they end in. A session that ends without a decision, because it was
+closed, idle, over its deadline or lost with its connection, is an input without a miss; so are those that were open when the server ended.
+
 A label is processed once those of all earlier decisions are known, or are given up. A label is given up when it has not come within
-`Limits.label_seconds`, or when more than `Limits.labels_waiting` decisions came since. That must have nothing to do with the label itself:
-clients that report only misses would raise a false alarm.
+`Limits.label_seconds`, or when more than `Limits.labels_waiting` decisions came since. It is then an input without a miss. After a restart
+the labels of earlier decisions may come for `Limits.restart_seconds`: those of the last second before a kill may be lost, and others must
+not wait for them.
 
 All of it runs in one thread, which is not the thread that computes: neither a long list of labels nor a slow disk delays a decision.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import final
@@ -28,22 +33,32 @@ class Watch:
 
     def __init__(self, calibrated: CalibratedRule, path: Path | None, limits: Limits) -> None:
         self._path, self._limits = path, limits
+        calibrated = replace(calibrated)  # with a counter of its own: sessions of this server are numbered without a gap
         with ExitStack() as held:
             if path is not None:
                 held.enter_context(file_lock(path))  # two servers would write over each other's evidence
             self.monitor = DriftMonitor(calibrated) if path is None else DriftMonitor.resume(path, calibrated)
             self._answers: dict[str, tuple[int, ...]] = {}  # the classes of the decisions since the start that wait for their labels
-            self._marks = deque([(monotonic(), self.monitor.observed)])  # how many decisions there were at some times
+            # How many inputs there were at some times; those of an earlier run are due after restart_seconds.
+            early = limits.label_seconds - min(limits.label_seconds, limits.restart_seconds)
+            self._marks = deque([(monotonic() - early, self.monitor.observed)])
             self._changed, self._given_up = True, self.monitor.processed
             self.labels = self.hits = 0
             self.save()  # now rather than later it shows that the file cannot be written
             self._lock = held.pop_all()
 
-    def observe(self, decided: Sequence[tuple[str, Decision]]) -> None:
-        """Take decisions under their keys, in their order."""
+    @property
+    def next_number(self) -> int:
+        """The number of the next session: numbers go on after a restart."""
+        return self.monitor.calibrated.opened[0]
+
+    def observe(self, decided: Sequence[tuple[str, Decision]], skipped: Sequence[tuple[int, float | None]] = ()) -> None:
+        """Take decisions under their keys, and sessions without one: their numbers and first risks."""
         for key, decision in decided:
             self.monitor.observe(decision, key)
             self._answers[key] = decision.classes
+        for number, risk in skipped:
+            self.monitor.skip(number, risk)
         while len(self._answers) > self._limits.labels_waiting:
             del self._answers[next(iter(self._answers))]
         self._changed = True
@@ -88,9 +103,8 @@ class Watch:
             self.save()
 
     def _give_up(self, before: int) -> None:
-        """Give up the labels of the decisions with smaller numbers."""
-        for number in range(max(self._given_up, self.monitor.processed), before):
-            with suppress(InputError):  # its label has come
-                self.monitor.update(number, None)
+        """Give up the labels of the first inputs."""
+        if before > self.monitor.processed:
+            self.monitor.give_up(before)
             self._changed = True
         self._given_up = max(self._given_up, before)

@@ -45,9 +45,10 @@ class Wealth {
 }
 
 class DriftMonitor {
-  /* level: α', or null where the rule allows no alarm from labels. risks: first risks of the calibration examples. */
-  constructor({ level, risks, delta }) {
-    this.level = level;
+  /* level: α', or null where the rule allows no alarm from labels. risks: first risks of the calibration examples, on the grid of
+   * `decide/risk_grid.py`, whose cells have this width and offset. */
+  constructor({ level, risks, delta, width, offset }) {
+    Object.assign(this, { level, width, offset });
     this.limit = 1 / delta;
     this.bag = sorted(risks);
     this.start = mix(0n);
@@ -70,11 +71,17 @@ class DriftMonitor {
     }
   }
 
-  /* (values below + uniform · (equal values and this one)) / (size + 1). Risks that differ in the last bits are equal: see rule.js. */
-  smoothedRank(risk, uniform) {
-    const slack = Number.isFinite(risk) ? SLACK * (1 + Math.abs(risk)) : 0;
-    const below = this.bag.filter((value) => value < risk - slack).length;
-    const equal = this.bag.filter((value) => value === risk || Math.abs(value - risk) <= slack).length;
+  /* The middle of the cell of a risk: risks that rounding moves apart are equal. */
+  middle(risk) {
+    if (!Number.isFinite(risk)) return risk;
+    return (Math.floor((risk - this.offset) / this.width) + 0.5) * this.width + this.offset;
+  }
+
+  /* (values below + uniform · (equal values and this one)) / (size + 1). */
+  smoothedRank(firstRisk, uniform) {
+    const risk = this.middle(firstRisk);
+    const below = this.bag.filter((value) => value < risk).length;
+    const equal = this.bag.filter((value) => value === risk).length;
     const p = (below + uniform * (equal + 1)) / (this.bag.length + 1);
     this.bag = sorted([...this.bag, risk]);
     return p;
