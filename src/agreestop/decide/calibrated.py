@@ -86,10 +86,10 @@ class CalibratedRule(KeptInFiles):
     def _gate(self) -> Any:
         return getattr(self.rule, "gate", None)
 
-    def start(self, count: int, first: int = 0, groups: Booleans | None = None) -> State:
+    def start(self, count: int, first: int | None = None, groups: Booleans | None = None) -> State:
         """The state of `count` inputs before their first checkpoint.
 
-        first: the number of the first of them. groups: (count, G), which of the rule's groups each belongs to; see `find_groups`.
+        first: the number of the first of them, which decides their random numbers; None for fresh ones. groups: (count, G), which of the rule's groups each belongs to; see `find_groups`.
         """
         if groups is not None and isinstance(self.policy, ConditionalThresholds):
             return self.policy.start_in(groups, count)
@@ -118,6 +118,11 @@ class CalibratedRule(KeptInFiles):
         elif index == 0:
             state = replace(state, first_risk=evidence.level)
         return Verdict(verdict.stop, verdict.sets, state, best)
+
+    @property
+    def randomized(self) -> bool:
+        """Whether decisions depend on random numbers, one for each input."""
+        return self.start(0).uniforms is not None
 
     def check_sizes(self, members: int, classes: int) -> None:
         """Refuse another number of members or classes than calibrated with."""
@@ -166,13 +171,18 @@ class CalibratedRule(KeptInFiles):
         groups: ArrayLike | None = None,
         any_engine: bool = False,
         any_members: bool = False,
+        first: int | None = None,
     ) -> Decisions:
         """Stop and answer for the inputs of a `Scores`, or for log-confidences (n, M, K, C).
 
         A `Scores`, or an array with `times`, may have more checkpoints than the rule; it is cut to the rule's. A `Scores` of another
         engine or of other members than calibrated with is refused, unless any_engine or any_members allows it. groups, as in `calibrate`:
         an input of a group that calibration never saw answers all classes at the last checkpoint.
+
+        first: the inputs are numbered `first`, `first` + 1 and so on. It matters only to randomised merging: the same number and seed give
+        the same random number, here and in `stream`. Without it random numbers are fresh, so two calls may answer differently.
         """
+        first = None if first is None else as_count(first, "first", least=0)
         data = as_scores(scores_or_log_confidence, None, times, self.checkpoints)
         self.check_source(data.engine, data.ensemble_digest, any_engine, any_members)
         array = data.log_confidence
@@ -187,7 +197,8 @@ class CalibratedRule(KeptInFiles):
         parts, final = [], np.full(n, -1)
         for begin in range(0, n, rows):
             block = slice(begin, begin + rows)
-            state = self.start(len(array[block]), begin, None if inside is None else inside[block])
+            number = None if first is None else first + begin
+            state = self.start(len(array[block]), number, None if inside is None else inside[block])
             parts.append(self._decide_block(array[block], columns, state))
             if self.final:
                 last = np.ascontiguousarray(array[block, columns[-1]], dtype=np.float64)
@@ -326,8 +337,8 @@ class CalibratedRule(KeptInFiles):
         """Watch one input, checkpoint by checkpoint.
 
         `group` is the input's group, or (G,) booleans where groups overlap; an input of no known group answers all classes at the end.
-        `number` matters only to randomised merging: it picks the uniform number that input `number` of a batch would get. Without it,
-        the streams of this rule are numbered 0, 1, 2 and so on.
+        The streams of this rule are numbered 0, 1, 2 and so on, unless a `number` is given. A given number matters to randomised merging:
+        the stream then has the random number of input `number` of a batch (`decide(first=0)`). Without it the random number is fresh.
         """
         return Session(self, number, group)
 
@@ -372,12 +383,16 @@ class Session:
         number: int | None = None,
         group: ArrayLike | None = None,
         notify: Callable[[Decision], object] | None = None,
+        fresh: bool | None = None,
     ) -> None:
+        """fresh: whether random numbers are fresh although there is a number; by default they are if none is given."""
+        fresh = number is None if fresh is None else fresh
         if number is None:
             number, calibrated.opened[0] = calibrated.opened[0], calibrated.opened[0] + 1
         self._calibrated, self._notify = calibrated, notify
         self.index, self.number = 0, as_count(number, "number", least=0)
-        self._state = calibrated.start(1, self.number, calibrated.find_groups(None if group is None else np.asarray(group)[None], 1))
+        inside = calibrated.find_groups(None if group is None else np.asarray(group)[None], 1)
+        self._state = calibrated.start(1, None if fresh else self.number, inside)
         self.decision: Decision | None = None
 
     def push(self, log_confidence: ArrayLike) -> Decision | None:

@@ -158,8 +158,11 @@ class Stops:
 class Policy(Protocol):
     """A calibrated way to stop."""
 
-    def start(self, count: int, classes: int, first: int) -> State:
-        """The state of `count` inputs, numbered from `first`, before their first checkpoint."""
+    def start(self, count: int, classes: int, first: int | None) -> State:
+        """The state of `count` inputs before their first checkpoint.
+
+        Random numbers are those of the inputs `first`, `first` + 1 and so on; fresh ones where it is None.
+        """
         ...
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:

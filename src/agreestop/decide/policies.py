@@ -17,7 +17,7 @@ from .rule_files import KeptInFiles
 class Stateless:
     """The start of every policy that remembers nothing."""
 
-    def start(self, count: int, classes: int, first: int) -> State:
+    def start(self, count: int, classes: int, first: int | None) -> State:
         return State(count)
 
 
@@ -78,7 +78,7 @@ class MergedPValues(SetPolicy, KeptInFiles):
     ranks: MergedRanks | tuple[MergedRanks, ...]
     max_set_size: int
 
-    def start(self, count: int, classes: int, first: int) -> State:
+    def start(self, count: int, classes: int, first: int | None) -> State:
         ranks = self.ranks[0] if isinstance(self.ranks, tuple) else self.ranks
         return State(count, uniforms=ranks.uniforms(count, first) if ranks.merging.form == "randomized" else None)
 
@@ -108,7 +108,7 @@ class RunningThreshold(KeptInFiles):
     threshold: Floats
     max_set_size: int
 
-    def start(self, count: int, classes: int, first: int) -> State:
+    def start(self, count: int, classes: int, first: int | None) -> State:
         return State(count, largest=np.full((count, classes), -np.inf))
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
@@ -256,7 +256,7 @@ class ConditionalThresholds(KeptInFiles):
         if not (self.blocks is None or ((self.blocks >= 0) & (self.blocks < self.thresholds.shape[1])).all()):
             raise ValueError(f"a block outside the {self.thresholds.shape[1]} that have thresholds")
 
-    def start(self, count: int, classes: int, first: int) -> State:
+    def start(self, count: int, classes: int, first: int | None) -> State:
         unknown = None if self.group_names is None else np.zeros((count, len(self.group_names)), dtype=bool)
         return self.start_in(unknown, count)
 

@@ -215,7 +215,7 @@ def _energy(rule: AnyRule, pool: Scores, spent: Floats, settings: MeasurementSet
     for repeat in range(ENERGY_REALISATIONS):
         order = np.random.default_rng([settings.seed, repeat]).permutation(len(pool))
         calibration, test = order[: settings.n_calibration], order[settings.n_calibration :]
-        decisions = rule.calibrate(pool.rows(calibration)).decide(pool.rows(test))
+        decisions = rule.calibrate(pool.rows(calibration)).decide(pool.rows(test), first=0)
         step = np.searchsorted(pool.times, decisions.stop_time)
         shares.append(spent[test, step].mean() / spent[test, -1].mean())
     return float(np.mean(shares))
