@@ -104,6 +104,8 @@ def never_stops(calibrated: CalibratedRule) -> str:
     """A sentence if no input can stop early under this rule, else an empty string."""
     if not calibrated.never_stops:
         return ""
+    if calibrated.n >= calibrated.examples_needed and calibrated.shortage:
+        return f"This rule can never stop early. {calibrated.shortage}"
     needed = f"{calibrated.examples_needed}{' of each class' if getattr(calibrated.rule, 'class_conditional', False) else ''}"
     return f"This rule can never stop early: it was calibrated on {calibrated.n} examples, and needs at least {needed}."
 

@@ -11,8 +11,9 @@ from rich.table import Table
 
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule, load_rule
-from agreestop.decide.decisions import Estimate, Evaluation, Group
+from agreestop.decide.decisions import Evaluation, Group
 from agreestop.decide.decisions import evaluate as evaluate_decisions
+from agreestop.decide.estimates import Estimate
 from agreestop.decide.levels import as_target, in_words
 
 from .calibrate import Groups, labelled_scores, read_lines

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,7 @@ from .checks import CalibrationWarning, as_log_confidence, columns_of
 from .conditions import find_groups
 from .decisions import Decision, Decisions
 from .evidence import Policy, State, Stops, Verdict, run_checkpoints
+from .exchangeability import inputs_differ
 from .levels import as_delta, as_target, in_words, quantile_rank
 from .policies import CheckpointRisks, ConditionalThresholds, RiskThreshold, RunningThreshold, StoppingThreshold
 from .ranking import Index
@@ -38,7 +39,8 @@ class CalibratedRule(KeptInFiles):
     """A rule, what calibration taught it (`policy`), and what it promises (`guarantee`). Make one with `rule.calibrate`.
 
     engine, ensemble_digest, class_names: those of the scores it was calibrated on, where they are known; rows: marks of their rows.
-    first_risks: (n,) their risk, or least score, at the first checkpoint. effective_size: with weights, the number of equally weighted
+    first_risks: (n,) their log-risk, or least score, at the first checkpoint. class_counts: (C,) how often each label occurred among them.
+    notes: sentences about the calibration examples, such as labels that come in blocks; they are not kept in files. effective_size: with weights, the number of equally weighted
     examples that would say as much. final: whether the promise is about the ensemble's own best class at the last checkpoint. adapted:
     whether an `AdaptiveRule` has moved the threshold.
     """
@@ -59,7 +61,15 @@ class CalibratedRule(KeptInFiles):
     effective_size: float | None = None
     final: bool = False
     adapted: bool = False
+    class_counts: Integers | None = None
+    notes: tuple[str, ...] = field(default=(), init=False)
     opened: list[int] = field(default_factory=lambda: [0], init=False)  # the number of streams without a number of their own
+
+    def noting(self, sentence: str) -> Self:
+        """The rule with a note before the others, unless it is empty."""
+        if sentence:
+            object.__setattr__(self, "notes", (sentence, *self.notes))
+        return self
 
     @property
     def checkpoints(self) -> tuple[float, ...]:
@@ -234,7 +244,9 @@ class CalibratedRule(KeptInFiles):
         """
         overlaps = self.overlaps(ids, marks)
         reuse = next((overlap.reuse for overlap in overlaps if overlap.reuse), "")
-        notes = [overlap.note for overlap in overlaps if overlap.note]
+        needs_likeness = self._needs_likeness
+        notes = [inputs_differ(self.first_risks, stops.first_risk)] if needs_likeness else []
+        notes += [*self.notes, *(overlap.note for overlap in overlaps)]
         if self.rows is None:
             notes.append("The rule does not say which rows it was calibrated on, so these could not be compared with them.")
         if groups is not None and (unknown := int((~groups.any(axis=1)).sum())):
@@ -251,7 +263,7 @@ class CalibratedRule(KeptInFiles):
             self.checkpoints,
             reuse,
             self.class_names,
-            tuple(notes),
+            tuple(filter(None, notes)),
             self.draw,
             best=None if (stops.best < 0).any() else stops.best,
             block=None if gate is None else stops.block,
@@ -262,7 +274,17 @@ class CalibratedRule(KeptInFiles):
             members=self.members,
             loss=None if self.final and final_best is None else getattr(self.rule, "loss", None),
             final_best=final_best,
+            class_counts=self.class_counts if needs_likeness else None,
         )
+
+    @property
+    def _needs_likeness(self) -> bool:
+        """Whether the promise is about new inputs that look like those of calibration, all together.
+
+        With groups or classes each has its own promise, weights allow for a shift, and an adapted threshold follows one.
+        """
+        shifted = self.effective_size is not None or self.group_names is not None or self.adapted
+        return not shifted and not getattr(self.rule, "class_conditional", False)
 
     @property
     def draw(self) -> tuple[int, int] | None:
@@ -286,8 +308,10 @@ class CalibratedRule(KeptInFiles):
 
     @property
     def never_stops(self) -> bool:
-        """Whether no input can stop early, because the rule was calibrated on fewer examples than it needs (`examples_needed`)."""
-        if isinstance(self.policy, (ConditionalThresholds, CheckpointRisks)):
+        """Whether no input can stop early: there were fewer examples than the rule needs (`examples_needed`), or `accumulated` opened none."""
+        if isinstance(self.policy, CheckpointRisks):
+            return self.policy.never_stops
+        if isinstance(self.policy, ConditionalThresholds):
             early = self.policy.thresholds if self._gate is None else self.policy.thresholds[:, :-1]  # the last block never stops early
             return bool((early == self.policy.base.safest).all())
         if not self.shortage:
@@ -314,6 +338,7 @@ class CalibratedRule(KeptInFiles):
         parts += [f"schedule of {len(rule.checkpoints)} looks"] if isinstance(rule.checkpoints, Schedule) else []
         parts += [f"n={self.n}", f"members={self.members}", f"classes={self.classes}"]
         parts += ["never stops early"] if self.never_stops else []
+        parts += [f"notes={self.notes}"] if self.notes else []
         return f"CalibratedRule({', '.join(parts)})"
 
     @property
@@ -362,6 +387,9 @@ def try_out(calibrated: CalibratedRule) -> CalibratedRule:
         verdict = calibrated.step(index, np.full(shape, -math.log(calibrated.classes)), calibrated.start(1))
         if verdict.sets.shape != (1, calibrated.classes) or verdict.stop.shape != (1,):
             raise ValueError("arrays of other sizes than the rule")
+    counts = calibrated.class_counts
+    if counts is not None and (counts.shape != (calibrated.classes,) or counts.min() < 0):
+        raise ValueError("counts of classes that no calibration has")
     if np.isnan(calibrated.thresholds).any():
         raise ValueError("a threshold that is no number")
     policy, names = calibrated.policy, calibrated.group_names or ()

@@ -22,7 +22,8 @@ import numpy as np
 
 from agreestop.common import Floats, InputError, Integers
 
-ROUNDS, POINTS = 5, 16  # each round divides the range of a bound by 17, so it is exact to 1e-6 of [a, b]
+PRECISION = 1e-6  # of a bound, as a share of [a, b]
+TOGETHER = 1 << 10  # values times means that are tried together: many means at once are faster where the values are few
 LARGEST_BET = 0.75  # of 1/m, with which one value could lose all capital
 
 
@@ -57,7 +58,7 @@ class Estimate(float):
         _z(confidence)
         mean, spread = float(np.mean(values)), most - least
         if not spread > 0:
-            return cls(mean, mean, mean, 0.0)
+            return cls(mean, mean, mean, _standard_error(values))
         shares = np.sort((np.asarray(values, dtype=np.float64) - least) / spread)
         shares = np.random.default_rng(0).permutation(np.clip(shares, 0.0, 1.0))
         bets, log_needed = _bets(shares, 1 - confidence), math.log(2 / (1 - confidence))
@@ -105,11 +106,11 @@ def _lower_bound(values: Floats, bets: Floats, log_needed: float) -> float:
     The capital falls as m grows, so the bound is found by dividing its range again and again.
     """
     low, high = 0.0, float(values.mean())
-    for _ in range(ROUNDS):
-        grid = np.linspace(low, high, POINTS + 2)
+    points = min(max(TOGETHER // len(values), 1), 8)
+    while high - low > PRECISION:
+        grid = np.linspace(low, high, points + 2)
         means = grid[1:-1, None]
-        with np.errstate(divide="ignore"):
-            capital = np.log1p(np.minimum(bets, LARGEST_BET / means) * (values - means)).sum(axis=1)
+        capital = np.log1p(np.minimum(bets, LARGEST_BET / means) * (values - means)).sum(axis=1)
         refuted = int(np.count_nonzero(capital >= log_needed))
         low, high = float(grid[refuted]), float(grid[refuted + 1])
     return low

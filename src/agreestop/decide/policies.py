@@ -230,6 +230,11 @@ class CheckpointRisks(Stateless, KeptInFiles):
     base: RiskThreshold
     thresholds: Floats
 
+    @property
+    def never_stops(self) -> bool:
+        """Whether no checkpoint before the last is open."""
+        return bool((self.thresholds[:-1] == self.base.safest).all())
+
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
         return self.base.judge_at(np.broadcast_to(self.thresholds[index], len(evidence)), last, evidence, state)
 

@@ -14,7 +14,7 @@ from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 
 from .checks import columns_of
 from .conditions import LabelledEvidence
-from .decisions import Estimate
+from .estimates import Estimate
 from .evidence import Policy, run_policy
 from .rules import Rule, gather_evidence, refuse_tuned, warn_of
 from .schedules import Schedule

@@ -22,7 +22,7 @@ from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule, build_rule
 from agreestop.decide.checks import CalibrationWarning
 from agreestop.decide.confidence import log_confidence
-from agreestop.decide.decisions import Estimate
+from agreestop.decide.estimates import Estimate
 from agreestop.decide.gates import LEAST_ROWS, Gate
 from agreestop.decide.risks import FixedTime
 from agreestop.decide.score_files import Scores, save_spikes

@@ -18,7 +18,7 @@ from agreestop.decide.build import AnyRule
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import columns_of
 from agreestop.decide.conditions import LabelledEvidence
-from agreestop.decide.decisions import Estimate
+from agreestop.decide.estimates import Estimate
 from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.policies import RiskThreshold, StoppingThreshold
 from agreestop.decide.rules import gather_evidence
