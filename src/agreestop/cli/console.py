@@ -111,12 +111,14 @@ def never_stops(calibrated: CalibratedRule) -> str:
 
 
 @contextmanager
-def printed_warnings(words: Callable[[str], str] = str) -> Iterator[None]:
-    """Print calibration warnings as plain sentences, each once; `words` may change how they name things."""
+def printed_warnings(words: Callable[[str], str] = str) -> Iterator[list[str]]:
+    """Print calibration warnings as plain sentences, each once; `words` may change how they name things. It gives those that were printed."""
+    said: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CalibrationWarning)
-        yield
-    for warning in dict.fromkeys(str(entry.message) for entry in caught):
+        yield said
+    said += dict.fromkeys(str(entry.message) for entry in caught)
+    for warning in said:
         say_warning(words(warning))
 
 

@@ -24,6 +24,7 @@ SAME_RISK = 0.01  # log-risks nearer than this count as equal: one input may be 
 LARGEST_DISTANCE = 2.2  # P(√(nm/(n+m))·D ≥ x) ≤ 2.2·e^(-2x²) for the largest distance D of two empirical distributions (Wei and Dudley 2012)
 LEAST_EXPECTED = 5  # rarer classes are counted together
 MOST_NAMED = 3
+DIFFERENT_INPUTS = "These inputs differ from the calibration inputs"
 SHUFFLED = "were the rows shuffled before they were divided (`scores.split` does that)?"
 
 
@@ -121,7 +122,7 @@ def inputs_differ(known: Floats | None, new: Floats | None) -> str:
         return ""
     happens = f"in random order this happens in at most {INPUTS:.0%} of batches"
     asked = f"{SHUFFLED[0].upper()}{SHUFFLED[1:]} Do they come from other people, sensors or days?"
-    return f"These inputs differ from the calibration inputs in their risks at the first checkpoint ({happens}). {asked}"
+    return f"{DIFFERENT_INPUTS} in their risks at the first checkpoint ({happens}). {asked}"
 
 
 def _distance(first: Floats, second: Floats) -> float:
