@@ -221,3 +221,46 @@ def test_evaluate_refuses(decisions: ag.Decisions, labels: list[int], match: str
 def test_evaluate_refuses_a_level_that_is_no_probability(confidence: float) -> None:
     with pytest.raises(ag.InputError, match="confidence is"):
         ag.evaluate(five_decisions(), LABELS, confidence=confidence)
+
+
+# ------------------------------------------------------------------------------------------------------------ groups and people
+
+
+def test_coverage_by_group_for_a_rule_without_groups() -> None:
+    result = ag.evaluate(five_decisions(), LABELS, groups=["b", "a", "a", "b", "b"])
+    assert result.by_group is not None
+    assert [(one.name, one.n, float(one.coverage)) for one in result.by_group] == [("a", 2, 0.0), ("b", 3, 1.0)]
+    assert all(one.coverage.low < one.coverage.high for one in result.by_group)
+    overlapping = ag.evaluate(five_decisions(), LABELS, groups=np.array([[1, 1], [1, 0], [0, 0], [0, 1], [0, 1]], dtype=bool)).by_group
+    assert overlapping is not None
+    assert [(one.name, one.n, float(one.coverage)) for one in overlapping] == [("0", 2, 0.5), ("1", 3, 1.0)]
+    assert "group b" in str(result)
+
+
+def test_groups_that_are_given_replace_those_of_the_rule() -> None:
+    known = dataclasses.replace(five_decisions(), groups=np.ones((5, 1), dtype=bool), group_names=("all",))
+    assert [one.name for one in ag.evaluate(known, LABELS).by_group or ()] == ["all"]
+    assert [one.name for one in ag.evaluate(known, LABELS, groups=[7, 7, 7, 8, 8]).by_group or ()] == ["7", "8"]
+    assert ag.evaluate(five_decisions(), LABELS).by_group is None
+
+
+def test_coverage_by_person() -> None:
+    result = ag.evaluate(five_decisions(), LABELS, people=[12, 3, 3, 12, 3])
+    assert result.by_person is not None
+    assert [(one.name, one.n, float(one.coverage)) for one in result.by_person] == [("3", 3, 1 / 3), ("12", 2, 1.0)]
+    assert str(result).index("person 3") < str(result).index("person 12")
+    assert ag.evaluate(five_decisions(), LABELS).by_person is None
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"groups": [1, 2]}, "groups has 2 entries for 5 inputs"),
+        ({"groups": [0.5] * 5}, "groups has shape"),
+        ({"people": [1, 2]}, "people has 2 entries for 5 inputs"),
+        ({"people": np.ones((5, 2), dtype=bool)}, "people has shape"),
+    ],
+)
+def test_groups_and_people_are_refused(options: dict[str, object], match: str) -> None:
+    with pytest.raises(ag.InputError, match=match):
+        ag.evaluate(five_decisions(), LABELS, **options)  # type: ignore[arg-type]
