@@ -115,7 +115,7 @@ def test_intervals_do_not_depend_on_the_order_of_the_inputs() -> None:
 
 
 def rare_costs(n: int, rng: np.random.Generator) -> ag.Evaluation:
-    """Answers {0} that miss class 1, which costs 10, for 2 inputs in 1,000, and class 2, which costs 0.1, for one in 10: 0.03 in the mean."""
+    """Answers {0} that miss class 1 (cost 10) in 2 of 1,000 inputs and class 2 (cost 0.1) in one of 10: 0.03 in the mean."""
     loss = np.array([[0, 1, 1], [10, 0, 1], [0.1, 1, 0]])
     decisions = ag.Decisions(np.zeros(n, dtype=int), np.tile([True, False, False], (n, 1)), (1, 2), loss=loss)
     return ag.evaluate(decisions, rng.choice(3, size=n, p=[0.898, 0.002, 0.1]))

@@ -171,7 +171,9 @@ def test_classes_as_frequent_as_in_calibration_are_not_asked_about(classes: int)
     shares = rng.dirichlet(np.ones(classes))
     batches = ((np.bincount(rng.choice(classes, 200, p=shares), minlength=classes), rng.choice(classes, 400, p=shares)) for _ in range(300))
     assert sum(bool(classes_differ(known, labels, None)) for known, labels in batches) <= 4
-    other = classes_differ(np.bincount(np.arange(200) % classes, minlength=classes), np.zeros(50, dtype=int), [f"c{i}" for i in range(classes)])
+    other = classes_differ(
+        np.bincount(np.arange(200) % classes, minlength=classes), np.zeros(50, dtype=int), [f"c{i}" for i in range(classes)]
+    )
     assert "class 'c0'" in other
 
 

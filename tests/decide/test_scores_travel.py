@@ -208,7 +208,7 @@ FIRST_NUMBER = float(np.random.Generator(np.random.PCG64(0)).random())  # the ra
 
 
 def coupled(n: int, rng: np.random.Generator) -> ag.Scores:
-    """Two members whose p-variables p and q of the label have p + q = c below c: the worst dependence for a mean and the number u = 2 - 10c."""
+    """Two members whose p-variables of the label sum to c where one is below c: the worst dependence for u = 2 - 10c."""
     p = rng.random(n)
     level = 0.1 * (2 - FIRST_NUMBER)
     q = np.where(p < level, level - p, p)
@@ -217,7 +217,7 @@ def coupled(n: int, rng: np.random.Generator) -> ag.Scores:
 
 
 def test_one_call_for_each_input_keeps_the_promise_of_randomised_merging() -> None:
-    """At most 0.1 of 4,000 inputs miss, with four standard errors of 0.0047. Control: as input 0 of every call they miss 0.148 in the mean."""
+    """At most 0.1 of 4,000 inputs miss, with four standard errors of 0.0047. Control: as input 0 of each call 0.148 do."""
     rng = np.random.default_rng(3)
     rule = ag.SpikeCP(0.9, (1,), 2, ag.MergePValues(1, "randomized"))
     with pytest.warns(ag.CalibrationWarning, match="max_set_size is 2"):

@@ -124,7 +124,9 @@ def test_intervals_stay_inside_the_bounds_of_a_figure() -> None:
     assert same.set_size.low == 1 and 1 < same.set_size.high < 3
     assert same.coverage.low == pytest.approx(same.coverage.high)
     wild = figures + np.array([[0.0], [-0.8], [8.9]]) * (np.arange(8) % 2)
-    far = Splits(*wild, n=10**6, without=lambda rows, repeats: Splits(*(wild if rows[0] else figures)[:, :repeats]), bounds=bounds).over_pools
+    far = Splits(
+        *wild, n=10**6, without=lambda rows, repeats: Splits(*(wild if rows[0] else figures)[:, :repeats]), bounds=bounds
+    ).over_pools
     assert 0.1 <= far.normalized_latency.low < far.normalized_latency.high <= 1
     assert 1 <= far.set_size.low < far.set_size.high <= 10
 

@@ -112,7 +112,10 @@ def never_stops(calibrated: CalibratedRule) -> str:
 
 @contextmanager
 def printed_warnings(words: Callable[[str], str] = str) -> Iterator[list[str]]:
-    """Print calibration warnings as plain sentences, each once; `words` may change how they name things. It gives those that were printed."""
+    """Print calibration warnings as plain sentences, each once; `words` may change how they name things.
+
+    What it gives holds the sentences that were printed.
+    """
     said: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CalibrationWarning)

@@ -100,7 +100,9 @@ class DecisionWorker:
         for first, part in self._reader.read(shard):
             groups = part.carried.get("group") if rule.group_names is not None else None
             steps = int(rule.checkpoints[-1]) if part.events.shape[1] == 1 else None
-            runs.append(self._reader.ensemble.decide(rule, part.events, steps=steps, groups=groups, first=settings.first + first, **allowed))
+            runs.append(
+                self._reader.ensemble.decide(rule, part.events, steps=steps, groups=groups, first=settings.first + first, **allowed)
+            )
             hashes.append(input_ids(part.events))
             carried.append(part.carried)
             seen = [overlap.seen for overlap in rule.overlaps(hashes[-1])]

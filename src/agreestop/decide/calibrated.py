@@ -38,11 +38,13 @@ BLOCK_NUMBERS = 1 << 17  # log-confidences that are judged together: a block sta
 class CalibratedRule(KeptInFiles):
     """A rule, what calibration taught it (`policy`), and what it promises (`guarantee`). Make one with `rule.calibrate`.
 
-    engine, ensemble_digest, class_names: those of the scores it was calibrated on, where they are known; rows: marks of their rows.
-    first_risks: (n,) their log-risk, or least score, at the first checkpoint. class_counts: (C,) how often each label occurred among them.
-    notes: sentences about the calibration examples, such as labels that come in blocks; they are not kept in files. effective_size: with weights, the number of equally weighted
-    examples that would say as much. final: whether the promise is about the ensemble's own best class at the last checkpoint. adapted:
-    whether an `AdaptiveRule` has moved the threshold.
+    engine, ensemble_digest, class_names: those of the scores it was calibrated on, where they are
+    known; rows: marks of their rows. first_risks: (n,) their log-risk, or least score, at the first
+    checkpoint. class_counts: (C,) how often each label occurred among them. notes: sentences about
+    the calibration examples, such as labels that come in blocks; they are not kept in files.
+    effective_size: with weights, the number of equally weighted examples that would say as much.
+    final: whether the promise is about the ensemble's own best class at the last checkpoint.
+    adapted: whether an `AdaptiveRule` has moved the threshold.
     """
 
     rule: Rule
@@ -99,7 +101,8 @@ class CalibratedRule(KeptInFiles):
     def start(self, count: int, first: int | None = None, groups: Booleans | None = None) -> State:
         """The state of `count` inputs before their first checkpoint.
 
-        first: the number of the first of them, which decides their random numbers; None for fresh ones. groups: (count, G), which of the rule's groups each belongs to; see `find_groups`.
+        first: the number of the first of them, which decides their random numbers; None for fresh
+        ones. groups: (count, G), which of the rule's groups each belongs to; see `find_groups`.
         """
         if groups is not None and isinstance(self.policy, ConditionalThresholds):
             return self.policy.start_in(groups, count)
@@ -308,7 +311,11 @@ class CalibratedRule(KeptInFiles):
 
     @property
     def never_stops(self) -> bool:
-        """Whether no input can stop early: there were fewer examples than the rule needs (`examples_needed`), or `accumulated` opened none."""
+        """Whether no input can stop early.
+
+        There were fewer examples than the rule needs (`examples_needed`), or no checkpoint before
+        the last one passed the test of `accumulated`.
+        """
         if isinstance(self.policy, CheckpointRisks):
             return self.policy.never_stops
         if isinstance(self.policy, ConditionalThresholds):

@@ -57,10 +57,11 @@ class Uncalibrated:
     ) -> CalibratedRule:
         """Calibrate on a `Scores` with labels, or on log-confidences (n, M, K, C) with labels (n,): data that were used for nothing else.
 
-        A `Scores`, or an array with `times`, may have more checkpoints than the rule; it is cut to the rule's. Warns if n is too small
-        for the rule ever to exclude a label, and if labels and columns of the scores are not in the same order. `notes` of what it returns
-        say if the labels come in blocks, as in rows that were not shuffled before they were divided. The rule keeps the names of the engine, the ensemble and the classes, where a `Scores`
-        has them.
+        A `Scores`, or an array with `times`, may have more checkpoints than the rule; it is cut to
+        the rule's. Warns if n is too small for the rule ever to exclude a label, and if labels and
+        columns of the scores are not in the same order. `notes` of what it returns say if the labels
+        come in blocks, as in rows that were not shuffled before they were divided. The rule keeps
+        the names of the engine, the ensemble and the classes, where a `Scores` has them.
 
         labels="final"  no labels are needed: the promise is about the ensemble's own best class at the last checkpoint
         groups          (n,) whole numbers or strings, or (n, G) booleans where groups overlap: the promise for each group by itself

@@ -6,9 +6,10 @@
     cost                for rules with a loss: mean cost of an answer, which is the least cost of its classes
     agreement           for rules about the final answer: share of inputs whose answer holds the ensemble's class at the last checkpoint
 
-Each is an `Estimate`: a number with `low` and `high`, at 95 % if no other level is asked for. Shares have Wilson's interval. Means have the
-betting interval of `estimates`, which holds for every distribution: times lie between the first and the last checkpoint, sizes between 0 and
-C, and costs between 0 and the largest cost of the loss.
+Each is an `Estimate`: a number with `low` and `high`, at 95 % if no other level is asked for.
+Shares have Wilson's interval. Means have the betting interval of `estimates`, which holds for every
+distribution: times lie between the first and the last checkpoint, sizes between 0 and C, and costs
+between 0 and the largest cost of the loss.
 """
 
 import math
@@ -200,8 +201,8 @@ class Evaluation:
     work            mean member-steps behind an answer; None where the number of members is not known
     by_stop_time    one group for each stopping time; by_class, for each true class. Nothing is promised for these, unless the rule has
                     class_conditional
-    by_block        for rules with a gate: one group for each block, that is by the time at which an input first looked ready, not by that at
-                    which it stopped
+    by_block        for rules with a gate: one group for each block, that is by the time at which an
+                    input first looked ready, not by that at which it stopped
     by_group        one group for each group that `evaluate` was given, or else that the rule was calibrated with
     by_person       one group for each person that `evaluate` was given
     cost            for rules with a loss: mean cost of an answer; the promise is that its expectation is at most max_loss
@@ -265,8 +266,8 @@ def evaluate(
     What holds decisions, such as the run of an engine, is taken too.
 
     confidence  the level of the intervals
-    groups      (n,) whole numbers or strings, or (n, G) booleans where groups overlap: coverage by group, for any rule. Without them, by the
-                groups of the rule, if it has any
+    groups      (n,) whole numbers or strings, or (n, G) booleans where groups overlap: coverage by
+                group, for any rule. Without them, by the groups of the rule, if it has any
     people      (n,) whole numbers or strings: coverage by person, for any rule
     """
     decisions = getattr(decisions, "decisions", decisions)

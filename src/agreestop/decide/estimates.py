@@ -1,17 +1,20 @@
 """A number with its confidence interval: shares, means of bounded values, and means of many realisations.
 
-The mean m of independent values in [a, b] has a betting interval (Waudby-Smith and Ramdas 2023). Scale the values to [0, 1]. Bets λ_i that
-depend only on earlier values multiply a capital by 1 + λ_i (x_i - m), whose mean is 1 if m is the true mean, so that by Markov
+The mean m of independent values in [a, b] has a betting interval (Waudby-Smith and Ramdas 2023).
+Scale the values to [0, 1]. Bets λ_i that depend only on earlier values multiply a capital by 1 +
+λ_i (x_i - m), whose mean is 1 if m is the true mean, so that by Markov
 
     P( Π_i (1 + λ_i (x_i - m)) ≥ 2/α ) ≤ α/2,
 
-and the m with a smaller capital are the interval from below; the values 1 - x give it from above. It holds at the stated level for every
-number of values and every distribution on [a, b], where the normal interval fails: a rare, large cost that was not seen leaves it no width.
-The price is a width of about 1.4 times that of the normal interval where both hold.
+and the m with a smaller capital are the interval from below; the values 1 - x give it from above.
+It holds at the stated level for every number of values and every distribution on [a, b], where the
+normal interval fails: a rare, large cost that was not seen leaves it no width. The price is a width
+of about 1.4 times that of the normal interval where both hold.
 
     λ_i = min( √(2·log(2/α) / (n·σ²_{i-1})), ¾/m ),    σ²_i = (¼ + Σ_{j≤i} (x_j - μ_j)²)/(i + 1),    μ_i = (½ + Σ_{j≤i} x_j)/(i + 1)
 
-Values are sorted and then shuffled with a fixed seed, so the interval does not depend on their order.
+Values are sorted and then shuffled with a fixed seed, so the interval does not depend on their
+order.
 """
 
 import math

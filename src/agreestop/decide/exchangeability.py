@@ -6,7 +6,8 @@
     inputs_differ      the first log-risks of new inputs are distributed otherwise than those of calibration (rate 0.01)
     classes_differ     the classes are not as frequent as in calibration (rate 1e-3)
 
-Each returns a sentence, or an empty string. No promise depends on them: rows that pass may still not be exchangeable.
+Each returns a sentence, or an empty string. No promise depends on them: rows that pass may still
+not be exchangeable.
 """
 
 import math
@@ -21,7 +22,9 @@ RARE = 1e-4  # false alarms about labels
 INPUTS, CLASSES = 0.01, 1e-3  # false alarms of the other two
 LEAST_INPUTS, LEAST_FOR_CHANCE = 20, 50
 SAME_RISK = 0.01  # log-risks nearer than this count as equal: one input may be rounded otherwise in another run
-LARGEST_DISTANCE = 2.2  # P(√(nm/(n+m))·D ≥ x) ≤ 2.2·e^(-2x²) for the largest distance D of two empirical distributions (Wei and Dudley 2012)
+LARGEST_DISTANCE = (
+    2.2  # P(√(nm/(n+m))·D ≥ x) ≤ 2.2·e^(-2x²) for the largest distance D of two empirical distributions (Wei and Dudley 2012)
+)
 LEAST_EXPECTED = 5  # rarer classes are counted together
 MOST_NAMED = 3
 DIFFERENT_INPUTS = "These inputs differ from the calibration inputs"

@@ -19,8 +19,20 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Arrays, Booleans, Floats, InputError, Integers, as_array, as_seed, atomic_writer, is_number
-from agreestop.common import read_list, read_npz, read_text
+from agreestop.common import (
+    Arrays,
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    as_array,
+    as_seed,
+    atomic_writer,
+    is_number,
+    read_list,
+    read_npz,
+    read_text,
+)
 
 from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_times, columns_of
 from .confidence import log_confidence
@@ -84,10 +96,12 @@ class Scores:
     def split(self, *shares: float, seed: int = 0, groups: ArrayLike | None = None) -> tuple[Self, ...]:
         """Divide the inputs at random into parts, for example for tuning, calibration and test; no input is in two parts.
 
-        shares  of the inputs, above 0 and together at most 1. Part boundaries are rounded, so a part differs from its share by less than one
-                input; shares that sum to 1 leave no input out. Inputs of a part are in random order
+        shares  of the inputs, above 0 and together at most 1. Part boundaries are rounded, so a part
+                differs from its share by less than one input; shares that sum to 1 leave no input
+                out. Inputs of a part are in random order
         seed    the same seed gives the same parts
-        groups  (n,) whole numbers or strings, such as people or recordings: inputs of one group stay together, and shares are of the groups
+        groups  (n,) whole numbers or strings, such as people or recordings: inputs of one group
+                stay together, and shares are of the groups
 
         >>> import agreestop as ag
         >>> calibration, test = ag.simulate_scores(100).split(0.3, 0.7)
