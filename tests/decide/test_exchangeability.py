@@ -190,3 +190,23 @@ def test_coverage_that_no_draw_explains_is_said_first() -> None:
     low = ag.evaluate(decisions, labels)
     assert low.notes[0].startswith(f"Coverage is {low.coverage:.3f}, below {fair.draw_range[0]:.3f}") and SHUFFLED in low.notes[0]
     assert coverage_too_low(0.9, 0.9, 0.95) == ""
+
+
+# ------------------------------------------------------------------------------------------------------- what is promised, in words
+
+
+def test_accumulated_that_never_stops_says_so() -> None:
+    """There are examples enough, but answers at the last checkpoint miss too often for the test, or only that checkpoint passes it."""
+    calibration, test = ag.simulate_scores(200, steps=4, K=1, C=6, pace=3.0).split(0.5, 0.5)
+    with pytest.warns(ag.CalibrationWarning, match="no checkpoint before the last one passes the test of accumulated"):
+        calibrated = ag.AgreeStop(0.99, range(1, 5), 1, accumulated=True, delta=0.5).calibrate(calibration)
+    assert calibrated.never_stops and "nothing stops early" in calibrated.shortage and "never stops early" in repr(calibrated)
+    assert (calibrated.decide(test).stop_index == 3).all()
+
+
+def test_delta_says_that_it_is_for_each_class_by_itself() -> None:
+    words = "is for each class by itself, not for all classes at once"
+    by_class = ag.AgreeStop(0.8, range(1, 11), 1, class_conditional=True, delta=0.2)
+    assert f"The probability 0.8 {words}." in by_class.calibrate(SCORES).guarantee
+    assert words not in replace(by_class, class_conditional=False).calibrate(SCORES).guarantee
+    assert words not in replace(by_class, delta=None).calibrate(SCORES).guarantee
