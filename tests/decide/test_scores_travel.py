@@ -198,38 +198,36 @@ def test_random_numbers_are_fresh_without_a_number(tmp_path: Path) -> None:
     streams = [one.stream() for one in (*rules, rule)]
     assert len({float(session._state.uniforms[0, 0]) for session in streams}) == 4  # type: ignore[index]
     assert [session.number for session in streams] == [0, 0, 0, 1]
-    assert len(np.unique(np.concatenate([one.start(5).uniforms for one in rules]))) == 15  # type: ignore[arg-type,misc]
+    assert len(np.unique(np.concatenate([one.start(5).uniforms for one in rules]))) == 15
     with pytest.raises(ag.InputError, match="first is -1"):
         rule.decide(TEST, first=-1)
     assert rule.randomized and not RULE.calibrate(CALIBRATION).randomized
 
 
-FIRST_NUMBER = float(np.random.Generator(np.random.PCG64(0)).random())  # the random number of input 0, with the default seed
+FIRST_NUMBER = float(np.random.Generator(np.random.PCG64(0)).random())  # 0.637, the random number of input 0 with the default seed
 
 
-def coupled(n: int, rng: np.random.Generator) -> ag.Scores:
-    """Two members whose p-variables of the label sum to c where one is below c: the worst dependence for u = 2 - 10c."""
-    p = rng.random(n)
-    level = 0.1 * (2 - FIRST_NUMBER)
-    q = np.where(p < level, level - p, p)
-    label = np.exp(np.stack([p, q], axis=1)[:, None] - 1)
+def coupled(n: int) -> ag.Scores:
+    """Two members whose p-variables p and q of the label have p + q = c for p < c = 0.133, else q = p; p is spread evenly.
+
+    The merged p-variable of inputs with p < c is then (just below) 0.1 · (2 - u)^-1 · (2 - u_0): they miss iff u is at most about u_0.
+    """
+    p = (np.arange(n) + 0.5) / n
+    level = 0.1 * (2 - FIRST_NUMBER) - 0.003
+    label = np.exp(np.stack([p, np.where(p < level, level - p, p)], axis=1)[:, None] - 1)
     return ag.Scores(np.log(np.stack([label, 1 - label + 1e-9], axis=-1)), np.zeros(n, dtype=int), (1,))
 
 
 def test_one_call_for_each_input_keeps_the_promise_of_randomised_merging() -> None:
-    """At most 0.1 of 4,000 inputs miss, with four standard errors of 0.0047. Control: as input 0 of each call 0.148 do."""
-    rng = np.random.default_rng(3)
-    rule = ag.SpikeCP(0.9, (1,), 2, ag.MergePValues(1, "randomized"))
+    """0.1 of 600 inputs miss at most: 0.089 in the mean, and 0.12 with probability 1e-5. Control: each as input 0, 0.133 miss."""
     with pytest.warns(ag.CalibrationWarning, match="max_set_size is 2"):
-        calibrated = rule.calibrate(coupled(4000, rng))
-    inputs = coupled(4000, rng).log_confidence
-    tolerance = 4 * math.sqrt(0.1 * 0.9 / len(inputs))
+        calibrated = ag.SpikeCP(0.9, (1,), 2, ag.MergePValues(1, "randomized")).calibrate(coupled(2000))
+    inputs = coupled(600).log_confidence
 
-    def misses(**options: int) -> float:
-        return float(np.mean([not calibrated.decide(inputs[row : row + 1], **options).sets[0, 0] for row in range(len(inputs))]))
+    def misses(first: int | None) -> float:
+        return float(np.mean([not calibrated.decide(inputs[row : row + 1], first=first).sets[0, 0] for row in range(len(inputs))]))
 
-    assert misses() <= 0.1 + tolerance
-    assert misses(first=0) > 0.1 + tolerance
+    assert misses(None) <= 0.12 < 0.13 <= misses(0)
 
 
 # --------------------------------------------------------------------------------------------------------- reuse, seen by ids

@@ -119,14 +119,20 @@ def test_intervals_stay_inside_the_bounds_of_a_figure() -> None:
     """Also where every realisation gives the same figure, which is then no proof that every pool would."""
     figures = np.array([[0.9] * 8, [1.0] * 8, [1.0] * 8])
     bounds = np.array([[0, 1], [0.1, 1], [1, 10]])
-    same = Splits(*figures, n=60, without=lambda rows, repeats: Splits(*figures[:, :repeats]), bounds=bounds).over_pools
+
+    def splits(values: np.ndarray, n: int, left_out: np.ndarray) -> Splits:
+        def without(rows: np.ndarray, repeats: int) -> Splits:
+            coverages, latencies, sizes = (left_out if rows[0] else figures)[:, :repeats]
+            return Splits(coverages, latencies, sizes)
+
+        return Splits(values[0], values[1], values[2], n=n, without=without, bounds=bounds)
+
+    same = splits(figures, 60, figures).over_pools
     assert same.normalized_latency.high == 1 and 0.1 < same.normalized_latency.low < 1
     assert same.set_size.low == 1 and 1 < same.set_size.high < 3
     assert same.coverage.low == pytest.approx(same.coverage.high)
     wild = figures + np.array([[0.0], [-0.8], [8.9]]) * (np.arange(8) % 2)
-    far = Splits(
-        *wild, n=10**6, without=lambda rows, repeats: Splits(*(wild if rows[0] else figures)[:, :repeats]), bounds=bounds
-    ).over_pools
+    far = splits(wild, 10**6, wild).over_pools
     assert 0.1 <= far.normalized_latency.low < far.normalized_latency.high <= 1
     assert 1 <= far.set_size.low < far.set_size.high <= 10
 

@@ -95,11 +95,14 @@ def as_labels(labels: ArrayLike, n: int, classes: int) -> Integers:
     return array.astype(np.int64)
 
 
-def as_ids(ids: ArrayLike | None, n: int, name: str = "ids") -> NDArray[Any] | None:
-    """The ids of n inputs, or other names of them: whole numbers or strings; None if there are none."""
-    if ids is None:
-        return None
-    array = as_array(ids, name)
+def as_ids(ids: ArrayLike | None, n: int) -> NDArray[Any] | None:
+    """The ids of n inputs: whole numbers or strings; None if there are none."""
+    return None if ids is None else as_names(ids, n, "ids")
+
+
+def as_names(names: ArrayLike, n: int, name: str) -> NDArray[Any]:
+    """A name for each of n inputs, such as that of a person: whole numbers or strings."""
+    array = as_array(names, name)
     if array.dtype == object and all(isinstance(one, str) for one in array.ravel()):
         array = array.astype(np.str_)
     if array.ndim != 1 or array.dtype.kind not in "iuU":

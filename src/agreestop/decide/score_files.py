@@ -34,7 +34,7 @@ from agreestop.common import (
     read_text,
 )
 
-from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_times, columns_of
+from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_names, as_times, columns_of
 from .confidence import log_confidence
 from .schedules import Schedule, check_members, members_at
 
@@ -111,7 +111,7 @@ class Scores:
         rng = np.random.default_rng(as_seed(seed))
         if groups is None:
             return tuple(self.rows(rows) for rows in _parts(rng.permutation(len(self)), shares, "inputs"))
-        names, member_of = np.unique(as_ids(groups, len(self), "groups"), return_inverse=True)  # type: ignore[arg-type]
+        names, member_of = np.unique(as_names(groups, len(self), "groups"), return_inverse=True)
         parts = _parts(rng.permutation(len(names)), shares, "groups")
         return tuple(self.rows(rng.permutation(np.flatnonzero(np.isin(member_of, part)))) for part in parts)
 

@@ -121,7 +121,7 @@ class Splits:
         freedom = min(max(self.n / ROWS_PER_DEGREE, LEAST_FREEDOM), GROUPS - 1)
         reach = student_quantile(self.confidence, freedom)
         others = zip(means[1:].tolist(), errors[1:].tolist(), bounds[1:].tolist(), strict=True)
-        return PoolFigures(coverage, *(_skewed(mean, error, reach, *ends, 0.5 / self.n) for mean, error, ends in others))
+        return PoolFigures(coverage, *(_skewed(mean, error, reach, ends, 0.5 / self.n) for mean, error, ends in others))
 
 
 def student_quantile(confidence: float, freedom: float) -> float:
@@ -135,12 +135,13 @@ def student_quantile(confidence: float, freedom: float) -> float:
     return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
-def _skewed(mean: float, error: float, reach: float, least: float, most: float, margin: float) -> Estimate:
-    """An interval that holds both the symmetric one and the one that is symmetric on the logit scale between `least` and `most`.
+def _skewed(mean: float, error: float, reach: float, ends: Sequence[float], margin: float) -> Estimate:
+    """An interval that holds both the symmetric one and the one that is symmetric on the logit scale between the `ends`.
 
     margin: the share of the range, half a row, that a mean at a bound is taken to lie away from it, and that no error is smaller than.
     """
-    low, high, spread = mean - reach * error, mean + reach * error, most - least
+    (least, most), low, high = ends, mean - reach * error, mean + reach * error
+    spread = most - least
     if not 0 < spread < math.inf:
         return Estimate(mean, low, high, error)
     share = min(max((mean - least) / spread, margin), 1 - margin)
@@ -257,7 +258,7 @@ def split_figures(
     enough = n_calibration < len(pool) - math.ceil(len(pool) / GROUPS)  # rows remain for the test without any group
     bounds = [(0.0, 1.0), (float(clock[0]), 1.0), (least, pool.classes), *([] if costs is None else [(costs[0], costs[-1])])]
     return Splits(
-        *figures,
+        *(figures[0], figures[1], figures[2]),
         n=len(pool),
         without=without if enough else None,
         works=None if costs is None else works,
