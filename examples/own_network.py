@@ -22,13 +22,14 @@ rng = np.random.default_rng(0)
 labels = rng.integers(3, size=1000)
 rates = 0.06 + 0.10 * (np.arange(12) % 3 == labels[:, None])
 x = (rng.random((1000, 60, 12)) < rates[:, None, :]).astype(np.float32)
+fitting, calibration, new = np.split(rng.permutation(1000), [600, 800])  # shuffled before they are divided
 
 ensemble = ag.ensembles.DeepEnsemble(Recurrent, members=3)  # a builder: called once for each member
-ensemble.fit(x[:600], labels[:600], epochs=8)
-rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(ensemble.score(x[600:800], labels[600:800]))
-run = ensemble.decide(rule, x[800:])
+ensemble.fit(x[fitting], labels[fitting], epochs=8)
+rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(ensemble.score(x[calibration], labels[calibration]))
+run = ensemble.decide(rule, x[new])
 print(ensemble)
-print(f"{run.computed.mean():.1f} of 60 steps computed, coverage {ag.evaluate(run.decisions, labels[800:]).coverage:.3f}")
+print(f"{run.computed.mean():.1f} of 60 steps computed, coverage {ag.evaluate(run.decisions, labels[new]).coverage:.3f}")
 
 ensemble.save("recurrent.safetensors")
 same = ag.ensembles.load("recurrent.safetensors", network=Recurrent)  # the builder makes the modules, the file holds their weights

@@ -9,14 +9,15 @@ rng = np.random.default_rng(0)
 times = (5, 10, 20, 40, 60)
 labels = rng.integers(3, size=1500)
 series = np.cumsum(rng.normal(size=(1500, 60)) + 0.35 * (labels[:, None] - 1), axis=1)
+fitting, others = np.split(rng.permutation(1500), [600])
 
 log_confidence = np.empty((900, len(times), 1, 3))  # inputs, checkpoints, members (here one), classes
 for index, time in enumerate(times):
-    model = LogisticRegression(max_iter=1000).fit(series[:600, :time], labels[:600])
-    log_confidence[:, index, 0] = model.predict_log_proba(series[600:, :time])
+    model = LogisticRegression(max_iter=1000).fit(series[fitting, :time], labels[fitting])
+    log_confidence[:, index, 0] = model.predict_log_proba(series[others, :time])
 
-scores = ag.Scores(log_confidence, labels[600:], times, classes=("falling", "flat", "rising"))
-calibration, test = scores.rows(slice(0, 300)), scores.rows(slice(300, 900))
+scores = ag.Scores(log_confidence, labels[others], times, classes=("falling", "flat", "rising"))
+calibration, test = scores.split(1 / 3, 2 / 3, seed=0)  # shuffled before they are divided
 
 rule = ag.AgreeStop(target=0.9, checkpoints=times, max_set_size=1).calibrate(calibration)
 decisions = rule.decide(test)

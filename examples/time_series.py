@@ -9,7 +9,8 @@ rng = np.random.default_rng(0)
 kinds = np.array(["falling", "flat", "rising"])
 labels = rng.integers(3, size=1200)
 series = np.cumsum(rng.normal(size=(1200, 60)) + 0.4 * (labels[:, None] - 1), axis=1)  # (n, T); (n, channels, T) is possible too
-x_train, x_test, y_train, y_test = series[:600], series[600:], kinds[labels[:600]], kinds[labels[600:]]
+fitting, new = np.split(rng.permutation(1200), [600])  # shuffled before they are divided; EarlyClassifier divides the first part further
+x_train, x_test, y_train, y_test = series[fitting], series[new], kinds[labels[fitting]], kinds[labels[new]]
 
 forest = RandomForestClassifier(20, random_state=0)  # a clone is fitted for each of five times: 12, 24, 36, 48, 60
 early = ag.adapters.EarlyClassifier(forest, checkpoints=5, target=0.9, folds=0).fit(x_train, y_train)

@@ -221,7 +221,7 @@ class PickedPolicy:
     classes: int
     max_set_size: int
 
-    def start(self, count: int, classes: int, first: int) -> State:
+    def start(self, count: int, classes: int, first: int | None) -> State:
         return State(count)
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:

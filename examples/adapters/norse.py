@@ -10,6 +10,7 @@ import agreestop as ag
 rng = np.random.default_rng(0)
 y = rng.integers(3, size=1000)
 x = (rng.random((1000, 60, 12)) < (0.06 + 0.10 * (np.arange(12) % 3 == y[:, None]))[:, None]).astype(np.float32)
+fitting, calibration, new = np.split(rng.permutation(1000), [600, 800])  # shuffled before they are divided
 
 
 def network():
@@ -20,7 +21,7 @@ nets = [network() for _ in range(3)]
 for net in nets:  # training as ever: the state goes in and comes out
     nn.init.uniform_(net[0].weight, -10, 20)
     optimiser = torch.optim.Adam(net.parameters(), 0.03)
-    for rows in np.split(rng.permutation(600), 10) * 3:
+    for rows in np.split(rng.permutation(fitting), 10) * 3:
         state, loss = None, 0.0
         for x_t in torch.from_numpy(x[rows]).unbind(1):
             logits, state = net(x_t, state)
@@ -28,6 +29,6 @@ for net in nets:  # training as ever: the state goes in and comes out
         optimiser.zero_grad(), loss.backward(), optimiser.step()
 
 engine = ag.adapters.from_norse(nets, output="logits")
-rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(engine.score(x[600:800], y[600:800]))
-run = engine.decide(rule, x[800:])  # really stops: an input is computed to the end of the few steps in which it is decided
-print(f"coverage {ag.evaluate(run.decisions, y[800:]).coverage:.3f}, {run.computed.mean():.1f} of 60 steps computed")
+rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(engine.score(x[calibration], y[calibration]))
+run = engine.decide(rule, x[new])  # really stops: an input is computed to the end of the few steps in which it is decided
+print(f"coverage {ag.evaluate(run.decisions, y[new]).coverage:.3f}, {run.computed.mean():.1f} of 60 steps computed")

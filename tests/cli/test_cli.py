@@ -420,7 +420,6 @@ def test_too_few_examples_are_told_in_a_sentence(
         (("calibrate", "{}/calibration.npz", "-o", "x", "--schedule", "1:1", "--checkpoints", "all"), "leave --checkpoints out"),
         (("decide", "{}/rule", "{}/test.npz", "--groups", "{}/words.txt"), "has 2 lines for 200 inputs"),
         (("decide", "{}/rule", "{}/test.npz", "--groups", "{}/lines.txt"), "agreestop: --groups are given, but the rule was calibrated"),
-        (("evaluate", "{}/rule", "{}/test.npz", "--groups", "{}/lines.txt"), "agreestop: --groups are given, but the rule was calibrated"),
         (
             ("calibrate", "{}/calibration.npz", "-o", "x", "--loss", "{}/costs.txt", "--max-loss", "7"),
             "agreestop: --max-loss is '7': it must lie between 0 and the largest cost, 4",
@@ -489,9 +488,56 @@ def test_a_low_coverage_is_explained(
     ag.save_scores(tmp_path / "hard.npz", test.rows(np.flatnonzero(~right)))
     assert call(monkeypatch, capsys, "calibrate", tmp_path / "easy.npz", "--target", "0.5", "-o", tmp_path / "rule").code == 0
     outcome = call(monkeypatch, capsys, "evaluate", tmp_path / "rule", tmp_path / "hard.npz")
-    told = " ".join(outcome.out.split())
+    assert "may not be exchangeable with the calibration examples" in outcome.err and outcome.err.startswith("Coverage is 0.")
+    assert "of them end this low" not in outcome.out  # what chance does not explain is not called chance
+    others = test.rows(np.setdiff1d(np.arange(len(test)), np.flatnonzero(right)[:40]))
+    hits = ag.load_rule(tmp_path / "rule").decide(others).sets[np.arange(len(others)), others.labels]
+    misses = np.flatnonzero(~hits)
+    few = np.concatenate([misses, np.flatnonzero(hits)[: round(0.7 * len(misses))]])  # coverage 0.41
+    ag.save_scores(tmp_path / "few.npz", others.rows(np.tile(few, 200 // len(few) + 1)))
+    told = " ".join(call(monkeypatch, capsys, "evaluate", tmp_path / "rule", tmp_path / "few.npz").out.split())
     assert "Coverage is under 0.5 here" in told
     assert "of them end this low" in told
+
+
+def test_rows_that_may_not_be_exchangeable_are_asked_about(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sorted rows, labels off by one, and inputs of another kind, in every verb that can see them; fair rows are not."""
+    calibration, test = (ag.load_scores(folder / f"{name}.npz") for name in ("calibration", "test"))
+    assert calibration.labels is not None and test.labels is not None
+    files = {
+        "sorted": (calibration.rows(np.argsort(calibration.labels)), test.rows(np.flatnonzero(test.labels == 2))),
+        "off": tuple(replace(part, labels=(np.asarray(part.labels) + 1) % 3) for part in (calibration, test)),
+        "fair": (calibration, test),
+    }
+    told = {}
+    for name, parts in files.items():
+        for part, scores in zip(("calibration", "test"), parts, strict=True):
+            ag.save_scores(tmp_path / f"{name}-{part}.npz", scores)
+        rule = tmp_path / f"{name}.rule"
+        calls = ("calibrate", tmp_path / f"{name}-calibration.npz", "-o", rule), ("evaluate", rule, tmp_path / f"{name}-test.npz")
+        told[name] = [call(monkeypatch, capsys, *words).err for words in calls]
+    assert "were the rows shuffled before they were divided" in told["sorted"][0]
+    assert "The classes are not as frequent as in calibration" in told["sorted"][1]
+    for sentence in told["off"]:
+        assert sentence.count("Are the labels and the columns of the scores in the same order") == 1
+    assert not any(word in sentence for sentence in told["fair"] for word in ("shuffled", "same order"))
+    other = ag.simulate_scores(100, steps=12, K=2, C=3, seed=6, pace=0.3, signal=9.0)
+    ag.save_scores(tmp_path / "other.npz", other)
+    decided = call(monkeypatch, capsys, "decide", tmp_path / "fair.rule", tmp_path / "other.npz").err
+    assert "These inputs differ from the calibration inputs" in decided
+
+
+def test_evaluate_shows_groups_for_a_rule_without_groups(
+    rule: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "groups.txt").write_text("north\nsouth\n" * 100)
+    words = "evaluate", rule, folder / "test.npz", "--groups", tmp_path / "groups.txt"
+    told = call(monkeypatch, capsys, *words).out
+    assert "By group, without a promise" in told and "north" in told and "south" in told
+    found = json.loads(call(monkeypatch, capsys, *words, "--json").out)["by_group"]
+    assert [(one["group"], one["n"]) for one in found] == [("north", 100), ("south", 100)]
 
 
 def test_a_monitor_goes_on_from_run_to_run(

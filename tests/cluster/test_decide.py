@@ -361,13 +361,19 @@ def test_the_numbers_of_recordings_reach_randomised_rules(
 ) -> None:
     """Each recording draws its uniform number by its number in the source, so shards must not count from 0."""
     use(FakeRay())
+    source = in_files(".npz")
     pooling = ag.MergePValues(r=1, form="randomized")
     rule = ag.SpikeCP(0.8, (4, 8, 12), 1, pooling).calibrate(work.ensemble.score(*_examples()))
-    ag.cluster.decide(rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256)
-    expected = work.ensemble.decide(rule, work.events).decisions
+    ag.cluster.decide(rule, work.ensemble, source, tmp_path / "out", shard_rows=256, first=0)
+    expected = work.ensemble.decide(rule, work.events, first=0).decisions
     assert same(ag.cluster.load_decisions(tmp_path / "out", rule), expected)
-    from_zero = work.ensemble.decide(rule, work.events.rows(slice(600, 900))).decisions
+    from_zero = work.ensemble.decide(rule, work.events.rows(slice(600, 900)), first=0).decisions
     assert not np.array_equal(from_zero.stop_index, expected.stop_index[600:900])
+    ag.cluster.decide(rule, work.ensemble, source, tmp_path / "own numbers", shard_rows=256)
+    own_numbers = ag.cluster.load_decisions(tmp_path / "own numbers", rule)
+    assert not np.array_equal(own_numbers.stop_index, expected.stop_index)
+    ag.cluster.decide(rule, work.ensemble, source, tmp_path / "again", shard_rows=256)
+    assert same(ag.cluster.load_decisions(tmp_path / "again", rule), own_numbers)
 
 
 def _examples() -> tuple[np.ndarray, np.ndarray]:

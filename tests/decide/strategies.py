@@ -75,7 +75,7 @@ def calibrate_quietly(rule: Rule, sample: Sample, times: Sequence[float] | None 
 
 def sets_at_checkpoints(calibrated: ag.CalibratedRule, log_confidence: Floats) -> Booleans:
     """The set of every input at every checkpoint, (n, M, C): what it would answer if that one were the last."""
-    state = calibrated.start(len(log_confidence))
+    state = calibrated.start(len(log_confidence), 0)
     sets = []
     for index in range(log_confidence.shape[1]):
         evidence = calibrated.rule.evidence(index, np.ascontiguousarray(log_confidence[:, index]))

@@ -42,7 +42,7 @@ def member(sample: Sample, k: int) -> Sample:
 
 
 def decide(rule: Rule, calibration: Sample, test: Sample) -> ag.Decisions:
-    return calibrate_quietly(rule, calibration).decide(test.log_confidence)
+    return calibrate_quietly(rule, calibration).decide(test.log_confidence, first=0)
 
 
 def halves(seed: int, members: int = 3, tied: bool = True, checkpoints: int = 3, classes: int = 4) -> tuple[Sample, Sample]:
@@ -210,7 +210,7 @@ def test_streaming_one_checkpoint_at_a_time_gives_the_batch_answer(seed: int) ->
     calibration, test = halves(seed)
     for rule in RELABELLED:
         calibrated = calibrate_quietly(rule, calibration)
-        batch = calibrated.decide(test.log_confidence[:8])
+        batch = calibrated.decide(test.log_confidence[:8], first=0)
         for number in range(8):
             session = calibrated.stream(number)
             answers = [session.push(values) for values in test.log_confidence[number, : batch[number].index + 1]]

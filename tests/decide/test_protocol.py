@@ -141,11 +141,11 @@ class Case:
 
     @cached_property
     def decisions(self) -> ag.Decisions:
-        return self.calibrated.decide(self.data.test.log_confidence, times=TIMES)
+        return self.calibrated.decide(self.data.test.log_confidence, times=TIMES, first=0)
 
     def decide_after(self, calibration: Sample, log_confidence: Floats) -> ag.Decisions:
         """Decisions of the same rule, calibrated on other data."""
-        return self.rule.calibrate(*calibration, times=TIMES).decide(log_confidence, times=TIMES)
+        return self.rule.calibrate(*calibration, times=TIMES).decide(log_confidence, times=TIMES, first=0)
 
 
 def spike_cases(members: int) -> Iterator[Case]:
@@ -260,7 +260,7 @@ def test_no_inputs_may_be_judged(case: Case) -> None:
 def test_order_of_calibration_rows_does_not_matter(case: Case) -> None:
     order = np.random.default_rng(5).permutation(case.calibrated.n)
     moved = case.rule.calibrate(*case.data.calibration.rows(order), times=TIMES)
-    assert_same_decisions(moved.decide(case.data.test.log_confidence, times=TIMES), case.decisions)
+    assert_same_decisions(moved.decide(case.data.test.log_confidence, times=TIMES, first=0), case.decisions)
     assert moved.fingerprint == case.calibrated.fingerprint
 
 
@@ -277,7 +277,7 @@ def test_saved_rule_decides_identically(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "rule"
     case.calibrated.save(path)
     loaded = ag.load_rule(path)
-    assert_same_decisions(loaded.decide(case.data.test.log_confidence, times=TIMES), case.decisions)
+    assert_same_decisions(loaded.decide(case.data.test.log_confidence, times=TIMES, first=0), case.decisions)
     for name in ("n", "members", "classes", "guarantee", "shortage", "fingerprint", "checkpoints"):
         assert getattr(loaded, name) == getattr(case.calibrated, name)
     again = tmp_path / "again"
@@ -289,21 +289,21 @@ def test_times_cut_as_by_hand(case: Case) -> None:
     calibration, test = case.data.calibration, case.data.test
     by_hand = case.rule.calibrate(calibration.log_confidence[:, COLUMNS], calibration.labels)
     assert by_hand.fingerprint == case.calibrated.fingerprint
-    assert_same_decisions(by_hand.decide(test.log_confidence[:, COLUMNS]), case.decisions)
-    assert_same_decisions(case.calibrated.decide(test.log_confidence[:, COLUMNS], times=CHECKPOINTS), case.decisions)
+    assert_same_decisions(by_hand.decide(test.log_confidence[:, COLUMNS], first=0), case.decisions)
+    assert_same_decisions(case.calibrated.decide(test.log_confidence[:, COLUMNS], times=CHECKPOINTS, first=0), case.decisions)
 
 
 def test_size_of_blocks_does_not_matter(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     for numbers in (1, 7 * case.members * CLASSES):
         monkeypatch.setattr(calibrated_module, "BLOCK_NUMBERS", numbers)
-        assert_same_decisions(case.calibrated.decide(case.data.test.log_confidence, times=TIMES), case.decisions)
+        assert_same_decisions(case.calibrated.decide(case.data.test.log_confidence, times=TIMES, first=0), case.decisions)
 
 
 def test_float32_is_taken_at_its_value(case: Case) -> None:
     calibration, test = case.data.calibration, case.data.test.log_confidence.astype(np.float32)
     narrow = Sample(calibration.log_confidence.astype(np.float32), calibration.labels)
     wide = Sample(narrow.log_confidence.astype(np.float64), calibration.labels)
-    first = case.rule.calibrate(*narrow, times=TIMES).decide(test, times=TIMES)
+    first = case.rule.calibrate(*narrow, times=TIMES).decide(test, times=TIMES, first=0)
     assert_same_decisions(first, case.decide_after(wide, test.astype(np.float64)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import agreestop as ag
 from agreestop.decide.conditions import LabelledEvidence
 from agreestop.decide.rules import gather_evidence
-from agreestop.decide.splits import divisions, realisations
+from agreestop.decide.splits import Splits, divisions, realisations, split_figures, student_quantile
 from tests.decide.strategies import make_sample
 
 RULE = ag.SpikeCP(0.8, (1, 2, 3), 1, pooling=ag.MergeConfidence(), calibration="stop-aware")
@@ -104,3 +105,60 @@ def test_realisations_name_their_rows_and_what_was_decided(repeats: int) -> None
         np.testing.assert_array_equal(run.sets, decisions.sets)
         assert splits.coverages[index] == run.sets[np.arange(30), labels[test]].mean()
         assert splits.set_sizes[index] == decisions.set_size.mean()
+
+
+# -------------------------------------------------------------------------------------------------- intervals for the draw of a pool
+
+
+@pytest.mark.parametrize(("freedom", "expected"), [(3, 3.182), (5, 2.571), (15, 2.131), (1e9, 1.960)])
+def test_quantiles_of_students_distribution(freedom: float, expected: float) -> None:
+    assert student_quantile(0.95, freedom) == pytest.approx(expected, abs=0.03)
+
+
+def test_intervals_stay_inside_the_bounds_of_a_figure() -> None:
+    """Also where every realisation gives the same figure, which is then no proof that every pool would."""
+    figures = np.array([[0.9] * 8, [1.0] * 8, [1.0] * 8])
+    bounds = np.array([[0, 1], [0.1, 1], [1, 10]])
+
+    def splits(values: np.ndarray, n: int, left_out: np.ndarray) -> Splits:
+        def without(rows: np.ndarray, repeats: int) -> Splits:
+            coverages, latencies, sizes = (left_out if rows[0] else figures)[:, :repeats]
+            return Splits(coverages, latencies, sizes)
+
+        return Splits(values[0], values[1], values[2], n=n, without=without, bounds=bounds)
+
+    same = splits(figures, 60, figures).over_pools
+    assert same.normalized_latency.high == 1 and 0.1 < same.normalized_latency.low < 1
+    assert same.set_size.low == 1 and 1 < same.set_size.high < 3
+    assert same.coverage.low == pytest.approx(same.coverage.high)
+    wild = figures + np.array([[0.0], [-0.8], [8.9]]) * (np.arange(8) % 2)
+    far = splits(wild, 10**6, wild).over_pools
+    assert 0.1 <= far.normalized_latency.low < far.normalized_latency.high <= 1
+    assert 1 <= far.set_size.low < far.set_size.high <= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "n_calibration", "target"), [(60, 50, 0.9), (100, 50, 0.95), (120, 50, 0.9)])
+def test_intervals_for_the_draw_of_small_pools_hold(n: int, n_calibration: int, target: float) -> None:
+    """0.95 of 80 pools hold the mean over pools, less four standard errors of 0.024, for latency, set size and coverage.
+
+    Control: the symmetric interval of set sizes, with the degrees of freedom of the jackknife, holds fewer in the smallest pools.
+    """
+    source = ag.simulate_scores(20000, steps=8, K=2, C=10, signal=5.0, pace=4.0, seed=2)
+    rule = ag.AgreeStop(target, range(1, 9), 1)
+    evidence = LabelledEvidence(gather_evidence(rule, source.log_confidence, range(8)), np.asarray(source.labels), 10)
+    rng, pools = np.random.default_rng(n), 80
+
+    def figures(repeats: int) -> Splits:
+        return split_figures(rule, evidence.rows(rng.integers(len(evidence), size=n)), n_calibration, repeats, 0)
+
+    mean = np.mean([figures(2).figures.mean(axis=1) for _ in range(1500)], axis=0)
+    held, symmetric = np.zeros(3), 0
+    for _ in range(pools):
+        found = figures(50).over_pools
+        estimates = found.coverage, found.normalized_latency, found.set_size
+        held += [one.low <= value <= one.high for one, value in zip(estimates, mean, strict=True)]
+        symmetric += abs(found.set_size - mean[2]) <= student_quantile(0.95, 15) * found.set_size.se
+    least = 0.95 - 4 * math.sqrt(0.95 * 0.05 / pools)
+    assert (held / pools >= least).all()
+    assert n > 60 or symmetric / pools < least

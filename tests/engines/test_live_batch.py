@@ -88,6 +88,21 @@ def test_log_confidences_are_judged_as_in_a_stream(label: str) -> None:
             assert found[number] == next(decision for value in values[number] if (decision := stream.push(value)) is not None)
 
 
+def test_random_numbers_are_fresh_for_the_inputs_of_a_server() -> None:
+    """A server that starts again counts from 0 again; a number that was given decides the random number as in a batch."""
+    rule = ag.SpikeCP(0.8, (1, 2, 3), 1, ag.MergePValues(1, "randomized"))
+    calibrated = rule.calibrate(ag.simulate_scores(100, steps=3, K=2, C=3))
+    drawn = []
+    for fresh in (True, True, False, False):
+        batch = LiveBatch(calibrated, None, 1)
+        batch.open(0, fresh=fresh)
+        assert batch._state is not None and batch._state.uniforms is not None
+        drawn.append(float(batch._state.uniforms[0, 0]))
+    expected = calibrated.start(1, 0).uniforms
+    assert expected is not None and drawn[2] == drawn[3] == expected[0, 0]
+    assert len(set(drawn)) == 3
+
+
 def calibrated_columns(scores: ag.Scores, calibrated: ag.CalibratedRule) -> np.ndarray:
     return scores.log_confidence[:, [scores.times.index(int(time)) for time in calibrated.checkpoints]]
 

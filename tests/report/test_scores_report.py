@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import agreestop as ag
 from agreestop.cli.app import app
-from agreestop.decide.decisions import Estimate
+from agreestop.decide.estimates import Estimate
 from agreestop.pipeline import scores_report
 from agreestop.report.advice import advise, rule_in_code
 from agreestop.report.contents import GroupCoverage, Report

@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 
 import agreestop as ag
+from agreestop.decide.checkpoints import Failures
 from agreestop.decide.conditions import Conditions, LabelledEvidence
 from agreestop.decide.evidence import Evidence, Policy, Stops, run_policy
-from agreestop.decide.checkpoints import Failures
 from agreestop.decide.levels import order_statistic
 from agreestop.decide.policies import CheckpointRisks, ConditionalThresholds, RiskThreshold
 from agreestop.decide.rules import gather_evidence

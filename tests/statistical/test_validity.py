@@ -48,7 +48,7 @@ from agreestop.decide.merging import Pooling
 from agreestop.decide.risks import Risk
 from agreestop.decide.rules import gather_evidence
 from agreestop.decide.scores import Score
-from agreestop.decide.spikecp import StopProfile, last_failures
+from agreestop.decide.spikecp import last_failures
 
 pytestmark = pytest.mark.slow
 

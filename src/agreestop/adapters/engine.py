@@ -111,7 +111,7 @@ class AdaptedEngine:
     ) -> LiveSession:
         """Watch one live input: call `session.push(frame=array)` or `session.push(indices)` for each step, until there is a decision.
 
-        `session.end()` answers for a stream that is over. number: the number of the input, for rules with randomised merging; by default
-        it counts up. group: the input's group, for a rule with groups.
+        `session.end()` answers for a stream that is over. number: the number of the input, for rules with randomised merging, whose
+        random numbers are fresh without it. group: the input's group, for a rule with groups.
         """
         return LiveSession(self.engine, rule, number, any_engine, any_members, self.digest, group)

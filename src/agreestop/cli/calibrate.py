@@ -21,7 +21,7 @@ from agreestop.decide.score_files import Scores, load_scores
 from agreestop.decide.spikecp import CALIBRATIONS, SpikeCP
 from agreestop.decide.tuning import EXPONENTS, tune
 
-from .console import errors_name_options, guarantee_in_words, name_options, printed_warnings, progress_bar, say_warning, show
+from .console import errors_name_options, guarantee_in_words, name_options, printed_warnings, progress_bar, say, say_warning, show
 
 LARGEST_TEXT = 2**28  # bytes
 Groups = Annotated[Path | None, typer.Option(help="Text file with the group of each input, one on a line: the promise for each group.")]
@@ -104,13 +104,16 @@ def calibrate(
         if not isinstance(chosen, (SpikeCP, AgreeStop)):
             raise InputError(f"--tuning belongs to the rule spikecp or agreestop, not to {kind}: leave it out, or choose one of these.")
         chosen = _tuned(chosen, tuning, len(data), pooling is not None, price_of_size)
-    with printed_warnings(name_options), errors_name_options():
+    with printed_warnings(name_options) as said, errors_name_options():
         calibrated = chosen.calibrate(data, labels, groups=inside, weights=weight, max_weight=max_weight)
     calibrated.save(output)
     sizes = f"n = {calibrated.n}, K = {calibrated.members}, C = {calibrated.classes}"
     show(f"Wrote {output}: {kind}, calibrated on {sizes}.", guarantee_in_words(calibrated))
     if calibrated.effective_size is not None:
         show(f"The weighted examples say as much as {calibrated.effective_size:.0f} with equal weights.")
+    for note in calibrated.notes:
+        if note not in said:
+            say(note)
 
 
 def read_lines(path: Path, n: int) -> list[str]:

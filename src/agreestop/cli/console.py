@@ -104,17 +104,24 @@ def never_stops(calibrated: CalibratedRule) -> str:
     """A sentence if no input can stop early under this rule, else an empty string."""
     if not calibrated.never_stops:
         return ""
+    if calibrated.n >= calibrated.examples_needed and calibrated.shortage:
+        return f"This rule can never stop early. {calibrated.shortage}"
     needed = f"{calibrated.examples_needed}{' of each class' if getattr(calibrated.rule, 'class_conditional', False) else ''}"
     return f"This rule can never stop early: it was calibrated on {calibrated.n} examples, and needs at least {needed}."
 
 
 @contextmanager
-def printed_warnings(words: Callable[[str], str] = str) -> Iterator[None]:
-    """Print calibration warnings as plain sentences, each once; `words` may change how they name things."""
+def printed_warnings(words: Callable[[str], str] = str) -> Iterator[list[str]]:
+    """Print calibration warnings as plain sentences, each once; `words` may change how they name things.
+
+    What it gives holds the sentences that were printed.
+    """
+    said: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CalibrationWarning)
-        yield
-    for warning in dict.fromkeys(str(entry.message) for entry in caught):
+        yield said
+    said += dict.fromkeys(str(entry.message) for entry in caught)
+    for warning in said:
         say_warning(words(warning))
 
 

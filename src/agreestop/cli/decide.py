@@ -13,6 +13,7 @@ from agreestop.common.errors import visible
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.drift import DriftMonitor
+from agreestop.decide.exchangeability import DIFFERENT_INPUTS
 from agreestop.decide.score_files import load_scores
 from agreestop.decide.tables import decision_records, decisions_csv
 
@@ -95,7 +96,7 @@ def decide(
     else:
         decisions, classes = _run_members(calibrated, members, scores, engine, groups, any_engine, any_members)
     for note in decisions.notes:
-        if "group" in note:
+        if "group" in note or DIFFERENT_INPUTS in note:
             say(note)
     if decisions.reuse:
         say(f"These decisions say nothing about new inputs: {decisions.reuse}")

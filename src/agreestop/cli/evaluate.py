@@ -11,11 +11,12 @@ from rich.table import Table
 
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule, load_rule
-from agreestop.decide.decisions import Estimate, Evaluation, Group
+from agreestop.decide.decisions import Evaluation, Group
 from agreestop.decide.decisions import evaluate as evaluate_decisions
+from agreestop.decide.estimates import Estimate
 from agreestop.decide.levels import as_target, in_words
 
-from .calibrate import Groups, labelled_scores, read_lines
+from .calibrate import labelled_scores, read_lines
 from .console import errors_name_options, guarantee_in_words, never_stops, say, show
 from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
 
@@ -25,7 +26,9 @@ MOST_ROWS = 8
 def evaluate(
     rule: RuleFile,
     scores: Annotated[Path, typer.Argument(help="Score file with labels of inputs that were used neither for tuning nor for calibration.")],
-    groups: Groups = None,
+    groups: Annotated[
+        Path | None, typer.Option(help="Text file with the group of each input, one on a line: coverage by group, for any rule.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     any_engine: AnyEngine = False,
     any_members: AnyMembers = False,
@@ -36,11 +39,13 @@ def evaluate(
     if calibrated.saw(data):
         raise InputError(f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows.")
     inside = None if groups is None else read_lines(groups, len(data))
+    promised_by_group = calibrated.group_names is not None
     with errors_name_options():
-        decisions = calibrated.decide(data, groups=inside, any_engine=any_engine, any_members=any_members)
+        known = inside if promised_by_group else None
+        decisions = calibrated.decide(data, groups=known, any_engine=any_engine, any_members=any_members)
     if decisions.reuse:
         raise InputError(f"{scores}: {decisions.reuse}")
-    result = evaluate_decisions(decisions, data)
+    result = evaluate_decisions(decisions, data, groups=None if promised_by_group else inside)
     say_unchecked(calibrated, data.engine, data.ensemble_digest)
     for note in result.notes:
         say(note)
@@ -61,7 +66,8 @@ def evaluate(
     if result.by_block:
         show(_table(f"By the time at which an input first looked ready{promised}", "block", [(one.name, one) for one in result.by_block]))
     if result.by_group:
-        show(_table(f"By group{promised}", "group", [(one.name, one) for one in result.by_group]))
+        words = promised if promised_by_group else nothing
+        show(_table(f"By group{words}", "group", [(one.name, one) for one in result.by_group]))
     if getattr(calibrated.rule, "accumulated", False):
         show(_table(f"Answers that came by a time{promised}", "by", [(f"{one.key:g}", one) for one in _few(result.answered_by)]))
     show(_table(f"By stopping time{nothing}", "time", _few_groups(result)))
@@ -100,10 +106,10 @@ def _draw_in_words(calibrated: CalibratedRule, result: Evaluation) -> str:
     low, high = result.draw_range
     words = (
         f"The {calibrated.n} calibration examples were chosen at random. This alone can move the coverage of {result.n} inputs between "
-        f"{low:.3f} and {high:.3f} (95 % of choices)."
+        f"{low:.3f} and {high:.3f} (95 % of choices); where scores tie it may be higher."
     )
     target, delta = (getattr(calibrated.rule, name) for name in ("target", "delta"))
-    if result.coverage.high >= target or delta is not None:
+    if result.coverage.high >= target or delta is not None or result.coverage < low:  # a note has said that this is not chance
         return words
     return (
         f"{words} Coverage is under {in_words(target)} here: the promise is an average over such choices, and up to "

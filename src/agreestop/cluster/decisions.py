@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common import InputError, ProgressCallback, folder_lock, make_folder, no_progress
+from agreestop.common import InputError, ProgressCallback, as_count, folder_lock, make_folder, no_progress
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.ensembles import Ensemble
 from agreestop.ensembles import load as load_ensemble
@@ -68,6 +68,7 @@ class DecisionSettings:
     key: str
     any_engine: bool
     any_members: bool
+    first: int
 
 
 class DecisionWorker:
@@ -99,7 +100,9 @@ class DecisionWorker:
         for first, part in self._reader.read(shard):
             groups = part.carried.get("group") if rule.group_names is not None else None
             steps = int(rule.checkpoints[-1]) if part.events.shape[1] == 1 else None
-            runs.append(self._reader.ensemble.decide(rule, part.events, steps=steps, groups=groups, first=first, **allowed))
+            runs.append(
+                self._reader.ensemble.decide(rule, part.events, steps=steps, groups=groups, first=settings.first + first, **allowed)
+            )
             hashes.append(input_ids(part.events))
             carried.append(part.carried)
             seen = [overlap.seen for overlap in rule.overlaps(hashes[-1])]
@@ -123,6 +126,7 @@ def decide(
     skip_damaged: bool = False,
     any_engine: bool = False,
     any_members: bool = False,
+    first: int | None = None,
     progress: ProgressCallback = no_progress,
 ) -> ClusterRun:
     """Decide on the recordings of a source, and write decisions as Parquet in the order of the source.
@@ -138,6 +142,8 @@ def decide(
     shard_rows     recordings in a shard: what is lost at most when a worker dies, and what a file of a folder holds
     skip_damaged   leave out files and shards that cannot be read, and name them in the result, instead of stopping at the first
     any_engine, any_members   as for `ensemble.decide`
+    first          the number of the first recording, on which members that are drawn for every input and randomised merging depend. Without
+                   it numbers begin at 0; for randomised merging at a number of this job's own, so that no two jobs use the same
 
     A call that was killed continues where it ended if it is repeated with the same arguments.
     """
@@ -159,7 +165,9 @@ def decide(
     wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
     name = choose_engine(ensemble, wanted, planned)
     calibrated.check_source(name, ensemble.digest, any_engine, any_members)
-    key = planned.key(rule=stored_rule.hex(), members=ensemble.digest, engine=name)
+    named = {} if first is None else {"first": as_count(first, "first", least=0)}
+    key = planned.key(rule=stored_rule.hex(), members=ensemble.digest, engine=name, **named)
+    start = named.get("first", int(key[:12], 16) if calibrated.randomized else 0)
     single = target.suffix == ".parquet"
     folder = (target.with_name(f"{target.name}.parts") if single else target).resolve()
     if single and (summary := read_part(target, key)) is not None and summary.rows == planned.total:
@@ -169,7 +177,7 @@ def decide(
         parts = {number: summary for number, summary in known if summary is not None}
         resumed, damaged = len(parts), list(planned.damaged)
         left = [shard for shard in planned.shards if shard.number not in parts]
-        settings = DecisionSettings(stored_rule, stored_members, name, cpus, str(folder), key, any_engine, any_members)
+        settings = DecisionSettings(stored_rule, stored_members, name, cpus, str(folder), key, any_engine, any_members, start)
         done = sum(part.rows for part in parts.values())
         pace: tuple[float, int] | None = None  # when the first shard came, and what was done by then: workers take a while to start
 

@@ -8,8 +8,9 @@ from .calibrated import CalibratedRule, Session, load_rule
 from .checks import CalibrationWarning
 from .confidence import generalized_mean, log_confidence
 from .confidence_rules import DCSNN, SEENN
-from .decisions import Decision, Decisions, Estimate, Evaluation, evaluate
+from .decisions import Decision, Decisions, Evaluation, evaluate
 from .drift import Alarm, DriftMonitor
+from .estimates import Estimate
 from .gates import Gate
 from .merging import (
     MajorityVote,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,7 @@ from .checks import CalibrationWarning, as_log_confidence, columns_of
 from .conditions import find_groups
 from .decisions import Decision, Decisions
 from .evidence import Policy, State, Stops, Verdict, run_checkpoints
+from .exchangeability import inputs_differ
 from .levels import as_delta, as_target, in_words, quantile_rank
 from .policies import CheckpointRisks, ConditionalThresholds, RiskThreshold, RunningThreshold, StoppingThreshold
 from .ranking import Index
@@ -38,10 +39,14 @@ BLOCK_NUMBERS = 1 << 17  # log-confidences that are judged together: a block sta
 class CalibratedRule(KeptInFiles):
     """A rule, what calibration taught it (`policy`), and what it promises (`guarantee`). Make one with `rule.calibrate`.
 
-    engine, ensemble_digest, class_names: those of the scores it was calibrated on, where they are known; rows: marks of their rows.
-    first_risks: (n,) their risk, or least score, at the first checkpoint. effective_size: with weights, the number of equally weighted
-    examples that would say as much. final: whether the promise is about the ensemble's own best class at the last checkpoint. adapted:
-    whether an `AdaptiveRule` has moved the threshold. eta: how far the risk of one input at the first checkpoint may differ between runs.
+    engine, ensemble_digest, class_names: those of the scores it was calibrated on, where they are
+    known; rows: marks of their rows. first_risks: (n,) their log-risk, or least score, at the first
+    checkpoint. class_counts: (C,) how often each label occurred among them. notes: sentences about
+    the calibration examples, such as labels that come in blocks; they are not kept in files.
+    effective_size: with weights, the number of equally weighted examples that would say as much.
+    final: whether the promise is about the ensemble's own best class at the last checkpoint.
+    adapted: whether an `AdaptiveRule` has moved the threshold. eta: how far the log-risk of one
+    input at the first checkpoint may differ between two runs.
     """
 
     rule: Rule
@@ -60,9 +65,16 @@ class CalibratedRule(KeptInFiles):
     effective_size: float | None = None
     final: bool = False
     adapted: bool = False
+    class_counts: Integers | None = None
     eta: float = UNITS * UNIT
+    notes: tuple[str, ...] = field(default=(), init=False)
     opened: list[int] = field(default_factory=lambda: [0], init=False)  # the number of streams without a number of their own
-    eta: float = 1e-5  # the largest difference between two runs of one input, on the scale of the log-risk
+
+    def noting(self, sentence: str) -> Self:
+        """The rule with a note before the others, unless it is empty."""
+        if sentence:
+            object.__setattr__(self, "notes", (sentence, *self.notes))
+        return self
 
     @property
     def checkpoints(self) -> tuple[float, ...]:
@@ -105,10 +117,11 @@ class CalibratedRule(KeptInFiles):
     def _gate(self) -> Any:
         return getattr(self.rule, "gate", None)
 
-    def start(self, count: int, first: int = 0, groups: Booleans | None = None) -> State:
+    def start(self, count: int, first: int | None = None, groups: Booleans | None = None) -> State:
         """The state of `count` inputs before their first checkpoint.
 
-        first: the number of the first of them. groups: (count, G), which of the rule's groups each belongs to; see `find_groups`.
+        first: the number of the first of them, which decides their random numbers; None for fresh
+        ones. groups: (count, G), which of the rule's groups each belongs to; see `find_groups`.
         """
         if groups is not None and isinstance(self.policy, ConditionalThresholds):
             return self.policy.start_in(groups, count)
@@ -137,6 +150,11 @@ class CalibratedRule(KeptInFiles):
         elif index == 0:
             state = replace(state, first_risk=evidence.level)
         return Verdict(verdict.stop, verdict.sets, state, best)
+
+    @property
+    def randomized(self) -> bool:
+        """Whether decisions depend on random numbers, one for each input."""
+        return self.start(0).uniforms is not None
 
     def check_sizes(self, members: int, classes: int) -> None:
         """Refuse another number of members or classes than calibrated with."""
@@ -185,13 +203,18 @@ class CalibratedRule(KeptInFiles):
         groups: ArrayLike | None = None,
         any_engine: bool = False,
         any_members: bool = False,
+        first: int | None = None,
     ) -> Decisions:
         """Stop and answer for the inputs of a `Scores`, or for log-confidences (n, M, K, C).
 
         A `Scores`, or an array with `times`, may have more checkpoints than the rule; it is cut to the rule's. A `Scores` of another
         engine or of other members than calibrated with is refused, unless any_engine or any_members allows it. groups, as in `calibrate`:
         an input of a group that calibration never saw answers all classes at the last checkpoint.
+
+        first: the inputs are numbered `first`, `first` + 1 and so on. It matters only to randomised merging: the same number and seed give
+        the same random number, here and in `stream`. Without it random numbers are fresh, so two calls may answer differently.
         """
+        first = None if first is None else as_count(first, "first", least=0)
         data = as_scores(scores_or_log_confidence, None, times, self.checkpoints)
         self.check_source(data.engine, data.ensemble_digest, any_engine, any_members)
         array = data.log_confidence
@@ -206,7 +229,8 @@ class CalibratedRule(KeptInFiles):
         parts, final = [], np.full(n, -1)
         for begin in range(0, n, rows):
             block = slice(begin, begin + rows)
-            state = self.start(len(array[block]), begin, None if inside is None else inside[block])
+            number = None if first is None else first + begin
+            state = self.start(len(array[block]), number, None if inside is None else inside[block])
             parts.append(self._decide_block(array[block], columns, state))
             if self.final:
                 last = np.ascontiguousarray(array[block, columns[-1]], dtype=np.float64)
@@ -243,7 +267,9 @@ class CalibratedRule(KeptInFiles):
         """
         overlaps = self.overlaps(ids, marks)
         reuse = next((overlap.reuse for overlap in overlaps if overlap.reuse), "")
-        notes = [overlap.note for overlap in overlaps if overlap.note]
+        needs_likeness = self._needs_likeness
+        notes = [inputs_differ(self.first_risks, stops.first_risk)] if needs_likeness else []
+        notes += [*self.notes, *(overlap.note for overlap in overlaps)]
         if self.rows is None:
             notes.append("The rule does not say which rows it was calibrated on, so these could not be compared with them.")
         if groups is not None and (unknown := int((~groups.any(axis=1)).sum())):
@@ -260,7 +286,7 @@ class CalibratedRule(KeptInFiles):
             self.checkpoints,
             reuse,
             self.class_names,
-            tuple(notes),
+            tuple(filter(None, notes)),
             self.draw,
             best=None if (stops.best < 0).any() else stops.best,
             block=None if gate is None else stops.block,
@@ -271,7 +297,17 @@ class CalibratedRule(KeptInFiles):
             members=self.members,
             loss=None if self.final and final_best is None else getattr(self.rule, "loss", None),
             final_best=final_best,
+            class_counts=self.class_counts if needs_likeness else None,
         )
+
+    @property
+    def _needs_likeness(self) -> bool:
+        """Whether the promise is about new inputs that look like those of calibration, all together.
+
+        With groups or classes each has its own promise, weights allow for a shift, and an adapted threshold follows one.
+        """
+        shifted = self.effective_size is not None or self.group_names is not None or self.adapted
+        return not shifted and not getattr(self.rule, "class_conditional", False)
 
     @property
     def draw(self) -> tuple[int, int] | None:
@@ -295,8 +331,14 @@ class CalibratedRule(KeptInFiles):
 
     @property
     def never_stops(self) -> bool:
-        """Whether no input can stop early, because the rule was calibrated on fewer examples than it needs (`examples_needed`)."""
-        if isinstance(self.policy, (ConditionalThresholds, CheckpointRisks)):
+        """Whether no input can stop early.
+
+        There were fewer examples than the rule needs (`examples_needed`), or no checkpoint before
+        the last one passed the test of `accumulated`.
+        """
+        if isinstance(self.policy, CheckpointRisks):
+            return self.policy.never_stops
+        if isinstance(self.policy, ConditionalThresholds):
             early = self.policy.thresholds if self._gate is None else self.policy.thresholds[:, :-1]  # the last block never stops early
             return bool((early == self.policy.base.safest).all())
         if not self.shortage:
@@ -323,6 +365,7 @@ class CalibratedRule(KeptInFiles):
         parts += [f"schedule of {len(rule.checkpoints)} looks"] if isinstance(rule.checkpoints, Schedule) else []
         parts += [f"n={self.n}", f"members={self.members}", f"classes={self.classes}"]
         parts += ["never stops early"] if self.never_stops else []
+        parts += [f"notes={self.notes}"] if self.notes else []
         return f"CalibratedRule({', '.join(parts)})"
 
     @property
@@ -346,8 +389,10 @@ class CalibratedRule(KeptInFiles):
         """Watch one input, checkpoint by checkpoint.
 
         `group` is the input's group, or (G,) booleans where groups overlap; an input of no known group answers all classes at the end.
-        `number` picks the uniform number of randomised merging, that of input `number` of a batch, and is the place of the stream in
-        the order in which monitors count. Without it, the streams of this rule are numbered 0, 1, 2 and so on, as they are opened.
+        The streams of this rule are numbered 0, 1, 2 and so on, as they are opened, unless a
+        `number` is given; monitors count in this order. A given number matters to randomised
+        merging too: the stream then has the random number of input `number` of a batch
+        (`decide(first=0)`). Without it the random number is fresh.
         """
         return Session(self, number, group)
 
@@ -371,6 +416,9 @@ def try_out(calibrated: CalibratedRule) -> CalibratedRule:
         verdict = calibrated.step(index, np.full(shape, -math.log(calibrated.classes)), calibrated.start(1))
         if verdict.sets.shape != (1, calibrated.classes) or verdict.stop.shape != (1,):
             raise ValueError("arrays of other sizes than the rule")
+    counts = calibrated.class_counts
+    if counts is not None and (counts.shape != (calibrated.classes,) or counts.min() < 0):
+        raise ValueError("counts of classes that no calibration has")
     if np.isnan(calibrated.thresholds).any():
         raise ValueError("a threshold that is no number")
     policy, names = calibrated.policy, calibrated.group_names or ()
@@ -396,13 +444,16 @@ class Session:
         group: ArrayLike | None = None,
         notify: Callable[[Decision], object] | None = None,
         skip: Callable[[int], object] | None = None,
+        fresh: bool | None = None,
     ) -> None:
+        """fresh: whether random numbers are fresh although there is a number; by default they are if none is given."""
         inside = calibrated.find_groups(None if group is None else np.asarray(group)[None], 1)
+        fresh = number is None if fresh is None else fresh
         if number is None:
             number, calibrated.opened[0] = calibrated.opened[0], calibrated.opened[0] + 1
         self._calibrated, self._notify, self._skip, self._closed = calibrated, notify, skip, False
         self.index, self.number = 0, as_count(number, "number", least=0)
-        self._state = calibrated.start(1, self.number, inside)
+        self._state = calibrated.start(1, None if fresh else self.number, inside)
         self.decision: Decision | None = None
 
     def push(self, log_confidence: ArrayLike) -> Decision | None:

@@ -1,5 +1,6 @@
 """Calibration: what every rule can do before it, and the calibrated rule that it makes."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Self, cast
@@ -10,8 +11,10 @@ from numpy.typing import ArrayLike
 from agreestop.common import Floats, InputError
 
 from .calibrated import ENDED_INPUTS, CalibratedRule, data_fingerprint
+from .checks import CalibrationWarning
 from .conditions import Conditions, LabelledEvidence
 from .evidence import Policy
+from .exchangeability import labels_in_blocks, labels_misplaced, labels_unrelated
 from .levels import as_delta
 from .reprs import short_repr
 from .rounding import Rounding
@@ -54,9 +57,11 @@ class Uncalibrated:
     ) -> CalibratedRule:
         """Calibrate on a `Scores` with labels, or on log-confidences (n, M, K, C) with labels (n,): data that were used for nothing else.
 
-        A `Scores`, or an array with `times`, may have more checkpoints than the rule; it is cut to the rule's. Warns if n is too small
-        for the rule ever to exclude a label. The rule keeps the names of the engine, the ensemble and the classes, where a `Scores`
-        has them.
+        A `Scores`, or an array with `times`, may have more checkpoints than the rule; it is cut to
+        the rule's. Warns if n is too small for the rule ever to exclude a label, and if labels and
+        columns of the scores are not in the same order. `notes` of what it returns say if the labels
+        come in blocks, as in rows that were not shuffled before they were divided. The rule keeps
+        the names of the engine, the ensemble and the classes, where a `Scores` has them.
 
         labels="final"  no labels are needed: the promise is about the ensemble's own best class at the last checkpoint
         groups          (n,) whole numbers or strings, or (n, G) booleans where groups overlap: the promise for each group by itself
@@ -81,8 +86,15 @@ class Uncalibrated:
         rounding = Rounding.of(data.log_confidence, data.rounding)
         examples = LabelledEvidence(evidence, truth, classes, conditions, rounding)
         policy = rule.fit(examples)
-        sentence = warn_of(rule, examples, members)
-        return calibrated_rule(rule, policy, examples, members, sentence, data, rows, evidence[:, 0].level)
+        sentence = warn_of(rule, examples, members, policy)
+        calibrated = calibrated_rule(rule, policy, examples, members, sentence, data, rows, evidence[:, 0].level)
+        if final:
+            return calibrated
+        best = rule.best(evidence[:, -1])
+        misplaced = labels_misplaced(best, truth, classes)
+        if misplaced:
+            warnings.warn(misplaced, CalibrationWarning, stacklevel=2)
+        return calibrated.noting(misplaced or labels_unrelated(best, truth, classes))
 
 
 def calibrated_rule(
@@ -94,12 +106,15 @@ def calibrated_rule(
     guarantee += ENDED_INPUTS if source.lengths is not None else ""
     about = len(examples), members, examples.classes, guarantee, shortage, fingerprint
     known = source.engine, source.ensemble_digest, source.classes, rows
+    counts = None if conditions.final else np.bincount(examples.labels, minlength=examples.classes)
     eta = first_rounding(rule, examples.rounding, first_risks)
-    return CalibratedRule(rule, policy, *about, *known, first_risks, conditions.effective_size, conditions.final, eta=eta)
+    sizes = conditions.effective_size, conditions.final
+    calibrated = CalibratedRule(rule, policy, *about, *known, first_risks, *sizes, class_counts=counts, eta=eta)
+    return calibrated if conditions.final else calibrated.noting(labels_in_blocks(examples.labels))
 
 
 def first_rounding(rule: Rule, base: Rounding, first_risks: Floats) -> float:
-    """η: how far the risk of one input at the first checkpoint may differ between two runs."""
+    """η: how far the log-risk of one input at the first checkpoint may differ between two runs."""
     rounding = rule.rounding(base)
     finite = np.abs(first_risks[np.isfinite(first_risks)])
     return rounding.at_checkpoint(0).largest(-float(finite.max(initial=0.0)))

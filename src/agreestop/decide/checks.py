@@ -97,15 +97,18 @@ def as_labels(labels: ArrayLike, n: int, classes: int) -> Integers:
 
 def as_ids(ids: ArrayLike | None, n: int) -> NDArray[Any] | None:
     """The ids of n inputs: whole numbers or strings; None if there are none."""
-    if ids is None:
-        return None
-    array = as_array(ids, "ids")
+    return None if ids is None else as_names(ids, n, "ids")
+
+
+def as_names(names: ArrayLike, n: int, name: str) -> NDArray[Any]:
+    """A name for each of n inputs, such as that of a person: whole numbers or strings."""
+    array = as_array(names, name)
     if array.dtype == object and all(isinstance(one, str) for one in array.ravel()):
         array = array.astype(np.str_)
     if array.ndim != 1 or array.dtype.kind not in "iuU":
-        raise InputError(f"ids has shape {array.shape} and dtype {array.dtype}: give one whole number or one string for each input.")
+        raise InputError(f"{name} has shape {array.shape} and dtype {array.dtype}: give one whole number or one string for each input.")
     if len(array) != n:
-        raise InputError(f"ids has {len(array)} entries for {n} inputs: give one id for each input.")
+        raise InputError(f"{name} has {len(array)} entries for {n} inputs: give one for each input.")
     return array
 
 

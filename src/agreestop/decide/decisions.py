@@ -1,18 +1,20 @@
 """Decisions, and how good they were.
 
-    coverage            share of inputs whose answer holds the label, with Wilson's interval
+    coverage            share of inputs whose answer holds the label
     latency             mean stopping time; normalized_latency the same over the last checkpoint's time
     set_size            mean number of classes in an answer
     cost                for rules with a loss: mean cost of an answer, which is the least cost of its classes
     agreement           for rules about the final answer: share of inputs whose answer holds the ensemble's class at the last checkpoint
 
 Each is an `Estimate`: a number with `low` and `high`, at 95 % if no other level is asked for.
+Shares have Wilson's interval. Means have the betting interval of `estimates`, which holds for every
+distribution: times lie between the first and the last checkpoint, sizes between 0 and C, and costs
+between 0 and the largest cost of the loss.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +22,10 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Booleans, Floats, InputError, Integers
 
-from .checks import as_labels
+from .checks import as_labels, as_names
+from .conditions import find_groups, name_groups
+from .estimates import Estimate
+from .exchangeability import classes_differ, coverage_too_low, labels_misplaced, labels_unrelated
 from .levels import coverage_draws
 from .schedules import Schedule, members_at
 from .score_files import Scores
@@ -32,7 +37,7 @@ class Decision:
     """Where one input stopped, and the classes it answers with.
 
     names       the names of those classes, where they are known
-    first_risk  the logarithm of the risk, or the least score, at the first checkpoint, where it is known; drift shows in it
+    first_risk  the log-risk (the logarithm of the risk), or the least score, at the first checkpoint, where it is known; drift shows in it
     members     the number of members that the answer rests on, where it is known: all, or with a `Schedule` those that had joined
     block       the block of the gate, for a rule with a gate
     row         its row, for a decision of a batch
@@ -77,12 +82,13 @@ class Decisions:
 
     reuse        a sentence if the rule was tuned or calibrated on some of the inputs, else an empty string
     class_names  (C,) where they are known
-    notes        a sentence for each thing that could not be checked
+    notes        a sentence for each thing that could not be checked, or that speaks against the promise
+    class_counts (C,) how often each class occurred in calibration, for rules whose promise needs classes as frequent as there
     draw         for rules with one threshold: the number n of calibration examples and the rank of the threshold among them
     best         (n,) the best class at the stop
     block        (n,) for rules with a gate: the block of times in which an input first looked ready; block_names (B,) says which
     groups       (n, G) for rules with groups: those that an input belongs to; group_names (G,)
-    first_risk   (n,) the logarithm of the risk, or the least score, at the first checkpoint; nan where it is not known
+    first_risk   (n,) the log-risk (the logarithm of the risk), or the least score, at the first checkpoint; nan where it is not known
     members      the number of members of the ensemble
     loss         (C, C) for rules with a loss: the costs that the promise is about
     final_best   (n,) for rules about the final answer: the best class at the last checkpoint; None where an engine stopped before it
@@ -104,6 +110,7 @@ class Decisions:
     members: int | None = None
     loss: Floats | None = None
     final_best: Integers | None = None
+    class_counts: Integers | None = None
 
     @property
     def stop_time(self) -> Integers | Floats:
@@ -138,7 +145,8 @@ class Decisions:
     def to_dataframe(self) -> Any:
         """A pandas DataFrame with a row for each input: time, classes (a tuple of names, or of indices) and set_size.
 
-        Where they are known, there are columns for best, block, each group (booleans), first_risk and members. pandas must be installed.
+        Where they are known, there are columns for best, block, each group (booleans), first_risk (a log-risk) and members. pandas must be
+        installed.
         """
         return as_dataframe(self)
 
@@ -153,57 +161,9 @@ class Decisions:
         return Decision.of(index, self.sets[i], self.checkpoints, self.class_names, first_risk, block, self.members, row)
 
 
-class Estimate(float):
-    """A number with a confidence interval, `low` to `high`, and a standard error, `se`."""
-
-    low: float
-    high: float
-    se: float
-
-    def __new__(cls, value: float, low: float, high: float, se: float) -> Self:
-        estimate = super().__new__(cls, value)
-        estimate.low, estimate.high, estimate.se = low, high, se
-        return estimate
-
-    def __getnewargs__(self) -> tuple[float, float, float, float]:  # type: ignore[override]
-        return float(self), self.low, self.high, self.se
-
-    def __repr__(self) -> str:
-        return f"{float(self):.4g} [{self.low:.4g}, {self.high:.4g}]"
-
-    @classmethod
-    def of_mean(cls, values: Floats | Integers, confidence: float) -> Self:
-        """A mean, with the normal interval."""
-        count = len(values)
-        mean = float(np.mean(values))
-        se = float(np.std(values, ddof=1)) / math.sqrt(count) if count > 1 else math.nan
-        z = _z(confidence)
-        return cls(mean, mean - z * se, mean + z * se, se)
-
-    @classmethod
-    def of_share(cls, hits: float, count: float, confidence: float) -> Self:
-        """A proportion, with Wilson's interval."""
-        z = _z(confidence)
-        share = hits / count
-        centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-        half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-        low, high = min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half))  # rounding must not shut the share out
-        return cls(share, low, high, math.sqrt(share * (1 - share) / count))
-
-    def over(self, scale: float) -> Self:
-        """The same quantity in another unit."""
-        return type(self)(self / scale, self.low / scale, self.high / scale, self.se / scale)
-
-
-def _z(confidence: float) -> float:
-    if not 0 < confidence < 1:
-        raise InputError(f"confidence is {confidence}: give the level of the intervals, between 0 and 1.")
-    return NormalDist().inv_cdf((1 + confidence) / 2)
-
-
 @dataclass(frozen=True)
 class Group:
-    """Coverage among the inputs that stopped at one time, or that belong to one class, block or group, which may have a name."""
+    """Coverage among the inputs that stopped at one time, or that belong to one class, block, group or person, which may have a name."""
 
     key: float
     n: int
@@ -239,17 +199,26 @@ class Evaluation:
     """How often the answers held the label, how early they came and how large they were. It prints as a table.
 
     draw_range      for rules with one threshold: coverages from `low` to `high` are what the draw of the calibration examples explains,
-                    at the level of the intervals
+                    at the level of the intervals. Only `low` is a limit for every rule: where scores tie, or where an answer keeps more
+                    classes than the threshold asks for, coverage may be higher
     accuracy        share of inputs whose best class at the stop is the label; None where the best class is not known
     singles         share of answers with one class
     work            mean member-steps behind an answer; None where the number of members is not known
-    by_block        for rules with a gate: one group for each block; by_group, for rules with groups, one for each of them
+    by_stop_time    one group for each stopping time; by_class, for each true class. Nothing is promised for these, unless the rule has
+                    class_conditional
+    by_block        for rules with a gate: one group for each block, that is by the time at which an
+                    input first looked ready, not by that at which it stopped
+    by_group        one group for each group that `evaluate` was given, or else that the rule was calibrated with
+    by_person       one group for each person that `evaluate` was given
     cost            for rules with a loss: mean cost of an answer; the promise is that its expectation is at most max_loss
     agreement       for rules about the final answer: share of answers that hold the ensemble's class at the last checkpoint, which is what
                     is promised; coverage of the label is not. None where that class is not known, because an engine stopped before it
     by_final_class  for those rules: one group for each class that the ensemble answers at the last checkpoint
-    draws_this_low  for those rules: the share of draws that would end at this coverage or below, if the promise holds with equality
-    notes           a sentence for each thing that could not be checked
+    draws_this_low  for rules with one threshold: the share of draws that would end at this coverage or below, if the promise holds with
+                    equality
+    notes           a sentence for each thing that speaks against the promise or could not be checked. First: coverage that no draw of the
+                    calibration examples explains, labels and scores that do not belong together, classes that are not as frequent as in
+                    calibration
     confidence      the level of the intervals
     """
 
@@ -272,6 +241,7 @@ class Evaluation:
     agreement: Estimate | None = None
     by_final_class: tuple[Group, ...] | None = None
     confidence: float = 0.95
+    by_person: tuple[Group, ...] | None = None
 
     @property
     def answered_by(self) -> tuple[Group, ...]:
@@ -288,10 +258,22 @@ class Evaluation:
         return as_table(self)
 
 
-def evaluate(decisions: Any, labels_or_scores: ArrayLike | Scores, confidence: float = 0.95) -> Evaluation:
+def evaluate(
+    decisions: Any,
+    labels_or_scores: ArrayLike | Scores,
+    confidence: float = 0.95,
+    *,
+    groups: ArrayLike | None = None,
+    people: ArrayLike | None = None,
+) -> Evaluation:
     """Compare `Decisions` with the true labels (n,), or those of a `Scores`. Refuses rows that the rule was tuned or calibrated on.
 
     What holds decisions, such as the run of an engine, is taken too.
+
+    confidence  the level of the intervals
+    groups      (n,) whole numbers or strings, or (n, G) booleans where groups overlap: coverage by
+                group, for any rule. Without them, by the groups of the rule, if it has any
+    people      (n,) whole numbers or strings: coverage by person, for any rule
     """
     decisions = getattr(decisions, "decisions", decisions)
     if not isinstance(decisions, Decisions):
@@ -312,53 +294,80 @@ def evaluate(decisions: Any, labels_or_scores: ArrayLike | Scores, confidence: f
     if decisions.loss is not None:
         rows_of_costs = decisions.loss[truth if final is None else final]
         costs = np.where(decisions.sets, rows_of_costs, rows_of_costs.max(axis=1, keepdims=True)).min(axis=1)
+    counted = decisions.class_counts if final is None else None
     distinct = tuple(dict.fromkeys(decisions.checkpoints))  # a schedule may look at one time more than once
 
-    def group(key: float, rows: Booleans, name: str = "") -> Group:
+    def mean_time(rows: Booleans) -> Estimate:
+        return Estimate.of_bounded(times[rows], float(decisions.checkpoints[0]), horizon, confidence)
+
+    def group(key: float, rows: Booleans, name: str = "", time: float | None = None) -> Group:
         count = int(rows.sum())
         coverage = Estimate.of_share(int(hits[rows].sum()), count, confidence)
-        latency = Estimate.of_mean(times[rows], confidence).over(horizon)
-        cost = None if costs is None else Estimate.of_mean(costs[rows], confidence)
+        latency = mean_time(rows) if time is None else Estimate(time, time, time, 0.0)  # all of them stopped then
+        size = Estimate.of_bounded(decisions.set_size[rows], 0, classes, confidence)
+        largest = None if decisions.loss is None else float(decisions.loss.max())
+        cost = None if costs is None or largest is None else Estimate.of_bounded(costs[rows], 0, largest, confidence)
         agreement = None if final is None else Estimate.of_share(int(decisions.sets[rows, final[rows]].sum()), count, confidence)
-        return Group(key, count, coverage, latency, Estimate.of_mean(decisions.set_size[rows], confidence), name, cost, agreement)
+        return Group(key, count, coverage, latency.over(horizon), size, name, cost, agreement)
 
-    def groups(values: Integers, keys: Sequence[float], names: Sequence[str] | None = None) -> tuple[Group, ...]:
+    def grouped(values: Integers, keys: Sequence[float], names: Sequence[str] | None = None) -> tuple[Group, ...]:
         known = np.unique(values).tolist()
         return tuple(group(keys[value], values == value, "" if names is None else names[value]) for value in known)
 
-    by_block = by_group = accuracy = None
+    def members(inside: Booleans, names: Sequence[str]) -> tuple[Group, ...]:
+        return tuple(group(key, rows, name) for key, (rows, name) in enumerate(zip(inside.T, names, strict=True)) if rows.any())
+
+    by_block = by_group = by_person = accuracy = None
+    notes = []
     if decisions.block is not None and decisions.block_names is not None:
-        by_block = groups(decisions.block, range(len(decisions.block_names)), decisions.block_names)
-    if decisions.groups is not None and decisions.group_names is not None:
-        inside = zip(decisions.groups.T, decisions.group_names, strict=True)
-        by_group = tuple(group(key, rows, name) for key, (rows, name) in enumerate(inside) if rows.any())
+        by_block = grouped(decisions.block, range(len(decisions.block_names)), decisions.block_names)
+    if groups is not None:
+        by_group = members(find_groups(groups, named := name_groups(groups, n), n), named)
+    elif decisions.groups is not None and decisions.group_names is not None:
+        by_group = members(decisions.groups, decisions.group_names)
+    if people is not None:
+        persons, person = np.unique(as_names(people, n, "people"), return_inverse=True)
+        by_person = grouped(person, range(len(persons)), persons.astype(np.str_).tolist())
     if decisions.best is not None:
         accuracy = Estimate.of_share(int((decisions.best == truth).sum()), n, confidence)
+        about_labels = decisions.best, truth, classes
+        notes.append(labels_misplaced(*about_labels) or labels_unrelated(*about_labels))
+    notes.append(classes_differ(counted, truth, decisions.class_names))
 
-    together = group(0, np.ones(n, dtype=bool))
+    everything = np.ones(n, dtype=bool)
+    together = group(0, everything)
     draw_range = draws_this_low = None
     if decisions.draw is not None:
         draws = coverage_draws(*decisions.draw, n)
         low, high = np.searchsorted(draws, ((1 - confidence) / 2, (1 + confidence) / 2)).tolist()
         draw_range, draws_this_low = (low / n, high / n), float(draws[hits.sum()])
+        notes.insert(0, coverage_too_low(together.coverage, low / n, confidence))
+    stopped = np.searchsorted(distinct, times)
     return Evaluation(
         n=n,
         coverage=together.coverage,
-        latency=Estimate.of_mean(times, confidence),
+        latency=mean_time(everything),
         normalized_latency=together.normalized_latency,
         set_size=together.set_size,
-        by_stop_time=groups(np.searchsorted(distinct, times), distinct),
-        by_class=groups(truth, range(classes), decisions.class_names),
+        by_stop_time=tuple(group(distinct[at], stopped == at, time=float(distinct[at])) for at in np.unique(stopped).tolist()),
+        by_class=grouped(truth, range(classes), decisions.class_names),
         accuracy=accuracy,
         singles=Estimate.of_share(int((decisions.set_size == 1).sum()), n, confidence),
-        work=None if decisions.members is None else Estimate.of_mean(decisions.work, confidence),
+        work=None if decisions.members is None else _work(decisions, confidence),
         by_block=by_block,
         by_group=by_group,
         draw_range=draw_range,
         draws_this_low=draws_this_low,
-        notes=decisions.notes,
+        notes=(*filter(None, notes), *decisions.notes),
         cost=together.cost,
         agreement=together.agreement,
-        by_final_class=None if final is None else groups(final, range(classes), decisions.class_names),
+        by_final_class=None if final is None else grouped(final, range(classes), decisions.class_names),
         confidence=confidence,
+        by_person=by_person,
     )
+
+
+def _work(decisions: Decisions, confidence: float) -> Estimate:
+    """Mean member-steps, which lie between those of the first and of the last checkpoint."""
+    ends = replace(decisions, stop_index=np.array([0, len(decisions.checkpoints) - 1]), sets=decisions.sets[[0, 0]]).work
+    return Estimate.of_bounded(decisions.work, float(ends[0]), float(ends[1]), confidence)

@@ -71,7 +71,7 @@ class State:
     uniforms    (count, 1) the uniform number of each input, for randomised merging
     limits      (count, B) the threshold of each input for each block, where there are groups or a gate
     block       (count,) the block of each input; -1 before its gate opens
-    first_risk  (count,) the risk, or the least score, at the first checkpoint: drift shows in it
+    first_risk  (count,) the log-risk, or the least score, at the first checkpoint: drift shows in it
     """
 
     count: int
@@ -124,7 +124,7 @@ class Stops:
     sets        (n, C) the answers
     best        (n,) the best class at the stop; -1 where it is not known
     block       (n,) the block of the gate; -1 without a gate
-    first_risk  (n,) the risk at the first checkpoint; nan where it is not known
+    first_risk  (n,) the log-risk, or the least score, at the first checkpoint; nan where it is not known
     """
 
     index: Integers
@@ -158,8 +158,11 @@ class Stops:
 class Policy(Protocol):
     """A calibrated way to stop."""
 
-    def start(self, count: int, classes: int, first: int) -> State:
-        """The state of `count` inputs, numbered from `first`, before their first checkpoint."""
+    def start(self, count: int, classes: int, first: int | None) -> State:
+        """The state of `count` inputs before their first checkpoint.
+
+        Random numbers are those of the inputs `first`, `first` + 1 and so on; fresh ones where it is None.
+        """
         ...
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:

@@ -223,8 +223,9 @@ class MergePValues(KeptInFiles):
 
     form "any" (default) assumes nothing about the dependence between members; `table=True` takes the printed constants.
     form "exchangeable" takes prefix minima, r > -1: members must be exchangeable, in an order fixed before any data; the promise
-    is then over the draw of the members too. form "randomized", r = 0 or 1: any dependence, with one seeded uniform
-    number per input, so that another seed may answer differently.
+    is then over the draw of the members too. form "randomized", r = 0 or 1: any dependence, with one uniform
+    number per input. It is fresh, so that two calls may answer differently, unless the input has a number (`decide(first=)`,
+    `stream(number)`); then it follows from the seed and that number.
 
     For r ≥ K - 1 the merged set contains the union of the members' sets: it cannot stop before its slowest member.
     """

@@ -20,7 +20,7 @@ from .rule_files import KeptInFiles
 class Stateless:
     """The start of every policy that remembers nothing."""
 
-    def start(self, count: int, classes: int, first: int) -> State:
+    def start(self, count: int, classes: int, first: int | None) -> State:
         return State(count)
 
 
@@ -83,7 +83,7 @@ class MergedPValues(SetPolicy, KeptInFiles):
     ranks: MergedRanks | tuple[MergedRanks, ...]
     max_set_size: int
 
-    def start(self, count: int, classes: int, first: int) -> State:
+    def start(self, count: int, classes: int, first: int | None) -> State:
         ranks = self.ranks[0] if isinstance(self.ranks, tuple) else self.ranks
         return State(count, uniforms=ranks.uniforms(count, first) if ranks.merging.form == "randomized" else None)
 
@@ -114,7 +114,7 @@ class RunningThreshold(KeptInFiles):
     max_set_size: int
     kth_values: Floats | None = None
 
-    def start(self, count: int, classes: int, first: int) -> State:
+    def start(self, count: int, classes: int, first: int | None) -> State:
         return State(count, largest=np.full((count, classes), -np.inf))
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
@@ -239,6 +239,11 @@ class CheckpointRisks(Stateless, KeptInFiles):
     thresholds: Floats
     kth_values: Floats | None = None
 
+    @property
+    def never_stops(self) -> bool:
+        """Whether no checkpoint before the last is open."""
+        return bool((self.thresholds[:-1] == self.base.safest).all())
+
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
         return self.base.judge_at(np.broadcast_to(self.thresholds[index], len(evidence)), last, evidence, state)
 
@@ -266,7 +271,7 @@ class ConditionalThresholds(KeptInFiles):
         if not (self.blocks is None or ((self.blocks >= 0) & (self.blocks < self.thresholds.shape[1])).all()):
             raise ValueError(f"a block outside the {self.thresholds.shape[1]} that have thresholds")
 
-    def start(self, count: int, classes: int, first: int) -> State:
+    def start(self, count: int, classes: int, first: int | None) -> State:
         unknown = None if self.group_names is None else np.zeros((count, len(self.group_names)), dtype=bool)
         return self.start_in(unknown, count)
 

@@ -85,8 +85,10 @@ class MergedRanks(KeptInFiles):
         _, members, n = self.calibration.shape
         object.__setattr__(self, "_g", _table(n, self.level, self.merging.r, _factor(self.merging, members)))
 
-    def uniforms(self, count: int, first: int) -> Floats:
-        """The uniform number of each input, (count, 1): a function of only the seed and the input's number."""
+    def uniforms(self, count: int, first: int | None) -> Floats:
+        """The uniform number of each input, (count, 1): a function of only the seed and the input's number; None for fresh ones."""
+        if first is None:
+            return np.random.default_rng().random((count, 1))
         bits = np.random.PCG64(self.merging.seed)
         bits.advance(first)
         return np.random.Generator(bits).random((count, 1))

@@ -18,6 +18,7 @@ from .checks import CalibrationWarning, as_checkpoints, as_max_set_size
 from .conditions import LabelledEvidence
 from .evidence import Evidence, Policy
 from .levels import as_delta, as_target, in_words
+from .policies import CheckpointRisks
 from .ranking import Index
 from .rounding import Rounding
 from .schedules import Schedule
@@ -69,9 +70,10 @@ def coverage_promise(target: Fraction, class_conditional: bool, delta: Fraction 
             f"{whom}the answer holds the true class with probability at least {in_words(target)}, over the draw of the calibration "
             "examples and of a new example exchangeable with them."
         )
+    separate = f" The probability {in_words(1 - delta)} is for each class by itself, not for all classes at once." if whom else ""
     return (
         f"{whom}with probability at least {in_words(1 - delta)} over the draw of the calibration examples, the answer holds the true class "
-        f"of a new example with probability at least {in_words(target)}; calibration and new examples must be i.i.d."
+        f"of a new example with probability at least {in_words(target)}; calibration and new examples must be i.i.d.{separate}"
     )
 
 
@@ -116,9 +118,14 @@ def shortage(rule: Rule, examples: LabelledEvidence, members: int) -> str:
     return ""
 
 
-def warn_of(rule: Rule, examples: LabelledEvidence, members: int) -> str:
-    """Warn of what makes the rule useless with these calibration examples; the sentence of `shortage`."""
+def warn_of(rule: Rule, examples: LabelledEvidence, members: int, policy: Policy | None = None) -> str:
+    """Warn of what makes the rule useless with these calibration examples; the sentence of `shortage`, or why the policy stops nothing."""
     sentence, size, classes = shortage(rule, examples, members), rule.max_set_size, examples.classes
+    if not sentence and isinstance(policy, CheckpointRisks) and policy.never_stops:
+        sentence = (
+            f"With these {len(examples)} calibration examples no checkpoint before the last one passes the test of accumulated, so nothing "
+            "stops early: give more examples, a lower target or a larger delta."
+        )
     if size >= classes:
         pointless = f"max_set_size is {size} and there are {classes} classes, so an answer may hold all of them and says nothing"
         warnings.warn(f"{pointless}: give at most {max(classes - 1, 1)}.", CalibrationWarning, stacklevel=3)

@@ -7,9 +7,11 @@ and `rounding`.
 Nothing in such a file is executed or unpickled.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -17,14 +19,28 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Arrays, Booleans, Floats, InputError, Integers, as_array, atomic_writer, read_list, read_npz, read_text
+from agreestop.common import (
+    Arrays,
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    as_array,
+    as_seed,
+    atomic_writer,
+    is_number,
+    read_list,
+    read_npz,
+    read_text,
+)
 
-from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_times, columns_of
+from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_names, as_times, columns_of
 from .confidence import log_confidence
 from .schedules import Schedule, check_members, members_at
 
 MOST_SPIKES, SPIKES_PER_BYTE = 2**22, 300  # spikes that any file may unpack to, and for each byte of a larger one (real ones: up to 110)
 MOST_ROUNDING = 0.1  # differences beyond this are no rounding
+ROUNDED = Fraction(1, 10**9)  # shares that are sums of floats may be this much above 1
 UNPACKED = 2**25  # bytes that compressed scores may always take: calibration takes several times as much
 
 
@@ -77,6 +93,28 @@ class Scores:
         """Some of the inputs."""
         return replace(self, log_confidence=self.log_confidence[rows], **_rows(self, rows))
 
+    def split(self, *shares: float, seed: int = 0, groups: ArrayLike | None = None) -> tuple[Self, ...]:
+        """Divide the inputs at random into parts, for example for tuning, calibration and test; no input is in two parts.
+
+        shares  of the inputs, above 0 and together at most 1. Part boundaries are rounded, so a part
+                differs from its share by less than one input; shares that sum to 1 leave no input
+                out. Inputs of a part are in random order
+        seed    the same seed gives the same parts
+        groups  (n,) whole numbers or strings, such as people or recordings: inputs of one group
+                stay together, and shares are of the groups
+
+        >>> import agreestop as ag
+        >>> calibration, test = ag.simulate_scores(100).split(0.3, 0.7)
+        >>> len(calibration), len(test)
+        (30, 70)
+        """
+        rng = np.random.default_rng(as_seed(seed))
+        if groups is None:
+            return tuple(self.rows(rows) for rows in _parts(rng.permutation(len(self)), shares, "inputs"))
+        names, member_of = np.unique(as_names(groups, len(self), "groups"), return_inverse=True)
+        parts = _parts(rng.permutation(len(names)), shares, "groups")
+        return tuple(self.rows(rng.permutation(np.flatnonzero(np.isin(member_of, part)))) for part in parts)
+
     def at(self, times: Sequence[float]) -> "Scores":
         """The scores at some of their times, or at the looks of a `Schedule`, at which scores and risks are then fitted."""
         return at_times(self, times)
@@ -119,6 +157,24 @@ def _check(data: Scores | Spikes, n: int, classes: int, what: str) -> None:
             raise InputError(f"classes names {len(data.classes)} classes and {what} has {classes}: give one name for each.")
         object.__setattr__(data, "classes", tuple(str(name) for name in data.classes))
     object.__setattr__(data, "ids", as_ids(data.ids, n))
+
+
+def _parts(order: Integers, shares: Sequence[float], what: str) -> list[Integers]:
+    """An order of units cut into parts by their shares."""
+    if not shares:
+        raise InputError("no shares are given: give one for each part, for example split(0.3, 0.7).")
+    for share in shares:
+        if not is_number(share) or not 0 < share <= 1:
+            raise InputError(f"a share is {share!r}: give shares above 0 that sum to at most 1, for example split(0.3, 0.7).")
+    exact = [Fraction(str(share)) for share in shares]
+    if sum(exact) > 1 + ROUNDED:
+        raise InputError(f"the shares sum to {float(sum(exact)):g}: give shares above 0 that sum to at most 1.")
+    ends = [min(round(len(order) * total), len(order)) for total in itertools.accumulate(exact)]
+    parts = [order[begin:end] for begin, end in itertools.pairwise([0, *ends])]
+    for share, part in zip(shares, parts, strict=True):
+        if not len(part):
+            raise InputError(f"a share of {share:g} of {len(order)} {what} holds none: give a larger share, or more {what}.")
+    return parts
 
 
 def _as_lengths(lengths: ArrayLike, n: int) -> Integers:

@@ -11,7 +11,7 @@ import numpy as np
 
 from agreestop.common import InputError
 
-MOST_TIMES = 8  # rows for stopping times in a table
+MOST_TIMES = MOST_PEOPLE = 8  # rows for stopping times, and for people, in a table
 COLUMNS = {"agreement": "agreement", "cost": "cost", "coverage": "coverage", "normalized_latency": "latency / T", "set_size": "set size"}
 
 
@@ -57,8 +57,12 @@ def as_dataframe(decisions: Any) -> Any:
 
 
 def as_table(result: Any) -> str:
-    """An `Evaluation` as text: all inputs, then its blocks, groups, classes and stopping times, and its notes."""
-    groups = {"block": result.by_block, "group": result.by_group, "class": result.by_class, "stop at": few_times(result)}
+    """An `Evaluation` as text: all inputs, then its blocks, groups, people, classes and stopping times, and its notes.
+
+    Of many people, those with the lowest coverage are shown.
+    """
+    people = sorted(result.by_person or (), key=lambda one: one.coverage)[:MOST_PEOPLE]
+    groups = {"block": result.by_block, "group": result.by_group, "person": people, "class": result.by_class, "stop at": few_times(result)}
     rows = [("all inputs", result)]
     rows += [(f"{word} {one.name or f'{one.key:g}'}", one) for word, some in groups.items() for one in some or ()]
     shown = [name for name in COLUMNS if getattr(result, name) is not None]

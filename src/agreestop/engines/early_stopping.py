@@ -54,7 +54,7 @@ def decide_early(
     steps: int | None = None,
     groups: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
-    first: int = 0,
+    first: int | None = None,
 ) -> EarlyRun:
     """Decide on inputs (n, T, ...) or `Events`, or on images (n, 1, ...) held for `steps`, and stop computing where the rule stops.
 
@@ -62,9 +62,10 @@ def decide_early(
     end of the chunk in which it stops. chunk: steps computed together, the engine's choice where None. any_engine and any_members allow
     another engine or ensemble (`ensemble_digest`) than the rule was calibrated with. Inputs of one step are held up to the rule's last
     checkpoint where `steps` is None, with a warning. groups are those of the inputs, for a rule with groups. lengths (n,): where
-    each input ends; see `ending`. first: the number of the first input, where these are a part of more (randomised merging and members
-    that are drawn for every input depend on numbers).
+    each input ends; see `ending`. first: the number of the first input, on which randomised merging and members that are drawn for every
+    input depend. Without it the numbers begin at 0, and the random numbers of randomised merging are fresh.
     """
+    fresh, first = first is None, 0 if first is None else as_count(first, "first", least=0)
     check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
     given, batch_size = as_inputs(inputs), as_count(batch_size, "batch_size")
     calibrated.check_classes(given.classes if isinstance(given, Events) else None)
@@ -85,7 +86,9 @@ def decide_early(
         members = MemberGroups(engine, calibrated.checkpoints)
 
         def decide(batch: Inputs, begin: int) -> Outcomes:
-            state = calibrated.start(len(batch), first + begin, None if inside is None else inside[begin : begin + len(batch)])
+            state = calibrated.start(
+                len(batch), None if fresh else first + begin, None if inside is None else inside[begin : begin + len(batch)]
+            )
             run = JoiningPass(members, batch, first + begin, engine.output)
             return _RunningBatch(engine, calibrated, on_cpu, members, run, state).decide(times, chunk)
 

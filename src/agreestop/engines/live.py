@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from agreestop.common import InputError
-from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.confidence import log_softmax
 from agreestop.decide.decisions import Decision
 
@@ -21,8 +21,9 @@ class LiveSession:
     """One live input, an engine and a rule: push each step until there is a decision.
 
     A pause is a step without events. A push after the decision is refused. A stream that is over before there is a decision is answered
-    with `end`; one that is given up is closed with `close`. `number` is the number of the input, for rules with randomised merging, for
-    members drawn for each input, and for monitors, which count in this order; it counts up by itself where None.
+    with `end`; one that is given up is closed with `close`. `number` is the number of the input: members that are drawn for each input
+    depend on it, monitors count in this order, and randomised merging draws from it, unless random numbers are to be `fresh`. Where it is
+    None it counts up by itself, and random numbers are fresh.
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class LiveSession:
         any_members: bool = False,
         ensemble_digest: str = "",
         group: ArrayLike | None = None,
+        fresh: bool | None = None,
     ) -> None:
         check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
         self._calibrated = calibrated
         self._times = checkpoint_steps(calibrated, engine, None)
-        self._session = calibrated.stream(number, group=group)
+        self._session = Session(calibrated, number, group, fresh=fresh)
         self._members = MemberGroups(engine, calibrated.checkpoints)
         self._live = JoiningLive(self._members, self._session.number)
         self._prefilter = prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None

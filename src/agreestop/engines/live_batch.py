@@ -82,10 +82,10 @@ class Steps:
 class LiveInput:
     """One input of a `LiveBatch`: the number of steps, or of log-confidences, that it has had, and its decision once there is one."""
 
-    __slots__ = ("decision", "failed", "group", "kind", "last", "number", "separate", "slot", "time")
+    __slots__ = ("decision", "failed", "fresh", "group", "kind", "last", "number", "separate", "slot", "time")
 
-    def __init__(self, number: int, slot: int, group: ArrayLike | None) -> None:
-        self.number, self.slot, self.group, self.time = number, slot, group, 0
+    def __init__(self, number: int, slot: int, group: ArrayLike | None, fresh: bool = False) -> None:
+        self.number, self.slot, self.group, self.fresh, self.time = number, slot, group, fresh, 0
         self.decision: Decision | None = None
         self.failed: InputError | None = None
         self.kind = ""  # what is pushed to it, one of KINDS; empty before the first push
@@ -146,14 +146,15 @@ class LiveBatch:
             self._slots = engine.live_slots(slots)
             self._prefilter = prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
 
-    def open(self, number: int, group: ArrayLike | None = None) -> LiveInput:
-        """Begin an input. number and group: as for `LiveSession`."""
+    def open(self, number: int, group: ArrayLike | None = None, fresh: bool = False) -> LiveInput:
+        """Begin an input. number, group and fresh: as for `LiveSession`."""
         if not self._free:
             raise InputError("all slots are in use: close an input first.")
         inside = self._calibrated.find_groups(None if group is None else np.asarray(group)[None], 1)
-        row = LiveInput(as_count(number, "number", least=0), self._free.pop(), group)
+        row = LiveInput(as_count(number, "number", least=0), self._free.pop(), group, fresh)
         if self._state is not None:
-            state = replace(self._calibrated.start(1, row.number, inside), first_risk=np.array([np.nan]))
+            state = self._calibrated.start(1, None if fresh else row.number, inside)
+            state = replace(state, first_risk=np.array([np.nan]))
             self._state = self._state.put(np.array([row.slot]), state)
         if self._slots is not None:
             self._slots.reset(row.slot)
@@ -241,10 +242,11 @@ class LiveBatch:
         """Run a push through a session of its own."""
         row, calibrated = one.row, self._calibrated
         if row.separate is None and row.scored:
-            row.separate = calibrated.stream(row.number, group=row.group)
+            row.separate = Session(calibrated, row.number, row.group, fresh=row.fresh)
         elif row.separate is None:
             any_engine, any_members, digest = self._allowed
-            row.separate = LiveSession(cast(Engine, self._engine), calibrated, row.number, any_engine, any_members, digest, row.group)
+            about = any_engine, any_members, digest, row.group, row.fresh
+            row.separate = LiveSession(cast(Engine, self._engine), calibrated, row.number, *about)
         for step in one.content if one.steps is None else np.split(one.steps.indices, one.steps.pointers[1:-1]):
             if isinstance(row.separate, LiveSession):
                 row.decision = row.separate.push(step) if row.kind == "events" else row.separate.push(frame=step)

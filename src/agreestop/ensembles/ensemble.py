@@ -255,14 +255,15 @@ class Ensemble(ABC):
         any_engine: bool = False,
         any_members: bool = False,
         batch_size: int = BATCH_SIZE,
-        first: int = 0,
+        first: int | None = None,
     ) -> EarlyRun:
         """Decide on inputs (n, T, ...), or on images (n, 1, ...) held for `steps`, and stop computing where the rule stops.
 
         The decisions are those of `rule.decide` on the scores of the same inputs. `computed` (n,) counts the steps that were computed. A
         rule that was calibrated with another engine or with other members is refused, unless `any_engine` or `any_members` is True.
         groups are those of the inputs, for a rule with groups. lengths or mask say where inputs end, as for `score`. first: the number of
-        the first input, where x is a part of more.
+        the first input, on which randomised merging and members that are drawn for every input depend; without it, numbers begin at 0 and
+        the random numbers of merging are fresh.
         """
         check_calibrated(rule)
         inputs, _, _ = _examples(x, None)
@@ -282,7 +283,7 @@ class Ensemble(ABC):
         """Watch one live input: call `session.push(indices)` or `session.push(frame=array)` for each step, until there is a decision.
 
         number: the number of the input, for rules with randomised merging and for members that are drawn for every input. By default it
-        counts up. group: the input's group, for a rule with groups.
+        counts up, and the random numbers of merging are fresh. group: the input's group, for a rule with groups.
         """
         check_calibrated(rule)
         if self.network.input_shape is None:

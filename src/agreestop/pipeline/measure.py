@@ -22,7 +22,7 @@ from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule, build_rule
 from agreestop.decide.checks import CalibrationWarning
 from agreestop.decide.confidence import log_confidence
-from agreestop.decide.decisions import Estimate
+from agreestop.decide.estimates import Estimate
 from agreestop.decide.gates import LEAST_ROWS, Gate
 from agreestop.decide.risks import FixedTime
 from agreestop.decide.score_files import Scores, save_spikes
@@ -215,7 +215,7 @@ def _energy(rule: AnyRule, pool: Scores, spent: Floats, settings: MeasurementSet
     for repeat in range(ENERGY_REALISATIONS):
         order = np.random.default_rng([settings.seed, repeat]).permutation(len(pool))
         calibration, test = order[: settings.n_calibration], order[settings.n_calibration :]
-        decisions = rule.calibrate(pool.rows(calibration)).decide(pool.rows(test))
+        decisions = rule.calibrate(pool.rows(calibration)).decide(pool.rows(test), first=0)
         step = np.searchsorted(pool.times, decisions.stop_time)
         shares.append(spent[test, step].mean() / spent[test, -1].mean())
     return float(np.mean(shares))

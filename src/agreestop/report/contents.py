@@ -18,7 +18,7 @@ from agreestop.decide.build import AnyRule
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import columns_of
 from agreestop.decide.conditions import LabelledEvidence
-from agreestop.decide.decisions import Estimate
+from agreestop.decide.estimates import Estimate
 from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.policies import RiskThreshold, StoppingThreshold
 from agreestop.decide.rules import gather_evidence
@@ -347,7 +347,7 @@ def _examples(rule: SpikeCP | AgreeStop, pool: Scores, pictures: InputPictures, 
     assert pool.labels is not None
     calibration, test = next(divisions(len(pool), measured.n_calibration, 1, measured.seed))
     calibrated = rule.calibrate(pool.rows(calibration))
-    decisions = calibrated.decide(pool.rows(test))
+    decisions = calibrated.decide(pool.rows(test), first=0)
     hits = decisions.sets[np.arange(len(test)), pool.labels[test]]
     by_time = np.lexsort((test, decisions.stop_index))
     right, missed = by_time[hits[by_time]], by_time[~hits[by_time]]

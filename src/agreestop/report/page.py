@@ -21,7 +21,7 @@ from matplotlib.image import imsave
 
 from agreestop.common import Floats, atomic_writer
 from agreestop.common.errors import visible
-from agreestop.decide.decisions import Estimate
+from agreestop.decide.estimates import Estimate
 
 from .advice import advise, rule_in_code
 from .contents import Example, Report, Section

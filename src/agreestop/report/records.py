@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agreestop.common import InputError
-from agreestop.decide.decisions import Estimate
+from agreestop.decide.estimates import Estimate
 
 Z = 1.96  # intervals are at 95 %, from standard errors
 Promise = Literal["kept", "within its interval", "not kept", "none made", "cannot stop"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.checks import CalibrationWarning
-from agreestop.decide.decisions import Estimate
+from agreestop.decide.estimates import Estimate
 from agreestop.decide.schedules import Schedule
 from agreestop.decide.score_files import Scores
 from agreestop.decide.splits import repeat_splits

@@ -32,7 +32,7 @@ class SharedSession:
     def __init__(self, session: int) -> None:
         self._id, self._step = session, 1
         self.number = -1
-        """The number of the input, which matters to randomised merging and to members that are drawn for every input."""
+        """The number of the input, which matters to members that are drawn for every input."""
         self.decision: Decision | None = None
         self.promise = ""
         """What the server promises about the decision, in words."""

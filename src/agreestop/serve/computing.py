@@ -51,7 +51,7 @@ class Computing:
 
     def _begin(self, session: Session, message: Open) -> InputError | None:
         try:
-            session.row = self._batch.open(session.number, message.group)
+            session.row = self._batch.open(session.number, message.group, fresh=True)
         except InputError as error:
             return error
         return None

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.decide.decisions import Estimate
+from agreestop.decide.estimates import Estimate
 from agreestop.decide.levels import as_target
 
 from .watch import Watch
