@@ -61,6 +61,7 @@ def at_kth_values(calibrated: ag.CalibratedRule) -> ag.CalibratedRule:
     """The rule with the order statistics themselves as thresholds, which rounding may put on either side."""
     policy: Any = calibrated.policy
     if isinstance(policy, (RiskThreshold, StoppingThreshold)):
+        assert policy.kth_values is not None
         return replace(calibrated, policy=replace(policy, threshold=float(policy.kth_values[0])))
     name = "threshold" if isinstance(policy, RunningThreshold) else "thresholds"
     return replace(calibrated, policy=replace(policy, **{name: policy.kth_values}))

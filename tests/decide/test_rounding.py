@@ -169,7 +169,7 @@ def test_thresholds_lie_between_the_numbers_that_inputs_share() -> None:
     calibrated = ag.AgreeStop(TARGET, (1, 2, 3, 4), 1).calibrate(values, labels)
     shared = np.unique(np.round(np.log(1 - np.array([0.35, 0.5, 0.6, 0.7, 0.8, 0.9])), 9))
     assert np.abs(shared - calibrated.thresholds).min() > 1e-3
-    assert calibrated.thresholds < calibrated.kth_values
+    assert calibrated.kth_values is not None and calibrated.thresholds < calibrated.kth_values
 
 
 def test_thresholds_by_group_and_block_keep_clear_too() -> None:

@@ -193,16 +193,17 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             opened, blocks = gate.opened(failures.opens)
             failures, rounded = failures.at(opened), rounded.at(opened)
             count = len(gate.ends) + 1
-        limits: list[Callable[[Integers], float]]
+        exact: Callable[[Integers], float]
+        safe: Callable[[Integers], float]
         if self.loss is not None:
             costs = (self._costs(examples, failures.opens, given) for given in (None, rounding))
-            limits = [partial(cost.threshold, max_loss=Fraction(self.max_loss or 0)) for cost in costs]
+            exact, safe = (partial(cost.threshold, max_loss=Fraction(self.max_loss or 0)) for cost in costs)
         else:
             first = failures.first()
-            limits = [partial(self._coverage, W, examples) for W in (first, rounded.first(rounding))]
+            exact, safe = (partial(self._coverage, W, examples) for W in (first, rounded.first(rounding)))
             policy = replace(policy, reach=_reach(first, failures.opens))
         numbers = [self._compared(examples.evidence, examples.conditions.final)]
-        found = find_thresholds(examples, *limits, numbers, rounding, self.class_conditional, blocks, count)
+        found = find_thresholds(examples, exact, safe, numbers, rounding, self.class_conditional, blocks, count)
         return self._taught(policy, found, examples)
 
     def _coverage(self, failures: Floats, examples: LabelledEvidence, rows: Integers) -> float:

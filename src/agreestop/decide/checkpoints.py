@@ -99,7 +99,7 @@ class Failures:
         with np.errstate(invalid="ignore"):
             steps = np.diff(ordered, axis=1)
         close = (steps > EQUAL) & (steps <= 2 * rounding.at_most(ordered[:, 1:]))
-        return ~close.any(axis=1)
+        return np.asarray(~close.any(axis=1))
 
     def _first(self, rounding: Rounding | None) -> Floats:
         opens, fails, end = self.opens, self.fails, self.fails_end
