@@ -30,6 +30,11 @@ class AdaptedEngine:
         return f"{type(self).__name__}({self.engine!r})"
 
     @property
+    def network(self) -> ModuleMembers:
+        """What the engine runs: the K members."""
+        return self._modules
+
+    @property
     def members(self) -> int:
         """The number of members K."""
         return self.engine.members
