@@ -442,7 +442,9 @@ def test_the_command_line_refuses_own_modules_in_the_same_sentence(
     ag.events.Events.from_dense(x, y).save(tmp_path / "inputs.npz")
     for to in ("c", "page"):
         files = ["--members", tmp_path / "own.safetensors", "--inputs", tmp_path / "inputs.npz"]
-        monkeypatch.setattr(sys, "argv", ["agreestop", *map(str, ["export", tmp_path / "a.rule", *files, "--to", to, "-o", tmp_path / "no"])])
+        monkeypatch.setattr(
+            sys, "argv", ["agreestop", *map(str, ["export", tmp_path / "a.rule", *files, "--to", to, "-o", tmp_path / "no"])]
+        )
         with pytest.raises(SystemExit) as ended:
             main()
         assert ended.value.code == 2 and OWN_MODULES in " ".join(capsys.readouterr().err.split())

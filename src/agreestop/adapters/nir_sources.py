@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import InputError
+from agreestop.common import InputError, needs
 from agreestop.common.files import open_file
 
 MOST_NODES, DEEPEST = 10_000, 20
@@ -82,10 +82,8 @@ def _from_memory(graph: Any, depth: int) -> Nested:
 
 
 def _read_file(path: str) -> Nested:
-    try:
+    with needs(f"reading {path}"):
         import h5py
-    except ImportError as error:
-        raise InputError(f"{path} cannot be read without h5py ({error}): pip install 'agreestop[nir]'.") from None
     with open_file(path) as stream:
         try:
             with h5py.File(stream, "r") as file:

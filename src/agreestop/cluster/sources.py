@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError, as_count, atomic_writer, check_writable
+from agreestop.common import InputError, as_count, atomic_writer, check_writable, needs
 from agreestop.decide.checks import as_ids
 from agreestop.decide.tuned_rows import mark_ids
 from agreestop.engines.early_stopping import BATCH_SIZE
@@ -247,10 +247,8 @@ def _open_parquet(path: str) -> Any:
 
 def import_parquet() -> Any:
     """pyarrow's Parquet module, or a sentence that says what to install."""
-    try:
+    with needs("a Parquet file"):
         import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise InputError("Parquet files need pyarrow, which is not installed: pip install 'agreestop[cluster]'.") from error
     return pyarrow.parquet
 
 

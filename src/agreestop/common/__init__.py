@@ -14,7 +14,7 @@ from .arrays import (
     is_number,
     with_axis,
 )
-from .errors import InputError
+from .errors import InputError, needs
 from .files import atomic_writer, check_writable, file_lock, folder_lock, make_folder, open_file, read_file
 from .npz import Arrays, check_unchanged, digest_of, read_list, read_npz, read_shapes, read_text, write_npz
 from .processes import run_tasks
@@ -23,5 +23,5 @@ from .splitmix import GAMMA, Words, mix
 
 __all__ = ["GAMMA", "Arrays", "Booleans", "Floats", "InputError", "Integers", "ProgressCallback", "Stages", "Words"]
 __all__ += ["as_array", "as_count", "as_floats", "as_seed", "as_size", "atomic_writer", "check_finite", "check_unchanged", "check_writable"]
-__all__ += ["cores", "digest_of", "file_lock", "folder_lock", "is_integer", "is_number", "make_folder", "mix", "no_progress", "open_file"]
-__all__ += ["read_file", "read_list", "read_npz", "read_shapes", "read_text", "run_tasks", "with_axis", "write_npz"]
+__all__ += ["cores", "digest_of", "file_lock", "folder_lock", "is_integer", "is_number", "make_folder", "mix", "needs", "no_progress"]
+__all__ += ["open_file", "read_file", "read_list", "read_npz", "read_shapes", "read_text", "run_tasks", "with_axis", "write_npz"]
