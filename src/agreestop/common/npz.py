@@ -210,7 +210,7 @@ def read_list(path: str | PathLike[str], arrays: Arrays, name: str) -> list[Any]
     if array.ndim != 1:
         raise InputError(f"{path} holds {name} of shape {array.shape}: a list, one axis, is needed.")
     try:
-        values = (array.astype(np.str_) if array.dtype.kind == "S" else array).tolist()
+        values = [one.decode("ascii") for one in array.tolist()] if array.dtype.kind == "S" else array.tolist()
         "".join(value for value in values if isinstance(value, str)).encode()
     except (ValueError, SystemError):
         raise InputError(f"{path} holds {name} with codes that are no characters: write it again as text.") from None
