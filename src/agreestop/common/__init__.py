@@ -12,6 +12,7 @@ from .arrays import (
     as_size,
     as_texts,
     check_finite,
+    check_lengths,
     check_texts,
     is_integer,
     is_number,
@@ -26,6 +27,6 @@ from .splitmix import GAMMA, Words, mix
 
 __all__ = ["GAMMA", "Arrays", "Booleans", "Floats", "InputError", "Integers", "ProgressCallback", "Stages", "Words"]
 __all__ += ["as_array", "as_count", "as_floats", "as_names", "as_seed", "as_size", "as_texts", "atomic_writer", "check_finite"]
-__all__ += ["check_texts", "check_unchanged", "check_writable"]
+__all__ += ["check_lengths", "check_texts", "check_unchanged", "check_writable"]
 __all__ += ["cores", "digest_of", "file_lock", "folder_lock", "is_integer", "is_number", "make_folder", "mix", "needs", "no_progress"]
 __all__ += ["open_file", "read_file", "read_list", "read_npz", "read_shapes", "read_text", "run_tasks", "with_axis", "write_npz"]

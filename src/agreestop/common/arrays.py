@@ -57,11 +57,16 @@ def _texts_in(values: Sequence[Any], depth: int = 1) -> Iterator[str | bytes]:
 
 def check_texts(texts: Iterable[str | bytes], name: str) -> None:
     """Refuse texts that are too long for an array, in which each gets the room of the longest: 4 bytes for each of its characters."""
-    lengths = [len(text) for text in texts]
-    longest, count = max(lengths, default=0), len(lengths)
+    check_lengths([len(text) for text in texts], name)
+
+
+def check_lengths(lengths: Sequence[int | None], name: str) -> None:
+    """The same for the lengths of texts; None where there is none."""
+    known = [length for length in lengths if length]
+    longest, count = max(known, default=0), len(lengths)
     if longest > LONGEST_TEXT:
         raise InputError(f"{name} holds a text of {longest:,} characters: give texts of at most {LONGEST_TEXT:,}.")
-    if 4 * longest * count > WIDE and longest * count > UNEVEN * sum(lengths):
+    if 4 * longest * count > WIDE and longest * count > UNEVEN * sum(known):
         room = f"{4 * longest * count / 1e6:,.0f} MB in an array"
         raise InputError(f"{name} holds {count:,} texts, of which one has {longest} characters, so that all take {room}: shorten that one.")
 

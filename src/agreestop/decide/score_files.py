@@ -17,8 +17,19 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Arrays, Booleans, Floats, InputError, Integers, as_array, as_names, atomic_writer
-from agreestop.common import read_list, read_npz, read_text
+from agreestop.common import (
+    Arrays,
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    as_array,
+    as_names,
+    atomic_writer,
+    read_list,
+    read_npz,
+    read_text,
+)
 from agreestop.common.npz import MOST_RATIO
 
 from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_times, columns_of
