@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, InputError, Integers, as_array, check_finite, check_unchanged, is_integer
+from agreestop.common import Booleans, InputError, Integers, as_array, check_finite, in_memory, is_integer
 from agreestop.events.container import Events
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -21,8 +21,7 @@ def check_inputs(inputs: ArrayLike | Events, shape: Sequence[int] | None, real_i
 
     `Events`, of which engines are given a batch at a time, become an array.
     """
-    array = inputs.to_dense() if isinstance(inputs, Events) else as_array(inputs, "inputs")
-    check_unchanged(array)
+    array = inputs.to_dense() if isinstance(inputs, Events) else in_memory(as_array(inputs, "inputs"))
     _check_shape(array.shape, shape)
     if array.dtype.kind not in "bfiu":
         raise InputError(f"inputs has dtype {array.dtype}: booleans or numbers are needed.")

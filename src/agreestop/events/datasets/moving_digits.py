@@ -141,7 +141,7 @@ def _read_idx(folder: Path, name: str, axes: int) -> NDArray[np.uint8]:
 
 def _check_digits(folder: Path) -> Findings:
     if find_spec("sklearn") is None:
-        yield DAMAGED, "scikit-learn, which holds the images, is missing: install agreestop[learn]."
+        yield DAMAGED, "scikit-learn, which holds the images, is missing: pip install 'agreestop[learn]'."
     else:
         yield FOUND, "scikit-learn, which holds the images, is installed."
 
