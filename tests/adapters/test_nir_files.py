@@ -173,7 +173,7 @@ FILES: dict[str, tuple[Callable[[Any], None], str]] = {
     "not a graph": (replace("type", b"LIF"), "a NIRGraph is needed"),
     "a soft link": (replace("nodes/if/r", h5py.SoftLink("/node/nodes/if/v_threshold")), "is a link"),
     "another file": (replace("nodes/if", h5py.ExternalLink("/etc/passwd", "/")), "is a link"),
-    "a soft link to another file": (replace("nodes/if/r", h5py.SoftLink("/elsewhere/r")), "'r' is missing"),
+    "a soft link to nothing": (replace("nodes/if/r", h5py.SoftLink("/elsewhere/r")), "is a link"),
     "external storage": (elsewhere, "values of '/node/nodes/linear/weight' are in another file"),
     "a virtual data set": (virtual, "are a view of other data sets"),
     "a virtual data set of another file": (virtual_elsewhere, "are a view of other data sets"),
