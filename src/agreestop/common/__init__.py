@@ -18,6 +18,7 @@ from .arrays import (
     is_number,
     with_axis,
 )
+from .axes import check_series, time_last, warn_of_time_last
 from .errors import InputError, needs
 from .files import atomic_writer, check_writable, file_lock, folder_lock, make_folder, open_file, read_file
 from .npz import Arrays, check_unchanged, digest_of, in_memory, read_list, read_npz, read_shapes, read_text, write_npz
@@ -27,8 +28,9 @@ from .splitmix import GAMMA, Words, mix
 
 __all__ = ["GAMMA", "Arrays", "Booleans", "Floats", "InputError", "Integers", "ProgressCallback"]
 __all__ += ["Stages", "Words", "as_array", "as_count", "as_floats", "as_names", "as_seed"]
-__all__ += ["as_size", "as_texts", "atomic_writer", "check_finite", "check_lengths", "check_texts"]
-__all__ += ["check_unchanged", "check_writable", "cores", "digest_of", "file_lock", "folder_lock"]
-__all__ += ["in_memory", "is_integer", "is_number", "make_folder", "mix", "needs", "no_progress"]
-__all__ += ["open_file", "read_file", "read_list", "read_npz", "read_shapes", "read_text"]
-__all__ += ["run_tasks", "with_axis", "write_npz"]
+__all__ += ["as_size", "as_texts", "atomic_writer", "check_finite", "check_lengths"]
+__all__ += ["check_series", "check_texts", "check_unchanged", "check_writable", "cores"]
+__all__ += ["digest_of", "file_lock", "folder_lock", "in_memory", "is_integer", "is_number"]
+__all__ += ["make_folder", "mix", "needs", "no_progress", "open_file", "read_file", "read_list"]
+__all__ += ["read_npz", "read_shapes", "read_text", "run_tasks", "time_last", "warn_of_time_last"]
+__all__ += ["with_axis", "write_npz"]
