@@ -16,7 +16,7 @@ import agreestop as ag
 from agreestop.common import needs
 from agreestop.common.errors import MissingPackage
 
-OPTIONAL = ("torch", "safetensors", "numba", "matplotlib", "jinja2", "sklearn", "nir", "h5py", "ray", "pyarrow")
+OPTIONAL: tuple[str, ...] = ("torch", "safetensors", "numba", "matplotlib", "jinja2", "sklearn", "nir", "h5py", "ray", "pyarrow")
 OPTIONAL += ("starlette", "uvicorn", "websockets", "pandas", "aeon", "triton")
 
 ENTRIES = {  # public entry points, and what they say where no optional package is installed
@@ -116,7 +116,7 @@ def graph_file(folder: Path) -> Path:
         ("h5py", "nir", lambda folder: ag.adapters.from_nir(graph_file(folder))),
         ("nir", "nir", lambda _: ag.adapters.to_nir(None)),
         ("pyarrow", "cluster", lambda folder: ag.cluster.save_recordings(folder / "a.parquet", np.ones((2, 3, 4), bool))),
-        ("ray", "cluster", lambda _: ag.cluster.map_tasks(ag.cluster.Actors("local"), list, [1])),
+        ("ray", "cluster", lambda _: ag.cluster.map_tasks(ag.cluster.Actors("local"), lambda: str, [1])),
         ("snntorch", "", lambda _: ag.adapters.from_snntorch([])),
     ],
 )

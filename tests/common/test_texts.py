@@ -20,6 +20,7 @@ from agreestop.decide.score_files import load_spikes, save_spikes
 
 MOST = 60 * 2**20  # bytes that a refusal may take; the arrays would have taken gigabytes
 SCORES = ag.simulate_scores(300)
+GROUPED = ag.AgreeStop(0.9, (20, 40), 1).calibrate(SCORES, groups=np.arange(300) % 2)
 
 
 @contextmanager
@@ -37,18 +38,22 @@ def uneven(n: int, length: int) -> list[str]:
     return [*map(str, range(n - 1)), "x" * length]
 
 
+def with_field(name: str, value: Any) -> ag.Scores:
+    """The scores with one field replaced, by anything."""
+    return replace(SCORES, **{name: value})
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
     "a long id among 100,000": lambda: as_array(uneven(100_000, 10_000), "ids"),
     "a long text among numbers": lambda: as_array([[1.0, 2.0]] * 5_000 + [[1.0, "x" * 10**6]], "log_confidence"),
     "bytes": lambda: as_array([b"a"] * 100_000 + [b"x" * 10**5], "ids"),
     "a column of pandas": lambda: as_texts(np.array(uneven(100_000, 10_000), object), "ids"),
-    "an id of scores": lambda: replace(SCORES, ids=uneven(300, 10**6)),
+    "an id of scores": lambda: with_field("ids", uneven(300, 10**6)),
     "a group": lambda: ag.AgreeStop(0.9, (20, 40), 1).calibrate(SCORES, groups=uneven(300, 10**6)),
     "the group of a new input": lambda: GROUPED.decide(SCORES, groups=uneven(300, 10**6)),
-    "a class": lambda: replace(SCORES, classes=uneven(SCORES.log_confidence.shape[3], 10**6)),
+    "a class": lambda: with_field("classes", uneven(SCORES.log_confidence.shape[3], 10**6)),
     "a class of events": lambda: ag.events.Events.from_dense(np.ones((2, 3, 4), bool), [0, 1], uneven(2000, 10**6)),
 }
-GROUPED = ag.AgreeStop(0.9, (20, 40), 1).calibrate(SCORES, groups=np.arange(300) % 2)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -155,7 +160,7 @@ NAMES = tuple(map(str, range(SCORES.log_confidence.shape[3])))
 )
 def test_what_a_file_could_not_give_back_is_refused(field: str, value: Any) -> None:
     with pytest.raises(InputError):
-        replace(SCORES, **{field: value})
+        with_field(field, value)
 
 
 def test_a_rule_that_could_not_be_read_again_is_not_saved(tmp_path: Path) -> None:

@@ -395,7 +395,7 @@ def test_the_session_goes_on_after_a_wrong_event(members: Path, tmp_path: Path) 
     assert (library.counts == expected).all() and library.time == STEPS
 
 
-class Own(torch.nn.Module):
+class Own(torch.nn.Module):  # type: ignore[misc, name-defined]
     """A module that takes (x_t, state), as a user writes one."""
 
     def __init__(self) -> None:
