@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError, as_count, as_texts, atomic_writer, check_lengths, check_writable, needs
+from agreestop.common import InputError, as_array, as_count, as_texts, atomic_writer, check_lengths, check_writable, needs
 from agreestop.decide.checks import as_ids
 from agreestop.decide.tuned_rows import mark_ids
 from agreestop.engines.early_stopping import BATCH_SIZE
@@ -390,7 +390,7 @@ def save_recordings(
     if part.labels is not None:
         columns["label"] = part.labels
     if groups is not None:
-        columns["group"] = found = np.asarray(groups)
+        columns["group"] = found = as_texts(as_array(groups, "groups"), "groups")
         if found.shape != (n,) or found.dtype.kind not in "iuU":
             raise InputError(f"groups has shape {found.shape} and dtype {found.dtype}: give an integer or a string for each recording.")
     with atomic_writer(path) as stream:

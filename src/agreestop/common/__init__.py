@@ -16,6 +16,7 @@ from .arrays import (
     check_texts,
     is_integer,
     is_number,
+    is_text,
     with_axis,
 )
 from .axes import check_series, time_last, warn_of_time_last
@@ -30,7 +31,7 @@ __all__ = ["GAMMA", "Arrays", "Booleans", "Floats", "InputError", "Integers", "P
 __all__ += ["Stages", "Words", "as_array", "as_count", "as_floats", "as_names", "as_seed"]
 __all__ += ["as_size", "as_texts", "atomic_writer", "check_finite", "check_lengths"]
 __all__ += ["check_series", "check_texts", "check_unchanged", "check_writable", "cores"]
-__all__ += ["digest_of", "file_lock", "folder_lock", "in_memory", "is_integer", "is_number"]
+__all__ += ["digest_of", "file_lock", "folder_lock", "in_memory", "is_integer", "is_number", "is_text"]
 __all__ += ["make_folder", "mix", "needs", "no_progress", "open_file", "read_file", "read_list"]
 __all__ += ["read_npz", "read_shapes", "read_text", "run_tasks", "time_last", "warn_of_time_last"]
 __all__ += ["with_axis", "write_npz"]

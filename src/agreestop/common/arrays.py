@@ -83,10 +83,19 @@ def as_names(names: Iterable[object], what: str) -> tuple[str, ...]:
     """Names of classes as strings that a file gives back as they are: no longer than LONGEST_TEXT, valid text, not ended by a zero."""
     known = tuple(str(name) for name in names)
     check_texts(known, what)
-    for name in known:
-        if name.endswith("\0") or any("\ud800" <= letter <= "\udfff" for letter in name):
-            raise InputError(f"{what} holds {name!r}, which cannot be written to a file as it is: give plain text.")
+    if any(name.endswith("\0") for name in known) or not is_text("".join(known)):
+        given = f"{what} holds codes that are no characters, or a zero at the end of a text"
+        raise InputError(f"{given}, which a file would not give back: give plain text.")
     return known
+
+
+def is_text(text: str) -> bool:
+    """Whether all codes of a string are characters; an array of numpy may hold any codes."""
+    try:
+        text.encode().decode()
+    except (ValueError, SystemError):
+        return False
+    return True
 
 
 def as_floats(values: ArrayLike, name: str) -> Floats:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError, Integers, as_array, as_texts, check_finite, is_integer
+from agreestop.common import InputError, Integers, as_array, as_texts, check_finite, is_integer, is_text
 
 from .schedules import Schedule, as_time
 
@@ -102,11 +102,8 @@ def as_ids(ids: ArrayLike | None, n: int) -> NDArray[Any] | None:
     array = as_texts(as_array(ids, "ids"), "ids")
     if array.ndim != 1 or array.dtype.kind not in "iuU":
         raise InputError(f"ids has shape {array.shape} and dtype {array.dtype}: give one whole number or one string for each input.")
-    if array.dtype.kind == "U":
-        try:
-            "".join(array.tolist()).encode()
-        except (ValueError, SystemError):
-            raise InputError("ids holds codes that are no characters: give ids that can be written to a file.") from None
+    if array.dtype.kind == "U" and not is_text("".join(array.tolist())):
+        raise InputError("ids holds codes that are no characters: give ids that can be written to a file.")
     if len(array) != n:
         raise InputError(f"ids has {len(array)} entries for {n} inputs: give one id for each input.")
     return array
