@@ -33,6 +33,7 @@ from agreestop.decide.levels import Target, as_target
 from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.policies import ConfidenceThreshold
 from agreestop.decide.ranking import Index
+from agreestop.decide.rounding import Rounding
 from agreestop.decide.rules import validate
 from agreestop.decide.score_files import Scores
 from agreestop.decide.splits import repeat_splits
@@ -207,6 +208,10 @@ class PickedTimes:
 
     def promise(self) -> str:
         return "no guarantee: the policy met the target on the calibration data, or came as near as it could."
+
+    def rounding(self, base: Rounding) -> Rounding:
+        """How far averaged confidences of one input may differ between two runs."""
+        return base.pooled(MODEL_AVERAGE.r)
 
     def examples_needed(self, K: int = 1) -> int:
         """One example is enough to choose a policy. No number of examples gives a guarantee."""

@@ -62,8 +62,8 @@ def check_command_line(folder: Path) -> None:
     call("calibrate", "calibration.npz", "--checkpoints", "20,40,60,80", "-o", "rule")
     assert call("decide", "rule", "test.npz").startswith("input,stop_time,set_size,classes 0,")
     assert "By true class" in call("evaluate", "rule", "test.npz")
-    assert "install agreestop[figures]" in call("run", "--simulated", code=2)
-    assert "install agreestop[networks]" in call("train", code=2)
+    assert "pip install 'agreestop[figures]'" in call("run", "--simulated", code=2)
+    assert "pip install 'agreestop[networks]'" in call("train", code=2)
 
 
 if __name__ == "__main__":

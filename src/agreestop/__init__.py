@@ -29,15 +29,11 @@ _ELSEWHERE = {"plot": "agreestop.report.plot", "write_report": "agreestop.pipeli
 def __getattr__(name: str) -> object:
     """Load the decision layer, or a package of the spiking half, on first use."""
     if name in _PACKAGES or name in _ELSEWHERE:
-        try:
+        from agreestop.common.errors import needs
+
+        with needs(f"agreestop.{name}"):
             module = import_module(_ELSEWHERE.get(name, f"agreestop.{name}"))
             return getattr(module, name, module)
-        except ModuleNotFoundError as error:
-            from agreestop.common.errors import missing_extra
-
-            if (extra := missing_extra(error)) is None:
-                raise
-            raise ImportError(f"agreestop.{name} needs {error.name}, which is not installed: pip install 'agreestop[{extra}]'.") from error
     decide = import_module("agreestop.decide")
     if name != "__all__" and name not in decide.__all__:
         raise AttributeError(f"module 'agreestop' has no attribute {name!r}")

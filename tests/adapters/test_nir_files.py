@@ -141,6 +141,29 @@ def loop_of_groups(node: Any) -> None:
     node["nodes/again"] = node
 
 
+def elsewhere(node: Any) -> None:
+    """Weights that HDF5 reads from another file, as it would read any file of the machine."""
+    folder = Path(node.file.filename).parent
+    (folder / "secret.bin").write_bytes(np.full((4, 3), 7.0, "f8").tobytes())
+    del node["nodes/linear/weight"]
+    node["nodes/linear"].create_dataset("weight", (4, 3), "f8", external=[(str(folder / "secret.bin"), 0, 96)])
+
+
+def virtual(node: Any, file: str = ".") -> None:
+    node["nodes/linear"].file["copy"] = np.ones((4, 3))
+    layout = h5py.VirtualLayout((4, 3), "f8")
+    layout[:] = h5py.VirtualSource(file, "copy", (4, 3))
+    del node["nodes/linear/weight"]
+    node["nodes/linear"].create_virtual_dataset("weight", layout)
+
+
+def virtual_elsewhere(node: Any) -> None:
+    other = Path(node.file.filename).parent / "other.h5"
+    with h5py.File(other, "w") as file:
+        file["copy"] = np.ones((4, 3))
+    virtual(node, str(other))
+
+
 FILES: dict[str, tuple[Callable[[Any], None], str]] = {
     "no edges": (replace("edges", None), "'edges' is missing"),
     "no type": (replace("nodes/if/type", None), "'type' is missing"),
@@ -150,6 +173,10 @@ FILES: dict[str, tuple[Callable[[Any], None], str]] = {
     "not a graph": (replace("type", b"LIF"), "a NIRGraph is needed"),
     "a soft link": (replace("nodes/if/r", h5py.SoftLink("/node/nodes/if/v_threshold")), "is a link"),
     "another file": (replace("nodes/if", h5py.ExternalLink("/etc/passwd", "/")), "is a link"),
+    "a soft link to nothing": (replace("nodes/if/r", h5py.SoftLink("/elsewhere/r")), "is a link"),
+    "external storage": (elsewhere, "values of '/node/nodes/linear/weight' are in another file"),
+    "a virtual data set": (virtual, "are a view of other data sets"),
+    "a virtual data set of another file": (virtual_elsewhere, "are a view of other data sets"),
     "a group": (lambda node: (node["nodes/if"].pop("r"), node["nodes/if"].create_group("r"))[0], "is a group"),
     "a loop of groups": (loop_of_groups, "levels deep"),
     "a weight that is not there": (replace("nodes/linear/weight", None, shape=(2**20, 2**20), dtype="f8", chunks=(64, 64)), "declares"),

@@ -83,3 +83,20 @@ def test_a_bar_writes_control_characters_out(monkeypatch: pytest.MonkeyPatch) ->
     shown = screen.getvalue()
     assert r"title\x1b[35m" in shown and r"what\x1b[36m\x9b1m" in shown
     assert not any(code in shown for code in ("\x1b[35m", "\x1b[36m", "\x9b"))
+
+
+@pytest.mark.parametrize("columns", ["0", "00", "-5", "\u00b2", "9" * 30, "3"])
+def test_useless_sizes_in_the_environment_are_ignored(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 0 columns rich prints nothing at all, and some signs are digits but no numbers."""
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("LINES", columns)
+    written = io.StringIO()
+    made = console.PlainConsole(file=written, force_terminal=False)
+    assert made.width >= 20
+    made.print("One sentence.")
+    assert written.getvalue() == "One sentence.\n"
+
+
+def test_a_usual_size_in_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "37")
+    assert console.PlainConsole(file=io.StringIO(), force_terminal=False).width == 37

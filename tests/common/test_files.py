@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agreestop.common import InputError, atomic_writer, folder_lock, make_folder, open_file, read_file
+from agreestop.common import InputError, atomic_writer, check_writable, file_lock, folder_lock, make_folder, open_file, read_file
 
 HOLD = """
 import sys, time
@@ -174,3 +174,67 @@ def test_a_folder_that_cannot_be_made_is_refused_with_advice(tmp_path: Path) -> 
             make_folder(path)
     with pytest.raises(InputError, match="choose a path that may be written to"):
         make_folder(tmp_path / ("long" * 100))
+
+
+def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("elsewhere/real")
+    (tmp_path / "second").symlink_to("link")
+    (tmp_path / "new").symlink_to("elsewhere/not there yet")
+    for name, content in (("link", b"first"), ("second", b"second")):
+        check_writable(tmp_path / name)
+        write(tmp_path / name, content)
+        assert (tmp_path / name).is_symlink() and (folder / "real").read_bytes() == content
+    write(tmp_path / "new", b"made")
+    assert (tmp_path / "new").is_symlink() and (folder / "not there yet").read_bytes() == b"made"
+    assert names(folder) == ["not there yet", "real"] and names(tmp_path) == ["elsewhere", "link", "new", "second"]
+
+
+def test_a_writer_that_fails_leaves_the_target_of_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("real")
+    with pytest.raises(KeyboardInterrupt), atomic_writer(tmp_path / "link") as stream:
+        stream.write(b"half")
+        raise KeyboardInterrupt
+    assert (tmp_path / "real").read_bytes() == b"old" and names(tmp_path) == ["link", "real"]
+
+
+def test_links_to_which_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "to a folder").symlink_to("folder")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    (tmp_path / "nowhere").symlink_to("no such folder/file")
+    (tmp_path / "device").symlink_to("/dev/null")
+    before = names(tmp_path)
+    for name, words in (
+        ("to a folder", "is a folder, a pipe or a device"),
+        ("device", "is a folder, a pipe or a device"),
+        ("loop", "a link that leads nowhere"),
+        ("one", "a link that leads nowhere"),
+        ("nowhere", "a link that leads nowhere"),
+    ):
+        for use in (write, check_writable):
+            with pytest.raises(InputError, match=words):
+                use(tmp_path / name)
+    assert names(tmp_path) == before and not names(tmp_path / "folder")
+
+
+def test_an_input_is_not_replaced_through_a_link(tmp_path: Path) -> None:
+    write(tmp_path / "input")
+    (tmp_path / "link").symlink_to("input")
+    (tmp_path / "loop").symlink_to("loop")
+    for output, source in (("link", "input"), ("input", "link"), ("link", "link")):
+        with pytest.raises(InputError, match="is read and would be replaced"):
+            check_writable(tmp_path / output, tmp_path / source)
+    check_writable(tmp_path / "other", tmp_path / "input", tmp_path / "loop", tmp_path / "none", None)
+
+
+def test_a_lock_is_the_same_by_either_name(tmp_path: Path) -> None:
+    write(tmp_path / "real")
+    (tmp_path / "link").symlink_to("real")
+    with file_lock(tmp_path / "real"), pytest.raises(InputError, match="is in use by"), file_lock(tmp_path / "link"):
+        pass

@@ -62,5 +62,5 @@ def test_nothing_to_learn_is_said() -> None:
 
 def test_without_scikit_learn_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
-    with pytest.raises(ag.InputError, match=r"needs scikit-learn: install agreestop\[learn\]"):
+    with pytest.raises(ag.InputError, match=r"needs scikit-learn, .*: pip install 'agreestop\[learn\]'"):
         ag.LearnedRisk.fit(*SAMPLE, max_set_size=2)

@@ -446,4 +446,4 @@ def test_numba_is_needed_only_by_the_engine(monkeypatch: pytest.MonkeyPatch) -> 
     for name in [name for name in sys.modules if name.startswith("agreestop.networks._kernels.event_")]:
         monkeypatch.delitem(sys.modules, name)
         monkeypatch.delattr(name)
-    refused(lambda: EventDriven(known("fully-connected")), r"needs numba.*install agreestop\[engines\]")
+    refused(lambda: EventDriven(known("fully-connected")), r"needs numba.*pip install 'agreestop\[engines\]'")

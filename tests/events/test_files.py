@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -262,3 +264,58 @@ def test_cut_and_changed_files_are_refused(tmp_path: Path, digest: bool, mapped:
         except InputError:
             refused += 1
     assert refused > 0.3 * len(range(0, len(content), 13))
+
+
+CUTTING = """
+import os, sys
+import numpy as np
+import torch
+import agreestop as ag
+from agreestop.events.files import read_stored
+
+def run(path, kind, moment):
+    rng = np.random.default_rng(0)
+    x = rng.random((100, 30, 40)) < 0.5
+    if kind == "dense":
+        np.savez(path, inputs=x.astype(np.float32))
+    else:
+        ag.events.Events.from_dense(x * rng.integers(1, 5, x.shape) if kind == "counts" else x).save(path)
+    config = ag.networks.FullyConnected((40,), 3, 2, (5,), real_input=kind in ("counts", "dense"))
+    network = ag.networks.SpikingNetwork(config, torch.Generator().manual_seed(0)).eval()
+    engine = ag.engines.choose_engine(network, "dense" if kind == "dense" else "event-driven")
+    rule = ag.AgreeStop(0.9, range(1, 31), 1).calibrate(ag.engines.score(engine, x[:50], np.zeros(50, int)))
+    stored = read_stored(path).inputs
+    if kind == "selection":
+        stored = stored.rows(rng.permutation(100))
+    begin, passes = type(engine).begin, []
+
+    def beginning(self, inputs, first=0):
+        passes.append(len(inputs))
+        if len(passes) == 2 and moment == "before a batch":
+            os.truncate(path, 10)
+        made = begin(self, inputs, first)
+        if len(passes) == 1 and moment == "within a batch":
+            os.truncate(path, 10)
+        return made
+
+    type(engine).begin = beginning
+    try:
+        ag.engines.decide_early(engine, rule, stored, batch_size=32)
+    except ag.InputError as error:
+        print(kind, moment, error, flush=True)
+    finally:
+        type(engine).begin = begin
+
+for kind in ("sparse", "selection", "counts", "dense"):
+    for moment in ("before a batch", "within a batch"):
+        run(sys.argv[1] + kind + moment[:6] + ".npz", kind, moment)
+"""
+
+
+def test_a_file_that_is_cut_while_it_is_used_ends_in_a_sentence(tmp_path: Path) -> None:
+    """The system ends a process that reads a map beyond the end of its file, so this runs in one of its own."""
+    pytest.importorskip("torch", reason="engines need PyTorch")
+    pytest.importorskip("numba", reason="the event-driven engine needs numba")
+    done = subprocess.run([sys.executable, "-c", CUTTING, str(tmp_path / "x")], capture_output=True, text=True)
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    assert done.stdout.count("was changed in place after it was loaded: load it again") == 8

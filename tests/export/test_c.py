@@ -24,6 +24,7 @@ from agreestop.common import Booleans, Integers, atomic_writer
 from agreestop.engines.event_driven.layout import load_kernels
 from agreestop.ensembles.files import save_members
 from agreestop.export.c_files import _inputs_file
+from agreestop.export.c_model import OWN_MODULES
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import Neuron
 
@@ -324,6 +325,129 @@ def test_what_push_returns(members: Path, tmp_path: Path) -> None:
     assert counts.any() and library.push(range(cells)) == 1 and (library.counts == counts).all()
     library.init()
     assert library.time == 0 and not library.counts.any()
+
+
+OLD_LOOP = """
+    ag_init();
+    while (!ag_push(events, count)) {
+        count = wait_for_the_next_step(events);
+    }
+    const ag_answer *answer = ag_decision();
+    use(answer->time, answer->size, answer->classes);
+"""
+DEVICE = """
+#include <stdio.h>
+#include "agreestop.h"
+static uint16_t events[2];
+static size_t count;
+static int step;
+static size_t wait_for_the_next_step(uint16_t *to)
+{
+    to[0] = 0;
+    to[1] = ++step == BAD ? AG_INPUTS : AG_INPUTS - 1;
+    return 2;
+}
+static void use(int time, int size, const uint16_t *classes) { printf("%d %d %d\\n", time, size, size ? classes[0] : -1); }
+static void report(const char *words) { printf("%s\\n", words); }
+int main(void)
+{
+    LOOP
+    (void)report;
+    return ag_decision() == NULL;
+}
+"""
+
+
+def documented_loop() -> str:
+    """The loop of docs/microcontroller.md."""
+    page = (Path(__file__).parents[2] / "docs" / "microcontroller.md").read_text()
+    return page.partition("```c\n")[2].partition("```")[0]
+
+
+@pytest.mark.parametrize("loop", ["documented", "of version 0.2"])
+def test_a_wrong_event_ends_the_documented_loop_with_an_error(loop: str, members: Path, tmp_path: Path) -> None:
+    """A null pointer was followed here before, in the loop of version 0.2 too."""
+    ensemble = load(members, "small")
+    ag.export.to_c(never_stops(calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble)), ensemble, tmp_path)
+    code = documented_loop() if loop == "documented" else OLD_LOOP
+    (tmp_path / "device.c").write_text(DEVICE.replace("LOOP", code))
+    for bad, expected in ((3, "an event is not below AG_INPUTS" if loop == "documented" else "0 0 -1"), (99, f"{STEPS} ")):
+        command = [COMPILERS[0], *SANITIZED, f"-DBAD={bad}", "agreestop.c", "rule.c", "model.c", "device.c", "-o", "device", "-lm"]
+        built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert built.returncode == 0, built.stderr
+        done = subprocess.run([str(tmp_path / "device")], capture_output=True, text=True)
+        assert done.returncode == 0 and done.stdout.startswith(expected), (done.stdout, done.stderr)
+
+
+def test_the_session_goes_on_after_a_wrong_event(members: Path, tmp_path: Path) -> None:
+    ensemble = load(members, "small")
+    ag.export.to_c(never_stops(calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble)), ensemble, tmp_path)
+    library, steps = Library(tmp_path, 3), [np.flatnonzero(step).tolist() for step in some_inputs(1)[0][0]]
+    for step in steps:  # without ag_init: the first push begins an input, and its members run
+        library.push(step)
+    expected = library.counts.copy()
+    assert expected.any() and library.time == STEPS
+    library.init()
+    for step in steps:
+        before = library.counts.copy()
+        assert library.push([*step, 65535]) == -1 and (library.counts == before).all() and library.time == 0
+        library.push(step)
+    assert (library.counts == expected).all() and library.time == STEPS
+
+
+class Own(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """A module that takes (x_t, state), as a user writes one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(int(np.prod(SHAPE)), CLASSES)
+
+    def forward(self, x: Any, state: Any) -> Any:
+        state = self.layer(x.flatten(1).float()) + (0 if state is None else state)
+        return state, state
+
+
+@pytest.mark.parametrize("kind", ["ensemble", "ensemble that names an engine", "variational", "fresh", "from_module"])
+def test_own_modules_are_refused_in_one_sentence(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = some_inputs(60)
+    how: dict[str, Any] = {"members": 2, "device": "cpu"}
+    ensemble: Any
+    if kind == "from_module":
+        ensemble = ag.adapters.from_module([Own(), Own()])
+    elif kind in ("variational", "fresh"):
+        ensemble = ag.ensembles.VariationalEnsemble(Own, **how, fresh=kind == "fresh").fit(x, y, epochs=1, progress=False)
+    else:
+        ensemble = ag.ensembles.DeepEnsemble(Own, **how).fit(x, y, epochs=1, progress=False)
+    rule = ag.AgreeStop(0.8, EVERY, 2).calibrate(ensemble.score(*some_inputs(60, 1)))
+    if kind == "ensemble that names an engine":
+        ensemble.save(tmp_path / "own.safetensors")
+        ensemble = ag.ensembles.load(tmp_path / "own.safetensors", Own, engine="event-driven")
+    monkeypatch.setattr(type(ensemble), "score", lambda *_, **__: pytest.fail("refused before any work"))
+    for export in (ag.export.to_c, ag.export.to_page):
+        said = []
+        for allowed in (False, True):  # the engine of another rule is not what is wrong
+            with pytest.raises(ag.InputError) as caught:
+                export(rule, ensemble, tmp_path / "no", x, any_engine=allowed, any_members=allowed)
+            said.append(str(caught.value))
+        assert set(said) == {OWN_MODULES} and not (tmp_path / "no").exists()
+
+
+def test_the_command_line_refuses_own_modules_in_the_same_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, y = some_inputs(60)
+    ensemble = ag.ensembles.DeepEnsemble(Own, members=2, device="cpu").fit(x, y, epochs=1, progress=False)
+    ensemble.save(tmp_path / "own.safetensors")
+    ag.AgreeStop(0.8, EVERY, 2).calibrate(ensemble.score(*some_inputs(60, 1))).save(tmp_path / "a.rule")
+    ag.events.Events.from_dense(x, y).save(tmp_path / "inputs.npz")
+    for to in ("c", "page"):
+        files = ["--members", tmp_path / "own.safetensors", "--inputs", tmp_path / "inputs.npz"]
+        monkeypatch.setattr(
+            sys, "argv", ["agreestop", *map(str, ["export", tmp_path / "a.rule", *files, "--to", to, "-o", tmp_path / "no"])]
+        )
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2 and OWN_MODULES in " ".join(capsys.readouterr().err.split())
 
 
 def test_sizes_are_those_of_the_compiled_objects(members: Path, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ Each name is loaded on first use, and the library that it adapts only when it is
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from agreestop.common.errors import needs
+
 if TYPE_CHECKING:
     from .aeon_classifier import AeonEarlyClassifier as AeonEarlyClassifier
     from .comparing import Comparison as Comparison
@@ -40,7 +42,8 @@ __all__ = sorted(_LAZY.keys() - {"AeonEarlyClassifier"})  # that one exists only
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    with needs(f"agreestop.adapters.{name}"):
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -9,17 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import Booleans, InputError
+from agreestop.common import Booleans, InputError, needs
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.evidence import State, Stops
 from agreestop.decide.levels import Target
 
 from .estimators import EarlyClassifier, RuleMaker
 
-try:
+with needs("AeonEarlyClassifier", "aeon", advice="use EarlyClassifier"):
     from aeon.classification.early_classification import BaseEarlyClassifier
-except ImportError:
-    raise ImportError("AeonEarlyClassifier needs aeon, which is not installed: pip install aeon, or use EarlyClassifier.") from None
 
 SAME_SETTINGS = ("estimator", "checkpoints", "target", "max_set_size", "rule", "seed", "calibration", "folds", "one_model")
 

@@ -5,10 +5,12 @@ from typing import final
 
 from numpy.typing import ArrayLike
 
+from agreestop.common import warn_of_time_last
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.score_files import Scores
 from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, decide_early, score
 from agreestop.engines.ending import as_lengths
+from agreestop.engines.inputs import check_shape
 from agreestop.engines.live import LiveSession
 from agreestop.engines.protocol import Engine
 from agreestop.events.container import Events, Inputs, as_inputs
@@ -28,6 +30,11 @@ class AdaptedEngine:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.engine!r})"
+
+    @property
+    def network(self) -> ModuleMembers:
+        """What the engine runs: the K members."""
+        return self._modules
 
     @property
     def members(self) -> int:
@@ -53,7 +60,9 @@ class AdaptedEngine:
         """The inputs (n, T, ...); the first ones tell modules the shape of a step."""
         inputs = as_inputs(x)
         if self._modules.input_shape is None:
+            warn_of_time_last(inputs.shape, inputs.dtype.kind)
             self._modules.input_shape = tuple(inputs.shape[2:])
+        check_shape(inputs.shape, self._modules.input_shape)
         return inputs
 
     def score(

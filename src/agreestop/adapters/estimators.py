@@ -23,7 +23,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_seed, is_integer, is_number
+from agreestop.common import Booleans, Floats, InputError, Integers, as_seed, check_series, is_integer, is_number
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule, build_rule
 from agreestop.decide.checks import as_checkpoints
@@ -90,6 +90,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         series, labels = validate_data(self, X, y, allow_nd=True, dtype=np.float64)
         if series.ndim > 3:
             raise InputError(f"X has shape {series.shape}: (n, T) or (n, channels, T) is needed.")
+        check_series(series.shape, self.checkpoints)
         if not hasattr(self.estimator, "predict_proba"):
             needed = "give a classifier that has it, or put yours into sklearn.calibration.CalibratedClassifierCV"
             raise InputError(f"estimator is a {type(self.estimator).__name__} without predict_proba: {needed}.")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agreestop.common import InputError, is_number
+from agreestop.common import InputError, is_number, needs
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d
 from agreestop.networks.spiking_layers import SpikingLayer
@@ -27,10 +27,8 @@ def to_nir(source: Any, *, dt: float = 1e-3) -> list[Any]:
     dt: seconds of a time step. Read them again with `from_nir(graphs, dt=dt, reset="subtract")`. The neurons need refractory_time equal to
     membrane_time. NIR has no max-pool, so a `Convolutional` network cannot be written.
     """
-    try:
+    with needs("to_nir"):
         import nir
-    except ImportError as error:
-        raise InputError(f"nir is not installed ({error}): pip install 'agreestop[nir]'.") from None
     network = getattr(source, "network", source)
     if not isinstance(network, SpikingNetwork):
         kind = type(network).__name__

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import InputError
+from agreestop.common import InputError, needs
 from agreestop.common.files import open_file
 
 MOST_NODES, DEEPEST = 10_000, 20
@@ -82,10 +82,8 @@ def _from_memory(graph: Any, depth: int) -> Nested:
 
 
 def _read_file(path: str) -> Nested:
-    try:
+    with needs(f"reading {path}"):
         import h5py
-    except ImportError as error:
-        raise InputError(f"{path} cannot be read without h5py ({error}): pip install 'agreestop[nir]'.") from None
     with open_file(path) as stream:
         try:
             with h5py.File(stream, "r") as file:
@@ -141,6 +139,7 @@ class _FileReader:
         """The content of a data set, unless it declares more than its storage can hold."""
         if not isinstance(data, self._h5py.Dataset):
             raise InputError(f"the entry {str(data.name)[:60]!r} is a group: parameters of nodes are arrays.")
+        self._check_storage(data)
         size, stored = data.size * data.dtype.itemsize, data.id.get_storage_size()
         self._bytes += size
         if self._bytes > MOST_BYTES or size > SMALL + stored * (1 if data.compression is None else COMPRESSION):
@@ -148,6 +147,14 @@ class _FileReader:
                 f"{str(data.name)[:60]!r} declares {size:,} bytes, and {stored:,} are stored: at most {MOST_BYTES:,} are read."
             )
         return np.asarray(data[()])
+
+    def _check_storage(self, data: Any) -> None:
+        """Refuse values that are in another file, or that are put together from other data sets."""
+        external = not data.is_virtual and data.external is not None
+        if external or data.is_virtual:
+            where = "in another file" if external else "a view of other data sets"
+            advice = "write the graph again with nir.write, which stores all values in the file"
+            raise InputError(f"the values of {str(data.name)[:60]!r} are {where}: {advice}.")
 
 
 def _text(value: Any) -> str:

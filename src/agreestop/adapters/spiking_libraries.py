@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from agreestop.common import InputError
+from agreestop.common import InputError, needs
 
 from .carried_state import Arguments, Buffers, CarriedState, Carrier, Feedback, Memories, OneStep
 from .engine import AdaptedEngine
@@ -173,8 +173,5 @@ def _engine(
 
 
 def _library(name: str) -> Any:
-    try:
+    with needs("this adapter", name.partition(".")[0]):
         return import_module(name)
-    except ImportError as error:
-        package = name.partition(".")[0]
-        raise ImportError(f"this adapter needs {package}, which cannot be imported ({error}): pip install {package}.") from error

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from agreestop.common.errors import InputError, missing_extra
+from agreestop.common.errors import InputError, needs
 
 from . import calibrate, data, decide, evaluate, export, report, run, serve
 from .console import say_error
@@ -82,18 +82,14 @@ def run_app(app: typer.Typer) -> None:
     Exit codes: 2 for wrong input or a package that is missing, 1 for an output that cannot be written, 130 after Ctrl-C.
     """
     try:
-        app()
+        with needs("this"):
+            app()
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
             say_error("stopped; no incomplete file was left behind, and the same command continues from what was finished.")
         raise
     except InputError as error:
         say_error(str(error))
-        sys.exit(2)
-    except ModuleNotFoundError as error:
-        if (extra := missing_extra(error)) is None:
-            raise
-        say_error(f"this needs {error.name}, which is not installed: install agreestop[{extra}].")
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate" not in str(error):

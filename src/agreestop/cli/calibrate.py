@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from agreestop.common import Floats, InputError, check_writable, read_file
+from agreestop.common import Floats, InputError, check_texts, check_writable, read_file
 from agreestop.common.errors import visible
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import KINDS, POOLINGS, build_rule, parse_pooling
@@ -123,6 +123,7 @@ def read_lines(path: Path, n: int) -> list[str]:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not a text file: give one with a line for each input.") from None
     lines = [line.strip() for line in (lines[:-1] if lines[-1] == "" else lines)]
+    check_texts(lines, str(path))
     if len(lines) != n:
         raise InputError(f"{path} has {len(lines)} lines for {n} inputs: give one line for each.")
     return lines

@@ -1,5 +1,6 @@
 """What the verbs print with: tables and results on standard output, everything else on standard error."""
 
+import os
 import re
 import warnings
 from collections import deque
@@ -19,6 +20,7 @@ from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import CalibrationWarning
 
 SECONDS_BETWEEN_LINES = 10.0
+NARROWEST = 20  # columns of a line
 LEAST_SECONDS, LEAST_SHARE = 10.0, 0.1  # before both, an estimate of the time left would be a guess
 
 OPTIONS = (
@@ -58,11 +60,20 @@ def errors_name_options() -> Iterator[None]:
         raise InputError(name_options(str(error))) from None
 
 
+def _forget_useless_sizes() -> None:
+    """Remove COLUMNS and LINES from the environment where they are no size of a terminal: in 0 columns nothing would be printed."""
+    for name, least in (("COLUMNS", NARROWEST), ("LINES", 1)):
+        given = os.environ.get(name, "")
+        if given and not (given.isascii() and given.isdecimal() and len(given) < 6 and int(given) >= least):
+            del os.environ[name]
+
+
 @final
 class PlainConsole(Console):
     """A console for text of any origin: without markup, and with control characters written out."""
 
     def __init__(self, **options: Any) -> None:
+        _forget_useless_sizes()
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:

@@ -35,12 +35,17 @@ def export(
     if to not in TARGETS:
         raise InputError(f"--to is {to!r}: choose {', '.join(TARGETS)}.")
     from agreestop.ensembles import load as load_ensemble
+    from agreestop.ensembles.files import OwnModules
+    from agreestop.export.c_model import OWN_MODULES
 
     loaded = [load_rule(path) for path in rules]
     for sentence in filter(None, map(never_stops, loaded)):
         say(sentence)
     wanted = engine if engine != "auto" else loaded[0].engine or "event-driven"
-    ensemble = load_ensemble(members, engine=wanted)
+    try:
+        ensemble = load_ensemble(members, engine=wanted)
+    except OwnModules:
+        raise InputError(OWN_MODULES) from None
     for rule in loaded:
         say_unchecked(rule, wanted, ensemble.digest)
     TARGETS[to](loaded, ensemble, inputs, output, any_engine, any_members)

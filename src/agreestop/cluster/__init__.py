@@ -10,10 +10,13 @@ map_tasks         any other work: each of the `Actors` builds a worker and runs 
 On one machine nothing of this is needed. It needs the extra `cluster` (Ray and pyarrow).
 """
 
-from .decisions import ClusterRun, decide
-from .parts import load_decisions
-from .pool import Actors, map_tasks
-from .scores import calibrate, score
-from .sources import save_recordings
+from agreestop.common.errors import needs
+
+with needs("agreestop.cluster"):
+    from .decisions import ClusterRun, decide
+    from .parts import load_decisions
+    from .pool import Actors, map_tasks
+    from .scores import calibrate, score
+    from .sources import save_recordings
 
 __all__ = ["Actors", "ClusterRun", "calibrate", "decide", "load_decisions", "map_tasks", "save_recordings", "score"]

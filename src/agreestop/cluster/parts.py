@@ -35,7 +35,7 @@ from agreestop.decide.decisions import Decisions
 from agreestop.decide.evidence import Stops
 from agreestop.engines.early_stopping import EarlyRun
 
-from .sources import import_parquet
+from .sources import CARRIED, carried_column, import_parquet, open_parquet
 from .workers import rule_bytes
 
 METADATA = b"agreestop"
@@ -112,9 +112,9 @@ def write_part(path: Path, columns: dict[str, Any], summary: PartSummary, key: s
 
 def read_part(path: Path, key: str) -> PartSummary | None:
     """The summary of a file that a job with this key wrote; None where there is no such file, or where it is damaged."""
-    pq = import_parquet()
+    import_parquet()
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with open_parquet(path) as file:
             about = json.loads(file.schema_arrow.metadata[METADATA])
             if about.pop("key") != key:
                 return None
@@ -154,7 +154,8 @@ def read_plan(folder: Path) -> tuple[str, list[Path]]:
 
 def _read_table(file: Path, key: str | None = None) -> Any:
     """The decisions of a file; key: that of the job that must have written it."""
-    with suppress(Exception), import_parquet().ParquetFile(file, page_checksum_verification=True) as opened:  # Arrow raises many types
+    import_parquet()
+    with suppress(Exception), open_parquet(file) as opened:  # Arrow raises many types
         if key is None or json.loads(opened.schema_arrow.metadata[METADATA])["key"] == key:
             return opened.read()
     raise InputError(f"{file} is not a whole file of decisions of its job: remove it, and decide again.")
@@ -193,7 +194,7 @@ def load_decisions(out: str | PathLike[str], rule: CalibratedRule | str | PathLi
             raise ValueError
         table = pa.concat_tables(tables)
         lengths, flat = pc.list_value_length(table["classes"]).to_numpy(), pc.list_flatten(table["classes"]).to_numpy()
-        found = {name: table[name].to_numpy() for name in table.column_names if name != "classes"}
+        found = {name: table[name].to_numpy() for name in table.column_names if name not in ("classes", *CARRIED)}
         n, index = len(table), found["stop_index"].astype(np.int64)
         sets = np.zeros((n, rule.classes), bool)
         sets[np.repeat(np.arange(n), lengths), flat] = True
@@ -205,7 +206,7 @@ def load_decisions(out: str | PathLike[str], rule: CalibratedRule | str | PathLi
             raise ValueError
         block = found["block"].astype(np.int64) if "block" in found else np.full(n, -1)
         stops = Stops(index, sets, found["best"].astype(np.int64), block, found["first_risk"])
-        groups = rule.find_groups(found.get("group") if rule.group_names else None, n)
+        groups = rule.find_groups(carried_column(table, "group") if rule.group_names else None, n)
         return rule.decisions(stops, found["hash"] if rule.knows_ids else None, groups=groups)
     except (KeyError, IndexError, TypeError, ValueError, pa.ArrowException):  # columns are missing, or of another type or range
         raise InputError(f"{out} holds no decisions of this rule: give what ag.cluster.decide wrote, and the rule that decided.") from None

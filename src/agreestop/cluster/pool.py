@@ -21,7 +21,7 @@ from platform import python_version
 from time import monotonic
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from agreestop.common import InputError, ProgressCallback, as_count, cores, no_progress
+from agreestop.common import InputError, ProgressCallback, as_count, cores, needs, no_progress
 
 MOST_DEATHS = 3  # actors that one task may end before it is refused
 SECONDS_TO_CONNECT = 10.0
@@ -249,12 +249,9 @@ def versions() -> Versions:
 
 def import_ray() -> Any:
     """The package Ray, or a sentence that says what to install."""
-    try:
+    with needs("work on a cluster", advice="leave --ray out on one machine"):
         import ray
         import ray.exceptions
-    except ModuleNotFoundError as error:
-        needed = "work on a cluster needs Ray, which is not installed"
-        raise InputError(f"{needed}: pip install 'agreestop[cluster]'. One machine needs no --ray.") from error
     return ray
 
 

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError, as_count, atomic_writer, check_writable
+from agreestop.common import InputError, as_array, as_count, as_texts, atomic_writer, check_lengths, check_writable, needs
 from agreestop.decide.checks import as_ids
 from agreestop.decide.tuned_rows import mark_ids
 from agreestop.engines.early_stopping import BATCH_SIZE
@@ -37,6 +37,8 @@ STEP_SHAPE = b"agreestop.step_shape"
 CARRIED = ("id", "label", "group")
 MOST_SHARDS, LEAST_ROWS = 10_000, 4096  # few enough files for one folder; enough rows that starting a shard costs nothing
 BLOCK_ROWS = 4096  # recordings that a worker holds in memory
+UNPACKED, MOST_RATIO = 1 << 26, 1000  # bytes that the rows of any file may take, and for each byte of a larger one
+WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}  # bytes of a value; 8 for the others
 ROWS_OF_IDS = 1 << 25  # ids that are compared together
 Source: TypeAlias = str | PathLike[str] | Iterable[str | PathLike[str]]
 
@@ -126,7 +128,7 @@ def _expand(path: str) -> list[str]:
 def count_rows(path: str) -> int:
     """The number of recordings in a file, from its header alone."""
     if path.endswith(".parquet"):
-        return int(_open_parquet(path).metadata.num_rows)
+        return int(open_parquet(path).metadata.num_rows)
     return read_outline(path)[0]
 
 
@@ -167,7 +169,7 @@ class ParquetFile:
     """A Parquet file with one recording a row."""
 
     def __init__(self, path: str, input_shape: tuple[int, ...]) -> None:
-        self.path, self._file = path, _open_parquet(path)
+        self.path, self._file = path, open_parquet(path)
         names = self._file.schema_arrow.names
         if missing := {"counts", "indices"} - set(names):
             raise InputError(f"{path} has no column {' and no column '.join(sorted(missing))}: write it with ag.cluster.save_recordings.")
@@ -216,7 +218,7 @@ class ParquetFile:
                 raise InputError("a row must have as many values as indices.")
         pointers = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
         shape = (len(table), per_step.shape[1], *self._shape)
-        carried = {name: _carried(table, name) for name in CARRIED if name in self._columns}
+        carried = {name: carried_column(table, name) for name in CARRIED if name in self._columns}
         return Recordings(Events(indices, pointers, values, shape), carried)
 
 
@@ -235,22 +237,40 @@ def _fewer_rows(path: str, end: int, rows: int) -> InputError:
     return InputError(f"{path} has {rows} recordings, and had at least {end} when the job began: leave files as they are, and call again.")
 
 
-def _open_parquet(path: str) -> Any:
+def open_parquet(path: str | PathLike[str]) -> Any:
+    """A Parquet file, unless its metadata declare far more than a file of its size holds. Texts are not repeated in memory."""
     pq = import_parquet()
     if not Path(path).is_file():
         raise InputError(f"there is no file {path}: check the path.")
     try:
-        return pq.ParquetFile(path, page_checksum_verification=True)
+        metadata = pq.read_metadata(path)
+        declared = _declared_bytes(metadata)
+        if declared > max(UNPACKED, MOST_RATIO * Path(path).stat().st_size):
+            given = f"{path} declares {declared:,} bytes of rows, more than {MOST_RATIO} times its size"
+            raise InputError(f"{given}: check that it is the right file, or divide it.")
+        columns = map(metadata.schema.column, range(metadata.num_columns))
+        texts = [column.path for column in columns if column.path in CARRIED and column.physical_type == "BYTE_ARRAY"]
+        return pq.ParquetFile(path, metadata=metadata, page_checksum_verification=True, read_dictionary=texts)
+    except InputError:
+        raise
     except Exception:  # Arrow raises errors of many types for damaged bytes
         raise InputError(f"{path} is not a whole Parquet file: copy it again, or leave it out.") from None
 
 
+def _declared_bytes(metadata: Any) -> int:
+    """The bytes that the rows of a file take in memory. Equal values take next to nothing in the file, however many they are."""
+    total = 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            values = max(chunk.num_values, group.num_rows) * WIDTHS.get(chunk.physical_type, 8)
+            total += max(values, chunk.total_uncompressed_size)
+    return total
+
+
 def import_parquet() -> Any:
     """pyarrow's Parquet module, or a sentence that says what to install."""
-    try:
+    with needs("a Parquet file"):
         import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise InputError("Parquet files need pyarrow, which is not installed: pip install 'agreestop[cluster]'.") from error
     return pyarrow.parquet
 
 
@@ -269,13 +289,21 @@ def _as_numpy(column: Any, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
     return flat.to_numpy(), pc.list_value_length(column).to_numpy()
 
 
-def _carried(table: Any, name: str) -> NDArray[Any]:
-    column = table.column(name)
-    array = column.to_numpy()
-    if column.null_count or array.dtype.kind not in ("iu" if name == "label" else "iuO"):
+def carried_column(table: Any, name: str) -> NDArray[Any]:
+    """One of the columns that are carried through to the decisions."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = pa.chunked_array([table.column(name)]) if isinstance(table, pa.RecordBatch) else table.column(name)
+    if pa.types.is_dictionary(column.type):
+        for part in column.chunks:  # before each text is repeated for all of its rows
+            check_lengths(pc.binary_length(part.dictionary).to_pylist(), f"the column {name}")
+        column = column.cast(column.type.value_type)
+    array = as_texts(column.to_numpy(), f"the column {name}")
+    if column.null_count or array.dtype.kind not in ("iu" if name == "label" else "iuU"):
         needed = "integers" if name == "label" else "integers or text"
         raise InputError(f"the column {name} is of type {column.type} or holds nulls: {needed} are needed.")
-    return array.astype(np.str_) if array.dtype == object else array
+    return array
 
 
 def check_carried(files: Iterable[str]) -> None:
@@ -294,7 +322,7 @@ def _carried_types(file: str) -> str:
 
     if not file.endswith(".parquet"):
         return "label (int64)" if read_outline(file)[1] else "neither id nor label nor group"
-    schema = _open_parquet(file).schema_arrow
+    schema = open_parquet(file).schema_arrow
     types = {name: schema.field(name).type for name in CARRIED if name in schema.names}
     types = {name: getattr(kind, "value_type", kind) for name, kind in types.items()}  # text may be stored with a dictionary
     words = [f"{name} ({kind if pa.types.is_primitive(kind) else 'text'})" for name, kind in types.items()]
@@ -327,10 +355,11 @@ def check_ids(files: Iterable[str]) -> None:
 def _ids_of(file: str, count: bool = False) -> NDArray[np.uint64] | None:
     """Marks of the ids of a file; None where it has none or cannot be read. count: only whether there are any."""
     try:
-        opened = _open_parquet(file)
+        opened = open_parquet(file)
         if "id" not in opened.schema_arrow.names:
             return None
-        return mark_ids(np.empty(0, np.int64) if count else _carried(opened.read(["id"]), "id"))
+        marks = [mark_ids(carried_column(batch, "id")) for batch in (() if count else opened.iter_batches(LEAST_ROWS, columns=["id"]))]
+        return np.concatenate([np.empty(0, np.uint64), *marks])
     except (InputError, OSError, ValueError):  # errors of Arrow are among them
         return None
 
@@ -361,7 +390,7 @@ def save_recordings(
     if part.labels is not None:
         columns["label"] = part.labels
     if groups is not None:
-        columns["group"] = found = np.asarray(groups)
+        columns["group"] = found = as_texts(as_array(groups, "groups"), "groups")
         if found.shape != (n,) or found.dtype.kind not in "iuU":
             raise InputError(f"groups has shape {found.shape} and dtype {found.dtype}: give an integer or a string for each recording.")
     with atomic_writer(path) as stream:

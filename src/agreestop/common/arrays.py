@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -10,6 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from .errors import InputError
 
 LARGEST = sys.float_info.max
+LONGEST_TEXT = 1000  # characters of a name or an id
+WIDE, UNEVEN = 2**26, 16  # bytes that an array of texts may take, unless the longest text is shorter than so many average ones
+DEEPEST = 64  # axes of an array
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 Booleans: TypeAlias = NDArray[np.bool_]
@@ -18,7 +22,8 @@ Booleans: TypeAlias = NDArray[np.bool_]
 def as_array(values: Any, name: str) -> NDArray[Any]:
     """Anything array-like as a numpy array: lists, tensors on any device, with or without gradient, and nested lists of tensors.
 
-    bfloat16, which numpy lacks, becomes float32. Lists of unequal length and arrays with masked entries are refused.
+    bfloat16, which numpy lacks, becomes float32. Lists of unequal length and arrays with masked entries are refused, and lists with texts
+    that would make a far larger array than they are.
     """
     if type(values) is np.ndarray and values.dtype.kind in "fiub":  # nothing to convert: a stream comes here at every push
         return values
@@ -32,11 +37,65 @@ def as_array(values: Any, name: str) -> NDArray[Any]:
         values = values.float() if str(values.dtype) == "torch.bfloat16" else values
     if np.ma.is_masked(values):
         raise InputError(f"{name} has masked entries, for which nothing can be decided: fill them, or leave those inputs out.")
+    if isinstance(values, (list, tuple)):
+        check_texts(_texts_in(values), name)
     try:
         array = np.asarray(values)
     except (TypeError, ValueError):
         raise InputError(f"{name} cannot be read as one array: give numbers of one shape.") from None
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def _texts_in(values: Sequence[Any], depth: int = 1) -> Iterator[str | bytes]:
+    """The texts in nested lists: one among numbers is enough for numpy to make texts of all of them."""
+    for value in values:
+        if isinstance(value, (str, bytes)):
+            yield value
+        elif isinstance(value, (list, tuple)) and depth < DEEPEST:
+            yield from _texts_in(value, depth + 1)
+
+
+def check_texts(texts: Iterable[str | bytes], name: str) -> None:
+    """Refuse texts that are too long for an array, in which each gets the room of the longest: 4 bytes for each of its characters."""
+    check_lengths([len(text) for text in texts], name)
+
+
+def check_lengths(lengths: Sequence[int | None], name: str) -> None:
+    """The same for the lengths of texts; None where there is none."""
+    known = [length for length in lengths if length]
+    longest, count = max(known, default=0), len(lengths)
+    if longest > LONGEST_TEXT:
+        raise InputError(f"{name} holds a text of {longest:,} characters: give texts of at most {LONGEST_TEXT:,}.")
+    if 4 * longest * count > WIDE and longest * count > UNEVEN * sum(known):
+        room = f"{4 * longest * count / 1e6:,.0f} MB in an array"
+        raise InputError(f"{name} holds {count:,} texts, of which one has {longest} characters, so that all take {room}: shorten that one.")
+
+
+def as_texts(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """An array of Python strings, as pandas and Arrow hold them, as one of numpy's texts; any other array as it is."""
+    if array.dtype != object or not all(isinstance(one, str) for one in array.ravel()):
+        return array
+    check_texts(array.ravel().tolist(), name)
+    return array.astype(np.str_)
+
+
+def as_names(names: Iterable[object], what: str) -> tuple[str, ...]:
+    """Names of classes as strings that a file gives back as they are: no longer than LONGEST_TEXT, valid text, not ended by a zero."""
+    known = tuple(str(name) for name in names)
+    check_texts(known, what)
+    if any(name.endswith("\0") for name in known) or not is_text("".join(known)):
+        given = f"{what} holds codes that are no characters, or a zero at the end of a text"
+        raise InputError(f"{given}, which a file would not give back: give plain text.")
+    return known
+
+
+def is_text(text: str) -> bool:
+    """Whether all codes of a string are characters; an array of numpy may hold any codes."""
+    try:
+        text.encode().decode()
+    except (ValueError, SystemError):
+        return False
+    return True
 
 
 def as_floats(values: ArrayLike, name: str) -> Floats:

@@ -1,4 +1,7 @@
-"""The error for bad input: its message says what was given, what is needed and what to do."""
+"""The error for bad input: its message says what was given, what is needed and what to do. A missing package is one of these."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 LONGEST = 299  # characters of a message
 _EXTRAS = {
@@ -11,6 +14,8 @@ _EXTRAS = {
     "serve": ("starlette", "uvicorn", "websockets"),
 }
 """The extras of agreestop, and the packages that each installs."""
+_NAMES = {"sklearn": "scikit-learn", "ray": "Ray"}
+"""How packages are called that have another name in Python."""
 
 
 class InputError(ValueError):
@@ -29,7 +34,31 @@ def visible(text: str) -> str:
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
-def missing_extra(error: ModuleNotFoundError) -> str | None:
-    """The extra of agreestop that installs the package that was not found; None for a package of no extra."""
-    package = (error.name or "").partition(".")[0]
-    return next((extra for extra, packages in _EXTRAS.items() if package in packages), None)
+class MissingPackage(InputError, ModuleNotFoundError):
+    """An optional package cannot be imported; the message says what to install."""
+
+
+@contextmanager
+def needs(what: str, *packages: str, advice: str = "") -> Iterator[None]:
+    """Imports of optional packages. Where one fails, the error says what needs it, and which extra of agreestop installs it.
+
+    packages  those outside the extras of agreestop, which are installed by their own names; the first is meant where an error names none.
+              The failure of any other import is raised as it is, because it is a fault of agreestop
+    advice    what else one can do
+    """
+    try:
+        yield
+    except MissingPackage:
+        raise
+    except ImportError as error:
+        package = (error.name or next(iter(packages), "")).partition(".")[0]
+        extra = next((extra for extra, names in _EXTRAS.items() if package in names), None)
+        if extra is None and package not in packages:
+            raise
+        absent = isinstance(error, ModuleNotFoundError)
+        state = "is not installed" if absent else f"cannot be imported ({error})"
+        install = f"'agreestop[{extra}]'" if extra is not None else package
+        found = f"{what} needs {_NAMES.get(package, package)}, which {state}: pip install {install}"
+        missing = MissingPackage(f"{found}{advice and ', or ' + advice}.")
+        missing.name = package
+        raise missing from error

@@ -1,5 +1,7 @@
 """Files that are written completely or not at all, files that are safe to read, folders, and locks.
 
+A link is followed: the file to which it leads is written, and the link stays.
+
 A writer locks its temporary file until the file is complete. The kernel frees the lock of a process that ends, however it ends, so a
 temporary file without a lock was left by a killed process: the next writer in that folder removes it.
 """
@@ -26,8 +28,8 @@ _held: set[tuple[int, Path]] = set()  # the thread and the folder of every lock 
 
 @contextmanager
 def atomic_writer(path: str | PathLike[str]) -> Iterator[BinaryIO]:
-    """A binary file next to `path`, which replaces `path` once everything is written and on disk."""
-    target = Path(path)
+    """A binary file next to `path`, which replaces `path` once everything is written and on disk. A link leads to the file to replace."""
+    target = _destination(path)
     handle, temporary = _begin(target)
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -45,9 +47,10 @@ def atomic_writer(path: str | PathLike[str]) -> Iterator[BinaryIO]:
 
 def check_writable(path: str | PathLike[str], *inputs: str | PathLike[str] | None) -> None:
     """Refuse a path to which `atomic_writer` cannot write, and that of an input, before the work whose result it would get."""
-    if any(one is not None and Path(one).resolve() == Path(path).resolve() for one in inputs):
+    target = _destination(path)
+    if any(one is not None and os.path.realpath(one) == os.path.realpath(target) for one in inputs):
         raise InputError(f"{path} is read and would be replaced by what is written: give another name for the output.")
-    handle, temporary = _begin(Path(path))
+    handle, temporary = _begin(target)
     os.close(handle)
     temporary.unlink(missing_ok=True)
 
@@ -126,7 +129,8 @@ def file_lock(file: Path, waiting: Callable[[str], object] | None = None) -> Ite
 
     The lock of a process that was killed is free at once. A file system without locks keeps nobody out.
     """
-    path = file.with_name(f".{file.name}.lock")
+    target = _destination(file)
+    path = target.with_name(f".{target.name}.lock")
     try:
         handle = _locked_file(path, file, "file", waiting)
     except OSError as error:
@@ -171,6 +175,21 @@ def _locked_file(path: Path, target: Path, kind: str, waiting: Callable[[str], o
             os.close(handle)
             raise
         os.close(handle)
+
+
+def _destination(path: str | PathLike[str]) -> Path:
+    """The file that is written for this path: the path itself, or where its links lead, whether or not there is a file yet."""
+    target = Path(path)
+    if not target.is_symlink():
+        return target
+    try:
+        found = Path(os.path.realpath(target))
+        if found.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        os.lstat(found.parent)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: it is a link that leads nowhere ({error.strerror}); remove it.") from None
+    return found
 
 
 def _begin(target: Path) -> tuple[int, Path]:

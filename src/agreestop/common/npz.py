@@ -9,7 +9,9 @@ r"""`.npz` files: plain arrays by name, nothing is unpickled or executed, and on
 `read_npz` reads any `.npz` of plain arrays. It checks the digest, or the checksums of the archive where there is no digest; that the
 members fill the archive without gap or overlap, so that damage to its directory cannot hide one; and every size before memory is taken.
 
-A mapped array shows what its file holds at the moment it is read. `check_unchanged` refuses one whose file was changed since it was mapped.
+A mapped array shows what its file holds at the moment it is read. A process that reads a map beyond the end of a file that was cut is
+ended by the system. `in_memory` reads a part of a mapped array from its file instead, and refuses a file that was changed since it was
+mapped; `check_unchanged` only compares the file.
 """
 
 import hashlib
@@ -22,7 +24,7 @@ from contextlib import contextmanager
 from mmap import mmap as MemoryMap
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -44,7 +46,22 @@ LONGEST_HEADER = 1000  # characters of the header of an array: it is parsed, whi
 UNPACKED = 2**27  # bytes that a compressed file may always take in memory, unless its reader says less
 MOST_RATIO = 200
 SMALL = 1024  # bytes of an array that `read_shapes` reads
-_mapped: "WeakKeyDictionary[MemoryMap, tuple[Path, tuple[int, ...]]]" = WeakKeyDictionary()  # the file of each map, and its state then
+
+
+@final
+class MappedFile:
+    """An open file of which arrays are mapped, its path, and its state when they were. It is closed with the last of them."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.handle = os.dup(stream.fileno())
+        self.path, self.state = Path(stream.name).resolve(), _state(os.fstat(self.handle))
+
+    def __del__(self) -> None:
+        os.close(self.handle)
+
+
+_mapped: "WeakKeyDictionary[MemoryMap, tuple[MappedFile, int, int]]" = WeakKeyDictionary()
+"""By the map: its file, the offset of an array in the file, and the address of that array."""
 
 
 def write_npz(path: str | PathLike[str], arrays: Arrays) -> None:
@@ -69,7 +86,7 @@ def digest_of(arrays: Arrays) -> str:
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         for start in range(0, len(flat), CHUNK):
-            digest.update(flat[start : start + CHUNK].data)
+            digest.update(in_memory(flat[start : start + CHUNK]).data)
     return digest.hexdigest()
 
 
@@ -99,7 +116,8 @@ def read_npz(
             raise InputError(f"{path} would take {times}: write it again without compression, as numpy.savez does.")
         if mmap and "digest" not in members and archive.testzip() is not None:
             raise ValueError("wrong checksum")
-        arrays = {name: _read_member(stream, archive, info, begin, mmap) for name, (info, begin) in members.items()}
+        file = MappedFile(stream) if mmap else None
+        arrays = {name: _read_member(stream, archive, info, begin, file) for name, (info, begin) in members.items()}
     if "digest" in arrays and str(arrays.pop("digest")) != digest_of(arrays):
         raise InputError(f"{path} was changed after it was written, because its digest does not match: {how}.")
     for name in needed:
@@ -116,7 +134,7 @@ def read_shapes(path: str | PathLike[str], what: str, how: str) -> tuple[dict[st
             with archive.open(info) as member:
                 shapes[name] = _read_header(member, info)[0]
             if info.file_size <= SMALL:
-                small[name] = _read_member(stream, archive, info, begin, mmap=False)
+                small[name] = _read_member(stream, archive, info, begin)
     return shapes, small
 
 
@@ -163,15 +181,18 @@ def _read_header(member: IO[bytes], info: zipfile.ZipInfo) -> tuple[tuple[int, .
     return shape, fortran, dtype
 
 
-def _read_member(stream: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo, begin: int, mmap: bool) -> NDArray[Any]:
+def _read_member(
+    stream: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo, begin: int, file: MappedFile | None = None
+) -> NDArray[Any]:
+    """One array; with a file it is mapped, unless it is compressed."""
     with archive.open(info) as member:
         shape, fortran, dtype = _read_header(member, info)
         size = math.prod(shape) * dtype.itemsize
         order: Any = "F" if fortran else "C"
-        if mmap and size and shape and info.compress_type == zipfile.ZIP_STORED:
+        if file is not None and size and shape and info.compress_type == zipfile.ZIP_STORED:
             mapped = np.memmap(stream, dtype, "r", begin + member.tell(), shape, order)
             assert isinstance(mapped.base, MemoryMap)
-            _mapped[mapped.base] = Path(stream.name).resolve(), _state(os.fstat(stream.fileno()))
+            _mapped[mapped.base] = file, begin + member.tell(), mapped.ctypes.data
             return mapped
         array: NDArray[Any] = np.empty(shape, dtype, order)
         flat = array.reshape(-1, order="A").view(np.uint8)  # a view, whatever the order
@@ -185,18 +206,47 @@ def check_unchanged(array: NDArray[Any]) -> None:
 
     It is no harm if the file was replaced or removed: the map keeps the old one.
     """
+    if (known := _file_of(array)) is not None:
+        _check_state(known[0])
+
+
+def in_memory(array: NDArray[Any]) -> NDArray[Any]:
+    """A mapped array, or a part of one, read from its file; any other array as it is.
+
+    It is refused if the file was changed after it was mapped. The strides stay as they are, so a view of overlapping rows stays small.
+    """
+    known = _file_of(array)
+    if known is None or not array.size:
+        return array
+    file, offset, address = known
+    low, high = np.lib.array_utils.byte_bounds(array)
+    content = bytearray(high - low)
+    done, view = 0, memoryview(content)
+    while done < len(content):
+        read = os.preadv(file.handle, [view[done : done + CHUNK]], offset + low - address + done)
+        if not read:
+            raise _changed(file)
+        done += read
+    _check_state(file)
+    begin = array.ctypes.data - low
+    return np.ndarray(array.shape, array.dtype, content, begin, array.strides)
+
+
+def _file_of(array: NDArray[Any]) -> tuple[MappedFile, int, int] | None:
+    """The file of a mapped array, with the offset and the address of what is mapped of it; None for any other array."""
     memory: Any = array
     while isinstance(memory, np.ndarray):
         memory = memory.base
-    if not isinstance(memory, MemoryMap) or memory not in _mapped:
-        return
-    path, before = _mapped[memory]
-    try:
-        now = _state(path.stat())
-    except OSError:
-        return
-    if now != before and now[:2] == before[:2]:
-        raise InputError(f"{path} was changed in place after it was loaded: load it again, and write new data to a new file.")
+    return _mapped.get(memory) if isinstance(memory, MemoryMap) else None
+
+
+def _check_state(file: MappedFile) -> None:
+    if _state(os.fstat(file.handle)) != file.state:
+        raise _changed(file)
+
+
+def _changed(file: MappedFile) -> InputError:
+    return InputError(f"{file.path} was changed in place after it was loaded: load it again, and write new data to a new file.")
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
@@ -210,7 +260,7 @@ def read_list(path: str | PathLike[str], arrays: Arrays, name: str) -> list[Any]
     if array.ndim != 1:
         raise InputError(f"{path} holds {name} of shape {array.shape}: a list, one axis, is needed.")
     try:
-        values = (array.astype(np.str_) if array.dtype.kind == "S" else array).tolist()
+        values = [one.decode("ascii") for one in array.tolist()] if array.dtype.kind == "S" else array.tolist()
         "".join(value for value in values if isinstance(value, str)).encode()
     except (ValueError, SystemError):
         raise InputError(f"{path} holds {name} with codes that are no characters: write it again as text.") from None

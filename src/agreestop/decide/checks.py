@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError, Integers, as_array, check_finite, is_integer
+from agreestop.common import InputError, Integers, as_array, as_texts, check_finite, is_integer, is_text
 
 from .schedules import Schedule, as_time
 
@@ -97,16 +97,16 @@ def as_labels(labels: ArrayLike, n: int, classes: int) -> Integers:
 
 def as_ids(ids: ArrayLike | None, n: int) -> NDArray[Any] | None:
     """The ids of n inputs: whole numbers or strings; None if there are none."""
-    return None if ids is None else as_names(ids, n, "ids")
+    return None if ids is None else as_row_names(ids, n, "ids")
 
 
-def as_names(names: ArrayLike, n: int, name: str) -> NDArray[Any]:
+def as_row_names(names: ArrayLike, n: int, name: str) -> NDArray[Any]:
     """A name for each of n inputs, such as that of a person: whole numbers or strings."""
-    array = as_array(names, name)
-    if array.dtype == object and all(isinstance(one, str) for one in array.ravel()):
-        array = array.astype(np.str_)
+    array = as_texts(as_array(names, name), name)
     if array.ndim != 1 or array.dtype.kind not in "iuU":
         raise InputError(f"{name} has shape {array.shape} and dtype {array.dtype}: give one whole number or one string for each input.")
+    if array.dtype.kind == "U" and not is_text("".join(array.tolist())):
+        raise InputError(f"{name} holds codes that are no characters: give texts that can be written to a file.")
     if len(array) != n:
         raise InputError(f"{name} has {len(array)} entries for {n} inputs: give one for each input.")
     return array

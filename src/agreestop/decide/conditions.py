@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_array, as_floats, is_number
+from agreestop.common import Booleans, Floats, InputError, Integers, as_array, as_floats, as_texts, is_number
 
 from .evidence import Evidence
 from .levels import in_words
@@ -141,9 +141,7 @@ def _is_whole(name: str) -> bool:
 
 
 def _as_groups(groups: ArrayLike, n: int) -> NDArray[Any]:
-    array = as_array(groups, "groups")
-    if array.dtype == object and all(isinstance(one, str) for one in array.ravel()):
-        array = array.astype(np.str_)
+    array = as_texts(as_array(groups, "groups"), "groups")
     fits = (array.ndim == 1 and array.dtype.kind in "iuU") or (array.ndim == 2 and array.dtype == np.bool_ and array.shape[1] > 0)
     if not fits:
         raise InputError(f"groups has shape {array.shape} and dtype {array.dtype}: give (n,) whole numbers or strings, or (n, G) booleans.")

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Booleans, Floats, InputError, Integers
 
-from .checks import as_labels, as_names
+from .checks import as_labels, as_row_names
 from .conditions import find_groups, name_groups
 from .estimates import Estimate
 from .exchangeability import classes_differ, coverage_too_low, labels_misplaced, labels_unrelated
@@ -326,7 +326,7 @@ def evaluate(
     elif decisions.groups is not None and decisions.group_names is not None:
         by_group = members(decisions.groups, decisions.group_names)
     if people is not None:
-        persons, person = np.unique(as_names(people, n, "people"), return_inverse=True)
+        persons, person = np.unique(as_row_names(people, n, "people"), return_inverse=True)
         by_person = grouped(person, range(len(persons)), persons.astype(np.str_).tolist())
     if decisions.best is not None:
         accuracy = Estimate.of_share(int((decisions.best == truth).sum()), n, confidence)

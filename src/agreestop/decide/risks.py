@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, Integers, is_number
+from agreestop.common import Booleans, Floats, InputError, Integers, is_number, needs
 
 from .checks import as_checkpoints, as_max_set_size
 from .confidence import tempered
@@ -274,10 +274,8 @@ class LearnedRisk(KeptInFiles):
 
 
 def _fit_logistic(features: Floats, misses: Booleans) -> tuple[Floats, float]:
-    try:
+    with needs("LearnedRisk.fit", advice="use TopMass.fit"):
         from sklearn.linear_model import LogisticRegression
-    except ImportError:
-        raise InputError("LearnedRisk.fit needs scikit-learn: install agreestop[learn], or use TopMass.fit.") from None
     if misses.all() or not misses.any():
         state = "always" if misses.all() else "never"
         raise NothingToLearn(f"the best classes {state} miss the label on the tuning data, so there is nothing to learn: use TopMass.fit.")

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agreestop.common import InputError, atomic_writer, read_file
+from agreestop.common.files import MOST_BYTES
 
 from .levels import as_fraction
 from .schedules import Schedule
@@ -30,6 +31,7 @@ from .schedules import Schedule
 LONGEST_LINE = 200  # characters of the first line, so that its numbers have few digits
 MAGIC = "agreestop-rule"
 FORMAT = 2  # format 1, of agreestop 0.1, had no ensemble_digest, class_names or ids; such files still load
+UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError, AssertionError)
 DTYPES = ("<f8", "<i8", "<u8", "|b1")
 
 _KNOWN: dict[str, type[Any]] = {}
@@ -58,8 +60,14 @@ def write_rule_file(path: str | PathLike[str], rule: object, summary: dict[str, 
         "rule": body,
         "arrays": [{"dtype": array.dtype.str, "shape": list(array.shape)} for array in arrays],
     }
-    text = _readable(header).encode() + b"\n"
-    content = text + b"".join(array.tobytes() for array in arrays)
+    try:
+        text = _readable(header).encode() + b"\n"
+        content = text + b"".join(array.tobytes() for array in arrays)
+        _read_content(content, len(text), type(rule))  # nothing is written that could not be read again
+    except UNREADABLE as error:
+        raise InputError(f"the {type(rule).__name__} cannot be kept in a file ({error}): change its settings.") from None
+    if len(content) > MOST_BYTES - LONGEST_LINE:
+        raise InputError(f"the {type(rule).__name__} takes {len(content):,} bytes, and files have at most {MOST_BYTES:,}: use fewer rows.")
     line = f"{MAGIC} {FORMAT} {len(text)} {hashlib.sha256(content).hexdigest()}\n"
     with atomic_writer(path) as stream:
         stream.write(line.encode() + content)
@@ -92,7 +100,7 @@ def read_rule_file(path: str | PathLike[str], kind: type[Kind], build: Callable[
         return build(_read_content(content, int(words[2]), kind))
     except InputError:
         raise
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError, AssertionError) as error:
+    except UNREADABLE as error:
         raise InputError(f"{path} does not hold a rule that can be built ({error}): calibrate the rule again.") from None
 
 

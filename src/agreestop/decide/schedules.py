@@ -13,11 +13,15 @@ from agreestop.common import InputError, is_integer, is_number
 
 EXAMPLE = "for example Schedule([(1, 1), (1, 2), (2, 3), (4, 6)])"
 
+LATEST = 2**53  # the last whole number before which a float holds all
+
 
 def as_time(value: Any) -> float:
     """A time as a number above 0; a whole number becomes an integer."""
     if not is_number(value) or value <= 0:
         raise InputError(f"checkpoints holds {value!r}: times must be positive and finite, so give times as numbers above 0.")
+    if value > LATEST:
+        raise InputError(f"checkpoints holds {value!r:.40}: times go up to 2^53, so count time in a larger unit.")
     return int(value) if float(value).is_integer() else float(value)
 
 

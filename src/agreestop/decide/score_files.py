@@ -26,6 +26,7 @@ from agreestop.common import (
     InputError,
     Integers,
     as_array,
+    as_names,
     as_seed,
     atomic_writer,
     is_number,
@@ -33,8 +34,9 @@ from agreestop.common import (
     read_npz,
     read_text,
 )
+from agreestop.common.npz import MOST_RATIO
 
-from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_names, as_times, columns_of
+from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_row_names, as_times, columns_of
 from .confidence import log_confidence
 from .schedules import Schedule, check_members, members_at
 
@@ -111,7 +113,7 @@ class Scores:
         rng = np.random.default_rng(as_seed(seed))
         if groups is None:
             return tuple(self.rows(rows) for rows in _parts(rng.permutation(len(self)), shares, "inputs"))
-        names, member_of = np.unique(as_names(groups, len(self), "groups"), return_inverse=True)
+        names, member_of = np.unique(as_row_names(groups, len(self), "groups"), return_inverse=True)
         parts = _parts(rng.permutation(len(names)), shares, "groups")
         return tuple(self.rows(rng.permutation(np.flatnonzero(np.isin(member_of, part)))) for part in parts)
 
@@ -155,7 +157,11 @@ def _check(data: Scores | Spikes, n: int, classes: int, what: str) -> None:
     if data.classes is not None:
         if len(data.classes) != classes:
             raise InputError(f"classes names {len(data.classes)} classes and {what} has {classes}: give one name for each.")
-        object.__setattr__(data, "classes", tuple(str(name) for name in data.classes))
+        object.__setattr__(data, "classes", as_names(data.classes, "classes"))
+    for name in ("engine", "ensemble_digest"):
+        if not isinstance(getattr(data, name), str):
+            raise InputError(f"{name} is {getattr(data, name)!r:.40}: give a text, or leave it out.")
+        as_names([getattr(data, name)], name)
     object.__setattr__(data, "ids", as_ids(data.ids, n))
 
 
@@ -263,8 +269,19 @@ def _save(path: str | PathLike[str], data: Scores | Spikes, content: Arrays) -> 
         value = getattr(data, name, None)
         if value is not None and not (isinstance(value, str) and not value):
             content[name] = np.asarray(value)
+    cells = math.prod(getattr(data, "spikes", np.empty(0)).shape)
+    size = sum(array.nbytes for array in content.values())
     with atomic_writer(path) as stream:
         np.savez_compressed(stream, allow_pickle=False, **content)
+        if _too_dense(size, cells, stream.tell()):  # `load` would take it for a file that was made to fill the memory
+            stream.seek(0)
+            stream.truncate()
+            np.savez(stream, allow_pickle=False, **content)
+
+
+def _too_dense(unpacked: int, spikes: int, stored: int) -> bool:
+    """Whether a file of `stored` bytes holds more than a reader unpacks: bytes of arrays, and spikes."""
+    return unpacked > max(UNPACKED, MOST_RATIO * stored) or spikes > max(MOST_SPIKES, SPIKES_PER_BYTE * stored)
 
 
 def load_spikes(path: str | PathLike[str]) -> Spikes:
@@ -321,7 +338,7 @@ def _unpack(path: str | PathLike[str], content: Arrays) -> Booleans:
     bits = content["spikes"]
     if len(shape) != 4 or min(shape) < 1 or bits.dtype != np.uint8 or bits.ndim != 1 or bits.size != -(-math.prod(shape) // 8):
         raise InputError(f"{path} holds spikes of {bits.size} bytes for the shape {shape}: write it with save_spikes.")
-    if math.prod(shape) > max(MOST_SPIKES, SPIKES_PER_BYTE * Path(path).stat().st_size):
+    if _too_dense(0, math.prod(shape), Path(path).stat().st_size):
         raise InputError(f"{path} would unpack to {math.prod(shape):,} spikes, far more than a file of its size holds: divide it.")
     return np.unpackbits(bits, count=math.prod(shape)).astype(bool).reshape(shape)
 

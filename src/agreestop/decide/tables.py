@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common import InputError
+from agreestop.common import needs
 
 MOST_TIMES = MOST_PEOPLE = 8  # rows for stopping times, and for people, in a table
 COLUMNS = {"agreement": "agreement", "cost": "cost", "coverage": "coverage", "normalized_latency": "latency / T", "set_size": "set size"}
@@ -35,10 +35,8 @@ def decisions_csv(decisions: Any, names: Sequence[str]) -> str:
 
 def as_dataframe(decisions: Any) -> Any:
     """`Decisions` as a DataFrame; see `Decisions.to_dataframe`."""
-    try:
+    with needs("to_dataframe", "pandas", advice="read the arrays themselves"):
         import pandas
-    except ImportError:
-        raise InputError("to_dataframe needs pandas, which is not installed: pip install pandas, or read the arrays themselves.") from None
     count = decisions.sets.shape[1]
     names = tuple(range(count)) if decisions.class_names is None else decisions.class_names
     classes = [tuple(names[label] for label in np.flatnonzero(kept)) for kept in decisions.sets]

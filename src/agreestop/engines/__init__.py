@@ -11,6 +11,8 @@ The names that need PyTorch or numba are loaded on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from agreestop.common.errors import needs
+
 from .early_stopping import EarlyRun, decide_early, run_to_end, score
 from .live import LiveSession
 from .protocol import ENGINES, Engine, Live, Pass
@@ -33,4 +35,5 @@ _LAZY |= {"choose_engine": "choice", "lightest_engine": "choice"}
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    with needs(f"agreestop.engines.{name}"):
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

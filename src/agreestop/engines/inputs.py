@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, InputError, Integers, as_array, check_finite, check_unchanged, is_integer
+from agreestop.common import Booleans, InputError, Integers, as_array, check_finite, in_memory, is_integer, time_last
 from agreestop.events.container import Events
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -21,9 +21,8 @@ def check_inputs(inputs: ArrayLike | Events, shape: Sequence[int] | None, real_i
 
     `Events`, of which engines are given a batch at a time, become an array.
     """
-    array = inputs.to_dense() if isinstance(inputs, Events) else as_array(inputs, "inputs")
-    check_unchanged(array)
-    _check_shape(array.shape, shape)
+    array = inputs.to_dense() if isinstance(inputs, Events) else in_memory(as_array(inputs, "inputs"))
+    check_shape(array.shape, shape)
     if array.dtype.kind not in "bfiu":
         raise InputError(f"inputs has dtype {array.dtype}: booleans or numbers are needed.")
     _check_range(array, "inputs")
@@ -35,7 +34,7 @@ def check_inputs(inputs: ArrayLike | Events, shape: Sequence[int] | None, real_i
 
 def check_event_inputs(inputs: Events, shape: Sequence[int], real_input: bool) -> Events:
     """The same of `Events`, which stay events: those of these inputs, one after the other."""
-    _check_shape(inputs.shape, shape)
+    check_shape(inputs.shape, shape)
     events = inputs.compact()
     if events.values is not None:
         _check_range(events.values, "inputs")
@@ -44,10 +43,12 @@ def check_event_inputs(inputs: Events, shape: Sequence[int], real_input: bool) -
     return events
 
 
-def _check_shape(given: tuple[int, ...], shape: Sequence[int] | None) -> None:
+def check_shape(given: tuple[int, ...], shape: Sequence[int] | None) -> None:
+    """Refuse inputs of another shape than (n, T, *shape); None: any shape of a step."""
     inner = "..." if shape is None else ", ".join(map(str, shape))
     if len(given) < 2 or 0 in given or (shape is not None and tuple(given[2:]) != tuple(shape)):
-        raise InputError(f"inputs has shape {given}: (n, T, {inner}), n and T at least 1, is what these members take.")
+        hint = "" if shape is None else time_last(given, shape)
+        raise InputError(f"inputs has shape {given}: (n, T, {inner}), n and T at least 1, is what these members take{hint}.")
 
 
 def is_binary(array: NDArray[Any]) -> bool:

@@ -3,8 +3,11 @@
 ensemble = agreestop.ensembles.DeepEnsemble(network, members=6).fit(x, y)
 """
 
-from .ensemble import Ensemble
-from .files import Epoch
-from .kinds import DeepEnsemble, VariationalEnsemble, load
+from agreestop.common.errors import needs
+
+with needs("agreestop.ensembles"):
+    from .ensemble import Ensemble
+    from .files import Epoch
+    from .kinds import DeepEnsemble, VariationalEnsemble, load
 
 __all__ = ["DeepEnsemble", "Ensemble", "Epoch", "VariationalEnsemble", "load"]

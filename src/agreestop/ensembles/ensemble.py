@@ -21,7 +21,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from agreestop.common import InputError, ProgressCallback, as_count, as_seed, check_finite
+from agreestop.common import InputError, ProgressCallback, as_count, as_seed, check_finite, time_last, warn_of_time_last
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import as_labels
 from agreestop.decide.score_files import Scores
@@ -188,6 +188,7 @@ class Ensemble(ABC):
         if given is None:
             raise InputError("there are no labels: give y, or an Events with labels.")
         self._check_inputs(inputs, steps)
+        warn_of_time_last(inputs.shape, inputs.dtype.kind)
         members = self.members if self.kind == "deep" else 1  # one draw for each step is enough to train a posterior
         model = self._new_model(members, tuple(inputs.shape[2:]), inputs.dtype != np.bool_)
         labels = as_labels(given, len(inputs), model.classes)
@@ -331,7 +332,8 @@ class Ensemble(ABC):
         shape, config = tuple(inputs.shape), self._config
         if config is not None and shape[2:] != tuple(config.input_shape):
             sizes = "".join(f", {size}" for size in config.input_shape)
-            raise InputError(f"x has shape {shape}: the network takes (n, T{sizes}), so reshape x or change input_shape of the network.")
+            hint = time_last(shape, config.input_shape) or ", so reshape x or change input_shape of the network"
+            raise InputError(f"x has shape {shape}: the network takes (n, T{sizes}){hint}.")
         if not shape[0]:
             raise InputError("x holds no inputs: give at least one.")
         if steps is not None and shape[1] != 1:

@@ -51,6 +51,10 @@ class UnusableFile(InputError):
     """A file that is damaged, or whose parts do not fit together. What made it can make it again."""
 
 
+class OwnModules(InputError):
+    """A file of members that are torch modules of the user, which cannot be built from the file alone."""
+
+
 def write_file(path: str | PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
     """Write tensors and a header, which names its "kind"."""
     whole = {name: value.detach().contiguous().cpu().clone() for name, value in tensors.items()}

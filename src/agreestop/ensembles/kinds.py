@@ -18,7 +18,7 @@ from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import PRIOR_VARIANCE, ModulePosterior, Posterior
 
 from .ensemble import Ensemble, NetworkSource
-from .files import Epoch, fitting, read_file, restore_settings
+from .files import Epoch, OwnModules, fitting, read_file, restore_settings
 from .training import TrainableMembers
 
 MEMBERS = 6
@@ -154,7 +154,7 @@ def load(
             network = restore_settings(about)
         if network is None:
             kind = "modules of your own" if about["architecture"] is None else f"the architecture {about['architecture']}"
-            raise InputError(f"{path} holds members that are {kind}: give what builds them too, load(path, network=...).")
+            raise OwnModules(f"{path} holds members that are {kind}: give what builds them too, load(path, network=...).")
         members, seed = header.get("members") or about["settings"]["members"], header.get("seed", 0)
         given: dict[str, Any] = {"device": device, "engine": engine, "output": header.get("output", "logits")}
         ensemble: DeepEnsemble | VariationalEnsemble

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError, Integers, check_finite, is_integer
+from agreestop.common import InputError, Integers, as_names, check_finite, in_memory, is_integer
 from agreestop.decide.checks import as_labels
 
 RowIndex: TypeAlias = int | slice | Sequence[int] | Sequence[bool] | NDArray[Any]
@@ -48,7 +48,7 @@ def as_labels_and_classes(
     """Labels (n,) and names of classes, checked, or None where they are not known."""
     if classes is not None and (isinstance(classes, str) or not isinstance(classes, Iterable)):
         raise InputError(f"classes is {classes!r}: give a list of names, one for each class.")
-    names = None if classes is None else tuple(str(name) for name in classes)
+    names = None if classes is None else as_names(classes, "classes")
     return None if labels is None else as_labels(labels, n, NO_NAMES if names is None else len(names)), names
 
 
@@ -89,7 +89,7 @@ def check_sparse(
             raise InputError("values holds 0: leave out what is zero, for only what is not is stored.")
     starts = pointers.astype(np.int64, copy=False)
     for first in range(0, len(indices), block):
-        part = indices[first : first + block + 1]
+        part = in_memory(indices[first : first + block + 1])
         if int(part.min()) < 0 or int(part.max()) >= cells:
             wrong = int(part.max() if part.min() >= 0 else part.min())
             raise InputError(

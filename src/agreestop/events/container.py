@@ -24,7 +24,19 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import GAMMA, InputError, Integers, Words, as_array, check_finite, check_unchanged, is_integer, mix, write_npz
+from agreestop.common import (
+    GAMMA,
+    InputError,
+    Integers,
+    Words,
+    as_array,
+    check_finite,
+    check_unchanged,
+    in_memory,
+    is_integer,
+    mix,
+    write_npz,
+)
 
 from .checks import RowIndex, as_labels_and_classes, as_rows, as_shape, by_row, check_sparse, index_type
 
@@ -70,7 +82,7 @@ class Events:
         if isinstance(array, Events):
             named = as_labels_and_classes(labels, classes, len(array))
             return object.__new__(cls)._set(array.indices, array.pointers, array.values, array.shape, *named)
-        return cls.from_blocks(lambda rows: array[rows], array.shape, array.dtype, labels, classes)
+        return cls.from_blocks(lambda rows: in_memory(array[rows]), array.shape, array.dtype, labels, classes)
 
     @classmethod
     def from_blocks(
@@ -123,7 +135,7 @@ class Events:
         cells, steps = math.prod(self.shape[2:]), self.shape[1]
         flat = dense.reshape(-1)
         for rows in _row_blocks(self.shape):
-            part = self.rows(rows).compact()
+            part = self.rows(rows).in_memory()
             starts = cells * np.arange(rows.start * steps, rows.stop * steps)
             positions = np.repeat(starts, np.diff(part.pointers).reshape(-1)) + part.indices.astype(np.int64)
             flat[positions] = True if part.values is None else part.values
@@ -157,17 +169,22 @@ class Events:
         else:
             first, last = pointers[:, 0], pointers[:, -1]
             ends = np.cumsum(last - first)
-        taken: slice | Integers
+        taken: slice | list[slice]
         if np.array_equal(first[1:], last[:-1]):
             taken = slice(int(first[0]), int(last[-1])) if len(self) else slice(0, 0)
             if taken == slice(0, len(self.indices)):
                 return self
         else:
-            counts = last - first
-            taken = np.arange(ends[-1]) + np.repeat(first - (ends - counts), counts)
-        moved = pointers + (ends - last)[:, None]
-        values = None if self.values is None else self.values[taken]
-        return object.__new__(type(self))._set(self.indices[taken], moved, values, self.shape, self.labels, self.classes)
+            taken = [slice(*ends) for ends in zip(first.tolist(), last.tolist(), strict=True)]
+        moved = in_memory(pointers) + (ends - last)[:, None]
+        values = None if self.values is None else _take(self.values, taken)
+        return object.__new__(type(self))._set(_take(self.indices, taken), moved, values, self.shape, self.labels, self.classes)
+
+    def in_memory(self) -> Self:
+        """The same as `compact`; what is mapped is read from the file, whose later fate does not matter then."""
+        part = self.compact()
+        read = (None if array is None else in_memory(array) for array in (part.indices, part.pointers, part.values))
+        return object.__new__(type(self))._set(*read, part.shape, part.labels, part.classes)
 
     def astype(self, dtype: Any) -> Self:
         """The same inputs as numbers of another dtype. Values that become 0 are left out."""
@@ -288,7 +305,7 @@ def input_ids(x: ArrayLike | Events) -> NDArray[np.uint64]:
         form = mix(form + GAMMA * np.array([side + 1], np.uint64))
     hashes = np.empty(len(inputs), np.uint64)
     for rows in _row_blocks(shape):
-        part = inputs.rows(rows).compact() if isinstance(inputs, Events) else Events.from_dense(inputs[rows])
+        part = inputs.rows(rows).in_memory() if isinstance(inputs, Events) else Events.from_dense(inputs[rows])
         starts = np.tile(np.arange(shape[1], dtype=np.uint64) * np.uint64(math.prod(shape[2:])), len(part))
         counts = np.diff(part.pointers).reshape(-1)
         words = mix(form + GAMMA * (np.repeat(starts, counts) + part.indices.astype(np.uint64) + np.uint64(1)))
@@ -296,6 +313,11 @@ def input_ids(x: ArrayLike | Events) -> NDArray[np.uint64]:
         sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(words, dtype=np.uint64)))
         hashes[rows] = mix(form + sums[part.pointers[:, -1]] - sums[part.pointers[:, 0]])
     return hashes
+
+
+def _take(events: NDArray[Any], rows: slice | list[slice]) -> NDArray[Any]:
+    """The events of consecutive rows, a view, or a copy of those of the rows given one by one."""
+    return events[rows] if isinstance(rows, slice) else np.concatenate([in_memory(events[row]) for row in rows])
 
 
 def _as_words(values: NDArray[Any]) -> Words:

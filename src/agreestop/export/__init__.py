@@ -6,7 +6,10 @@ made = to_c(rule, ensemble, "firmware", inputs=test_inputs)  C sources, a Makefi
 page = to_page([rule], ensemble, "demo.html", test_inputs)   one HTML file that loads nothing else; one rule for each target
 """
 
-from .c_files import CExport, to_c
-from .page import PageExport, to_page
+from agreestop.common.errors import needs
+
+with needs("agreestop.export"):
+    from .c_files import CExport, to_c
+    from .page import PageExport, to_page
 
 __all__ = ["CExport", "PageExport", "to_c", "to_page"]

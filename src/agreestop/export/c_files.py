@@ -31,7 +31,7 @@ from agreestop.engines.side_by_side import SideBySide
 from agreestop.ensembles.ensemble import Ensemble
 from agreestop.events.container import Events, as_inputs
 
-from .c_model import LARGEST, c_members, flash_of, model_text, ram_of, sizes_of
+from .c_model import LARGEST, c_members, check_exportable, flash_of, model_text, ram_of, sizes_of
 from .c_rule import CRule, c_rule, rule_text
 
 SOURCES = ("agreestop.h", "agreestop.c", "rule.h", "rule.c", "model.h", "replay.c", "Makefile")
@@ -81,6 +81,7 @@ def to_c(
     event-driven. inputs: (n, T, ...) of zeros and ones, or images
     (n, 1, ...), for `make check`. A rule of another engine or of other members is refused, unless any_engine or any_members allows it.
     """
+    check_exportable(ensemble)
     path, engine = Path(folder), ensemble.engine
     _check_folder(path)
     check_rule(rule, engine, ensemble.digest, any_engine, any_members)

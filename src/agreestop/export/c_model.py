@@ -12,12 +12,21 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from agreestop.adapters.engine import AdaptedEngine
 from agreestop.common import InputError
 from agreestop.engines.event_driven.engine import EventDriven
 from agreestop.engines.event_driven.layout import FlatNetwork, load_kernels
 from agreestop.engines.protocol import Engine
 from agreestop.engines.side_by_side import SideBySide
+from agreestop.ensembles.ensemble import Ensemble
+from agreestop.networks.graphs import GraphNetwork
+from agreestop.networks.modules import ModuleMembers
+from agreestop.networks.posteriors import ModulePosterior
 
+OWN_MODULES = (
+    "torch modules of your own cannot be exported, since only torch knows what they compute: "
+    "use a network of ag.networks, or write them as NIR graphs and load these with ag.adapters.from_nir."
+)
 LARGEST = 2**16 - 1  # events, weight rows, steps and counts have 16 bits
 C_TYPES = {"float32": "float", "float64": "double", "int8": "int8_t", "uint8": "uint8_t", "uint16": "uint16_t"}
 LAYER_BYTES, MEMBER_BYTES = 48, 8  # of `ag_layer` and `ag_member` where a pointer has 4 bytes
@@ -51,6 +60,14 @@ class CLayer:
 
 Members: TypeAlias = list[list[CLayer]]
 """The layers of each member."""
+
+
+def check_exportable(ensemble: Ensemble | AdaptedEngine) -> None:
+    """Refuse members whose computation only torch knows, before any work."""
+    network = ensemble.network
+    modules = network.each if isinstance(network, ModuleMembers) else [network]
+    if isinstance(network, (ModuleMembers, ModulePosterior)) and not all(isinstance(one, GraphNetwork) for one in modules):
+        raise InputError(OWN_MODULES)
 
 
 def c_members(engine: Engine, members: int) -> Members:

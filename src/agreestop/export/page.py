@@ -31,7 +31,7 @@ from agreestop.events.container import Events
 from agreestop.events.datasets.moving_digits import DIGITS, MNIST, SENSOR
 
 from .c_files import as_events, check_decisions
-from .c_model import CLayer, c_members
+from .c_model import CLayer, c_members, check_exportable
 from .c_rule import CRule, c_rule
 
 SCRIPTS = ("engine.js", "rule.js", "drift.js", "camera.js", "view.js", "draw.js", "app.js")
@@ -78,6 +78,7 @@ def to_page(
     given = [rules] if isinstance(rules, CalibratedRule) else list(rules)
     if not 0 <= first < len(given):
         raise InputError(f"{len(given)} rules are given, and first is {first}: give at least one rule, and the index of one of them.")
+    check_exportable(ensemble)
     check_writable(path)
     calibrated = sorted(given, key=_target_of)
     engine = ensemble.engine

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import InputError, ProgressCallback, Stages, as_count, as_seed, check_writable, no_progress
+from agreestop.common import InputError, ProgressCallback, Stages, as_count, as_seed, check_writable, needs, no_progress
 from agreestop.decide.checks import CalibrationWarning, as_max_set_size
 from agreestop.decide.levels import Target, as_target
 from agreestop.decide.schedules import Schedule
@@ -44,7 +44,8 @@ def write_report(
 
     It takes a minute or a few. The page is one file that loads nothing. Needs matplotlib and jinja2.
     """
-    from agreestop.report.page import write_page
+    with needs("write_report"):
+        from agreestop.report.page import write_page
 
     for given, kinds, needed in (
         (scores, (Scores, str, PathLike), "Scores, or the path of a score file"),

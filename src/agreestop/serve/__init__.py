@@ -10,6 +10,8 @@ It needs the extra `serve`. A client alone needs websockets and numpy.
 
 from typing import TYPE_CHECKING, Any
 
+from agreestop.common.errors import needs
+
 from .async_client import AsyncClient, AsyncSession
 from .client import Client, ClientSession
 from .limits import Limits
@@ -24,6 +26,7 @@ __all__ = ["PROTOCOL", "AsyncClient", "AsyncSession", "Client", "ClientSession",
 def __getattr__(name: str) -> Any:
     if name != "Server":  # it needs PyTorch, which a client does not
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .server import Server
+    with needs("agreestop.serve.Server"):
+        from .server import Server
 
     return Server

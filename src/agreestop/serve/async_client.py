@@ -12,7 +12,7 @@ from typing import Any, Self, final
 
 from numpy.typing import ArrayLike
 
-from agreestop.common import InputError
+from agreestop.common import InputError, needs
 from agreestop.decide.decisions import Decision
 
 from .client_session import (
@@ -98,8 +98,9 @@ class AsyncClient:
         self._next, self._error = 0, ""
 
     async def __aenter__(self) -> Self:
-        from websockets.asyncio.client import connect
-        from websockets.exceptions import WebSocketException
+        with needs("a client"):
+            from websockets.asyncio.client import connect
+            from websockets.exceptions import WebSocketException
 
         try:
             self._socket = await connect(live_address(self._url), **connect_options(self._token))

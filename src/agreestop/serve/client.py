@@ -18,7 +18,7 @@ from typing import Any, Self, final
 
 from numpy.typing import ArrayLike
 
-from agreestop.common import InputError
+from agreestop.common import InputError, needs
 from agreestop.decide.decisions import Decision
 
 from .client_session import (
@@ -81,8 +81,9 @@ class Client:
     """A connection to a server. `about`: what is served there."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
-        from websockets.exceptions import WebSocketException
-        from websockets.sync.client import connect
+        with needs("a client"):
+            from websockets.exceptions import WebSocketException
+            from websockets.sync.client import connect
 
         address = live_address(url)
         self._stack = ExitStack()

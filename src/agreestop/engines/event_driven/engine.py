@@ -82,7 +82,7 @@ class EventDriven:
     def begin(self, inputs: Inputs, first: int = 0) -> "EventDrivenPass":
         # the inputs are read where they are, and copied only if they are not contiguous
         if isinstance(inputs, Events):
-            events = check_event_inputs(inputs, self.input_shape, self._network.real_input)
+            events = check_event_inputs(inputs.in_memory(), self.input_shape, self._network.real_input)
             return EventDrivenPass(self._network, events, events.values is not None and not is_binary(events.values), self.threads)
         array = check_inputs(inputs, self.input_shape, self._network.real_input)
         flat = np.ascontiguousarray(array).reshape(*array.shape[:2], -1)

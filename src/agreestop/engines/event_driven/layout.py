@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from agreestop.common import InputError
+from agreestop.common import InputError, needs
 from agreestop.networks.architectures import Convolutional, SpikingNetwork
 from agreestop.networks.layers import MemberConv2d
 from agreestop.networks.spiking_layers import SpikingLayer
@@ -23,10 +23,8 @@ MOST_LANES = 1 << 15  # neurons of a layer whose state and currents stay in the 
 
 def load_kernels() -> ModuleType:
     """The compiled kernels; an InputError where numba is missing."""
-    try:
+    with needs("the event-driven engine", "numba", advice="use the dense engine"):
         from agreestop.networks._kernels import event_kernels
-    except ImportError as error:
-        raise InputError(f"the event-driven engine needs numba ({error}): install agreestop[engines], or use the dense engine.") from None
     return event_kernels
 
 

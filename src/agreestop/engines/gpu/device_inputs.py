@@ -43,7 +43,7 @@ class DeviceInputs:
         n, steps = inputs.shape[:2]
         self._stream = stream
         if isinstance(inputs, Events):
-            inputs = inputs.compact()
+            inputs = inputs.in_memory()
             pointers, values = np.ascontiguousarray(inputs.pointers), inputs.values
             self._ends, self._hosts = pointers[:, -1], [inputs.indices] if values is None else [inputs.indices, values]
         else:

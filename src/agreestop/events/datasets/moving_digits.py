@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import Floats, InputError, Integers, ProgressCallback, as_count, as_seed, open_file
+from agreestop.common import Floats, InputError, Integers, ProgressCallback, as_count, as_seed, needs, open_file
 
 from ..camera.simulator import Range, Sensor, circular_path, simulate_events
 from ..container import Events
@@ -105,10 +105,8 @@ def _watch(numbers: Integers, done: Done, images: NDArray[Any], labels: Integers
 
 
 def _load_images() -> tuple[Floats, Integers]:
-    try:
+    with needs("simulate_digits"):  # scikit-learn holds the images
         from sklearn.datasets import load_digits
-    except ImportError:
-        raise InputError("simulate_digits needs scikit-learn, which holds the images: install agreestop[learn].") from None
     digits = load_digits()
     return digits.images, digits.target.astype(np.int64)
 
@@ -143,7 +141,7 @@ def _read_idx(folder: Path, name: str, axes: int) -> NDArray[np.uint8]:
 
 def _check_digits(folder: Path) -> Findings:
     if find_spec("sklearn") is None:
-        yield DAMAGED, "scikit-learn, which holds the images, is missing: install agreestop[learn]."
+        yield DAMAGED, "scikit-learn, which holds the images, is missing: pip install 'agreestop[learn]'."
     else:
         yield FOUND, "scikit-learn, which holds the images, is installed."
 

@@ -274,15 +274,17 @@ void ag_init(void)
 int ag_push(const uint16_t *events, size_t n)
 {
     if (session.answer.time)
-        return 1;
+        return AG_DECIDED;
+    if (!session.joined)
+        ag_init();
     for (size_t index = 0; index < n; index++)
         if (events[index] >= AG_INPUTS)
-            return -1;
+            return AG_BAD_EVENT;
     memset(frame, 0, sizeof frame);
     for (size_t index = 0; index < n; index++) {
         uint32_t bit = (uint32_t)1 << events[index] % 32;
         if (AG_COUNTS && frame[events[index] / 32] & bit)
-            return -1;
+            return AG_BAD_EVENT;
         frame[events[index] / 32] |= bit;
     }
 #if AG_HISTORY
@@ -296,17 +298,17 @@ int ag_push(const uint16_t *events, size_t n)
         if (ag_judge(session.look, session.counts[0], &session.answer)) {
             session.answer.time = session.time;
             session.answer.members = ag_look_members[session.look];
-            return 1;
+            return AG_DECIDED;
         }
         session.look++;
         join(ag_look_members[session.look]);
     }
-    return 0;
+    return AG_MORE;
 }
 
 const ag_answer *ag_decision(void)
 {
-    return session.answer.time ? &session.answer : NULL;
+    return &session.answer;
 }
 
 const uint16_t *ag_counts(void)

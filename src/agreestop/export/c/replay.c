@@ -75,7 +75,7 @@ int main(int count, char **arguments)
     clock_t begin = clock();
     puts("input,stop_time,set_size,classes");
     for (uint32_t input = 0; input < inputs; input++) {
-        int state = 0;
+        int state = AG_MORE;
         ag_init();
         for (uint32_t step = 0; step < steps; step++) {
             if (fread(raw, 1, 4, file) != 4)
@@ -87,9 +87,9 @@ int main(int count, char **arguments)
         for (uint32_t step = 0; step < steps; step++) {
             if (!read_events(file, sizes[step]))
                 return fail("the file ends before its last input: export it again");
-            for (uint32_t shown = 0; !state && shown < (steps == 1 ? AG_STEPS : 1); shown++, pushed++)
+            for (uint32_t shown = 0; state == AG_MORE && shown < (steps == 1 ? AG_STEPS : 1); shown++, pushed++)
                 state = ag_push(events, sizes[step]);
-            if (state < 0)
+            if (state == AG_BAD_EVENT)
                 return fail("an event is not an input of the network: export the file again");
         }
         const ag_answer *answer = ag_decision();
