@@ -210,19 +210,14 @@ class LiveBatch:
         return results
 
     def check(self, one: Push) -> InputError | None:
-        """What is wrong with a push, if it is; its input is not run further then.
-
-        A push that is run in parts is checked as a whole before the first of them.
-        """
-        row = one.row
-        if row.decision is None and row.failed is None:
-            try:
-                if self._check(one) and not row.scored:
-                    slots = cast(LiveSlots, self._slots)
-                    cast(Steps, one.steps).check(slots.inputs, slots.repeats)
-            except InputError as error:
-                row.failed = error
-        return row.failed
+        """What is wrong with a push, if it is. A push that is run in parts is checked as a whole before the first of them."""
+        try:
+            if self._check(one) and not one.row.scored:
+                slots = cast(LiveSlots, self._slots)
+                cast(Steps, one.steps).check(slots.inputs, slots.repeats)
+        except InputError as error:
+            return error
+        return None
 
     def end(self, row: LiveInput, most: int | None = None) -> Decision | None:
         """The decision on an input that is over: its last evidence stands for every checkpoint that is left.

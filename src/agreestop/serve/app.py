@@ -123,6 +123,7 @@ async def _talk(hub: Hub, websocket: WebSocket) -> None:
         hub.disconnect(connection)
         with suppress(asyncio.CancelledError):
             await writer
+        hub.forget(connection)
 
 
 async def _write(connection: Connection, websocket: WebSocket) -> None:
