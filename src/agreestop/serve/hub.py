@@ -44,6 +44,7 @@ UNIT_SECONDS = 1e-5  # for a step, before the first is measured
 LEAST_UNITS = 8  # of one client in one batch, if it has as many
 OPEN_UNITS = 8  # steps that cost about as much as the beginning of a session
 SLOW_TO_READ, RESTS = 0.001, 25  # seconds of the event loop for a message; the time that its client rests, in multiples of that
+TURN_SECONDS = 0.0002  # of reading the messages of one client before it is the turn of the others
 LABELS = 8  # labels of one client that the monitor may hold at once
 RESTART_SECONDS = 0.1  # before a task that failed begins again
 UNSENT = 1000  # answers that a client has not read; then no more is read from it
@@ -160,8 +161,10 @@ class Hub:
 
     async def wait_for_room(self, connection: Connection) -> None:
         """Wait until the client may send more. Every other client gets its turn first."""
-        await asyncio.sleep(connection.rest if len(self.connections) > 1 else 0.0)
-        connection.rest = 0.0
+        rest, connection.rest = connection.rest if len(self.connections) > 1 else 0.0, 0.0
+        if rest or perf_counter() - connection.turn > TURN_SECONDS:
+            await asyncio.sleep(rest)
+            connection.turn = perf_counter()
         while not connection.ended and (self._has_no_room(connection) or connection.labels >= LABELS):
             await self._ticked.wait()
         while not connection.ended and connection.outbox.qsize() >= UNSENT:

@@ -20,7 +20,7 @@ class Connection:
     """One client: its open sessions, its messages that wait to be computed, and the answers that wait to be sent.
 
     queued    bytes of its messages that wait for their answers; `labels` of them are labels
-    rest      seconds for which nothing more is read from it
+    turn      when its messages began to be read, rather than those of others; rest: seconds for which no more are read
     ended_at  when its end began; it is dropped if it does not read what is left for it
     abort     ends the connection at once, without sending what is left
     """
@@ -30,7 +30,8 @@ class Connection:
         self.work: deque[Work] = deque()
         self.outbox: asyncio.Queue[str | tuple[int, str]] = asyncio.Queue()
         self.queued, self.labels, self.seen, self.sending_since = 0, 0, monotonic(), 0.0
-        self.rest, self.ended, self.ended_at = 0.0, False, 0.0
+        self.turn, self.rest = 0.0, 0.0
+        self.ended, self.ended_at = False, 0.0
         self._abort, self._most = abort, limits.queued_bytes // MESSAGE_COST + 2 * limits.sessions_per_client
 
     def send(self, text: str) -> bool:
