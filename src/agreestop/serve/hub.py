@@ -398,7 +398,7 @@ class Hub:
     def _sweep(self, connection: Connection, now: float) -> None:
         limits = self.limits
         since = min(time for time in (connection.sending_since, connection.ended_at, now) if time)
-        if now - since > limits.slow_seconds:
+        if now - since > limits.slow_seconds and not connection.dropped:
             self.metrics.slow += 1
             connection.drop()
             return

@@ -31,7 +31,7 @@ class Connection:
         self.outbox: asyncio.Queue[str | tuple[int, str]] = asyncio.Queue()
         self.queued, self.labels, self.seen, self.sending_since = 0, 0, monotonic(), 0.0
         self.turn, self.rest = 0.0, 0.0
-        self.ended, self.ended_at = False, 0.0
+        self.ended, self.ended_at, self.dropped = False, 0.0, False
         self._abort, self._most = abort, limits.queued_bytes // MESSAGE_COST + 2 * limits.sessions_per_client
 
     def send(self, text: str) -> bool:
@@ -52,6 +52,7 @@ class Connection:
     def drop(self) -> None:
         """End the connection at once."""
         self.end()
+        self.dropped = True
         self._abort()
 
     def end(self) -> None:
