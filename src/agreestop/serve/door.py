@@ -233,8 +233,7 @@ class WebSocket(WebSocketsSansIOProtocol):
         self._whole_frames += 1
         self._fragments = 0 if event.fin else self._fragments + 1
         if self._fragments > FRAGMENTS:
-            self._door.refused += 1
-            self.transport.abort()
+            self._drop()
 
     def _may_control(self) -> bool:
         """Whether a control frame may be handled; a client that sends too many, or does not read the answers, is dropped."""
@@ -242,12 +241,14 @@ class WebSocket(WebSocketsSansIOProtocol):
         now = self.loop.time()
         self._allowed = min(CONTROL_FRAMES, self._allowed + CONTROL_RATE * (now - self._refilled)) - 1
         self._refilled = now
-        if self._allowed >= 0 and self.writable.is_set():
-            return not self.transport.is_closing()
+        if self._allowed < 0 or not self.writable.is_set():
+            self._drop()
+        return not self.transport.is_closing()
+
+    def _drop(self) -> None:
         if not self.transport.is_closing():
             self._door.refused += 1
             self.transport.abort()
-        return False
 
 
 def _survive(read: Callable[[bytes], None], data: bytes, transport: asyncio.Transport) -> None:
