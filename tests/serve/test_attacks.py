@@ -172,8 +172,8 @@ def test_numbers_in_json_keep_their_kinds() -> None:
         message = read_message(write(type="push", session=1, step=1, frames=values))
         assert isinstance(message, PushSteps) and message.frames is not None
         assert message.frames.dtype.kind == kind and message.frames.tolist() == np.asarray(values).tolist()
-    for values in ([[1], [2, 3]], [[1], 2], [[[1]], [2]], [1, [2]], [[10**30]]):
-        assert "no regular list" in str(refused(write(type="push", session=1, step=1, frames=values)))
+    for wrong in ([[1], [2, 3]], [[1], 2], [[[1]], [2]], [1, [2]], [[10**30]]):
+        assert "no regular list" in str(refused(write(type="push", session=1, step=1, frames=wrong)))
     deep: Any = 1
     for _ in range(20):
         deep = [deep]
@@ -183,7 +183,8 @@ def test_numbers_in_json_keep_their_kinds() -> None:
 def test_a_message_is_cut_into_steps_by_what_they_cost() -> None:
     events = read_message(write_push(1, 1, [[], [1, 2], np.arange(64), [], []]))
     assert isinstance(events, PushSteps) and events.units == 5 + 66 // 16
-    parts, rest = [], events
+    parts: list[list[int]] = []
+    rest: PushSteps | None = events
     while rest is not None:
         part, rest = rest.cut(2)
         assert part.steps is not None

@@ -107,7 +107,7 @@ class State:
                 if parts[index] is None:
                     parts[index] = np.full((self.count, *new.shape[1:]), np.nan, dtype=new.dtype)
                 cast(NDArray[Any], parts[index])[rows] = new
-        return type(self)(self.count, *parts)  # type: ignore[arg-type]
+        return type(self)(self.count, *parts)
 
     @property
     def _parts(self) -> tuple[NDArray[Any] | None, ...]:

@@ -118,10 +118,12 @@ class PushSteps:
             count = max(1, int(np.searchsorted(costs, units, side="right")))
         if count >= len(self):
             return self, None
-        if self.steps is None:
-            parts = [None if array is None else (array[:count], array[count:]) for array in (self.frames, self.log_confidence)]
-            first, second = ({"frames": parts[0] and parts[0][at], "log_confidence": parts[1] and parts[1][at]} for at in (0, 1))
-            return replace(self, **first), replace(self, **second)
+        if self.frames is not None:
+            return replace(self, frames=self.frames[:count]), replace(self, frames=self.frames[count:])
+        if self.log_confidence is not None:
+            values = self.log_confidence
+            return replace(self, log_confidence=values[:count]), replace(self, log_confidence=values[count:])
+        assert self.steps is not None
         counts, indices = self.steps.counts, self.steps.indices
         events = int(counts[:count].sum())
         head, tail = Steps(counts[:count], indices[:events]), Steps(counts[count:], indices[events:])
