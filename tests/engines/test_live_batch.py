@@ -247,3 +247,9 @@ def test_the_end_of_an_input_may_be_judged_in_parts() -> None:
         assert found == expected
         parts.add(calls)
     assert max(parts) > 1
+
+
+def test_events_that_are_named_again_and_again_are_computed_once() -> None:
+    steps = Steps.of([[1, 1], [], [3, 0, 3, 3, 3, 0, 3], [2]])
+    once = steps.each_once(5)
+    assert once.counts.tolist() == [2, 0, 2, 1] and once.indices.tolist() == [1, 1, 0, 3, 2]

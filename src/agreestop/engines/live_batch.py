@@ -72,6 +72,13 @@ class Steps:
         counts = self.counts[first:last]
         return type(self)(counts, self.indices[begin : begin + int(counts.sum())])
 
+    def each_once(self, inputs: int) -> Self:
+        """The same, but a step with more events than inputs names each of them once."""
+        steps = np.split(self.indices, self.pointers[1:-1])
+        for number in np.flatnonzero(self.counts > inputs).tolist():
+            steps[number] = np.flatnonzero(np.bincount(steps[number], minlength=inputs))
+        return type(self).of(steps)
+
     def check(self, inputs: int, repeats: str) -> None:
         """Refuse an event that is not one of `inputs` inputs, a step that looks like a whole frame, and what `repeats` refuses."""
         counts, indices = self.counts, self.indices
@@ -292,6 +299,8 @@ class LiveBatch:
         try:
             steps = Steps.joined([cast(Steps, pushes[number].steps) for number in numbers])
             steps.check(slots_of.inputs, slots_of.repeats)
+            if slots_of.repeats == "once" and len(steps) and steps.counts.max() > slots_of.inputs:
+                steps = steps.each_once(slots_of.inputs)
         except InputError:  # find the wrong ones; the others are run
             good = [number for number in numbers if not self._refuse(pushes[number], number, results)]
             if good:

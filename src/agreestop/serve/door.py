@@ -141,6 +141,10 @@ class Http(H11Protocol):
     def handle_websocket_upgrade(self, event: Any) -> None:
         self._door.leave(self, self._address)
         super().handle_websocket_upgrade(event)
+        early, _ = self.conn.trailing_data  # a client that did not wait for the answer: uvicorn would lose this
+        websocket = self.transport.get_protocol()
+        if early and isinstance(websocket, WebSocket):
+            websocket.data_received(early)
 
     def is_late(self, now: float) -> bool:
         return self._since is not None and now - self._since > self._door.request_seconds

@@ -44,6 +44,7 @@ UNIT_SECONDS = 1e-5  # for a step, before the first is measured
 LEAST_UNITS = 8  # of one client in one batch, if it has as many
 OPEN_UNITS = 8  # steps that cost about as much as the beginning of a session
 SLOW_TO_READ, RESTS = 0.001, 25  # seconds of the event loop for a message; the time that its client rests, in multiples of that
+LONGEST_REST = 5.0  # seconds
 TURN_SECONDS = 0.0002  # of reading the messages of one client before it is the turn of the others
 LABELS = 8  # labels of one client that the monitor may hold at once
 RESTART_SECONDS = 0.1  # before a task that failed begins again
@@ -163,7 +164,10 @@ class Hub:
         """Wait until the client may send more. Every other client gets its turn first."""
         rest, connection.rest = connection.rest if len(self.connections) > 1 else 0.0, 0.0
         if rest or perf_counter() - connection.turn > TURN_SECONDS:
-            await asyncio.sleep(rest)
+            over = perf_counter() + min(rest, LONGEST_REST)
+            await asyncio.sleep(0)
+            while not connection.ended and (left := over - perf_counter()) > 0:
+                await asyncio.sleep(min(left, 0.1))
             connection.turn = perf_counter()
         while not connection.ended and (self._has_no_room(connection) or connection.labels >= LABELS):
             await self._ticked.wait()
@@ -180,7 +184,7 @@ class Hub:
         began = thread_time()
         self._receive(connection, data)
         if (spent := thread_time() - began) > SLOW_TO_READ:
-            connection.rest = RESTS * spent
+            connection.rest += RESTS * spent
 
     def _receive(self, connection: Connection, data: str | bytes) -> None:
         self.metrics.messages += 1
@@ -236,6 +240,7 @@ class Hub:
                 raise BadMessage(f"step {message.step} came where step {session.step} is due: send every step once, in order.", session.id)
             cost = max(cost, MESSAGE_COST + message.nbytes)
             next_step = session.step = session.step + len(message)
+            connection.rest = RESTS * max(0.0, message.largest_units * self._unit_seconds - TICK_SECONDS)
         self._queue(session, message, cost, next_step, "the client closed it." if isinstance(message, Close) else "")
 
     def _queue(self, session: Session, message: Message, cost: int = 0, next_step: int = 0, reason: str = "", wrong: bool = False) -> None:

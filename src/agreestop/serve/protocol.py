@@ -105,6 +105,11 @@ class PushSteps:
         """About how much work it is: a unit is a step, or some events of it."""
         return len(self) + (0 if self.steps is None else len(self.steps.indices) // EVENTS_A_UNIT)
 
+    @property
+    def largest_units(self) -> int:
+        """The work of its largest step, which cannot be cut."""
+        return 1 if self.steps is None else 1 + int(self.steps.counts.max()) // EVENTS_A_UNIT
+
     def push(self, row: LiveInput) -> Push:
         """The same for the batch of live inputs."""
         return Push(row, self.steps, self.log_confidence, self.frames)
