@@ -178,10 +178,11 @@ class AsyncClient:
         except (ConnectionClosed, InputError) as error:
             lost = InputError(self._error) if self._error else error if isinstance(error, InputError) else connection_lost(error)
             self._error = str(lost)
-            pushes = [future for session in self._sessions.values() for future in session._due]
-            labels = [future for waiting in self._labels.values() for future in waiting]
-            for future in (one for one in [*pushes, *labels] if not one.done()):
-                future.set_exception(lost)
+            waiting: list[asyncio.Future[Any]] = [one for session in self._sessions.values() for one in session._due]
+            waiting += [one for labels in self._labels.values() for one in labels]
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(lost)
 
     def _take_label(self, answer: dict[str, Any]) -> None:
         """Hand the answer to a label to the first that waits for it, which may have been cancelled."""

@@ -60,9 +60,13 @@ class Door:
     def enter(self, connection: Guarded, address: str, now: float) -> None:
         """Let a connection in, or abort it where there are too many."""
         if len(self.open) >= self.most:
-            self.refused += 1
-            connection.transport.abort()
-            return
+            crowd = max(self._waiting.values(), key=len, default={})
+            late = self.late
+            self._make_room(crowd, len(crowd) - 1, now)  # the place of one that has waited is free in a moment
+            if self.late == late:
+                self.refused += 1
+                connection.transport.abort()
+                return
         self.open.add(connection)
         if isinstance(connection, Http):
             self._waiting.setdefault(address, {})[connection] = now
