@@ -169,6 +169,19 @@ def drift(
     show_written(output)
 
 
+def attacks(
+    seconds: Annotated[float, typer.Option(help="How long each attack lasts.")] = 5.0,
+    output: File = Path("results/serve/attacks.json"),
+) -> None:
+    """Attack the server with one hostile client of each kind, and time the pushes of an honest one; needs agreestop[serve]."""
+    from .attacks import run_attacks
+
+    for one in run_attacks(seconds, output)["attacks"]:
+        alone, attacked = one["p95_ms"]["alone"], one["p95_ms"]["attacked"]
+        out.print(f"{one['attack']}: p95 of a push {alone:.1f} ms alone, {attacked:.1f} ms attacked, {one['ratio']:.1f} times as long")
+    show_written(output)
+
+
 def shapes(
     repeats: Annotated[int, typer.Option(help="Realisations of each stream.")] = 50,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for numbers.json.")] = Path("results/shapes"),
@@ -229,6 +242,7 @@ STUDIES: dict[str, tuple[Callable[..., None], str]] = {
     "serve": (serve, "Many sessions of the server at once."),
     "soak": (soak, "The memory of the server over ten minutes."),
     "drift": (drift, "False alarms of a drift monitor over streams side by side."),
+    "attacks": (attacks, "Hostile clients of the server, beside an honest one."),
     "shapes": (shapes, "How early each shape of score or risk stops."),
     "early-classification": (early_classification, "Early classifiers of aeon, and ours."),
     "nir": (nir, "Networks published in NIR: accuracy and speed."),

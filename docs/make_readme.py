@@ -323,6 +323,19 @@ def soak_words() -> str:
     return f"{words}. ([Numbers](../results/serve/soak.json), `python -m benchmarks soak`.)"
 
 
+def attack_table() -> str:
+    """What one hostile client of each kind does to the pushes of an honest one."""
+    found = json.loads((RESULTS / "serve" / "attacks.json").read_text())
+    lines = ["| one attacker with | honest push, p95, alone | attacked | ratio | memory | log |", "|---|---|---|---|---|---|"]
+    for one in found["attacks"]:
+        times = f"{one['p95_ms']['alone']:.1f} ms | {one['p95_ms']['attacked']:.1f} ms | {one['ratio']:.1f}"
+        lines.append(f"| {one['attack']} | {times} | {one['grown_bytes'] / 1e6:+.1f} MB | {one['log_bytes'] / 1000:.1f} kB |")
+    load, count = found["machine"]["load"], found["machine"]["cores"]
+    words = f"Each attack lasts {found['seconds']:g} seconds. {count} cores, whose load by all programs was {load:.1f} at the end."
+    lines += ["", f"{words} ([Numbers](../results/serve/attacks.json), `python -m benchmarks attacks`.)"]
+    return "\n".join(lines)
+
+
 def alarm_table() -> str:
     """How many labels an alarm takes at α' = 0.1 and δ = 0.05, from the start and after many decisions that missed less."""
     import agreestop as ag
@@ -498,8 +511,8 @@ def scale(text: str) -> str:
 
 
 def serve(text: str) -> str:
-    """docs/serve.md with its table."""
-    return fill(text, "load", load_table)
+    """docs/serve.md with its tables."""
+    return fill(fill(text, "load", load_table), "attacks", attack_table)
 
 
 PAGES: dict[str, Callable[[str], str]] = {"README.md": readme, "docs/adapters.md": adapters, "docs/engines.md": engines}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,9 @@ pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
 from agreestop.engines.early_stopping import score
+from agreestop.engines.inputs import check_events
 from agreestop.engines.live import LiveSession
-from agreestop.engines.live_batch import LiveBatch, LiveInput, Push, Steps
+from agreestop.engines.live_batch import LiveBatch, LiveInput, Push, Steps, _rounds
 from agreestop.engines.protocol import Engine
 from tests.engines.test_early_stopping import CONFIGS, ENGINES, EVERY, RULES, network, some_inputs
 
@@ -173,3 +176,95 @@ def test_a_wrong_push_costs_its_own_input_alone() -> None:
     fresh.push([Push(row, Steps.of([[1]]))])
     (mixed,) = fresh.push([Push(row, log_confidence=flat)])
     assert "one session for each" in str(mixed)
+
+
+def test_steps_are_refused_as_one_by_one() -> None:
+    rng = np.random.default_rng(0)
+    found = set()
+    for _ in range(400):
+        steps = [rng.integers(-(rng.random() < 0.1), 6, size=rng.integers(7)) for _ in range(rng.integers(1, 5))]
+        if rng.random() < 0.3:
+            steps.append(rng.integers(2, size=5))  # like a frame of five inputs
+        inputs, repeats = 5 + int(rng.random() < 0.7), str(rng.choice(["once", "each", "refused"]))
+        expected = None
+        for step in steps:
+            try:
+                check_events(step, inputs, repeats)
+            except ag.InputError as error:
+                expected = str(error)
+                break
+        try:
+            Steps.of(steps).check(inputs, repeats)
+            assert expected is None
+        except ag.InputError as error:
+            assert str(error) == expected
+        found.add(None if expected is None else expected.split()[2])
+    assert len(found) >= 4, "steps of every kind were tried"
+
+
+def test_rounds_hold_every_position_once_and_those_of_a_slot_in_order() -> None:
+    rng = np.random.default_rng(0)
+    for n in (0, 1, 7, 200):
+        slots, left = rng.integers(5, size=n), np.flatnonzero(rng.random(n) < 0.8)
+        rounds = _rounds(slots, left)
+        assert sorted(position for one in rounds for position in one.tolist()) == left.tolist()
+        assert all(len(set(slots[one].tolist())) == len(one) for one in rounds)
+        for slot in range(5):
+            order = [position for one in rounds for position in one.tolist() if slots[position] == slot]
+            assert order == sorted(order)
+    assert len(_rounds(np.zeros(1000, np.int64), np.arange(1000))) == 1000
+
+
+def test_an_input_costs_nothing_for_the_other_slots() -> None:
+    """Memory that opening, pushing and closing an input takes at once, with few slots and with many; a copy of the state would show."""
+    log_confidence = np.log(np.random.default_rng(0).dirichlet(np.ones(20), size=(60, 8, 2)))
+    labels = np.arange(60) % 20
+    rule = ag.SpikeCP(0.8, range(1, 9), 3, calibration="simultaneous", pooling=ag.MergeConfidence())
+    calibrated = rule.calibrate(log_confidence, labels)
+    taken = {}
+    for slots in (100, 20_000):
+        batch = LiveBatch(calibrated, None, slots)
+        state = batch._state
+        assert state is not None and state.largest is not None
+        size = state.largest.nbytes
+        for _ in range(2):  # the first makes what is made once
+            tracemalloc.start()
+            rows = [batch.open(number) for number in range(5)]
+            batch.push([Push(row, log_confidence=log_confidence[number, :4]) for number, row in enumerate(rows)])
+            batch.end(rows[0])
+            for row in rows:
+                batch.close(row)
+            taken[slots] = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        assert slots == 100 or taken[slots] < size / 10, "less than a tenth of the state of all slots"
+    assert taken[20_000] < 1.5 * taken[100] + 10_000
+    before = calibrated.start(20_000, 0, calibrated.find_groups(None, 20_000))
+    tracemalloc.start()
+    before.put(np.array([0]), calibrated.start(1, 0, calibrated.find_groups(None, 1)))  # the control: a copy for every input
+    assert tracemalloc.get_traced_memory()[1] > size
+    tracemalloc.stop()
+
+
+def test_the_end_of_an_input_may_be_judged_in_parts() -> None:
+    log_confidence = np.log(np.random.default_rng(0).dirichlet(np.ones(5), size=(60, 8, 2)))
+    calibrated = ag.AgreeStop(0.8, range(1, 9), 1).calibrate(log_confidence, np.arange(60) % 5)
+    parts = set()
+    for number in range(20):
+        whole, cut = LiveBatch(calibrated, None, 1), LiveBatch(calibrated, None, 1)
+        rows = whole.open(0), cut.open(0)
+        for batch, row in zip((whole, cut), rows, strict=True):
+            batch.push([Push(row, log_confidence=log_confidence[number, :1])])
+        if rows[0].decision is not None:
+            continue
+        expected, calls = whole.end(rows[0]), 1
+        while (found := cut.end(rows[1], 2)) is None:
+            calls += 1
+        assert found == expected
+        parts.add(calls)
+    assert max(parts) > 1
+
+
+def test_events_that_are_named_again_and_again_are_computed_once() -> None:
+    steps = Steps.of([[1, 1], [], [3, 0, 3, 3, 3, 0, 3], [2]])
+    once = steps.each_once(5)
+    assert once.counts.tolist() == [2, 0, 2, 1] and once.indices.tolist() == [1, 1, 0, 3, 2]

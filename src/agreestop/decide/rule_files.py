@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
+from functools import cache
 from os import PathLike
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -50,13 +51,11 @@ class KeptInFiles:
 
 def write_rule_file(path: str | PathLike[str], rule: object, summary: dict[str, Any]) -> None:
     """Write an object of a known class, whole or not at all; the header begins with the summary, for people to read."""
-    from importlib.metadata import version  # slow to import, and only saving needs it
-
     arrays: list[NDArray[Any]] = []
     body = _encode(rule, arrays)
     header = {
         **summary,
-        "versions": {"agreestop": version("agreestop"), "numpy": np.__version__},
+        "versions": _versions(),
         "rule": body,
         "arrays": [{"dtype": array.dtype.str, "shape": list(array.shape)} for array in arrays],
     }
@@ -71,6 +70,14 @@ def write_rule_file(path: str | PathLike[str], rule: object, summary: dict[str, 
     line = f"{MAGIC} {FORMAT} {len(text)} {hashlib.sha256(content).hexdigest()}\n"
     with atomic_writer(path) as stream:
         stream.write(line.encode() + content)
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Versions of the software. They are read once, so that a process goes on saving while the package is replaced."""
+    from importlib.metadata import version  # slow to import, and only saving needs it
+
+    return {"agreestop": version("agreestop"), "numpy": np.__version__}
 
 
 def _readable(header: dict[str, Any]) -> str:

@@ -84,7 +84,7 @@ class LiveSession:
         self.time += 1
         self._live.check()  # after the count, since the members have made the step
         while self.decision is None and self._times[session.index] == self.time:
-            self._look()
+            self.judge_next()
         return self.decision
 
     def end(self) -> Decision:
@@ -102,11 +102,11 @@ class LiveSession:
     def last_decision(self) -> Decision:
         """The same without a warning if the promise does not cover streams that end early."""
         while self.decision is None:
-            self._look()
+            self.judge_next()
         return self.decision
 
-    def _look(self) -> None:
-        """Judge the next look of the rule, with the members that it asks for."""
+    def judge_next(self) -> None:
+        """Judge the evidence so far at the next checkpoint of the rule, with the members that it asks for."""
         session = self._session
         evidence = self._live.join(self._members.needed(session.index))
         assert evidence is not None

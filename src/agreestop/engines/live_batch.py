@@ -67,25 +67,52 @@ class Steps:
         np.cumsum(self.counts, out=pointers[1:])
         return pointers
 
+    def part(self, first: int, last: int) -> Self:
+        """The steps first … last - 1."""
+        begin = int(self.counts[:first].sum())
+        counts = self.counts[first:last]
+        return type(self)(counts, self.indices[begin : begin + int(counts.sum())])
+
+    def each_once(self, inputs: int) -> Self:
+        """The same, but a step with more events than inputs names each of them once."""
+        steps = np.split(self.indices, self.pointers[1:-1])
+        for number in np.flatnonzero(self.counts > inputs).tolist():
+            steps[number] = np.flatnonzero(np.bincount(steps[number], minlength=inputs))
+        return type(self).of(steps)
+
     def check(self, inputs: int, repeats: str) -> None:
         """Refuse an event that is not one of `inputs` inputs, a step that looks like a whole frame, and what `repeats` refuses."""
-        doubtful = self.counts > 1 if repeats == "refused" else self.counts == inputs  # as many numbers may be a frame
-        if doubtful.any():
-            pointers = self.pointers
-            for step in np.flatnonzero(doubtful):
-                check_events(self.indices[pointers[step] : pointers[step + 1]], inputs, repeats)
-        if len(self.indices) and (self.indices.min() < 0 or self.indices.max() >= inputs):
-            check_events(self.indices[(self.indices < 0) | (self.indices >= inputs)], inputs)
+        counts, indices = self.counts, self.indices
+        wrong: list[Integers] = []  # the numbers of wrong steps
+        outside = bool(len(indices)) and bool(indices.min() < 0 or indices.max() >= inputs)
+        like_frames = inputs > 2 and bool((counts == inputs).any())
+        may_repeat = repeats == "refused" and bool((counts > 1).any())
+        if not (outside or like_frames or may_repeat):
+            return
+        steps = np.repeat(np.arange(len(self)), counts)
+        if outside:
+            wrong.append(steps[(indices < 0) | (indices >= inputs)])
+        if like_frames:
+            binary = np.bincount(steps[(indices == 0) | (indices == 1)], minlength=len(self))
+            wrong.append(np.flatnonzero((counts == inputs) & (binary == inputs)))
+        if may_repeat:
+            order = np.lexsort((indices, steps))
+            same = (np.diff(steps[order]) == 0) & (np.diff(indices[order]) == 0)
+            wrong.append(steps[order][1:][same])
+        if any(len(found) for found in wrong):
+            first = min(int(found.min()) for found in wrong if len(found))
+            check_events(self.part(first, first + 1).indices, inputs, repeats)  # it says what is wrong
 
 
 @final
 class LiveInput:
     """One input of a `LiveBatch`: the number of steps, or of log-confidences, that it has had, and its decision once there is one."""
 
-    __slots__ = ("decision", "failed", "fresh", "group", "kind", "last", "number", "separate", "slot", "time")
+    __slots__ = ("decision", "ended", "failed", "fresh", "group", "kind", "last", "number", "separate", "slot", "time")
 
     def __init__(self, number: int, slot: int, group: ArrayLike | None, fresh: bool = False) -> None:
         self.number, self.slot, self.group, self.fresh, self.time = number, slot, group, fresh, 0
+        self.ended = 0  # the checkpoint before which its end was judged
         self.decision: Decision | None = None
         self.failed: InputError | None = None
         self.kind = ""  # what is pushed to it, one of KINDS; empty before the first push
@@ -141,7 +168,8 @@ class LiveBatch:
             self._times = checkpoint_steps(calibrated, engine, None)
         if isinstance(calibrated.checkpoints, Schedule):
             return
-        self._state = calibrated.start(slots, 0, calibrated.find_groups(None, slots))
+        start = calibrated.start(slots, 0, calibrated.find_groups(None, slots))
+        self._state = start.rows(np.arange(slots))  # arrays of its own, which are overwritten from now on
         if isinstance(engine, BatchingEngine):
             self._slots = engine.live_slots(slots)
             self._prefilter = prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
@@ -155,7 +183,7 @@ class LiveBatch:
         if self._state is not None:
             state = self._calibrated.start(1, None if fresh else row.number, inside)
             state = replace(state, first_risk=np.array([np.nan]))
-            self._state = self._state.put(np.array([row.slot]), state)
+            self._state = self._state.overwrite(np.array([row.slot]), state)
         if self._slots is not None:
             self._slots.reset(row.slot)
         return row
@@ -201,21 +229,43 @@ class LiveBatch:
             self._run_scores(pushes, scores, results)
         return results
 
-    def end(self, row: LiveInput) -> Decision:
-        """The decision on an input that is over: its last evidence stands for every checkpoint that is left."""
+    def check(self, one: Push) -> InputError | None:
+        """What is wrong with a push, if it is. A push that is run in parts is checked as a whole before the first of them."""
+        try:
+            if self._check(one) and not one.row.scored:
+                slots = cast(LiveSlots, self._slots)
+                cast(Steps, one.steps).check(slots.inputs, slots.repeats)
+        except InputError as error:
+            return error
+        return None
+
+    def end(self, row: LiveInput, most: int | None = None) -> Decision | None:
+        """The decision on an input that is over: its last evidence stands for every checkpoint that is left.
+
+        most: judge at most as many checkpoints now. None is returned if the decision has not fallen there; call it again then.
+        """
         if row.time == 0:
             raise InputError("this stream ends before its first step: push one step at least.")
-        if row.decision is None and isinstance(row.separate, LiveSession):
-            row.decision = row.separate.last_decision()
-        while row.decision is None and isinstance(row.separate, Session):
-            row.decision = row.separate.push(cast(Floats, row.last))
-        if row.decision is None:
+        if row.separate is not None:
+            judged = 0
+            while row.decision is None and (most is None or judged < most):
+                judged += 1
+                if isinstance(row.separate, LiveSession):
+                    if row.separate.decision is None:
+                        row.separate.judge_next()
+                    row.decision = row.separate.decision
+                else:
+                    row.decision = row.separate.push(cast(Floats, row.last))
+        elif row.decision is None:
+            last = len(self._calibrated.checkpoints)
             first = row.time if row.scored else int(np.searchsorted(self._times, row.time, side="right"))
-            left = np.arange(first, len(self._calibrated.checkpoints))
+            first = max(first, row.ended)
+            left = np.arange(first, last if most is None else min(last, first + most))
             evidence = row.last if row.scored else cast(LiveSlots, self._slots).evidence(row.slot)
             repeated = np.broadcast_to(cast(Any, evidence), (len(left), *cast(Any, evidence).shape))
             self._judge(np.full(len(left), row.slot), left, repeated, row.scored, [row] * len(left))
-        assert row.decision is not None, "every input stops at the last checkpoint"
+            row.ended = first + len(left)
+            assert row.decision is not None or row.ended < last, "every input stops at the last checkpoint"
         return row.decision
 
     def _check(self, one: Push) -> bool:
@@ -263,6 +313,8 @@ class LiveBatch:
         try:
             steps = Steps.joined([cast(Steps, pushes[number].steps) for number in numbers])
             steps.check(slots_of.inputs, slots_of.repeats)
+            if slots_of.repeats == "once" and len(steps) and steps.counts.max() > slots_of.inputs:
+                steps = steps.each_once(slots_of.inputs)
         except InputError:  # find the wrong ones; the others are run
             good = [number for number in numbers if not self._refuse(pushes[number], number, results)]
             if good:
@@ -297,17 +349,18 @@ class LiveBatch:
 
     def _run_scores(self, pushes: Sequence[Push], numbers: list[int], results: list[Any]) -> None:
         rows: list[LiveInput] = []
-        looks: list[int] = []
-        source: list[int] = []
+        looks: list[Integers] = []
+        parts: list[Floats] = []
         for number in numbers:
-            row, array = pushes[number].row, np.asarray(pushes[number].log_confidence)
-            left = range(row.time, min(row.time + len(array), len(self._calibrated.checkpoints)))
-            looks += left
-            rows, source = rows + [row] * len(left), source + [number] * len(left)
-            row.time, row.last = row.time + len(array), np.ascontiguousarray(array[-1], dtype=np.float64)
-        parts = [np.asarray(pushes[number].log_confidence, dtype=np.float64) for number in numbers]
-        cut = [part[: source.count(number)] for part, number in zip(parts, numbers, strict=True)]
-        self._judge(np.array([row.slot for row in rows]), np.array(looks), np.concatenate(cut), True, rows, results, np.array(source))
+            row, array = pushes[number].row, np.asarray(pushes[number].log_confidence, dtype=np.float64)
+            left = np.arange(row.time, min(row.time + len(array), len(self._calibrated.checkpoints)))
+            looks.append(left)
+            parts.append(array[: len(left)])
+            rows.extend([row] * len(left))
+            row.time, row.last = row.time + len(array), np.array(array[-1])
+        source = np.repeat(numbers, [len(part) for part in parts])
+        slots = np.array([row.slot for row in rows], np.int64)
+        self._judge(slots, np.concatenate(looks), np.concatenate(parts), True, rows, results, source)
 
     def _judge(
         self,
@@ -321,24 +374,37 @@ class LiveBatch:
     ) -> None:
         """Judge the evidence (n, K, C) of inputs in slots (n,) at looks (n,), those of an input in order, and note the decisions that fall.
 
-        scored: whether the evidence is log-confidences. source (n,): the result that each look belongs to. Each round judges the first
-        look that is left of every input, so an input is judged as in a stream.
+        scored: whether the evidence is log-confidences. source (n,): the result that each look belongs to. Each round judges the next
+        look of every input that still runs, so an input is judged as in a stream. The looks are sorted by round once, so many of them
+        cost no more for each than few.
         """
         calibrated, state = self._calibrated, cast(State, self._state)
         left = np.arange(len(looks))
         if self._prefilter is not None and not scored and len(looks):
             left = np.flatnonzero(self._prefilter.may_stop(evidence[None], looks)[0])
-        while len(left):
-            _, first = np.unique(slots[left], return_index=True)
-            chosen = left[first]
+        for chosen in _rounds(slots, left):
+            chosen = chosen[[rows[position].decision is None for position in chosen.tolist()]]
+            if not len(chosen):
+                continue
             confidence = evidence[chosen] if scored else log_softmax(evidence[chosen].astype(np.float64))
             verdict = calibrated.step(looks[chosen], np.ascontiguousarray(confidence, dtype=np.float64), state.rows(slots[chosen]))
-            state = self._state = state.put(slots[chosen], verdict.state)
+            state = self._state = state.overwrite(slots[chosen], verdict.state)
             for at in np.flatnonzero(verdict.stop).tolist():
                 one, position = slice(at, at + 1), int(chosen[at])
                 row_verdict = Verdict(verdict.stop[one], verdict.sets[one], verdict.state.rows(np.array([at])))
                 rows[position].decision = calibrated.decision(int(looks[position]), row_verdict, rows[position].number)
                 if results is not None and source is not None:
                     results[source[position]] = rows[position].decision
-            left = np.delete(left, first)
-            left = left[~np.isin(slots[left], slots[chosen[verdict.stop]])]
+
+
+def _rounds(slots: Integers, left: Integers) -> list[Integers]:
+    """The positions `left`, those of a slot in their order, divided into rounds that hold each slot at most once."""
+    if not len(left):
+        return []
+    order = np.argsort(slots[left], kind="stable")
+    ordered = slots[left][order]
+    begins = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1))
+    within = np.arange(len(left)) - np.repeat(begins, np.diff(begins, append=len(left)))  # 0, 1, … in each slot
+    by_round = np.argsort(within, kind="stable")
+    ends = np.cumsum(np.bincount(within))[:-1]
+    return np.split(left[order][by_round], ends)

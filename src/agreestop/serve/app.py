@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from .hub import Hub
@@ -22,6 +23,7 @@ from .sessions import Connection
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PAGE = Path(__file__).with_name("page.html")
+REQUESTS_AT_ONCE, REQUEST_INTERVAL = 200, 0.004  # requests and handshakes that are answered at once, and seconds between further ones
 SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:",
@@ -30,7 +32,7 @@ SAFE = {
 }
 
 
-def make_app(hub: Hub, token: str | None = None, *, local_names_only: bool = False) -> Starlette:
+def make_app(hub: Hub, token: str | None = None, *, local_names_only: bool = False) -> ASGIApp:
     """The application. With a token, all but /healthz needs it: as `Authorization: Bearer TOKEN`, or for browsers as ?token=TOKEN.
 
     local_names_only: refuse requests for another host name than those of this machine. A site whose name is pointed at 127.0.0.1 could
@@ -40,7 +42,7 @@ def make_app(hub: Hub, token: str | None = None, *, local_names_only: bool = Fal
 
     def denial(connection: HTTPConnection) -> Response | None:
         """Why a request is refused, if it is."""
-        if local_names_only and urlsplit("//" + connection.headers.get("host", "")).hostname not in LOOPBACK:
+        if local_names_only and _host_name(connection.headers.get("host", "")) not in LOOPBACK:
             return PlainTextResponse(
                 "this server answers to 127.0.0.1 and localhost alone: start it with a token to use another name.\n", 403, SAFE
             )
@@ -68,7 +70,9 @@ def make_app(hub: Hub, token: str | None = None, *, local_names_only: bool = Fal
         return PlainTextResponse(text, headers=SAFE, media_type="text/plain; version=0.0.4")
 
     async def show_health(request: Request) -> Response:
-        return PlainTextResponse("the server stops\n" if hub.draining else "ok\n", 503 if hub.draining else 200, SAFE)
+        failures = hub.metrics.failures
+        said = [f"{name} failed {count} times and went on: the log says more\n" for name, count in failures.items()]
+        return PlainTextResponse("".join(["the server stops\n" if hub.draining else "ok\n", *said]), 503 if hub.draining else 200, SAFE)
 
     async def serve_client(websocket: WebSocket) -> None:
         if refused := denial(websocket) or _refusal(websocket, hub):
@@ -90,13 +94,47 @@ def make_app(hub: Hub, token: str | None = None, *, local_names_only: bool = Fal
         Route("/healthz", show_health),
         WebSocketRoute(PATH, serve_client),
     ]
-    return Starlette(routes=routes, lifespan=running)
+    app = Starlette(routes=routes, lifespan=running)
+    app.router.redirect_slashes = False
+    return _in_turn(app)
+
+
+def _in_turn(app: ASGIApp) -> ASGIApp:
+    """The application, but many requests and handshakes at once are answered one after the other, so that sessions are not delayed."""
+    due = 0.0
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal due
+        if scope["type"] != "lifespan":
+            now = monotonic()
+            due = max(due, now - REQUESTS_AT_ONCE * REQUEST_INTERVAL) + REQUEST_INTERVAL
+            if due > now:
+                await asyncio.sleep(due - now)
+        await app(scope, receive, send)
+
+    return answer
+
+
+def _host_name(address: str) -> str | None:
+    """The name in an address `host:port`, None if it has none."""
+    try:
+        return urlsplit("//" + address).hostname
+    except ValueError:
+        return None
+
+
+def _site(origin: str) -> str | None:
+    """The `host:port` of a page's origin, None if it has none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _refusal(websocket: WebSocket, hub: Hub) -> Response | None:
     """Why a client may not connect: another page's script, another version of the protocol, or too many clients."""
     origin, offered = websocket.headers.get("origin"), websocket.scope["subprotocols"]
-    if origin is not None and urlsplit(origin).netloc != websocket.headers.get("host"):
+    if origin is not None and _site(origin) != websocket.headers.get("host"):
         return PlainTextResponse("scripts of other sites may not connect.\n", 403)
     if offered and SUBPROTOCOL not in offered:
         return PlainTextResponse(f"this server speaks {SUBPROTOCOL}: take a client of the same version.\n", 400)
@@ -121,8 +159,11 @@ async def _talk(hub: Hub, websocket: WebSocket) -> None:
             await hub.wait_for_room(connection)
     finally:
         hub.disconnect(connection)
-        with suppress(asyncio.CancelledError):
-            await writer
+        try:
+            with suppress(asyncio.CancelledError):
+                await writer
+        finally:
+            hub.forget(connection)
 
 
 async def _write(connection: Connection, websocket: WebSocket) -> None:

@@ -6,7 +6,9 @@ async with AsyncClient("ws://127.0.0.1:8000") as client:
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, final
 
@@ -31,12 +33,15 @@ from .protocol import write
 
 @final
 class AsyncSession(SharedSession):
-    """One input at the server, of an `AsyncClient`; see `ClientSession`."""
+    """One input at the server, of an `AsyncClient`; see `ClientSession`.
+
+    A push that is cancelled has been sent, and the server runs its step: its answer is awaited by nobody, but goes to no other push.
+    """
 
     def __init__(self, client: "AsyncClient", session: int) -> None:
         super().__init__(session)
         self._client = client
-        self._answered: asyncio.Future[None] | None = None
+        self._due: deque[asyncio.Future[None]] = deque()  # for each message without an answer, who waits for it; in their order
 
     async def push(
         self, indices: ArrayLike | None = None, *, frame: ArrayLike | None = None, log_confidence: ArrayLike | None = None
@@ -67,23 +72,27 @@ class AsyncSession(SharedSession):
         return await self._client._label(self._label_message(label), self._key)
 
     async def _ask(self, message: str | bytes, may_close: bool = False) -> None:
-        if self._answered is not None:
+        if any(not waits.done() for waits in self._due):
             raise InputError("the session waits for an answer: await one push before the next.")
-        self._answered = asyncio.get_running_loop().create_future()
+        answered = asyncio.get_running_loop().create_future()
+        self._due.append(answered)
         try:
             await self._client._send(message)
-            await self._answered
-        finally:
-            self._answered = None
-        if self.decision is not None or self._closed:
-            self._client._sessions.pop(self._id, None)
-        if self._closed and not may_close:
+        except InputError:
+            answered.cancel()
+            raise
+        await answered
+        if self._closed and self.decision is None and not may_close:
             raise InputError(self._closed)
 
     def _take(self, answer: dict[str, Any]) -> None:
         super()._take(answer)
-        if self._answered is not None and not self._answered.done():
-            self._answered.set_result(None)
+        over = self.decision is not None or bool(self._closed)
+        for waits in [self._due.popleft() for _ in range(len(self._due) if over else min(1, len(self._due)))]:
+            if not waits.done():
+                waits.set_result(None)
+        if over:
+            self._client._sessions.pop(self._id, None)
 
 
 @final
@@ -94,7 +103,8 @@ class AsyncClient:
         self._url, self._token = url, token
         self.about: dict[str, Any] = {}
         self._sessions: dict[int, AsyncSession] = {}
-        self._labels: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._labels: dict[str, deque[asyncio.Future[dict[str, Any]]]] = {}
+        self._unwanted: set[asyncio.Task[None]] = set()  # sessions whose opening was cancelled, on their way to be closed
         self._next, self._error = 0, ""
 
     async def __aenter__(self) -> Self:
@@ -124,8 +134,18 @@ class AsyncClient:
         message = session._open_message(group)
         self._next += 1
         self._sessions[session._id] = session
-        await session._ask(message)
+        try:
+            await session._ask(message)
+        except asyncio.CancelledError:  # the server opens it all the same
+            task = asyncio.create_task(self._give_up(session))
+            self._unwanted.add(task)
+            task.add_done_callback(self._unwanted.discard)
+            raise
         return session
+
+    async def _give_up(self, session: AsyncSession) -> None:
+        with suppress(InputError):  # the connection is gone, and the session with it
+            await session.close()
 
     async def _send(self, message: str | bytes) -> None:
         from websockets.exceptions import ConnectionClosed
@@ -138,12 +158,10 @@ class AsyncClient:
             raise connection_lost(error) from None
 
     async def _label(self, message: str, key: str) -> tuple[str, ...]:
-        answered = self._labels.setdefault(key, asyncio.get_running_loop().create_future())
-        try:
-            await self._send(message)
-            return read_alarms(await answered)
-        finally:
-            self._labels.pop(key, None)
+        answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._labels.setdefault(key, deque()).append(answered)
+        await self._send(message)
+        return read_alarms(await answered)
 
     async def _read(self) -> None:
         """Hand every answer to the session that waits for it, until the connection ends."""
@@ -153,8 +171,7 @@ class AsyncClient:
             while True:
                 answer = read_answer(await self._socket.recv())
                 if "decision" in answer and answer["type"] in ("labelled", "error"):
-                    if (label := self._labels.get(answer["decision"])) is not None and not label.done():
-                        label.set_result(answer)
+                    self._take_label(answer)
                 elif (session := self._sessions.get(answer.get("session", -1))) is not None:
                     session._take(answer)
                 elif answer["type"] == "error" and answer.get("session") is None:
@@ -162,7 +179,18 @@ class AsyncClient:
         except (ConnectionClosed, InputError) as error:
             lost = InputError(self._error) if self._error else error if isinstance(error, InputError) else connection_lost(error)
             self._error = str(lost)
-            waiting = [session._answered for session in self._sessions.values()]
-            for future in [*waiting, *self._labels.values()]:
-                if future is not None and not future.done():
+            waiting: list[asyncio.Future[Any]] = [one for session in self._sessions.values() for one in session._due]
+            waiting += [one for labels in self._labels.values() for one in labels]
+            for future in waiting:
+                if not future.done():
                     future.set_exception(lost)
+
+    def _take_label(self, answer: dict[str, Any]) -> None:
+        """Hand the answer to a label to the first that waits for it, which may have been cancelled."""
+        key = answer["decision"]
+        if waiting := self._labels.get(key):
+            first = waiting.popleft()
+            if not first.done():
+                first.set_result(answer)
+            if not waiting:
+                del self._labels[key]

@@ -42,6 +42,7 @@ class ClientSession(SharedSession):
     def __init__(self, client: "Client", session: int) -> None:
         super().__init__(session)
         self._client = client
+        self._due = 0  # messages without an answer; more than one after a push that was interrupted
 
     def push(
         self, indices: ArrayLike | None = None, *, frame: ArrayLike | None = None, log_confidence: ArrayLike | None = None
@@ -94,7 +95,8 @@ class Client:
             self._stack.close()
             raise cannot_connect(url, error) from None
         self._sessions: dict[int, ClientSession] = {}
-        self._next = 0
+        self._labels_due: dict[str, int] = {}
+        self._next, self._is_sending = 0, False
 
     def open(self, *, group: Any = None) -> ClientSession:
         """Begin a session. group: that of the input, for a rule with groups."""
@@ -116,29 +118,38 @@ class Client:
         self.close()
 
     def _label(self, session: ClientSession, label: int | None) -> tuple[str, ...]:
-        self._send(session._label_message(label))
+        message, key = session._label_message(label), session._key
+        self._labels_due[key] = self._labels_due.get(key, 0) + 1
+        self._send(message)
         while True:
             answer = self._receive()
-            if answer.get("decision") == session._key and answer["type"] in ("labelled", "error"):
-                return read_alarms(answer)
+            if answer.get("decision") == key and answer["type"] in ("labelled", "error"):
+                self._labels_due[key] -= 1
+                if not self._labels_due[key]:  # else it is the answer to a label that was interrupted
+                    del self._labels_due[key]
+                    return read_alarms(answer)
 
     def _ask(self, session: ClientSession, message: str | bytes, may_close: bool = False) -> None:
-        """Send a message about a session, and wait for its answer."""
+        """Send a message about a session, and wait for its answer, behind those to messages that were interrupted."""
+        session._due += 1
         self._send(message)
-        while self._receive().get("session") != session._id:
-            pass
-        if session.decision is not None or session._closed:
-            self._sessions.pop(session._id, None)
-        if session._closed and not may_close:
+        while session._due:
+            self._receive()
+        if session._closed and session.decision is None and not may_close:
             raise InputError(session._closed)
 
     def _send(self, message: str | bytes) -> None:
         from websockets.exceptions import ConnectionClosed
 
+        if self._is_sending:
+            raise InputError("an earlier message was interrupted while it was sent, perhaps in its middle: connect again.")
+        self._is_sending = True
         try:
             self._socket.send(message)
         except ConnectionClosed as error:
+            self._is_sending = False
             raise connection_lost(error) from None
+        self._is_sending = False
 
     def _receive(self) -> dict[str, Any]:
         """The next answer of the server, which its session has taken."""
@@ -151,6 +162,10 @@ class Client:
         session = self._sessions.get(answer.get("session", -1))
         if session is not None:
             session._take(answer)
+            over = session.decision is not None or bool(session._closed)
+            session._due = 0 if over else max(0, session._due - 1)
+            if over:
+                del self._sessions[session._id]
         elif answer["type"] == "error" and "decision" not in answer and answer.get("session") is None:
             raise InputError(f"the server refused a message: {answer['error']}")
         return answer

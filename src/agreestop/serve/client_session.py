@@ -95,7 +95,7 @@ class SharedSession:
                 self.number = answer["number"]
             case "decision":
                 self.decision, self.promise, self._key = read_decision(answer), answer["promise"], answer["decision"]
-            case "closed" | "error":
+            case "closed" | "error" if self.decision is None:  # else it answers a push that came after the decision
                 self._closed = f"the server closed this session: {answer.get('reason') or answer.get('error')}"
 
 

@@ -1,11 +1,15 @@
 """Sessions of all clients, computed together: whatever has come while one batch was computed is the next batch.
 
     receive   a message is checked and queued; one that is wrong costs its session
-    tick      all that is queued goes through `LiveBatch` in a worker thread, while the event loop receives more
+    tick      a share of what each client has queued goes through `LiveBatch` in a worker thread, while the event loop receives more
     deliver   every message gets one answer, and a decision ends its session
 
 Everything here runs on the event loop; `Computing` and `Watch` have a thread each. Nothing is buffered without bound: of a
 client whose messages wait for too many answers no more is read (`wait_for_room`), and a client that does not read its answers is dropped.
+
+No client delays the others for long. Every tick computes about TICK_SECONDS of work of each client, in turn, and goes on with the rest
+of a long message in the next tick. A client whose message took long to read rests for RESTS times as long while others are connected.
+The tasks that do all this begin again if they fail (`_supervise`).
 """
 
 import asyncio
@@ -13,10 +17,10 @@ import logging
 import math
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, thread_time
 from typing import Any, TypeVar, final
 
 from agreestop.common import InputError
@@ -25,19 +29,29 @@ from agreestop.decide.decisions import Decision
 from agreestop.engines.live_batch import LiveBatch
 from agreestop.engines.protocol import Engine
 
-from .computing import Computing
+from .computing import Computing, Progress, Result
 from .limits import Limits
 from .metrics import Metrics
-from .protocol import BadMessage, Close, End, Label, Message, Open, PushSteps, read_message, write, write_decision
+from .protocol import BadMessage, Bounds, Close, End, Label, Message, Open, PushSteps, read_message, write, write_decision
 from .sessions import MESSAGE_COST, Connection, Session, Work
 from .watch import Watch
 
 QUEUED_BYTES = 256 << 20  # of all clients
-TICK_STEPS = 1 << 15  # in one batch at most, unless one message has more
+TICK_SECONDS = 0.0005  # of computing for each client, in one batch
+TICK_STEPS = 4096  # of one client in one batch at most
+TICK_BYTES = 8 << 20  # of evidence of one client in one batch at most
+UNIT_SECONDS = 1e-5  # for a step, before the first is measured
+LEAST_UNITS = 8  # of one client in one batch, if it has as many
+OPEN_UNITS = 8  # steps that cost about as much as the beginning of a session
+SLOW_TO_READ, RESTS = 0.001, 25  # seconds of the event loop for a message; the time that its client rests, in multiples of that
+LONGEST_REST = 5.0  # seconds
+TURN_SECONDS = 0.0002  # of reading the messages of one client before it is the turn of the others
+LABELS = 8  # labels of one client that the monitor may hold at once
+RESTART_SECONDS = 0.1  # before a task that failed begins again
 UNSENT = 1000  # answers that a client has not read; then no more is read from it
 OBSERVING = 64  # batches of decisions that the monitor may lag behind
 log = logging.getLogger("agreestop.serve")
-Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 
 @final
@@ -63,7 +77,11 @@ class Hub:
         self.connections: set[Connection] = set()
         self.sessions, self.draining, self._queued = 0, False, 0
         self._number = self.watch.next_number
-        self._work: deque[Work] = deque()
+        self._bounds = Bounds.of(calibrated, input_shape)
+        self._turns: deque[Connection] = deque()  # the clients that have work, each once, in the order of their turns
+        self._unit_seconds = UNIT_SECONDS
+        self._most_units = max(1, min(TICK_STEPS, TICK_BYTES // (8 * (calibrated.members or 1) * (calibrated.classes or 1))))
+        self.background: dict[str, Callable[[], Awaitable[None]]] = {"computing": self._tick_forever, "sweeping": self._sweep_forever}
         self._observing: deque[asyncio.Future[None]] = deque()
         self._compute_thread, self._watch_thread = ThreadPoolExecutor(1, "compute"), ThreadPoolExecutor(1, "watch")
         self._tasks: list[asyncio.Task[None]] = []
@@ -71,7 +89,7 @@ class Hub:
     async def start(self) -> None:
         """Begin to compute, on the running event loop."""
         self._wake, self._ticked = asyncio.Event(), asyncio.Event()
-        self._tasks = [asyncio.create_task(self._tick_forever()), asyncio.create_task(self._sweep_forever())]
+        self._tasks = [asyncio.create_task(self._supervise(name, task)) for name, task in self.background.items()]
 
     async def stop(self) -> None:
         """Stop computing, and save the monitor."""
@@ -85,6 +103,16 @@ class Hub:
         self._compute_thread.shutdown()
         self._watch_thread.shutdown()
 
+    async def _supervise(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a task for ever: one that fails is logged and counted, and begins again."""
+        while True:
+            try:
+                await task()
+            except Exception:
+                self.metrics.failures[name] = self.metrics.failures.get(name, 0) + 1
+                log.exception("the task %r failed, and begins again", name)
+            await asyncio.sleep(RESTART_SECONDS)
+
     async def drain(self) -> None:
         """Refuse new sessions, let the others go on for a while, then close them."""
         self.draining = True
@@ -94,7 +122,8 @@ class Hub:
         for connection in list(self.connections):
             for session in list(connection.sessions.values()):
                 self._queue(session, Close(session.id), reason="the server stops: connect again later.")
-        while self._work or self.sessions:
+        until = monotonic() + self.limits.drain_seconds
+        while (self._turns or self.sessions) and monotonic() < until:
             await asyncio.sleep(0.02)
         for connection in list(self.connections):
             connection.finish(1001, "the server stops")
@@ -102,7 +131,7 @@ class Hub:
         while self.connections and monotonic() < until:
             await asyncio.sleep(0.02)
 
-    async def in_watch(self, function: Callable[..., Result], *arguments: Any) -> Result:
+    async def in_watch(self, function: Callable[..., Value], *arguments: Any) -> Value:
         """Run a function in the thread of the monitor."""
         return await asyncio.get_running_loop().run_in_executor(self._watch_thread, function, *arguments)
 
@@ -119,25 +148,49 @@ class Hub:
         return connection
 
     def disconnect(self, connection: Connection) -> None:
-        """Forget a client that is gone, and its sessions."""
-        connection.ended = True
-        self.connections.discard(connection)
+        """Take no more from a client, and give up its sessions. It counts as a client until `forget`."""
+        connection.end()
+        for one in [one for one in connection.work if isinstance(one.message, (PushSteps, End))]:  # nobody waits for them
+            connection.work.remove(one)
+            self._queued -= one.cost
         for session in list(connection.sessions.values()):
             self._queue(session, Close(session.id))
 
+    def forget(self, connection: Connection) -> None:
+        """The client is gone."""
+        self.connections.discard(connection)
+
     async def wait_for_room(self, connection: Connection) -> None:
-        """Wait until the client may send more."""
-        while not connection.ended and (connection.queued >= self.limits.queued_bytes or self._queued >= QUEUED_BYTES):
+        """Wait until the client may send more. Every other client gets its turn first."""
+        rest, connection.rest = connection.rest if len(self.connections) > 1 else 0.0, 0.0
+        if rest or perf_counter() - connection.turn > TURN_SECONDS:
+            over = perf_counter() + min(rest, LONGEST_REST)
+            await asyncio.sleep(0)
+            while not connection.ended and (left := over - perf_counter()) > 0:
+                await asyncio.sleep(min(left, 0.1))
+            connection.turn = perf_counter()
+        while not connection.ended and (self._has_no_room(connection) or connection.labels >= LABELS):
             await self._ticked.wait()
         while not connection.ended and connection.outbox.qsize() >= UNSENT:
             await asyncio.sleep(0.005)
 
+    def _has_no_room(self, connection: Connection) -> bool:
+        """Whether the messages of a client fill its own room, or its share of the room of all."""
+        share = QUEUED_BYTES // max(1, len(self.connections))
+        return connection.queued >= self.limits.queued_bytes or (self._queued >= QUEUED_BYTES and connection.queued >= share)
+
     def receive(self, connection: Connection, data: str | bytes) -> None:
         """Take a message of a client: queue it, or answer why not."""
+        began = thread_time()
+        self._receive(connection, data)
+        if (spent := thread_time() - began) > SLOW_TO_READ:
+            connection.rest += RESTS * spent
+
+    def _receive(self, connection: Connection, data: str | bytes) -> None:
         self.metrics.messages += 1
         connection.seen, cost = monotonic(), MESSAGE_COST + len(data)
         try:
-            message = read_message(data)
+            message = read_message(data, self._bounds)
             if isinstance(message, Label):
                 self._take_label(connection, message, cost)
             elif isinstance(message, Open):
@@ -185,27 +238,29 @@ class Hub:
         if isinstance(message, PushSteps):
             if message.step != session.step:
                 raise BadMessage(f"step {message.step} came where step {session.step} is due: send every step once, in order.", session.id)
-            looks = message.log_confidence is not None
-            most = len(self.calibrated.checkpoints) if looks else int(self.calibrated.checkpoints[-1])
-            if len(message) > most:
-                raise BadMessage(f"the message has {len(message)} steps, but the rule decides within {most}: send fewer.", session.id)
+            cost = max(cost, MESSAGE_COST + message.nbytes)
             next_step = session.step = session.step + len(message)
+            connection.rest = RESTS * max(0.0, message.largest_units * self._unit_seconds - TICK_SECONDS)
         self._queue(session, message, cost, next_step, "the client closed it." if isinstance(message, Close) else "")
 
     def _queue(self, session: Session, message: Message, cost: int = 0, next_step: int = 0, reason: str = "", wrong: bool = False) -> None:
         session.ending = session.ending or isinstance(message, (End, Close))
         session.connection.queued += cost
         self._queued += cost
-        self._work.append(Work(session, message, cost, perf_counter(), next_step, reason, wrong))
+        if not session.connection.work:
+            self._turns.append(session.connection)
+        session.connection.work.append(Work(session, message, cost, perf_counter(), next_step, reason, wrong))
         self._wake.set()
 
     def _take_label(self, connection: Connection, message: Label, cost: int) -> None:
         connection.queued += cost
+        connection.labels += 1
         self._queued += cost
         task = asyncio.get_running_loop().run_in_executor(self._watch_thread, self.watch.label, message.key, message.label)
 
         def answer(done: asyncio.Future[tuple[str, ...]]) -> None:
             connection.queued -= cost
+            connection.labels -= 1
             self._queued -= cost
             self._pulse()
             error = None if done.cancelled() else done.exception()
@@ -223,28 +278,63 @@ class Hub:
         loop = asyncio.get_running_loop()
         while True:
             await self._wake.wait()
-            work, steps = [], 0
-            while self._work and steps < TICK_STEPS:
-                work.append(self._work.popleft())
-                steps += len(work[-1].message) if isinstance(work[-1].message, PushSteps) else 0
-            if not self._work:
-                self._wake.clear()
-            began = perf_counter()
-            results = await loop.run_in_executor(self._compute_thread, self._computing.run, work)
+            work, units = self._next_batch()
+            try:
+                done = await loop.run_in_executor(self._compute_thread, self._computing.run, work, units)
+                self._deliver(work, done.results)
+            except Exception:  # their messages would never be answered
+                for connection in {one.session.connection for one in work}:
+                    connection.drop()
+                raise
             self.metrics.ticks += 1
-            self.metrics.steps += steps
-            self.metrics.tick_seconds += perf_counter() - began
-            self._deliver(work, results)
+            self.metrics.steps += done.steps
+            self.metrics.tick_seconds += done.seconds
+            total = sum(units)
+            weight = min(0.5, total / 64)  # a tick of few steps says little about the price of one
+            self._unit_seconds += weight * (done.cpu_seconds / max(1, total) - self._unit_seconds)
             while self._observing and (self._observing[0].done() or len(self._observing) > OBSERVING):
                 await self._observing.popleft()
 
-    def _deliver(self, work: list[Work], results: list[Decision | InputError | None]) -> None:
-        """Answer every message of a batch, and hand the decisions to the monitor."""
+    def _next_batch(self) -> tuple[list[Work], list[int]]:
+        """The next work of every client, as much as its share of a tick allows, and the units of each."""
+        share = min(self._most_units, max(LEAST_UNITS, int(TICK_SECONDS / self._unit_seconds)))
+        work: list[Work] = []
+        units: list[int] = []
+        for _ in range(len(self._turns)):
+            connection, left = self._turns.popleft(), share
+            while connection.work and left > 0:
+                one = connection.work.popleft()
+                size = self._size(one.message)
+                work.append(one)
+                units.append(min(size, left))
+                left -= size
+            if connection.work:
+                self._turns.append(connection)
+        if not self._turns:
+            self._wake.clear()
+        return work, units
+
+    def _size(self, message: Message) -> int:
+        """About how much work a message is, in steps."""
+        if isinstance(message, PushSteps):
+            return message.units
+        if isinstance(message, End):
+            return len(self.calibrated.checkpoints)
+        return OPEN_UNITS if isinstance(message, Open) else 1
+
+    def _deliver(self, work: list[Work], results: list[Result]) -> None:
+        """Answer every message of a batch that is finished, queue the rest of the others first, and hand the decisions to the monitor."""
         decided: list[tuple[str, Decision]] = []
         skipped: list[tuple[int, float | None]] = []
         now = perf_counter()
         for one, result in zip(work, results, strict=True):
             session, connection = one.session, one.session.connection
+            if result is Progress.UNFINISHED and not connection.ended:
+                if not connection.work:
+                    self._turns.append(connection)
+                    self._wake.set()
+                connection.work.appendleft(one)
+                continue
             connection.queued -= one.cost
             self._queued -= one.cost
             is_open = connection.sessions.get(session.id) is session
@@ -258,6 +348,8 @@ class Hub:
             elif isinstance(result, InputError):
                 self.metrics.errors += 1
                 self._answer(connection, one, "error", error=str(result))
+            elif result is Progress.UNFINISHED:
+                continue  # its client is gone, and its session is given up next
             elif isinstance(one.message, PushSteps):
                 self._send(connection, f'{{"type":"next","session":{session.id},"step":{one.next_step}}}')
             elif isinstance(one.message, Open):
@@ -305,16 +397,21 @@ class Hub:
                 try:
                     await self.in_watch(self.watch.keep)
                     unsaved = False
-                except InputError as error:
+                except Exception as error:  # whatever it is, it may pass
                     if not unsaved:  # once, not every second
-                        log.error("the monitor cannot be saved, and a stop would lose what is new: %s", error)
+                        fault = None if isinstance(error, InputError) else error
+                        log.error("the monitor cannot be saved, and a stop would lose what is new: %s", error, exc_info=fault)
+                        self.metrics.failures["saving"] = self.metrics.failures.get("saving", 0) + 1
                     unsaved = True
 
     def _sweep(self, connection: Connection, now: float) -> None:
         limits = self.limits
-        if connection.sending_since and now - connection.sending_since > limits.slow_seconds:
+        since = min(time for time in (connection.sending_since, connection.ended_at, now) if time)
+        if now - since > limits.slow_seconds and not connection.dropped:
             self.metrics.slow += 1
             connection.drop()
+            return
+        if connection.ended:
             return
         for session in list(connection.sessions.values()):
             if session.ending:

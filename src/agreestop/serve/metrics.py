@@ -22,6 +22,7 @@ class Metrics:
     """Counts since the start.
 
     latency: seconds from the arrival of a push to its decision, by bucket; recent: those of the last decisions
+    failures: how often background work failed, by its name; it went on each time
     """
 
     opened: int = 0
@@ -37,6 +38,7 @@ class Metrics:
     latency_sum: float = 0.0
     latency: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    failures: dict[str, int] = field(default_factory=dict)
 
     def decided(self, seconds: float, time: float) -> None:
         """Count a decision at this time of its stream, and the seconds that it took."""
@@ -64,6 +66,7 @@ def status(metrics: Metrics, watch: Watch, sessions: int, clients: int, draining
         "errors": metrics.errors,
         "dropped_idle": metrics.idle,
         "dropped_slow": metrics.slow,
+        "failures": dict(metrics.failures),
         "ticks": metrics.ticks,
         "tick_seconds": metrics.tick_seconds,
         "latency_p50": p50,

@@ -13,19 +13,23 @@ Dense steps of numbers have FRAME in place of each number of events, and float32
 The server answers every message with one JSON object.
 """
 
+import gc
 import json
 import math
+import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import InputError
+from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decision
-from agreestop.engines.live_batch import Steps
+from agreestop.engines.live_batch import LiveInput, Push, Steps
 
 PROTOCOL = 1
 SUBPROTOCOL = "agreestop.v1"
@@ -34,6 +38,10 @@ HEADER = struct.Struct("<III")
 LARGEST = 2**32 - 1
 FRAME = LARGEST  # instead of a number of events: the steps are frames
 LONGEST_KEY = 64
+LONGEST_GROUP = 10_000  # characters, or booleans
+DEEPEST = 16  # lists within lists
+SPARE_LISTS = 10_000  # beyond those that a push can need; a message with more is not parsed
+EVENTS_A_UNIT = 16  # events that cost about as much to compute as a step
 CONTENTS = ("events", "steps", "frame", "frames", "log_confidence")  # what a push may hold, one of them
 
 
@@ -43,6 +51,23 @@ class BadMessage(InputError):
     def __init__(self, message: str, session: int | None = None) -> None:
         super().__init__(message)
         self.session = session
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one message may hold, known before it is parsed: steps, checkpoints with log-confidences, and JSON lists."""
+
+    steps: int = LARGEST
+    checkpoints: int = LARGEST
+    lists: int = SPARE_LISTS
+
+    @classmethod
+    def of(cls, calibrated: CalibratedRule, shape: Sequence[int] | None) -> Self:
+        """The bounds under a rule, for inputs of this shape."""
+        steps, checkpoints = int(calibrated.checkpoints[-1]), len(calibrated.checkpoints)
+        of_a_frame = sum(math.prod((shape or ())[:depth]) for depth in range(len(shape or ()) + 1))
+        of_a_checkpoint = 1 + (calibrated.members or 1)
+        return cls(steps, checkpoints, SPARE_LISTS + max(steps * of_a_frame, checkpoints * of_a_checkpoint))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -68,6 +93,46 @@ class PushSteps:
 
     def __len__(self) -> int:
         return len(next(given for given in (self.steps, self.frames, self.log_confidence) if given is not None))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        arrays = (self.frames, self.log_confidence) if self.steps is None else (self.steps.counts, self.steps.indices)
+        return sum(array.nbytes for array in arrays if array is not None)
+
+    @property
+    def units(self) -> int:
+        """About how much work it is: a unit is a step, or some events of it."""
+        return len(self) + (0 if self.steps is None else len(self.steps.indices) // EVENTS_A_UNIT)
+
+    @property
+    def largest_units(self) -> int:
+        """The work of its largest step, which cannot be cut."""
+        return 1 if self.steps is None else 1 + int(self.steps.counts.max()) // EVENTS_A_UNIT
+
+    def push(self, row: LiveInput) -> Push:
+        """The same for the batch of live inputs."""
+        return Push(row, self.steps, self.log_confidence, self.frames)
+
+    def cut(self, units: int) -> tuple[Self, Self | None]:
+        """The first steps that are about so many units of work, one step at least; and the rest, if there is one."""
+        if self.steps is None:
+            count = max(1, units)
+        else:
+            costs = np.cumsum(1 + self.steps.counts[: max(1, units)] // EVENTS_A_UNIT)
+            count = max(1, int(np.searchsorted(costs, units, side="right")))
+        if count >= len(self):
+            return self, None
+        if self.frames is not None:
+            return replace(self, frames=self.frames[:count]), replace(self, frames=self.frames[count:])
+        if self.log_confidence is not None:
+            values = self.log_confidence
+            return replace(self, log_confidence=values[:count]), replace(self, log_confidence=values[count:])
+        assert self.steps is not None
+        counts, indices = self.steps.counts, self.steps.indices
+        events = int(counts[:count].sum())
+        head, tail = Steps(counts[:count], indices[:events]), Steps(counts[count:], indices[events:])
+        return replace(self, steps=head), replace(self, steps=tail)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -95,14 +160,15 @@ class Label:
 Message = Open | PushSteps | End | Close | Label
 
 
-def read_message(data: str | bytes) -> Message:
-    """The message of a client. What is no message is refused with a sentence."""
+def read_message(data: str | bytes, bounds: Bounds | None = None) -> Message:
+    """The message of a client. What is no message is refused with a sentence.
+
+    Nothing is made of a message before its size and its types are known: a list in it costs its own length, and no more.
+    """
+    bounds = bounds or Bounds()
     if isinstance(data, bytes):
-        return _read_binary(data)
-    try:
-        content = json.loads(data, parse_constant=no_constant)
-    except (ValueError, RecursionError):
-        raise BadMessage("the message is no JSON: send one JSON object, or a binary push.") from None
+        return _read_binary(data, bounds)
+    content = _read_json(data, bounds)
     if not isinstance(content, dict):
         raise BadMessage("the message is no JSON object: send one with a 'type', or a binary push.")
     kind = content.get("type")
@@ -112,12 +178,29 @@ def read_message(data: str | bytes) -> Message:
     if type(session) is not int or not 0 <= session <= LARGEST:
         raise BadMessage(f"session is missing or no number: give a whole number from 0 to {LARGEST}.")
     if kind == "push":
-        return _read_push(content, session)
+        return _read_push(content, session, bounds)
     if kind == "open":
         return Open(session, read_group(content.get("group"), session))
     if kind == "end" or kind == "close":
         return End(session) if kind == "end" else Close(session)
     raise BadMessage("the type of the message is unknown: send open, push, end, close or label.", session)
+
+
+def _read_json(text: str, bounds: Bounds) -> Any:
+    """JSON of few lists and objects, which is what makes it large in memory and slow to read."""
+    if (lists := text.count("[") + text.count("{")) > bounds.lists:
+        named = re.search(r'"session"\s*:\s*([0-9]{1,10})(?![0-9])', text[:1000])
+        session = None if named is None else min(int(named[1]), LARGEST)
+        raise BadMessage(f"the message has {lists} lists, and none can need more than {bounds.lists}: send fewer steps.", session)
+    collecting = gc.isenabled()
+    gc.disable()  # JSON has no cycles, and to look for them would take many times as long as to read it
+    try:
+        return json.loads(text, parse_constant=no_constant)
+    except (ValueError, RecursionError):
+        raise BadMessage("the message is no JSON: send one JSON object, or a binary push.") from None
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def no_constant(name: str) -> None:
@@ -136,36 +219,73 @@ def _read_label(content: dict[str, Any]) -> Label:
 
 def read_group(group: Any, session: int) -> Any:
     """The group of an input, as it may be in a message."""
-    known = group is None or type(group) in (str, int) or (isinstance(group, list) and all(type(one) is bool for one in group))
-    if not known or (type(group) is int and abs(group) > LARGEST):
+    known = group is None or type(group) in (str, int) or (type(group) is list and set(map(type, group)) <= {bool})
+    if not known or (type(group) is int and abs(group) > LARGEST) or (type(group) in (str, list) and len(group) > LONGEST_GROUP):
         raise BadMessage("group is none: give a string, a whole number, or a list of booleans where groups overlap.", session)
     return group
 
 
-def _read_push(content: dict[str, Any], session: int) -> PushSteps:
+def _read_push(content: dict[str, Any], session: int, bounds: Bounds) -> PushSteps:
     given = [name for name in CONTENTS if name in content]
-    if len(given) != 1 or not isinstance(content[given[0]], list):
+    if len(given) != 1 or type(content[given[0]]) is not list:
         raise BadMessage(f"a push needs one of {', '.join(CONTENTS)}, as a list.", session)
     step, values = content.get("step"), content[given[0]]
     if type(step) is not int or not 1 <= step <= LARGEST:
         raise BadMessage("step is missing or no number: give the number of the first step in the message, from 1.", session)
     try:
         if given[0] == "log_confidence":
-            array = np.asarray(values)
+            array = _as_numbers(values)
             array = array[None] if array.ndim == 2 else array
             if array.ndim != 3 or array.dtype.kind not in "fiu" or not array.size:
                 raise InputError("log_confidence is no list of numbers (K, C), or of several (m, K, C): give the logarithms by member.")
+            _check_length(len(array), bounds.checkpoints)
             return PushSteps(session, step, log_confidence=array)
+        several = [values] if given[0] in ("events", "frame") else values
+        _check_length(len(several), bounds.steps)
         if given[0] in ("frame", "frames"):
-            return PushSteps(session, step, frames=_as_frames([values] if given[0] == "frame" else values))
-        steps = [values] if given[0] == "events" else values
-        if not steps or not all(isinstance(one, list) for one in steps):
-            raise InputError("steps is empty or no list of lists: give a list of flat indices for each step.")
-        return PushSteps(session, step, Steps.of(steps))
+            return PushSteps(session, step, frames=_as_frames(_as_numbers(several)))
+        return PushSteps(session, step, _as_steps(several))
     except InputError as error:
         raise BadMessage(str(error), session) from None
-    except (ValueError, OverflowError, TypeError):
+    except (ValueError, OverflowError):
         raise BadMessage(f"{given[0]} is no regular list of numbers: give indices, a frame, or log-confidences (K, C).", session) from None
+
+
+def _check_length(steps: int, most: int) -> None:
+    if steps > most:
+        raise InputError(f"the message has {steps} steps, but the rule decides within {most}: send fewer.")
+
+
+def _as_steps(steps: list[Any]) -> Steps:
+    """Steps from lists of flat indices; a ValueError if a step holds lists."""
+    if not steps or set(map(type, steps)) != {list}:
+        raise InputError("steps is empty or no list of lists: give a list of flat indices for each step.")
+    flat = list(chain.from_iterable(steps))
+    kinds = set(map(type, flat))
+    if list in kinds:
+        raise ValueError("a step holds lists")
+    if not kinds <= {int}:
+        raise InputError("events holds what is no whole number: a list of flat indices is needed for each step.")
+    return Steps(np.array(list(map(len, steps)), np.int64), np.array(flat, np.int64))
+
+
+def _as_numbers(values: list[Any]) -> NDArray[Any]:
+    """An array of booleans or numbers from lists of lists; a ValueError if they are not regular.
+
+    Every level is checked before the next, so a list of strings never becomes an array of the width of the longest.
+    """
+    shape, level = [len(values)], values
+    while level and type(level[0]) is list and len(shape) < DEEPEST:
+        if set(map(type, level)) != {list} or len(set(map(len, level))) != 1:
+            raise ValueError("a ragged list")
+        shape.append(len(level[0]))
+        level = list(chain.from_iterable(level))
+    kinds = set(map(type, level))
+    if list in kinds:
+        raise ValueError("a ragged list")
+    if not kinds <= {bool, int, float}:
+        return np.zeros(0, object)  # words or objects: refused for their type
+    return np.array(level, np.float64 if float in kinds else np.int64 if int in kinds else np.bool_).reshape(shape)
 
 
 def _as_frames(values: ArrayLike) -> NDArray[Any]:
@@ -176,12 +296,16 @@ def _as_frames(values: ArrayLike) -> NDArray[Any]:
     return frames
 
 
-def _read_binary(data: bytes) -> PushSteps:
+def _read_binary(data: bytes, bounds: Bounds) -> PushSteps:
     if len(data) < HEADER.size:
         raise BadMessage(f"the binary message has {len(data)} bytes: a push begins with session, step and count, 12 bytes.")
     session, step, count = HEADER.unpack_from(data)
     if len(data) % 4 or len(data) < HEADER.size + 4 * count or not count or not step:
         raise BadMessage(f"the binary message has {len(data)} bytes, which do not fit its {count} steps from step {step}.", session)
+    try:
+        _check_length(count, bounds.steps)
+    except InputError as error:
+        raise BadMessage(str(error), session) from None
     numbers = np.frombuffer(data, "<u4", offset=HEADER.size)
     if (numbers[:count] == FRAME).all():
         if len(numbers) == count or len(numbers) % count:

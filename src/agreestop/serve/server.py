@@ -13,13 +13,12 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, final
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from agreestop.adapters.engine import AdaptedEngine
 from agreestop.common import InputError
@@ -27,47 +26,16 @@ from agreestop.decide.calibrated import CalibratedRule
 from agreestop.ensembles import Ensemble
 
 from .app import LOOPBACK, make_app
+from .door import WAITING, Door, Http, WebSocket
 from .hub import Hub
 from .limits import Limits
+from .logs import FEW
 
 REQUEST_SECONDS = 10.0  # for a whole request
 PING_SECONDS = 20.0  # between two pings, and for the answer: a client that is gone without a word is noticed
-SPARE_FILES, BACKLOG = 256, 2048
-
-
-@final
-class _Http(H11Protocol):
-    """uvicorn's protocol, but a connection that takes too long to send a whole request, its first or a later one, is closed."""
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._deadline: asyncio.TimerHandle | None = None
-        self._set_deadline()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._set_deadline()
-
-    def _set_deadline(self) -> None:
-        waits = self.cycle is None or self.cycle.response_complete
-        if waits and self._deadline is None:
-            self._deadline = self.loop.call_later(REQUEST_SECONDS, self._give_up)
-        elif not waits and self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _give_up(self) -> None:
-        if self.transport.get_protocol() is self:  # else it has become a WebSocket
-            self.transport.abort()
-
-
-@final
-class _WebSocket(WebSocketsSansIOProtocol):
-    """uvicorn's protocol, but the application can abort the connection of a client that does not read."""
-
-    async def run_asgi(self) -> None:
-        self.scope["abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
-        await super().run_asgi()
+SPARE_FILES, BACKLOG = 256, 512
+SOCKET_BYTES = 1 << 17  # that the system keeps for a connection in each direction: little, so that who does not read is noticed soon
+log = logging.getLogger("agreestop.serve")
 
 
 @final
@@ -81,6 +49,7 @@ class _Uvicorn(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(_log_fault)
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -137,26 +106,32 @@ class Server:
             raise
         self.port = int(self._socket.getsockname()[1])
         self.url = f"{f'[{host}]' if ':' in host else host}:{self.port}"
+        self._door = Door(self.hub.limits.clients + WAITING, REQUEST_SECONDS, self.hub.limits.slow_seconds)
+        self.hub.background["watching connections"] = self._door.watch
         config = uvicorn.Config(
             make_app(self.hub, token, local_names_only=token is None and host in LOOPBACK),
-            http=_Http,
-            ws=_WebSocket,
+            http=partial(Http, self._door),  # type: ignore[arg-type]
+            ws=partial(WebSocket, self._door),  # type: ignore[arg-type]
             ws_max_size=self.hub.limits.message_bytes,
             ws_ping_interval=PING_SECONDS,
             ws_ping_timeout=PING_SECONDS,
             ws_per_message_deflate=False,
+            loop="asyncio",
             timeout_graceful_shutdown=5,
             backlog=BACKLOG,
             log_level="error",
             access_log=False,
             server_header=False,
         )
+        for name in ("uvicorn.error", log.name):
+            logging.getLogger(name).addFilter(FEW)
         logging.getLogger("uvicorn.error").addFilter(_is_no_fault_of_a_client)
         self._uvicorn = _Uvicorn(config, self.hub)
 
     def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C."""
-        _allow_files(self.hub.limits.clients + SPARE_FILES)
+        files = _allow_files(self._door.most + BACKLOG + SPARE_FILES)
+        self._door.most = min(self._door.most, max(files // 2, files - BACKLOG - SPARE_FILES))
         self._uvicorn.run(sockets=[self._socket])
 
     @contextlib.contextmanager
@@ -187,6 +162,8 @@ def _bind(host: str, port: int) -> socket.socket:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, number)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # every connection inherits them
+            bound.setsockopt(socket.SOL_SOCKET, buffer, SOCKET_BYTES)
         bound.bind(address)
         bound.listen(BACKLOG)  # clients may connect from now on, and wait until the server answers
     except (OSError, OverflowError) as error:
@@ -196,9 +173,20 @@ def _bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _allow_files(count: int) -> None:
-    """Let this process have as many open connections, where the system allows it."""
+def _allow_files(count: int) -> int:
+    """Let this process have as many open files, where the system allows it; how many it may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return count if soft == resource.RLIM_INFINITY else soft
+
+
+def _log_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what went wrong in the event loop, such as a connection that could not be accepted; a few times of each kind."""
+    fault = context.get("exception")
+    if isinstance(fault, ConnectionError):
+        return  # a client is gone
+    detail = None if isinstance(fault, OSError) else fault
+    log.error("%s" % context.get("message", "the event loop failed"), exc_info=detail)  # noqa: UP031

@@ -1,6 +1,7 @@
 """What the server keeps of its clients: connections, their sessions, and the messages that are on their way."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -16,16 +17,21 @@ MESSAGE_COST = 1000  # bytes that a queued message counts beyond its own
 
 @final
 class Connection:
-    """One client: its open sessions, the answers that wait to be sent, and how many bytes of its messages wait for their answers.
+    """One client: its open sessions, its messages that wait to be computed, and the answers that wait to be sent.
 
-    abort: ends the connection at once, without sending what is left.
+    queued    bytes of its messages that wait for their answers; `labels` of them are labels
+    turn      when its messages began to be read, rather than those of others; rest: seconds for which no more are read
+    ended_at  when its end began; it is dropped if it does not read what is left for it
+    abort     ends the connection at once, without sending what is left
     """
 
     def __init__(self, limits: Limits, abort: Callable[[], object]) -> None:
         self.sessions: dict[int, Session] = {}
+        self.work: deque[Work] = deque()
         self.outbox: asyncio.Queue[str | tuple[int, str]] = asyncio.Queue()
-        self.queued, self.seen, self.sending_since = 0, monotonic(), 0.0
-        self.ended = False
+        self.queued, self.labels, self.seen, self.sending_since = 0, 0, monotonic(), 0.0
+        self.turn, self.rest = 0.0, 0.0
+        self.ended, self.ended_at, self.dropped = False, 0.0, False
         self._abort, self._most = abort, limits.queued_bytes // MESSAGE_COST + 2 * limits.sessions_per_client
 
     def send(self, text: str) -> bool:
@@ -40,13 +46,18 @@ class Connection:
     def finish(self, code: int, reason: str) -> None:
         """Close the connection once all answers are sent."""
         if not self.ended:
-            self.ended = True
+            self.end()
             self.outbox.put_nowait((code, reason[:100]))
 
     def drop(self) -> None:
         """End the connection at once."""
-        self.ended = True
+        self.end()
+        self.dropped = True
         self._abort()
+
+    def end(self) -> None:
+        """Take no more messages."""
+        self.ended, self.ended_at = True, self.ended_at or monotonic()
 
 
 @final
@@ -67,9 +78,9 @@ class Session:
         self.began = self.seen
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Work:
-    """A message on its way through a tick.
+    """A message on its way through one tick or several; `message` is what is left of it.
 
     next_step: of a push, the step after it. reason: of a close, why; wrong: whether a bad message is the reason.
     """
@@ -81,3 +92,4 @@ class Work:
     next_step: int = 0
     reason: str = ""
     wrong: bool = False
+    begun: bool = False
