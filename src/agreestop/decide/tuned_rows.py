@@ -427,6 +427,37 @@ class TunedRows(KeptInFiles):
         return overlap, tried[-1][1]
 
 
+@dataclass(frozen=True, eq=False)
+class TrainingRows:
+    """Rows that members were trained on: hashes of their inputs, in increasing order, and the rate at which fresh inputs may equal one."""
+
+    ids: Marks
+    chance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.ids.ndim != 1 or not 0 <= self.chance <= 1:
+            raise ValueError(f"hashes of shape {self.ids.shape}, a chance of {self.chance}")
+
+    @classmethod
+    def of(cls, ids: Marks) -> Self:
+        """The rows with these hashes, of which some may be equal."""
+        return cls(np.unique(ids), chance_of_ids(ids))
+
+    def __repr__(self) -> str:
+        return f"TrainingRows(n={len(self.ids)})"
+
+    def also(self, other: Self | None) -> Self:
+        """These rows and others."""
+        return self if other is None else type(self)(np.union1d(self.ids, other.ids), max(self.chance, other.chance))
+
+    def find(self, ids: Marks) -> Booleans:
+        """Which inputs, by their hashes, are among these rows."""
+        if not len(self.ids):
+            return np.zeros(len(ids), dtype=bool)
+        places = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.asarray(self.ids[places] == ids)
+
+
 def _chance_of_sketches(sketches: Sketches, looks: int, slack: float) -> float:
     """The rate at which fresh rows may be within the slack of these (n, NUMBERS), from how often they repeat at each look."""
     return _chance([_rate(_twins(sketches[:, look::looks], slack)) for look in range(looks)], len(sketches))
