@@ -6,10 +6,11 @@ been numbered anew, and a row may have been scored again.
 By scores, a row is eight numbers, its sketch: random projections of log(1 - log-confidence) at four of the rule's checkpoints. Two runs
 of one input move a sketch by less than `SLACKS[0]` in float32, by less than `SLACKS[1]` where scores were stored as float16.
 
-Other rows may look alike by chance: empty recordings have equal ids, and silent rows of spike counts have equal scores. The rows that were
-used show how often: a row repeats at most as often as its scores do at the checkpoint where they repeat least, and n rows cannot
-distinguish a rate below 4/n from 0. Where nothing ever repeats, as with scores that are not counts, a single row is enough. Scores that are merely near each other thin out evenly: what the shell from one to ten slacks
-holds says how many to expect inside. Only more than all that is called reuse.
+Other rows may look alike by chance: empty recordings have equal ids, and silent rows of spike counts have equal scores. The rows that
+were used show how often: a row repeats at most as often as its scores do at the checkpoint where they repeat least, and n rows cannot
+distinguish a rate below 4/n from 0. Where nothing ever repeats, as with scores that are not counts, a single row is enough. Scores that
+are merely near each other thin out evenly: what the shell from one to ten slacks holds says how many to expect inside. Only more than all
+that is called reuse.
 """
 
 import hashlib

@@ -223,7 +223,7 @@ class Ensemble(ABC):
         self._keep(model)
         self.history, self.class_names, self._density = tuple(history), names, _density(inputs)
         before = self.training_rows if self._modules is not None else None  # modules of a list are trained further
-        self.training_rows = TrainingRows.of(input_ids(inputs, as_float32=True)).also(before) if remember_rows else None
+        self.training_rows = _remember(inputs).also(before) if remember_rows else None
         return self
 
     def score(
@@ -370,6 +370,12 @@ def _examples(x: ArrayLike | Events, y: ArrayLike | None) -> tuple[Inputs, Array
     if isinstance(inputs, Events):
         return inputs, inputs.labels if y is None else y, inputs.classes
     return inputs, y, None
+
+
+def _remember(inputs: Inputs) -> TrainingRows:
+    """Hashes of the inputs, without that of an empty input, which repeats by nature."""
+    ids, empty = input_ids(inputs, as_float32=True), input_ids(np.zeros((1, *inputs.shape[1:]), bool))
+    return TrainingRows.of(ids[ids != empty])
 
 
 def _density(inputs: Inputs) -> float:
