@@ -65,7 +65,8 @@ def test_the_rows_are_found_however_they_are_given(kind: str, tmp_path: Path) ->
     ensemble = fitted(kind)
     ensemble.save(tmp_path / "members")
     calibrated = RULE.calibrate(ensemble.score(*toy(80, 2)))
-    for members in (ensemble, ag.ensembles.load(tmp_path / "members", device="cpu")):
+    loaded: Any = ag.ensembles.load(tmp_path / "members", device="cpu")
+    for members in (ensemble, loaded):
         for given in (X, X.astype(np.uint8), X.astype(np.float32), X.astype(np.float64), ag.events.Events.from_dense(X)):
             assert members.score(given).trained.all()
             assert members.decide(calibrated, given).decisions.reuse.startswith("80 of the 80 rows were used for training")
@@ -96,24 +97,23 @@ def test_the_mask_goes_where_the_scores_go(tmp_path: Path) -> None:
     mixed = fitted().score(np.concatenate([X[:3], others]), np.r_[Y[:3], labels])
     assert mixed.trained.sum() == 3
     ag.save_scores(tmp_path / "scores.npz", mixed)
-    for scores in (mixed, ag.load_scores(tmp_path / "scores.npz"), mixed.at((2, 4, 8)), replace(mixed, ids=np.arange(83))):
+    given: list[Any] = [mixed, ag.load_scores(tmp_path / "scores.npz"), mixed.at((2, 4, 8)), replace(mixed, ids=np.arange(83))]
+    for scores in given:
         rule = ag.AgreeStop(0.9, (2, 4, 8), 1)
         with pytest.raises(ag.InputError, match=r"3 of the 83 rows were used for training \(rows 0, 1, 2\)"):
             rule.calibrate(scores)
         assert rule.calibrate(scores.rows(~scores.trained)).n == 80  # what the sentence says
-        assert scores.rows([0, 5]).trained.tolist() == [True, False]  # type: ignore[arg-type]
+        assert scores.rows([0, 5]).trained.tolist() == [True, False]
     spikes = np.zeros((83, 2, 1, 2), bool)
     ag.save_spikes(tmp_path / "spikes.npz", spikes, trained=mixed.trained, trained_chance=0.25)
     loaded = ag.load_scores(tmp_path / "spikes.npz")
     assert loaded.trained is not None and loaded.trained.sum() == 3 and loaded.trained_chance == 0.25
     for wrong, words in (({"trained": [1, 0]}, "83 booleans are needed"), ({"trained_chance": 2}, "trained_chance is 2")):
         with pytest.raises(ag.InputError, match=words):
-            replace(mixed, **wrong)  # type: ignore[arg-type]
+            replace(mixed, **wrong)
 
 
-def test_the_command_line_refuses_them_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_refuses_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run = partial(call, monkeypatch, capsys)
     fitted().save(tmp_path / "members")
     ag.events.Events.from_dense(X, Y).save(tmp_path / "inputs.npz")

@@ -341,11 +341,12 @@ def _count_unmet(rule: AnyRule, met: Booleans) -> tuple[AnyRule, str]:
     met (n,): whether the class of a calibration row is among those of the fitting rows. The rule is to be calibrated on the others.
     """
     n, unmet = len(met), int((~met).sum())
-    if not unmet or not hasattr(rule, "delta"):  # nothing to count, or nothing promised
+    if not unmet or not isinstance(rule, (AgreeStop, SpikeCP)):  # nothing to count, or nothing promised
         return rule, ""
     whom = f"{unmet} of the {n} calibration rows are of classes that no fitting row has"
-    parted = any(getattr(rule, name, None) for name in ("class_conditional", "gate", "accumulated")) or rule.target is None
-    if parted or (rule.delta is not None and isinstance(rule, SpikeCP) and rule.calibration == "bonferroni"):
+    parted = any(getattr(rule, name, None) for name in ("class_conditional", "gate", "accumulated"))
+    parted |= rule.delta is not None and isinstance(rule, SpikeCP) and rule.calibration == "bonferroni"
+    if parted or rule.target is None:
         words = f"{whom}, and the promise is about the others"
         warnings.warn(f"{words}: give more rows of each class.", CalibrationWarning, stacklevel=4)
         return rule, f"{words}."

@@ -68,8 +68,9 @@ def reduce_examples(rule: Rule, scores: Scores) -> ReducedExamples:
     scored = ScoredRows(data.log_confidence, range(checkpoints))
     numbers = reducible.reduce(evidence, labels)
     known = members, classes, data.engine, data.ensemble_digest, data.classes, data.lengths, data.rounding
-    rows = scored.sketches, scored.marks, data.ids
-    return ReducedExamples(_settings(rule), numbers, labels, *rows, evidence[:, 0].level, *known, training_overlap(data))
+    sketches, marks, first_risks = scored.sketches, scored.marks, evidence[:, 0].level
+    found = ReducedExamples(_settings(rule), numbers, labels, sketches, marks, data.ids, first_risks, *known)
+    return replace(found, training=training_overlap(data))
 
 
 def _settings(rule: Rule) -> tuple[object, ...]:

@@ -57,7 +57,9 @@ def sketch_cells(log_confidence: NDArray[np.floating], count: int = NUMBERS) -> 
     flat = log_confidence.reshape(len(log_confidence), -1)
     below = np.minimum(np.negative(flat), np.asarray(FARTHEST).astype(np.promote_types(flat.dtype, np.float32)))
     values: Sketches = np.log(np.float32(1.0) + below.astype(np.float32))
-    return values @ _projections(flat.shape[1], NUMBERS)[:, :count]
+    weights = np.ascontiguousarray(_projections(flat.shape[1], NUMBERS)[:, :count].T)
+    # Unlike a matrix product, it gives a row the same numbers in a batch of any size.
+    return np.einsum("nk,pk->np", values, weights)
 
 
 def _looks(checkpoints: int) -> list[int]:
@@ -348,8 +350,8 @@ class TunedRows(KeptInFiles):
         """Rows from their sketches (n, NUMBERS) for a rule with so many checkpoints."""
         looks = len(_looks(checkpoints))
         chances = tuple(_chance_of_sketches(sketches, looks, slack) for slack in SLACKS)
-        known = (None, "") if ids is None else (mark_ids(ids), kind_of_ids(ids))
-        return cls(None, 0.0, *known, sketches, chances)
+        marks, kind = (None, "") if ids is None else (mark_ids(ids), kind_of_ids(ids))
+        return cls(None, 0.0, marks, kind, sketches, chances)
 
     def __repr__(self) -> str:
         return f"TunedRows(n={len(self)})"
