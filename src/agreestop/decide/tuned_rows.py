@@ -37,6 +37,7 @@ LOOKS = 4  # checkpoints that a sketch reads
 SLACKS = (1e-5, 1.5e-3)  # float16 has 11 bits: errors of 3e-4 in a sketch, and hardly any of 1.5e-3
 SHELL = 10  # slacks
 FARTHEST = 1e30  # a log-confidence below -1e30 is read as that: float32 ends at 3e38
+LARGEST = 1e6  # no number of a sketch is as large: log(1e30) is 69
 SHOWN = 5  # rows that a sentence lists
 
 
@@ -332,6 +333,8 @@ class TunedRows(KeptInFiles):
             cut = self.sketches.ndim == 2 and len(self.chances) == len(SLACKS)
             if self.sketches.shape[-1] != NUMBERS or not (cut or self.sketches.ndim == 3):
                 raise ValueError(f"sketches of shape {self.sketches.shape}")
+            if not np.isfinite(self.sketches).all() or (np.abs(self.sketches) > LARGEST).any():
+                raise ValueError("sketches that no scores have")
 
     @classmethod
     def of(cls, log_confidence: NDArray[np.floating], ids: ArrayLike | None = None) -> Self:
