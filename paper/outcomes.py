@@ -25,10 +25,10 @@ from agreestop.decide.conditions import LabelledEvidence
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.confidence_rules import DCSNN, SEENN
 from agreestop.decide.evidence import Evidence
-from agreestop.decide.rules import refuse_tuned, shortage
+from agreestop.decide.rules import refuse_used, shortage
 from agreestop.decide.score_files import Spikes
 from agreestop.decide.splits import split_figures
-from agreestop.decide.tuned_rows import join_marks, mark_cells
+from agreestop.decide.tuned_rows import ReadRows, TunedRows, sketch_cells
 from agreestop.decide.tuning import tune
 
 from .figures import FigureRule, Setting, checkpoints
@@ -149,13 +149,16 @@ class RuleMeasurer:
 
     def _read(self, rule: AnyRule, members: int) -> Evidence:
         """The evidence (n, M, ...) that the rule reads off the pool. Rows that it was tuned on are refused."""
-        evidence, marks = [], []
+        evidence, cells = [], []
         for index, step in enumerate(rule.checkpoints):
             scores = self.pool.at(int(step), members)
             evidence.append(rule.evidence(index, scores))
             if rule.tuned is not None:
-                marks.append(mark_cells(scores))
-        refuse_tuned(rule, None, lambda: join_marks(np.stack(marks, axis=1)), "pool")
+                cells.append(sketch_cells(scores))
+        if cells:
+            rows = TunedRows.of_cells(cells).cut(range(len(cells)), len(cells))
+            assert rows.sketches is not None
+            refuse_used(rule, None, ReadRows(rows.sketches, np.empty(0, np.uint64)), None, "pool")
         return Evidence.stack(evidence)
 
 

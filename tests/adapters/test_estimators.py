@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import Any
 
@@ -16,11 +17,15 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.model_selection import cross_val_score
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import agreestop as ag
 from agreestop.adapters import EarlyClassifier
 from agreestop.events import input_ids
+from tests.decide.strategies import assert_one_sentence
 
 NAMES = np.array(["falling", "flat", "rising"])
 
@@ -103,10 +108,14 @@ def test_one_model_that_reads_prefixes_is_fitted_once_and_a_frozen_one_never() -
     assert early.decide(NEW).stop_time.mean() < 20
     series, labels = made(200, 7)
     fitted = Counting().fit(series, labels)
-    frozen = EarlyClassifier(FrozenEstimator(fitted), 4, 0.8, one_model=True, folds=0).fit(X, Y)
+    with pytest.warns(ag.CalibrationWarning, match="the estimator was fitted before, and fit cannot tell which rows trained it"):
+        frozen = EarlyClassifier(FrozenEstimator(fitted), 4, 0.8, one_model=True, folds=0).fit(X, Y)
     assert frozen.models_[0].estimator is fitted and frozen.decide(NEW).stop_time.mean() < 20
     assert (frozen.predict(NEW) == TRUE).mean() > 0.6
-    with pytest.raises(ag.InputError, match="the class 'flat', which y does not hold"):
+    with (
+        pytest.raises(ag.InputError, match="the class 'flat', which y does not hold"),
+        pytest.warns(ag.CalibrationWarning, match="was fitted before"),
+    ):
         EarlyClassifier(FrozenEstimator(fitted), 4, 0.8, one_model=True, folds=0).fit(X[Y != "flat"], Y[Y != "flat"])
 
 
@@ -119,12 +128,183 @@ def test_rows_that_calibrated_or_tuned_the_rule_cannot_be_evaluated() -> None:
     assert not early.decide(NEW).reuse
 
 
-def test_a_series_that_the_data_hold_twice_may_fit_and_calibrate() -> None:
+def test_a_series_that_the_data_hold_twice_fits_or_calibrates() -> None:
     early = EarlyClassifier(GaussianNB(), 4, 0.8).fit(np.concatenate([X[:60], X[:60]]), np.tile(Y[:60], 2))
     tuned: Any = early.rule_.rule.tuned
-    assert early.rule_.n == 36 and 0 < len(tuned.ids) < 84
+    assert early.rule_.n == 18 and len(np.unique(tuned.ids)) == 42 and len(tuned.ids) == 84
+    assert early.notes_ == ("60 series are copies of others: copies stay on one side, and calibrate once.",)
     same = EarlyClassifier(DummyClassifier(), 4, 0.8).fit(np.ones((30, 20)), np.arange(30) % 2)  # nothing is left to tune on
-    assert same.rule_.rule.tuned is None
+    assert same.rule_.rule.tuned is None and same.rule_.n == 9 and same.notes_ == ()
+    assert EarlyClassifier(GaussianNB(), 4, 0.8).fit(X, Y).notes_ == ()
+
+
+def covered(early: EarlyClassifier, series: Any, labels: Any) -> float:
+    """The share of answers that hold the label; a label that y never held is never answered."""
+    known = np.flatnonzero(np.isin(labels, early.classes_))
+    hits = early.decide(series).sets[known, np.searchsorted(early.classes_, labels[known])]
+    return float(hits.sum() / len(labels))
+
+
+def divided_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: every row is divided by itself, as if it had no copy and no group."""
+    monkeypatch.setattr("agreestop.adapters.estimators._units", lambda series, groups: np.arange(len(series)))
+    monkeypatch.setattr("agreestop.adapters.estimators._first_copies", lambda ids, codes: np.ones(len(ids), bool))
+
+
+@pytest.mark.parametrize("control", [False, True])
+def test_the_promise_holds_where_every_series_comes_twice(control: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Means of 12 fits at a target of 0.9, errors up to 0.02: about 0.95, and 0.6 where copies may be on both sides."""
+    if control:
+        divided_by_row(monkeypatch)
+    shares = []
+    for seed in range(12):
+        x, y = made(100, seed + 50)
+        early = EarlyClassifier(ByHeart(), (2, 20), 0.9, folds=0, seed=seed).fit(np.concatenate([x, x]), np.tile(y, 2))
+        shares.append(covered(early, NEW, TRUE))
+    assert np.mean(shares) < 0.8 if control else np.mean(shares) > 0.9 - 0.03
+
+
+class ByHeart(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Naive Bayes that knows the series of `fit` by heart: it is sure of those."""
+
+    def fit(self, X: Any, y: Any) -> ByHeart:
+        self.model_, self.classes_ = GaussianNB(var_smoothing=1e-2).fit(X, y), np.unique(y)
+        self.known_ = dict(zip(input_ids(X[:, None]).tolist(), np.searchsorted(self.classes_, y), strict=True))
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        found = 0.9 * self.model_.predict_proba(X) + 0.1 / len(self.classes_)
+        for row, key in enumerate(input_ids(X[:, None]).tolist()):
+            if key in self.known_:
+                found[row] = np.eye(len(self.classes_))[self.known_[key]]
+        return found
+
+
+def windows(people: int, each: int, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    """Windows of people who each move in a way of their own."""
+    labels = rng.integers(3, size=(people, each))
+    own = 2 * rng.normal(size=(people, 3, 20))
+    series = own[np.arange(people)[:, None], labels] + (labels[..., None] - 1.0) + 0.5 * rng.normal(size=(people, each, 20))
+    return series.reshape(-1, 20), NAMES[labels.reshape(-1)], np.repeat(np.arange(people), each)
+
+
+def test_groups_stay_on_one_side_and_new_groups_are_warned_of() -> None:
+    """Windows of 20 people, tested on 40 new ones: 8 fits at a target of 0.9 cover more than 0.8 with groups, less than 0.7 without."""
+    shares: dict[bool, list[float]] = {True: [], False: []}
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        x, y, people = windows(20, 20, rng)
+        new, truth, _ = windows(40, 10, rng)
+        for known in (True, False):
+            early = EarlyClassifier(KNeighborsClassifier(5), (5, 20), 0.9, folds=0, seed=seed)
+            if known:
+                with pytest.warns(ag.CalibrationWarning, match="rows of one group are alike, so with 6 groups that calibrate"):
+                    early.fit(x, y, groups=people)
+                assert early.notes_[0] == "The rows of 6 of the 20 groups calibrate, and those of the others fit the models."
+                fitting = np.setdiff1d(np.arange(400), early.calibration_rows_)
+                assert not set(people[fitting]) & set(people[early.calibration_rows_]) and len(fitting) == 280
+            else:
+                early.fit(x, y)
+            shares[known].append(covered(early, new, truth))
+    assert np.mean(shares[True]) > 0.8 and np.mean(shares[False]) < 0.7
+
+
+@pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
+def test_folds_keep_copies_and_groups_together() -> None:
+    """A model that is shown a copy of a series would be surer of it than it is of a new one."""
+    shown: list[tuple[Any, Any]] = []
+
+    class Watched(GaussianNB):  # type: ignore[misc]
+        def fit(self, X: Any, y: Any) -> Any:
+            self.rows_ = X[:, 0]
+            return super().fit(X, y)
+
+        def predict_proba(self, X: Any) -> Any:
+            shown.append((self.rows_, X[:, 0]))
+            return super().predict_proba(X)
+
+    x, y, people = windows(20, 5, np.random.default_rng(0))
+    x, y, people = np.concatenate([x, x[:40]]), np.r_[y, y[:40]], np.r_[people, 50 + people[:40]]
+    EarlyClassifier(Watched(), (20,), 0.8, folds=3).fit(x, y, groups=people)
+    joined = {key: person % 50 for key, person in zip(x[:, 0], people, strict=True)}
+    assert len(shown) == 4  # three folds, and calibration
+    for fitted, scored in shown:
+        assert not {joined[key] for key in fitted} & {joined[key] for key in scored}
+    with pytest.raises(ag.InputError, match="all rows are of one group, or equal"):
+        EarlyClassifier(GaussianNB(), (20,), 0.8).fit(x, y, groups=np.zeros(140, int))
+    for wrong in (people[:-1], people / 2, people[:, None]):
+        with pytest.raises(ag.InputError, match="140 whole numbers or strings are needed, one for each row of X"):
+            EarlyClassifier(GaussianNB(), (20,), 0.8).fit(x, y, groups=wrong)
+
+
+def rare(classes: int, n: int, rng: np.random.Generator, power: float) -> tuple[Any, Any]:
+    """Series of many classes, of which most are rare."""
+    often = np.arange(1, classes + 1.0) ** -power
+    labels = rng.choice(classes, p=often / often.sum(), size=n)
+    return 3 * np.random.default_rng(5).normal(size=(classes, 20))[labels] + rng.normal(size=(n, 20)), labels
+
+
+@pytest.mark.parametrize("rule", ["agreestop", "stop-aware", partial(ag.AgreeStop, delta=0.2)])
+def test_classes_that_were_not_met_count_as_misses(rule: Any) -> None:
+    """60 classes, 300 rows, target 0.85: means of 8 fits, errors of 0.01. A new class always misses."""
+    shares, counted = [], 0
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        early = EarlyClassifier(GaussianNB(), (5, 20), 0.85, rule=rule, folds=0, seed=seed)
+        try:
+            early.fit(*rare(60, 300, rng, 1.3))
+        except ag.InputError:
+            continue
+        shares.append(covered(early, *rare(60, 400, rng, 1.3)))
+        if early.notes_:
+            counted += 1
+            assert "are of classes that no fitting row has: they count as misses, as new classes will." in early.notes_[0]
+            assert early.notes_[0] in early.rule_.guarantee and early.rule_.n < 90
+            assert early.rule_.rule.target > early.target and "at least 0.85" in early.rule_.guarantee  # type: ignore[attr-defined]
+    assert len(shares) > 4 and counted > 4 and np.mean(shares) > 0.85 - 0.03
+
+
+def test_a_promise_that_new_classes_break_is_refused() -> None:
+    """About 0.28 of new rows are of new classes: at a target of 0.9 the answers of 0.2 covered 0.72."""
+    rng = np.random.default_rng(0)
+    x, y = rare(400, 300, rng, 1.0)
+    with pytest.raises(ag.InputError, match=r"\d+ of the 90 calibration rows are of classes that no fitting row has") as caught:
+        EarlyClassifier(GaussianNB(), (5, 20), 0.9, folds=0).fit(x, y)
+    assert_one_sentence(str(caught.value))
+    assert "a target of 0.9 allows 8 of these" in str(caught.value)
+    early = EarlyClassifier(GaussianNB(), (5, 20), 0.5, folds=0).fit(x, y)
+    new, truth = rare(400, 400, rng, 1.0)
+    assert np.mean(~np.isin(truth, y)) > 0.15 and covered(early, new, truth) > 0.5 - 0.1
+
+
+def test_promises_that_cannot_count_them_say_so() -> None:
+    x, y = rare(60, 300, np.random.default_rng(1), 1.3)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        early = EarlyClassifier(GaussianNB(), (5, 20), 0.8, rule=partial(ag.AgreeStop, class_conditional=True), folds=0).fit(x, y)
+    assert any("no fitting row has, and the promise is about the others" in str(one.message) for one in said)
+    assert "the promise is about the others." in early.rule_.guarantee
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_model_that_was_fitted_before_is_warned_of(whole: bool) -> None:
+    """Its own rows calibrate a promise of 0.9 that new rows break: 0.66 is covered, an error of 0.03."""
+    (x, y), (new, truth) = made(300, 0, steps=4), made(400, 1, steps=4)
+    model = FrozenEstimator(ByHeart().fit(x, y))
+    estimator = model if whole else make_pipeline(FunctionTransformer(), model)
+    with pytest.warns(ag.CalibrationWarning, match="the promise holds only if X holds none of them"):
+        early = EarlyClassifier(estimator, (4,), 0.9, folds=0).fit(x, y)
+    assert early.notes_[-1].startswith("The estimator was fitted before") and covered(early, new, truth) < 0.8
+
+
+def test_fitting_rows_are_known_in_scores_and_decisions() -> None:
+    early = EarlyClassifier(GaussianNB(), 4, 0.8, folds=0).fit(X, Y)
+    fitting = np.setdiff1d(np.arange(len(X)), early.calibration_rows_)
+    trained = early.scores(X, Y).trained
+    assert trained is not None and np.array_equal(np.flatnonzero(trained), fitting)
+    assert early.decide(X[fitting]).reuse.startswith("210 of the 210 rows were used for training")
+    with pytest.raises(ag.InputError, match="210 of the 210 rows were used for training"):
+        ag.AgreeStop(0.8, early.checkpoints_, 1).calibrate(early.scores(X[fitting], Y[fitting]))
 
 
 def test_channels_are_put_side_by_side_and_time_is_the_last_axis() -> None:

@@ -15,7 +15,7 @@ from agreestop.common import Floats
 from agreestop.decide.confidence import log_softmax
 from agreestop.decide.risks import Risk
 from agreestop.decide.scores import Score
-from agreestop.decide.tuned_rows import TunedRows, mark_rows
+from agreestop.decide.tuned_rows import ScoredRows, TunedRows
 from tests.decide.strategies import Rule, Sample, make_sample
 
 TIMES = (2, 4, 6)
@@ -174,7 +174,10 @@ def tuned_rule(kind: str, tuning: Sample) -> Rule:
 
 
 every_kind = pytest.mark.parametrize("kind", (*SCORES, *RISKS))
-REUSED = r"^{what}: 30 of the {total} rows were used for tuning: keep tuning, calibration and test data apart\.$"
+REUSED = (
+    r"^{what}: 30 of the {total} rows were used for tuning \(rows 0, 1, 2, 3, 4, …\): "
+    r"keep tuning, calibration and test data apart, or drop these with scores\.rows\(others\)\.$"
+)
 
 
 @every_kind
@@ -231,7 +234,7 @@ def test_rows_that_repeat_by_chance_are_not_refused() -> None:
     """A few spikes at one checkpoint: most rows of any two draws coincide."""
     tuning, fresh = (make_sample(300, checkpoints=1, members=1, classes=2, seed=seed) for seed in (1, 2))
     rule = ag.SpikeCP(0.8, (1,), 1, score=ag.Temperature.fit(*tuning), calibration="stop-aware")
-    assert TunedRows.of(tuning.log_confidence).seen(mark_rows(fresh.log_confidence, [0])).mean() > 0.9
+    assert TunedRows.of(tuning.log_confidence).cut([0], 1).seen(ScoredRows(fresh.log_confidence, [0])).mean() > 0.9
     calibrated = rule.calibrate(*fresh)
     decisions = calibrated.decide(fresh.log_confidence)
     assert decisions.reuse == ""
@@ -248,8 +251,8 @@ def test_also_joins_two_sets_of_rows_once() -> None:
     first, second = make_sample(20, seed=1, tied=False), make_sample(20, seed=2, tied=False)
     rows = TunedRows.of(first.log_confidence)
     assert rows.also(None) is rows
-    assert len(rows.also(rows).marks) == 20
-    assert len(rows.also(TunedRows.of(second.log_confidence)).marks) == 40
+    assert len(rows.also(rows)) == 20
+    assert len(rows.also(TunedRows.of(second.log_confidence))) == 40
     numbers = TunedRows.of(first.log_confidence, np.arange(20, dtype=np.int64))
     hashes = TunedRows.of(second.log_confidence, np.arange(20, dtype=np.uint64))
     assert numbers.also(numbers).ids is not None and numbers.also(hashes).ids is None, "own numbers are not compared with hashes"

@@ -238,4 +238,4 @@ def test_a_gate_knows_its_tuning_rows_before_a_rule_cuts_it() -> None:
         gate = ag.Gate.fit(POOL.at(times), target=0.8, max_set_size=1, blocks=2, risk=ag.TopMass.fit(TUNING))
         rule = ag.AgreeStop(0.8, FEW, 1, gate=gate)
         assert gate.tuned is not None and rule.tuned is not None
-        assert len(gate.tuned.rows) == len(rule.tuned.rows) == len(TUNING) + len(POOL)
+        assert len(gate.tuned) == len(rule.tuned) == len(TUNING) + len(POOL)

@@ -187,7 +187,7 @@ def test_events_are_the_array() -> None:
     np.testing.assert_array_equal(first.labels, labels)
     np.testing.assert_array_equal(first.ids, second.ids)
     assert first.classes == ("top", "middle", "bottom") and first.engine == second.engine != "" and first.ensemble_digest == dense.digest
-    rule = rule_for(sparse, events, None)
+    rule = rule_for(sparse, ag.events.Events.from_dense(*toy(80, seed=2), ("top", "middle", "bottom")), None)
     assert same_decisions(sparse.decide(rule, events).decisions, dense.decide(rule, inputs).decisions)
     assert rule.class_names == ("top", "middle", "bottom")
 
@@ -198,7 +198,8 @@ def test_a_sensor_with_one_axis_and_real_values(kind: str) -> None:
     sensor = inputs.reshape(len(inputs), STEPS, 9) * np.float32(0.5)
     source: Any = ag.networks.FullyConnected((9,), classes=3, hidden=(8,)) if kind == "deep" else Recurrent
     ensemble = ag.ensembles.DeepEnsemble(source, members=2, device="cpu").fit(sensor, labels, epochs=2, progress=False)
-    rule = rule_for(ensemble, sensor, labels)
+    others, known = toy(80, seed=2)
+    rule = rule_for(ensemble, others.reshape(len(others), STEPS, 9) * np.float32(0.5), known)
     run = ensemble.decide(rule, sensor)
     assert same_decisions(run.decisions, rule.decide(ensemble.score(sensor)))
     session, step = ensemble.live(rule), 0
@@ -220,7 +221,7 @@ def test_images_are_held_for_a_number_of_steps(kind: str) -> None:
     }
     make = ag.ensembles.VariationalEnsemble if kind == "variational" else ag.ensembles.DeepEnsemble
     ensemble = make(sources[kind], members=2, device="cpu")
-    ensemble.fit(images, labels, epochs=2, steps=6, batch_size=20, progress=False)
+    ensemble.fit(images[..., ::-1], labels, epochs=2, steps=6, batch_size=20, progress=False)
     assert len(ensemble.history) == 2
     scores = ensemble.score(images, labels, steps=6)
     assert scores.log_confidence.shape == (40, 6, 2, 3)

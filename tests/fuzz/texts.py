@@ -61,7 +61,7 @@ def write_inputs(path: Path) -> None:
     x = rng.random((24, 6, 2, 4, 3)) < 0.3
     network = FullyConnected((2, 4, 3), classes=3, hidden=(5,))
     ensemble = ag.ensembles.DeepEnsemble(network, members=2, seed=0, device="cpu", engine="event-driven")
-    ensemble.fit(x, np.arange(24) % 3, epochs=1, progress=False)
+    ensemble.fit(~x, np.arange(24) % 3, epochs=1, progress=False)
     rule = ag.AgreeStop(0.6, tuple(range(1, 7)), 1).calibrate(ensemble.score(x, np.arange(24) % 3))
     folder = path.with_name("exported")
     ag.export.to_c(rule, ensemble, folder, inputs=x[:4])

@@ -122,7 +122,7 @@ def test_graphs_of_nir_read_events_and_counts(served: Served) -> None:
 def test_members_that_are_drawn_for_every_input(served: Served) -> None:
     x, y = some_inputs(60)
     network = ag.networks.FullyConnected(SHAPE, 4, hidden=(8,))
-    ensemble = ag.ensembles.VariationalEnsemble(network, members=2, fresh=True, seed=1).fit(x, y, epochs=1, progress=False)
+    ensemble = ag.ensembles.VariationalEnsemble(network, members=2, fresh=True, seed=1).fit(~x, y, epochs=1, progress=False)
     rule = ag.AgreeStop(0.8, EVERY, 1, delta=0.2).calibrate(ensemble.score(x, y))
     with Server(rule, ensemble, port=0).background() as url, Client(url) as client:
         for number, frames in enumerate(served.inputs[:3]):

@@ -6,35 +6,48 @@ else, so the promise is that of the rule:
 
     P(the answer holds the true class) ≥ target        for new rows exchangeable with those of `fit`
 
+Rows that belong together stay on one side: equal series, and with `groups` the rows of one group. Equal series calibrate once.
+
+A class that no fitting row has is never answered early, and a class that no row of X has never at all. So the u of n calibration rows of
+such classes count as misses. With k = ⌊(n + 1)(1 - target)⌋ misses allowed, the other n - u rows calibrate at the target
+1 - (k - u)/(n - u + 1), and where u ≥ k the fit is refused. Of n + 1 exchangeable rows let U be of classes that the fitting rows do not
+have. For U ≤ k the new row misses with probability at most U/(n + 1) + (n + 1 - U)/(n + 1) · (k - U)/(n + 1 - U) = k/(n + 1); for larger U
+the fit is refused.
+
 `predict` returns the most probable class at the stop. `decide` returns the whole answer, which may hold several classes at the last
 checkpoint; the promise is about it.
 """
 
 import reprlib
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import KFold
 from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_seed, check_series, is_integer, is_number
+from agreestop.common import Booleans, Floats, InputError, Integers, as_array, as_seed, check_series, is_integer, is_number
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.build import AnyRule, build_rule
-from agreestop.decide.checks import as_checkpoints
+from agreestop.decide.checks import CalibrationWarning, as_checkpoints
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.evidence import State, Verdict, run_checkpoints
-from agreestop.decide.levels import Target
+from agreestop.decide.levels import Target, as_delta, as_target, in_words, quantile_rank
 from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.risks import TopMass
 from agreestop.decide.score_files import Scores
 from agreestop.decide.scores import Temperature
 from agreestop.decide.spikecp import SpikeCP
+from agreestop.decide.tuned_rows import Overlap, TrainingRows
 from agreestop.events.container import input_ids
 
 RuleMaker = Callable[[Target, tuple[float, ...], int], AnyRule]
@@ -65,7 +78,8 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     one_model     True if one model reads prefixes of every length: it is fitted once, on whole series
 
     X is (n, T), or (n, channels, T). For an estimator that takes two axes, channels are put side by side. After `fit`: `classes_`,
-    `checkpoints_`, `models_`, `calibration_rows_` (rows of X), and `rule_`, the calibrated rule.
+    `checkpoints_`, `models_`, `calibration_rows_` (rows of X), `rule_`, the calibrated rule, `training_rows_`, hashes of the rows
+    that fitted the models, and `notes_`, a sentence for each thing that is worth knowing about the division.
     """
 
     def __init__(
@@ -85,8 +99,11 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.max_set_size, self.rule, self.seed = max_set_size, rule, seed
         self.calibration, self.folds, self.one_model = calibration, folds, one_model
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit the models on some rows of X, (n, T) or (n, channels, T), with labels y (n,), and calibrate the rule on the others."""
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
+        """Fit the models on some rows of X, (n, T) or (n, channels, T), with labels y (n,), and calibrate the rule on the others.
+
+        groups (n,) are whole numbers or strings, such as the person whom a series is of: rows of one group do not both fit and calibrate.
+        """
         series, labels = validate_data(self, X, y, allow_nd=True, dtype=np.float64)
         if series.ndim > 3:
             raise InputError(f"X has shape {series.shape}: (n, T) or (n, channels, T) is needed.")
@@ -102,7 +119,9 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"y holds one class, {str(self.classes_[0])!r}: a classifier needs two or more.")
         self.checkpoints_ = self._times(series.shape[-1])
         make = self._rule_maker()
-        fitting, calibration = self._divide(len(series))
+        names = _as_groups(groups, len(series))
+        units = _units(series, names)
+        fitting, calibration = self._divide(units)
         known = np.unique(codes[fitting])
         if len(known) < 2:
             raise InputError(
@@ -112,13 +131,41 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if getattr(rule, "checkpoints", None) != self.checkpoints_:
             made = f"a {type(rule).__name__} with other checkpoints than {reprlib.repr(self.checkpoints_)}"
             raise InputError(f"rule makes {made}: give what makes a rule of the target, checkpoints and max_set_size that it gets.")
+        ids, changes = input_ids(series), _changes(series)
+        self.calibration_rows_ = calibration[_first_copies(ids[calibration], codes[calibration]) | ~changes[calibration]]
+        self.training_rows_ = TrainingRows.of(ids[fitting[changes[fitting]]])
         if self.folds:
-            twins = np.isin(input_ids(series[fitting]), input_ids(series[calibration]))  # a data set may hold a series twice
-            rule = self._with_temperatures(make, rule, series[fitting], codes[fitting], ~twins)
-        self.calibration_rows_ = calibration
+            apart = ~np.isin(ids[fitting], ids[calibration])
+            rule = self._with_temperatures(make, rule, series[fitting], codes[fitting], units[fitting], apart)
+        met = np.isin(codes[self.calibration_rows_], known)
+        stricter, unmet = _count_unmet(rule, met)
+        self.notes_ = self._notes(ids[changes], names, calibration, unmet)
         self.models_ = self._fit_models(series[fitting], codes[fitting])
-        self.rule_ = rule.calibrate(self._scores(self.models_, series[calibration], codes[calibration]))
+        rows = self.calibration_rows_[met]
+        calibrated = stricter.calibrate(self._scores(self.models_, series[rows], codes[rows]))
+        self.rule_ = replace(calibrated, guarantee=f"{rule.promise()} {unmet}") if unmet else calibrated
         return self
+
+    def _notes(self, ids: NDArray[np.uint64], groups: NDArray[Any] | None, calibration: Integers, unmet: str) -> tuple[str, ...]:
+        """What is worth knowing about the division of the rows; what may void the promise is also warned of. ids: of rows that change."""
+        notes, doubts = [], []
+        if copies := len(ids) - len(np.unique(ids)):
+            notes.append(f"{copies} series are copies of others: copies stay on one side, and calibrate once.")
+        if groups is not None:
+            count = len(np.unique(groups[calibration]))
+            notes.append(f"The rows of {count} of the {len(np.unique(groups))} groups calibrate, and those of the others fit the models.")
+            doubts.append(
+                f"rows of one group are alike, so with {count} groups that calibrate, the promise is about new rows of these groups: "
+                "it may fail for rows of new groups."
+            )
+        if _was_fitted(self.estimator):
+            doubts.append(
+                "the estimator was fitted before, and fit cannot tell which rows trained it: "
+                "the promise holds only if X holds none of them."
+            )
+        for doubt in doubts:
+            warnings.warn(doubt, CalibrationWarning, stacklevel=3)
+        return (*notes, *(doubt[0].upper() + doubt[1:] for doubt in doubts), *([unmet] if unmet else []))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each series at its stop, (n,)."""
@@ -134,17 +181,19 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return rule.step(index, self._confidence(self.models_, index, series[active])[:, None], state)
 
         stops = run_checkpoints(judge, rule.start(len(series)), len(self.checkpoints_), len(self.classes_))
-        return rule.decisions(stops, input_ids(series))
+        ids, rows = input_ids(series), self.training_rows_
+        return rule.decisions(stops, ids, training=Overlap.of("training", "ids", rows.find(ids), rows.chance))
 
     def scores(self, X: ArrayLike, y: ArrayLike | None = None) -> Scores:
         """The confidences of the models at every checkpoint, with labels where y is given: for `ag.write_report` or another rule."""
-        series = self._series(X)
-        if y is None:
-            return self._scores(self.models_, series, None)
-        labels = np.asarray(y)
-        if not np.isin(labels, self.classes_).all():
-            raise InputError(f"y holds classes that were not fitted: give labels among {', '.join(map(str, self.classes_[:10]))}.")
-        return self._scores(self.models_, series, np.searchsorted(self.classes_, labels))
+        series, codes = self._series(X), None
+        if y is not None:
+            labels = np.asarray(y)
+            if not np.isin(labels, self.classes_).all():
+                raise InputError(f"y holds classes that were not fitted: give labels among {', '.join(map(str, self.classes_[:10]))}.")
+            codes = np.searchsorted(self.classes_, labels)
+        scores, rows = self._scores(self.models_, series, codes), self.training_rows_
+        return replace(scores, trained=rows.find(cast(Any, scores.ids)), trained_chance=rows.chance)
 
     def _series(self, X: ArrayLike) -> Floats:
         """Checked series of the length that was fitted."""
@@ -173,25 +222,39 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"rule is {self.rule!r}: choose one of {', '.join(RULES)}, or give a class such as ag.AgreeStop.")
         return RULES[self.rule]
 
-    def _divide(self, n: int) -> tuple[Integers, Integers]:
-        """The rows that fit and those that calibrate. The division is random and ignores labels, as the promise needs it."""
+    def _divide(self, units: Integers) -> tuple[Integers, Integers]:
+        """The rows that fit and those that calibrate. The division is random and ignores labels, as the promise needs it.
+
+        units (n,), from 0: rows of one unit stay on one side.
+        """
+        n, counts = len(units), np.bincount(units)
         if not (is_number(self.calibration) and 0 < self.calibration < 1):
             raise InputError(f"calibration is {self.calibration!r}: give a share of the rows, between 0 and 1.")
         if n < LEAST_ROWS:
             raise InputError(f"X has {n} samples, but a minimum of {LEAST_ROWS} is required: some fit the models, others calibrate.")
-        order = np.random.default_rng(as_seed(self.seed)).permutation(n)
-        count = min(max(1, round(self.calibration * n)), n - 2)
-        return np.sort(order[count:]), np.sort(order[:count])
+        if len(counts) < 2:
+            raise InputError("all rows are of one group, or equal: give rows of at least two groups, some to fit and others to calibrate.")
+        order = np.random.default_rng(as_seed(self.seed)).permutation(len(counts))
+        wanted = min(max(1, round(self.calibration * n)), n - 2)
+        taken = int(np.abs(np.cumsum(counts[order])[:-1] - wanted).argmin()) + 1
+        calibrates = np.isin(units, order[:taken])
+        return np.flatnonzero(~calibrates), np.flatnonzero(calibrates)
 
-    def _with_temperatures(self, make: RuleMaker, rule: AnyRule, series: Floats, codes: Integers, used: Booleans) -> AnyRule:
+    def _with_temperatures(
+        self, make: RuleMaker, rule: AnyRule, series: Floats, codes: Integers, units: Integers, used: Booleans
+    ) -> AnyRule:
         """The rule with a temperature for each checkpoint, from cross-validated confidences of the rows `used` that fit the models."""
         plain = isinstance(rule, AgreeStop) and isinstance(rule.risk, TopMass) and rule.risk.temperatures is None and rule.gate is None
         own = isinstance(rule, SpikeCP) and rule.calibration == "stop-aware" and rule.score is None
-        if not (plain or own) or not used.any():
+        _, units = np.unique(units, return_inverse=True)
+        count = int(units.max()) + 1
+        if not (plain or own) or not used.any() or count < 2:
             return rule
         values = np.empty((len(series), len(self.checkpoints_), 1, len(self.classes_)))
-        folds = KFold(min(self.folds, len(series)), shuffle=True, random_state=as_seed(self.seed))
-        for inside, outside in folds.split(series):
+        folds = KFold(min(self.folds, count), shuffle=True, random_state=as_seed(self.seed))
+        for _, left_out in folds.split(np.arange(count)):
+            outside = np.isin(units, left_out)
+            inside = ~outside
             if len(np.unique(codes[inside])) < 2:
                 return rule
             values[outside] = self._scores(self._fit_models(series[inside], codes[inside]), series[outside], None).log_confidence
@@ -227,6 +290,87 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _scores(self, models: list[Any], series: Floats, codes: Integers | None) -> Scores:
         values = np.stack([self._confidence(models, index, series) for index in range(len(self.checkpoints_))], axis=1)
         return Scores(values[:, :, None], codes, self.checkpoints_, tuple(map(str, self.classes_.tolist())), ids=input_ids(series))
+
+
+def _as_groups(groups: ArrayLike | None, n: int) -> NDArray[Any] | None:
+    if groups is None:
+        return None
+    array = as_array(groups, "groups")
+    if array.shape != (n,) or array.dtype.kind not in "iuUS":
+        given = f"groups has shape {array.shape} and dtype {array.dtype}"
+        raise InputError(f"{given}: {n} whole numbers or strings are needed, one for each row of X.")
+    return array
+
+
+def _changes(series: Floats) -> Booleans:
+    """Which series are not constant. Constant ones, such as empty recordings, repeat by nature."""
+    return np.asarray((series != series[..., :1]).reshape(len(series), -1).any(axis=1))
+
+
+def _first_copies(ids: NDArray[np.uint64], codes: Integers) -> Booleans:
+    """The first row of each series and class."""
+    _, first = np.unique(np.stack([ids, codes.astype(np.uint64)]), axis=1, return_index=True)
+    return np.isin(np.arange(len(ids)), first)
+
+
+def _units(series: Floats, groups: NDArray[Any] | None) -> Integers:
+    """What stays on one side of a division, (n,), numbered from 0 as it appears: equal series that are not constant, and groups."""
+    _, content = np.unique(input_ids(series), return_inverse=True)
+    n, constant = len(series), ~_changes(series)
+    content = np.where(constant, n + np.arange(n), content)
+    parts = [content] if groups is None else [content, np.unique(groups, return_inverse=True)[1]]
+    units, before = np.arange(n), None
+    while before is None or not np.array_equal(units, before):  # every row takes the first row that it belongs to
+        before = units
+        for part in parts:
+            first = np.full(int(part.max()) + 1, n)
+            np.minimum.at(first, part, units)
+            units = first[part]
+    return np.unique(units, return_inverse=True)[1]
+
+
+def _was_fitted(estimator: Any) -> bool:
+    """Whether the estimator, or a part of it, stays as it was fitted before when it is cloned."""
+    parts = [estimator, *(estimator.get_params(deep=True).values() if hasattr(estimator, "get_params") else ())]
+    models = [part for part in parts if hasattr(part, "fit") and not isinstance(part, type)]
+    return any(isinstance(model, FrozenEstimator) or clone(model, safe=False) is model for model in models)
+
+
+def _count_unmet(rule: AnyRule, met: Booleans) -> tuple[AnyRule, str]:
+    """The rule that counts calibration rows of classes that the models have not met as misses, and a sentence if there are any.
+
+    met (n,): whether the class of a calibration row is among those of the fitting rows. The rule is to be calibrated on the others.
+    """
+    n, unmet = len(met), int((~met).sum())
+    if not unmet or not isinstance(rule, (AgreeStop, SpikeCP)):  # nothing to count, or nothing promised
+        return rule, ""
+    whom = f"{unmet} of the {n} calibration rows are of classes that no fitting row has"
+    parted = any(getattr(rule, name, None) for name in ("class_conditional", "gate", "accumulated"))
+    parted |= rule.delta is not None and isinstance(rule, SpikeCP) and rule.calibration == "bonferroni"
+    if parted or rule.target is None:
+        words = f"{whom}, and the promise is about the others"
+        warnings.warn(f"{words}: give more rows of each class.", CalibrationWarning, stacklevel=4)
+        return rule, f"{words}."
+    target, delta = as_target(rule.target), as_delta(rule.delta)
+    allowed = n + 1 - quantile_rank(n, target, delta)
+    if unmet >= allowed:
+        most = f"a target of {in_words(target)} allows {max(allowed - 1, 0)} of these"
+        raise InputError(
+            f"{whom}, so new rows will be missed as often: {most}, so give more rows of each class, or leave rare classes out."
+        )
+    return replace(rule, target=_target_with(n - unmet, allowed - unmet, delta)), f"{whom}: they count as misses, as new classes will."
+
+
+def _target_with(n: int, misses: int, delta: Fraction | None) -> Fraction:
+    """A target at which n calibration rows allow so many misses, or a little fewer."""
+    if delta is None:
+        return 1 - Fraction(misses, n + 1)
+    low, high, parts = 0, 2**20, 2**20  # targets as multiples of 2^-20; `high` allows few enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        allows = n + 1 - quantile_rank(n, Fraction(middle, parts), delta)
+        low, high = (middle, high) if allows > misses else (low, middle)
+    return Fraction(min(high, parts - 1), parts)
 
 
 def _takes_channels(estimator: Any) -> bool:

@@ -153,6 +153,8 @@ def _score_inputs(members: Path, inputs: Path | None, output: Path | None, engin
         with progress_bar(output.name) as progress:
             scores = cluster.score(members, inputs, address=ray, engine=engine, steps=held, progress=progress)
     save_scores(output, scores)
+    if scores.trained is None:
+        say(f"{members} does not say which rows trained its members: calibrate and evaluate on rows that did not.")
     say(f"The {scores.engine} engine scored {len(scores)} inputs{'' if scores.labels is not None else ', which have no labels'}.")
     show_written(output)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from agreestop.common import InputError, ProgressCallback, as_count, folder_lock, make_folder, no_progress
 from agreestop.decide.calibrated import CalibratedRule, load_rule
+from agreestop.decide.tuned_rows import Overlap, TrainingRows, first_reuse
 from agreestop.ensembles import Ensemble
 from agreestop.ensembles import load as load_ensemble
 from agreestop.events import input_ids
@@ -106,6 +107,8 @@ class DecisionWorker:
             hashes.append(input_ids(part.events))
             carried.append(part.carried)
             seen = [overlap.seen for overlap in rule.overlaps(hashes[-1])]
+            if (training := self._reader.ensemble.training_rows) is not None:
+                seen.append(int(training.find(input_ids(part.events, as_float32=True)).sum()))
             summaries.append(PartSummary.of(runs[-1].decisions, runs[-1].computed, seen))
         columns = {name: np.concatenate([one[name] for one in carried]) for name in carried[0]}
         return columns_of_run(runs, shard.first, np.concatenate(hashes), columns), PartSummary.joined(summaries)
@@ -160,6 +163,7 @@ def decide(
     stored_rule, stored_members = rule_bytes(rule), members_bytes(members)
     calibrated = load_rule(rule) if isinstance(rule, (str, PathLike)) else rule
     ensemble = load_ensemble(members, engine=engine) if isinstance(members, (str, PathLike)) else members
+    training = ensemble.training_rows
     planned = PlannedSource.of(source, shard_rows, skip_damaged)
     check_carried(shard.path for shard in planned.shards)
     wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
@@ -171,7 +175,7 @@ def decide(
     single = target.suffix == ".parquet"
     folder = (target.with_name(f"{target.name}.parts") if single else target).resolve()
     if single and (summary := read_part(target, key)) is not None and summary.rows == planned.total:
-        return _result(target, planned, calibrated, summary, len(planned.shards), planned.damaged, name, perf_counter() - began)
+        return _result(target, planned, calibrated, summary, len(planned.shards), planned.damaged, name, perf_counter() - began, training)
     with _job_folder(folder, key):
         known = ((shard.number, read_part(part_path(folder, shard.number), key)) for shard in planned.shards)
         parts = {number: summary for number, summary in known if summary is not None}
@@ -210,7 +214,7 @@ def decide(
             write_plan(folder, key, sorted(parts))
     if single and summary.rows == planned.total:
         shutil.rmtree(folder)
-    return _result(target, planned, calibrated, summary, resumed, tuple(damaged), name, perf_counter() - began)
+    return _result(target, planned, calibrated, summary, resumed, tuple(damaged), name, perf_counter() - began, training)
 
 
 @contextmanager
@@ -238,9 +242,11 @@ def _result(
     damaged: tuple[str, ...],
     engine: str,
     seconds: float,
+    training: TrainingRows | None,
 ) -> ClusterRun:
     rows = summary.rows
-    overlaps = zip(rule.overlaps(np.empty(0, np.uint64)), summary.seen, strict=True)
-    reuse = next((text for overlap, seen in overlaps if (text := replace(overlap, seen=seen, total=rows).reuse)), "")
+    compared = rule.overlaps(np.empty(0, np.uint64)) + ([] if training is None else [Overlap("training", "ids", chance=training.chance)])
+    overlaps = [replace(one, seen=seen, total=rows) for one, seen in zip(compared, summary.seen, strict=True)]
+    reuse = first_reuse(sorted(overlaps, key=lambda overlap: overlap.use != "training"))
     means = summary.stop_time / rows, summary.set_size / rows, summary.computed / rows
     return ClusterRun(out, rows, *means, len(planned.shards), resumed, damaged, reuse, engine, seconds)

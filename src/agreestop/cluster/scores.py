@@ -70,7 +70,7 @@ def score(
     parts = _run(Actors(address, actors, cpus, gpus), members, source, engine, steps, shard_rows, progress, None)
     first: Scores = parts[0]
     joined: dict[str, Any] = {"log_confidence": np.concatenate([part.log_confidence for part in parts])}
-    for name in ("labels", "ids"):
+    for name in ("labels", "ids", "trained"):
         columns = [getattr(part, name) for part in parts]
         joined[name] = None if any(column is None for column in columns) else np.concatenate(columns)
     return replace(first, **joined)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cache
+from functools import cached_property
 from os import PathLike
 from typing import Any, Self
 
@@ -27,8 +27,8 @@ from .rounding import UNIT, UNITS
 from .rule_files import KeptInFiles, read_rule_file, write_rule_file
 from .rules import Rule, read_evidence
 from .schedules import Schedule, members_at
-from .score_files import Scores, ScoresLike, as_scores, labels_of
-from .tuned_rows import Marks, Overlap, TunedRows, join_marks, mark_rows
+from .score_files import Scores, ScoresLike, as_scores, labels_of, training_overlap
+from .tuned_rows import Marks, Overlap, RowScores, ScoredRows, TunedRows, first_reuse, join_marks, mark_rows, or_unknown
 
 MOST_NUMBERS = 1 << 22  # members times classes of a rule in a file
 ENDED_INPUTS = " Inputs that end early are answered from their last scores, which stand for all later checkpoints, in calibration too."
@@ -236,7 +236,8 @@ class CalibratedRule(KeptInFiles):
                 last = np.ascontiguousarray(array[block, columns[-1]], dtype=np.float64)
                 final[block] = self.rule.best(read_evidence(self.rule, len(columns) - 1, last))
         known = final if self.final else None
-        return self.decisions(Stops.joined(parts), data.ids, lambda: mark_rows(array, columns), inside, known)
+        training = or_unknown(training_overlap(data), data.ensemble_digest)
+        return self.decisions(Stops.joined(parts), data.ids, ScoredRows(array, columns), inside, known, training)
 
     def _decide_block(self, block: NDArray[Any], columns: list[int], state: State) -> Stops:
         def judge(index: int, active: Integers, state: State) -> Verdict:
@@ -257,19 +258,23 @@ class CalibratedRule(KeptInFiles):
         self,
         stops: Stops,
         ids: ArrayLike | None,
-        marks: Callable[[], Marks] | None = None,
+        scored: RowScores | None = None,
         groups: Booleans | None = None,
         final_best: Integers | None = None,
+        training: Overlap | None = None,
     ) -> Decisions:
         """How inputs ended, as decisions; the inputs are compared with those that the rule was tuned or calibrated on.
 
-        final_best (n,), for a rule about the final answer: the best class at the last checkpoint, where it is known.
+        final_best (n,), for a rule about the final answer: the best class at the last checkpoint, where it is known. training: how many
+        of the inputs the members were trained on, where that is of interest.
         """
-        overlaps = self.overlaps(ids, marks)
-        reuse = next((overlap.reuse for overlap in overlaps if overlap.reuse), "")
+        overlaps = ([] if training is None else [training]) + self.overlaps(ids, scored)
+        reuse = first_reuse(overlaps)
+        known = {overlap.use for overlap in overlaps if overlap.by == "ids" and not overlap.chance}  # where ids are enough
         needs_likeness = self._needs_likeness
         notes = [inputs_differ(self.first_risks, stops.first_risk)] if needs_likeness else []
-        notes += [*self.notes, *(overlap.note for overlap in overlaps)]
+        notes += [*self.notes]
+        notes += [overlap.note for overlap in overlaps if not (overlap.by == "scores" and overlap.use in known)]
         if self.rows is None:
             notes.append("The rule does not say which rows it was calibrated on, so these could not be compared with them.")
         if groups is not None and (unknown := int((~groups.any(axis=1)).sum())):
@@ -371,13 +376,16 @@ class CalibratedRule(KeptInFiles):
     @property
     def knows_ids(self) -> bool:
         """Whether the ids of inputs can show that the rule was tuned or calibrated on them."""
-        return any(rows is not None and rows.ids is not None for rows in (self.rule.tuned, self.rows))
+        return any(rows is not None and rows.ids is not None for rows in (self._tuned, self.rows))
 
-    def overlaps(self, ids: ArrayLike | None, marks: Callable[[], Marks] | None = None) -> list[Overlap]:
-        """How many inputs, by their ids or else by marks of their scores, are among those that the rule was tuned or calibrated on."""
-        used = (("tuning", self.rule.tuned), ("calibration", self.rows))
-        marks = None if marks is None else cache(marks)  # hashing all scores takes as long as deciding on them
-        return [rows.overlap(use, ids, marks) for use, rows in used if rows is not None]
+    @cached_property
+    def _tuned(self) -> TunedRows | None:
+        return self.rule.tuned
+
+    def overlaps(self, ids: ArrayLike | None, scored: RowScores | None = None) -> list[Overlap]:
+        """How many inputs, by their ids and by their scores, are among those that the rule was tuned or calibrated on."""
+        used = (("tuning", self._tuned), ("calibration", self.rows))
+        return [overlap for use, rows in used if rows is not None for overlap in rows.overlaps(use, ids, scored)]
 
     def saw(self, scores_or_log_confidence: ScoresLike, labels: ArrayLike | None = None, times: Sequence[float] | None = None) -> bool:
         """Whether these are exactly the rows that the rule was calibrated on, in any order."""

@@ -18,9 +18,9 @@ from .exchangeability import labels_in_blocks, labels_misplaced, labels_unrelate
 from .levels import as_delta
 from .reprs import short_repr
 from .rounding import Rounding
-from .rules import Rule, gather_evidence, refuse_tuned, warn_of
-from .score_files import ScoresLike, as_scores, at_times, labels_of
-from .tuned_rows import TunedRows
+from .rules import Rule, gather_evidence, refuse_used, warn_of
+from .score_files import ScoresLike, as_scores, at_times, labels_of, training_overlap
+from .tuned_rows import Marks, ScoredRows, TunedRows
 
 
 def _refused(verb: str) -> Callable[..., NoReturn]:
@@ -77,8 +77,8 @@ class Uncalibrated:
             raise InputError(f"{type(rule).__name__} promises nothing, so {what} have no use: give SpikeCP or AgreeStop.")
         if weights is not None and getattr(rule, "delta", None) is not None:
             raise InputError("there is no promise with both weights and delta: leave one of them out.")
-        rows = TunedRows.of(data.log_confidence, data.ids).cut(range(checkpoints), checkpoints)
-        refuse_tuned(rule, data.ids, lambda: rows.rows, "calibration")
+        scored = ScoredRows(data.log_confidence, range(checkpoints))
+        refuse_used(rule, data.ids, scored, training_overlap(data), "calibration")
         evidence = gather_evidence(rule, data.log_confidence, range(checkpoints))
         truth = rule.best(evidence[:, -1]) if final else labels_of(data)
         if (truth < 0).any():
@@ -87,7 +87,9 @@ class Uncalibrated:
         examples = LabelledEvidence(evidence, truth, classes, conditions, rounding)
         policy = rule.fit(examples)
         sentence = warn_of(rule, examples, members, policy)
-        calibrated = calibrated_rule(rule, policy, examples, members, sentence, data, rows, evidence[:, 0].level)
+        rows = TunedRows.of_rule(scored.sketches, checkpoints, data.ids)
+        first_risks = evidence[:, 0].level
+        calibrated = calibrated_rule(rule, policy, examples, members, sentence, data, rows, scored.marks, first_risks)
         if final:
             return calibrated
         best = rule.best(evidence[:, -1])
@@ -98,10 +100,18 @@ class Uncalibrated:
 
 
 def calibrated_rule(
-    rule: Rule, policy: Policy, examples: LabelledEvidence, members: int, shortage: str, source: Any, rows: TunedRows, first_risks: Floats
+    rule: Rule,
+    policy: Policy,
+    examples: LabelledEvidence,
+    members: int,
+    shortage: str,
+    source: Any,
+    rows: TunedRows,
+    marks: Marks,
+    first_risks: Floats,
 ) -> CalibratedRule:
-    """The calibrated rule from its policy; source: a `Scores`, or what has its fields from `classes` on."""
-    conditions, fingerprint = examples.conditions, data_fingerprint(rows.rows, examples.labels)
+    """The calibrated rule from its policy; source: a `Scores`, or what has its fields from `classes` on; marks (n,): of the rows."""
+    conditions, fingerprint = examples.conditions, data_fingerprint(marks, examples.labels)
     guarantee = conditions.words(rule.promise(), as_delta(getattr(rule, "delta", None)))
     guarantee += ENDED_INPUTS if source.lengths is not None else ""
     about = len(examples), members, examples.classes, guarantee, shortage, fingerprint

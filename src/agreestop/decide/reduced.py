@@ -3,13 +3,13 @@
 Every part is reduced by itself, and the parts become one rule.
 
 An example is reduced to what the threshold needs (W of `AgreeStop`, V of `SpikeCP`; see `reduce` of the rule), to its label, and to what
-recognises it later: the marks of its scores, its id, and its risk at the first checkpoint. The rule is the one that `calibrate` would make
-of all scores together.
+recognises it later: the sketch and the mark of its scores, its id, and its risk at the first checkpoint. The rule is the one that
+`calibrate` would make of all scores together.
 """
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -23,21 +23,23 @@ from .checks import CalibrationWarning
 from .conditions import LabelledEvidence
 from .evidence import Evidence
 from .rounding import Rounding
-from .rules import Rule, gather_evidence, refuse_tuned, shortage
-from .score_files import Scores, at_times, labels_of
-from .tuned_rows import Marks, TunedRows, kind_of_ids, mark_ids
+from .rules import Rule, gather_evidence, refuse_used, shortage
+from .score_files import Scores, at_times, labels_of, training_overlap
+from .tuned_rows import Marks, Overlap, ReadRows, ScoredRows, Sketches, TunedRows, kind_of_ids
 
 
 @dataclass(frozen=True, eq=False)
 class ReducedExamples:
-    """n examples after reduction: the rule's own numbers, labels (n,), marks (n, M), ids (n,), first risks (n,); and their source.
+    """n examples after reduction: the rule's own numbers, labels (n,), sketches (n, NUMBERS), marks (n,), ids (n,), first risks
+    (n,); and their source.
 
-    settings: those of the rule that the numbers depend on.
+    settings: those of the rule that the numbers depend on. training: how many of the rows the members were trained on.
     """
 
     settings: tuple[object, ...]
     numbers: dict[str, NDArray[Any]]
     labels: Integers
+    sketches: Sketches
     marks: Marks
     ids: NDArray[Any] | None
     first_risks: Floats
@@ -48,6 +50,7 @@ class ReducedExamples:
     classes: tuple[str, ...] | None
     lengths: Integers | None
     rounding: Rounding
+    training: Overlap | None = None
 
 
 def check_reducible(rule: Rule) -> None:
@@ -63,11 +66,13 @@ def reduce_examples(rule: Rule, scores: Scores) -> ReducedExamples:
     data, reducible = at_times(scores, rule.checkpoints), cast(Any, rule)
     _, checkpoints, members, classes = data.log_confidence.shape
     evidence, labels = gather_evidence(rule, data.log_confidence, range(checkpoints)), labels_of(data)
-    marks = TunedRows.of(data.log_confidence).marks
+    scored = ScoredRows(data.log_confidence, range(checkpoints))
     rounding = Rounding.of(data.log_confidence, data.rounding)
     numbers = reducible.reduce(LabelledEvidence(evidence, labels, classes, rounding=rounding))
     known = members, classes, data.engine, data.ensemble_digest, data.classes, data.lengths, rounding
-    return ReducedExamples(_settings(rule), numbers, labels, marks, data.ids, evidence[:, 0].level, *known)
+    sketches, marks, first_risks = scored.sketches, scored.marks, evidence[:, 0].level
+    found = ReducedExamples(_settings(rule), numbers, labels, sketches, marks, data.ids, first_risks, *known)
+    return replace(found, training=training_overlap(data))
 
 
 def _settings(rule: Rule) -> tuple[object, ...]:
@@ -86,14 +91,14 @@ def calibrate_reduced(rule: Rule, parts: Sequence[ReducedExamples]) -> Calibrate
     for name in ("members", "class_count", "engine", "ensemble_digest", "classes", "rounding"):
         if any(getattr(part, name) != getattr(first, name) for part in parts):
             raise InputError(f"the parts have different {name}: score all of them with one ensemble on one engine.")
-    labels, marks, first_risks = (np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "marks", "first_risks"))
+    names = ("labels", "sketches", "marks", "first_risks")
+    labels, sketches, marks, first_risks = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
     given = [part.ids for part in parts if part.ids is not None]
     if len({kind_of_ids(some) for some in given}) > 1:
         raise InputError("the parts have ids of different kinds: give numbers to all, or text to all.")
     ids = np.concatenate(given) if len(given) == len(parts) else None
-    rows = TunedRows(marks) if ids is None else TunedRows(marks, ids=mark_ids(ids), id_kind=kind_of_ids(ids))
-    rows = rows.cut(range(marks.shape[1]), marks.shape[1])
-    refuse_tuned(rule, ids, lambda: rows.rows, "calibration")
+    refuse_used(rule, ids, ReadRows(sketches, marks), _training(parts), "calibration")
+    rows = TunedRows.of_rule(sketches, len(rule.checkpoints), ids)
     numbers = {name: np.concatenate([part.numbers[name] for part in parts]) for name in first.numbers}
     nothing = Evidence(np.empty((len(labels), 0, 0)))
     examples = LabelledEvidence(nothing, labels, first.class_count, rounding=first.rounding)
@@ -101,4 +106,12 @@ def calibrate_reduced(rule: Rule, parts: Sequence[ReducedExamples]) -> Calibrate
     if sentence := shortage(rule, examples, first.members):
         warnings.warn(sentence, CalibrationWarning, stacklevel=3)
     source = next((part for part in parts if part.lengths is not None), first)  # one input that may end early is enough for the guarantee
-    return calibrated_rule(rule, policy, examples, first.members, sentence, source, rows, first_risks)
+    return calibrated_rule(rule, policy, examples, first.members, sentence, source, rows, marks, first_risks)
+
+
+def _training(parts: Sequence[ReducedExamples]) -> Overlap | None:
+    """How many rows of all parts the members were trained on; None where one part does not know."""
+    known = [part.training for part in parts if part.training is not None]
+    if len(known) < len(parts):
+        return None
+    return replace(known[0], seen=sum(part.seen for part in known), total=sum(part.total for part in known), rows=())

@@ -31,9 +31,9 @@ from .schedules import Schedule
 
 LONGEST_LINE = 200  # characters of the first line, so that its numbers have few digits
 MAGIC = "agreestop-rule"
-FORMAT = 2  # format 1, of agreestop 0.1, had no ensemble_digest, class_names or ids; such files still load
+FORMAT = 3  # format 2, of agreestop 0.2, had no kth_values, and format 1 no ensemble_digest, class_names or ids; such files still load
 UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError, AssertionError)
-DTYPES = ("<f8", "<i8", "<u8", "|b1")
+DTYPES = ("<f8", "<f4", "<i8", "<u8", "|b1")
 
 _KNOWN: dict[str, type[Any]] = {}
 

@@ -5,7 +5,7 @@ A `Rule` is settings: what it reads off an input, how labelled evidence becomes 
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from .policies import CheckpointRisks
 from .ranking import Index
 from .rounding import Rounding
 from .schedules import Schedule
-from .tuned_rows import Marks, TunedRows
+from .tuned_rows import Overlap, RowScores, TunedRows, first_reuse
 
 
 class Rule(Protocol):
@@ -187,7 +187,8 @@ def _first_members(log_confidence: Floats, count: int) -> Floats:
     return np.ascontiguousarray(log_confidence[:, :count])
 
 
-def refuse_tuned(rule: Rule, ids: ArrayLike | None, marks: Callable[[], Marks], what: str) -> None:
-    """Refuse rows, by their ids or by the marks of their scores, that the rule's score or risk was tuned on."""
-    if rule.tuned is not None and (reuse := rule.tuned.overlap("tuning", ids, marks).reuse):
+def refuse_used(rule: Rule, ids: ArrayLike | None, scored: RowScores, training: Overlap | None, what: str) -> None:
+    """Refuse rows, by their ids or by their scores, that the rule's score or risk was tuned on, or that the members were trained on."""
+    found = [] if rule.tuned is None else rule.tuned.overlaps("tuning", ids, scored)
+    if reuse := first_reuse(found if training is None else [training, *found]):
         raise InputError(f"{what}: {reuse}")

@@ -2,8 +2,8 @@
 
 A score file is a `.npz` with either `log_confidence` (n, M, K, C) and `times` (M,), or `spikes`: read-out spikes (n, T, K, C) as packed
 bits with `spikes_shape`, lossless and 64 times smaller, from which every checkpoint follows. Optional are `labels` (n,), the names
-`classes` (C,), `engine` and `ensemble_digest`, which say what computed the scores, `ids` (n,) and, beside log_confidence, `lengths` (n,)
-and `rounding`.
+`classes` (C,), `engine` and `ensemble_digest`, which say what computed the scores, `ids` (n,), `trained` (n,) with `trained_chance` and,
+beside log_confidence, `lengths` (n,) and `rounding`.
 Nothing in such a file is executed or unpickled.
 """
 
@@ -39,6 +39,7 @@ from agreestop.common.npz import MOST_RATIO
 from .checks import as_checkpoints, as_ids, as_labels, as_log_confidence, as_row_names, as_times, columns_of
 from .confidence import log_confidence
 from .schedules import Schedule, check_members, members_at
+from .tuned_rows import Overlap
 
 MOST_SPIKES, SPIKES_PER_BYTE = 2**22, 300  # spikes that any file may unpack to, and for each byte of a larger one (real ones: up to 110)
 MOST_ROUNDING = 0.1  # differences beyond this are no rounding
@@ -60,6 +61,9 @@ class Scores:
                      a rule that is calibrated on them says so
     rounding         how far the log-confidences of one input may differ between runs, such as alone and in a batch; 0 for counts of spikes.
                      Thresholds that are calibrated on them stay this far on the safe side, so that rounding does not break ties
+    trained          (n,) whether the members were trained on an input, where they know it: such rows are refused in calibration and
+                     evaluation
+    trained_chance   the rate at which fresh inputs may equal one of training, such as empty recordings
     """
 
     log_confidence: NDArray[Any]
@@ -71,6 +75,8 @@ class Scores:
     ids: NDArray[Any] | None = None
     lengths: Integers | None = None
     rounding: float = 0.0
+    trained: Booleans | None = None
+    trained_chance: float = 0.0
 
     def __post_init__(self) -> None:
         array = as_log_confidence(self.log_confidence)
@@ -132,6 +138,8 @@ class Spikes:
     engine: str = ""
     ensemble_digest: str = ""
     ids: NDArray[Any] | None = None
+    trained: Booleans | None = None
+    trained_chance: float = 0.0
 
     def __post_init__(self) -> None:
         array = as_array(self.spikes, "spikes")
@@ -163,6 +171,17 @@ def _check(data: Scores | Spikes, n: int, classes: int, what: str) -> None:
             raise InputError(f"{name} is {getattr(data, name)!r:.40}: give a text, or leave it out.")
         as_names([getattr(data, name)], name)
     object.__setattr__(data, "ids", as_ids(data.ids, n))
+    if data.trained is not None:
+        object.__setattr__(data, "trained", _as_trained(data.trained, n))
+    object.__setattr__(data, "trained_chance", _as_share(data.trained_chance, "trained_chance", 1.0))
+
+
+def _as_trained(trained: ArrayLike, n: int) -> Booleans:
+    array = as_array(trained, "trained")
+    if array.shape != (n,) or array.dtype != np.bool_:
+        given = f"trained has shape {array.shape} and dtype {array.dtype}"
+        raise InputError(f"{given}: {n} booleans are needed, True for each input that the members were trained on.")
+    return array
 
 
 def _parts(order: Integers, shares: Sequence[float], what: str) -> list[Integers]:
@@ -192,15 +211,18 @@ def _as_lengths(lengths: ArrayLike, n: int) -> Integers:
 
 
 def _as_rounding(value: object) -> float:
+    return _as_share(value, "rounding", MOST_ROUNDING, ", the largest difference between two runs")
+
+
+def _as_share(value: object, name: str, most: float, meaning: str = "") -> float:
     number = np.asarray(value)
-    if number.shape != () or number.dtype.kind not in "iuf" or not 0 <= number <= MOST_ROUNDING:
-        given = f"{value!r:.40}"
-        raise InputError(f"rounding is {given}: a number from 0 to {MOST_ROUNDING} is needed, the largest difference between two runs.")
+    if number.shape != () or number.dtype.kind not in "iuf" or not 0 <= number <= most:
+        raise InputError(f"{name} is {value!r:.40}: a number from 0 to {most} is needed{meaning}.")
     return float(number)
 
 
 def _rows(data: Scores | Spikes, rows: slice | Integers | Booleans) -> dict[str, Any]:
-    known = {name: getattr(data, name) for name in ("labels", "ids", "lengths") if hasattr(data, name)}
+    known = {name: getattr(data, name) for name in ("labels", "ids", "lengths", "trained") if hasattr(data, name)}
     return {name: None if values is None else values[rows] for name, values in known.items()}
 
 
@@ -225,6 +247,11 @@ def as_scores(
         known = range(1, steps + 1) if checkpoints is None else tuple(dict.fromkeys(checkpoints))
         times = as_times(None, steps, checkpoints=known)
     return Scores(array, labels, times)  # type: ignore[arg-type]
+
+
+def training_overlap(scores: Scores) -> Overlap | None:
+    """How many inputs the members were trained on; None where they do not know."""
+    return None if scores.trained is None else Overlap.of("training", "ids", scores.trained, scores.trained_chance)
 
 
 def labels_of(scores: Scores) -> Integers:
@@ -257,18 +284,22 @@ def save_spikes(
     engine: str = "",
     ensemble_digest: str = "",
     ids: ArrayLike | None = None,
+    trained: ArrayLike | None = None,
+    trained_chance: float = 0.0,
 ) -> None:
     """Write read-out spikes (n, T, K, C), booleans or 0 and 1, as packed bits."""
     if not isinstance(spikes, Spikes):
-        spikes = Spikes(spikes, labels, classes, engine, ensemble_digest, ids)  # type: ignore[arg-type]
+        spikes = Spikes(spikes, labels, classes, engine, ensemble_digest, ids, trained, trained_chance)  # type: ignore[arg-type]
     _save(path, spikes, {"spikes": np.packbits(spikes.spikes.ravel()), "spikes_shape": np.array(spikes.spikes.shape)})
 
 
 def _save(path: str | PathLike[str], data: Scores | Spikes, content: Arrays) -> None:
-    for name in ("labels", "classes", "engine", "ensemble_digest", "ids", "lengths"):
+    for name in ("labels", "classes", "engine", "ensemble_digest", "ids", "lengths", "trained"):
         value = getattr(data, name, None)
         if value is not None and not (isinstance(value, str) and not value):
             content[name] = np.asarray(value)
+    if data.trained_chance:
+        content["trained_chance"] = np.array(data.trained_chance)
     cells = math.prod(getattr(data, "spikes", np.empty(0)).shape)
     size = sum(array.nbytes for array in content.values())
     with atomic_writer(path) as stream:
@@ -300,6 +331,8 @@ def _known(path: str | PathLike[str], content: Arrays) -> dict[str, Any]:
         "engine": read_text(path, content, "engine"),
         "ensemble_digest": read_text(path, content, "ensemble_digest"),
         "ids": content.get("ids"),
+        "trained": content.get("trained"),
+        "trained_chance": content.get("trained_chance", 0.0),
     }
 
 

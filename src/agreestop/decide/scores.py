@@ -253,7 +253,7 @@ class ShapedOverTime(Generic[Base]):
 
     @property
     def tuned(self) -> TunedRows | None:
-        if self.rows is None or self.times is None or self.rows.marks.ndim == 1:
+        if self.rows is None or self.times is None or self.rows.is_cut:
             return self.base.tuned if self.rows is None else self.rows.also(self.base.tuned)
         return self.cut(self.times).tuned  # the base may have been fitted at other times
 

@@ -17,10 +17,10 @@ from .conditions import LabelledEvidence
 from .estimates import Estimate
 from .evidence import Policy, run_policy
 from .rounding import Rounding
-from .rules import Rule, gather_evidence, refuse_tuned, warn_of
+from .rules import Rule, gather_evidence, refuse_used, warn_of
 from .schedules import Schedule
-from .score_files import ScoresLike, as_scores, labels_of
-from .tuned_rows import mark_rows
+from .score_files import ScoresLike, as_scores, labels_of, training_overlap
+from .tuned_rows import ScoredRows
 
 GROUPS = 16  # the rows are divided into this many groups, and each group is left out once
 GROUP_REPEATS = 20  # realisations without each group
@@ -172,7 +172,7 @@ def repeat_splits(
     as_count(repeats, "repeats")
     if as_count(n_calibration, "n_calibration") >= n:
         raise InputError(f"n_calibration is {n_calibration} and the pool has {n} rows: choose from 1 to {n - 1}, so that test rows remain.")
-    refuse_tuned(rule, data.ids, lambda: mark_rows(data.log_confidence, columns), "repeat_splits")
+    refuse_used(rule, data.ids, ScoredRows(data.log_confidence, columns), training_overlap(data), "repeat_splits")
     evidence = gather_evidence(rule, data.log_confidence, columns)
     rounding = Rounding.of(data.log_confidence, data.rounding)
     examples = LabelledEvidence(evidence, truth, classes, rounding=rounding)

@@ -37,10 +37,10 @@ from .rules import gather_evidence
 from .schedule_search import as_price, best_schedule
 from .schedules import Schedule
 from .score_files import Scores, ScoresLike, as_scores, at_times, labels_of
-from .scores import LogLoss, Score, Shaped, Spread, Temperature, TuningRanks
+from .scores import LogLoss, Score, Shaped, ShapedOverTime, Spread, Temperature, TuningRanks
 from .spikecp import SpikeCP
 from .splits import realisations
-from .tuned_rows import TunedRows
+from .tuned_rows import TunedRows, sketch_rows
 
 EXPONENTS = (-1.0, 0.0, 1.0, 2.0)
 POWERS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
@@ -119,14 +119,13 @@ def _with(
     times: tuple[float, ...] | None = None,
     offsets: Floats | None = None,
 ) -> SpikeCP | AgreeStop:
-    """The rule with another score or risk. With times (M,), it has offsets (M,) of 0 or as given, and remembers the tuning rows."""
+    """The rule with another score or risk. With times (M,), it has offsets (M,) of 0 or as given, and remembers the tuning rows too."""
     if times is not None:
         heights = np.zeros(len(times)) if offsets is None else offsets
-        known = rows if chosen.tuned is None else None
         if isinstance(rule, AgreeStop):
-            chosen = ShapedRisk(cast(Risk, chosen), heights, times, known)
+            chosen = ShapedRisk(cast(Risk, chosen), heights, times, rows)
         else:
-            chosen = Shaped(cast(Score, chosen), heights, times, known)
+            chosen = Shaped(cast(Score, chosen), heights, times, rows)
     if isinstance(rule, AgreeStop):
         return replace(rule, risk=cast(Risk, chosen))
     return replace(rule, pooling=None, score=cast(Score, chosen))
@@ -195,15 +194,25 @@ def tune(
         gain = np.concatenate(gains)
         error = float(gain.std(ddof=1)) / np.sqrt(n)
         if not gain.mean() > error:
-            cut = data.at(rule.checkpoints)
-            tuned = _with(rule, _score_of(rule), TunedRows.of(cut.log_confidence, cut.ids), cut.times)
+            columns = columns_of(rule.checkpoints, data.times)
+            tuned = _remembering(rule, TunedRows.of_rule(sketch_rows(data.log_confidence, columns), len(columns), data.ids))
             what = "latency" if price_of_size == price_of_work == 0 else "cost"
             note = (
                 f"Tuning on {n} rows did not help: on rows that it had not seen, {what} changed by {-gain.mean():+.3f} ± {error:.3f} of T. "
                 "The rule decides as it was given; more tuning rows may change that."
             )
+        elif rule.tuned is not None and tuned.checkpoints == rule.checkpoints:  # its rows took part in the comparison
+            tuned = _remembering(tuned, rule.tuned)
     report("done", 1.0)
     return Tuned(tuned, tuple(sorted(choice.trials, key=lambda trial: trial.cost(price_of_size, price_of_work))), note)
+
+
+def _remembering(rule: SpikeCP | AgreeStop, rows: TunedRows) -> SpikeCP | AgreeStop:
+    """The same rule, which remembers these rows too."""
+    chosen = _score_of(rule)
+    if isinstance(chosen, ShapedOverTime):
+        return _with(rule, replace(chosen, rows=rows if chosen.rows is None else chosen.rows.also(rows)))
+    return _with(rule, chosen, rows, tuple(rule.checkpoints))
 
 
 def _reads(rule: SpikeCP | AgreeStop, data: Scores) -> bool:

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.tuned_rows import mark_rows
+from agreestop.decide.tuned_rows import ScoredRows
 from agreestop.events.container import Events, input_ids
 from agreestop.networks._kernels.gpu_runtime import TRITON_AVAILABLE, check_device
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
@@ -113,7 +113,7 @@ def _check_tuning_rows(engine: Engine, calibrated: CalibratedRule, inputs: Array
         known = np.isin(rows.ids, input_ids(inputs))
     else:
         columns = [int(time) - 1 for time in calibrated.checkpoints]
-        known = np.isin(rows.rows, mark_rows(score(engine, inputs, steps=columns[-1] + 1).log_confidence, columns))
+        known = rows.are_among(ScoredRows(score(engine, inputs, steps=columns[-1] + 1).log_confidence, columns))
     if not known.all():
         missing = f"{np.sum(~known)} of the {len(known)} rows that the rule was calibrated on are not among these inputs"
         raise InputError(f"{missing}: give the inputs of the tuning split, and a rule that was calibrated on some of them.")

@@ -21,6 +21,7 @@ from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.evidence import State, Stops
 from agreestop.decide.score_files import Scores
+from agreestop.decide.tuned_rows import Overlap, TrainingRows, or_unknown
 from agreestop.events.container import Events, Inputs, as_inputs, input_ids
 
 from .ending import EndingInputs, as_lengths, without_padding
@@ -55,6 +56,7 @@ def decide_early(
     groups: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
     first: int | None = None,
+    training: TrainingRows | None = None,
 ) -> EarlyRun:
     """Decide on inputs (n, T, ...) or `Events`, or on images (n, 1, ...) held for `steps`, and stop computing where the rule stops.
 
@@ -63,11 +65,13 @@ def decide_early(
     another engine or ensemble (`ensemble_digest`) than the rule was calibrated with. Inputs of one step are held up to the rule's last
     checkpoint where `steps` is None, with a warning. groups are those of the inputs, for a rule with groups. lengths (n,): where
     each input ends; see `ending`. first: the number of the first input, on which randomised merging and members that are drawn for every
-    input depend. Without it the numbers begin at 0, and the random numbers of randomised merging are fresh.
+    input depend. Without it the numbers begin at 0, and the random numbers of randomised merging are fresh. training: the rows that the
+    members were trained on, where they know them.
     """
     fresh, first = first is None, 0 if first is None else as_count(first, "first", least=0)
     check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
     given, batch_size = as_inputs(inputs), as_count(batch_size, "batch_size")
+    whole = given
     calibrated.check_classes(given.classes if isinstance(given, Events) else None)
     ends = as_lengths(lengths, None, given.shape)
     calibrated.check_lengths(ends)
@@ -107,7 +111,21 @@ def decide_early(
         computed = np.minimum(outcomes.computed, ends)
         outcomes = replace(outcomes, computed=computed, work=outcomes.work // outcomes.computed * computed)
     ids = input_ids(given) if calibrated.knows_ids else None  # hashing takes a while
-    return EarlyRun(calibrated.decisions(outcomes.stops, ids, groups=inside), outcomes.computed, seconds, outcomes.work)
+    trained = (
+        None
+        if training is None
+        else Overlap.of("training", "ids", _trained(training, whole, ids if whole is given else None), training.chance)
+    )
+    about = or_unknown(trained, ensemble_digest)
+    decisions = calibrated.decisions(outcomes.stops, ids, groups=inside, training=about)
+    return EarlyRun(decisions, outcomes.computed, seconds, outcomes.work)
+
+
+def _trained(training: TrainingRows, inputs: Inputs, ids: NDArray[np.uint64] | None) -> Booleans:
+    """Which inputs are among the rows of training, as networks read them. ids: their hashes as they are, where they are known."""
+    if ids is not None and inputs.dtype != np.float64:
+        return training.find(ids)
+    return training.find(input_ids(inputs, as_float32=True))
 
 
 def _decide_on_engine(engine: Engine, prefilter: Prefilter | None, inputs: Inputs, slots: int, chunk: int | None) -> Outcomes | None:
@@ -243,13 +261,15 @@ def score(
     batch_size: int = BATCH_SIZE,
     lengths: ArrayLike | None = None,
     first: int = 0,
+    training: TrainingRows | None = None,
 ) -> Scores:
     """Log-confidences of all members after every step, for inputs (n, T, ...) or `Events`, or images (n, 1, ...) held for `steps`.
 
     labels (n,) and the names of classes are those of the `Events` where they are not given. lengths (n,): where each input ends; the
-    scores at its end stand for all later steps. first: the number of the first input.
+    scores at its end stand for all later steps. first: the number of the first input. training: the rows that the members were trained
+    on, where they know them.
     """
-    given = as_inputs(inputs)
+    whole = given = as_inputs(inputs)
     if isinstance(given, Events):
         labels = given.labels if labels is None else labels
         classes = given.classes if classes is None else classes
@@ -268,7 +288,9 @@ def score(
     values = _in_batches(engine, given, batch_size, run)
     truth, names = None if labels is None else np.asarray(labels), None if classes is None else tuple(classes)
     rounding = 0.0 if engine.output == "spikes" else ROUNDING
-    return Scores(values, truth, tuple(range(1, length + 1)), names, engine.name, ensemble_digest, input_ids(given), ends, rounding)
+    times, ids = tuple(range(1, length + 1)), input_ids(given)
+    trained = () if training is None else (_trained(training, whole, ids if whole is given else None), training.chance)
+    return Scores(values, truth, times, names, engine.name, ensemble_digest, ids, ends, rounding, *trained)
 
 
 def _in_batches(engine: Engine, inputs: Inputs, batch_size: int, run: Callable[[Inputs, int], Result]) -> Result:

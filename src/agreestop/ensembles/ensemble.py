@@ -25,12 +25,13 @@ from agreestop.common import InputError, ProgressCallback, as_count, as_seed, ch
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checks import as_labels
 from agreestop.decide.score_files import Scores
+from agreestop.decide.tuned_rows import TrainingRows
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, check_calibrated, decide_early, score
 from agreestop.engines.ending import as_lengths
 from agreestop.engines.live import LiveSession
 from agreestop.engines.protocol import Engine
-from agreestop.events.container import Events, Inputs, as_inputs, dense_rows
+from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
 from agreestop.networks._kernels.gpu_runtime import check_device
 from agreestop.networks.architectures import Architecture, ResNet18, SpikingNetwork
 from agreestop.networks.digests import Runnable, describe, network_digest
@@ -75,6 +76,7 @@ class Ensemble(ABC):
         self.device, self.output = check_device(device), output
         self.history: tuple[Epoch, ...] = ()
         self.class_names: tuple[str, ...] | None = None
+        self.training_rows: TrainingRows | None = None
         self._model: Trainable | None = None
         self._members: SpikingNetwork | ModuleMembers | None = None
         self._engine_name, self._digest = engine, ""
@@ -166,6 +168,7 @@ class Ensemble(ABC):
         bf16: bool = False,
         checkpoint: str | PathLike[str] | None = None,
         progress: bool | ProgressCallback = True,
+        remember_rows: bool = True,
     ) -> Self:
         """Train all members on inputs (n, T, ...) with labels (n,), and return the ensemble.
 
@@ -183,6 +186,8 @@ class Ensemble(ABC):
         checkpoint     path of a file that is written after every epoch. A run that finds the file continues after the last epoch in it,
                        and ends with the same numbers as an uninterrupted run
         progress       True for a bar on a terminal, or a function `(what, share)`
+        remember_rows  keep a hash of each input, here and in the file of the members, so that calibration and evaluation can refuse
+                       these rows. False for those who may not keep hashes: then nothing notices
         """
         inputs, given, names = _examples(x, y)
         if given is None:
@@ -218,6 +223,8 @@ class Ensemble(ABC):
                 model.to("cpu").eval()
         self._keep(model)
         self.history, self.class_names, self._density = tuple(history), names, _density(inputs)
+        before = self.training_rows if self._modules is not None else None  # modules of a list are trained further
+        self.training_rows = _remember(inputs).also(before) if remember_rows else None
         return self
 
     def score(
@@ -242,7 +249,8 @@ class Ensemble(ABC):
         ends = as_lengths(lengths, mask, inputs.shape)
         engine = self.engine_for(inputs, steps)
         labels = None if given is None else as_labels(given, len(inputs), engine.classes)
-        return score(engine, inputs, labels, classes or names or self.class_names, steps, self.digest, batch_size, ends, first)
+        known = labels, classes or names or self.class_names, steps, self.digest
+        return score(engine, inputs, *known, batch_size, ends, first, self.training_rows)
 
     def decide(
         self,
@@ -270,7 +278,8 @@ class Ensemble(ABC):
         inputs, _, _ = _examples(x, None)
         ends = as_lengths(lengths, mask, inputs.shape)
         engine = self.engine_for(inputs, steps)
-        return decide_early(engine, rule, inputs, batch_size, None, any_engine, any_members, self.digest, steps, groups, ends, first)
+        named = any_engine, any_members, self.digest
+        return decide_early(engine, rule, inputs, batch_size, None, *named, steps, groups, ends, first, self.training_rows)
 
     def live(
         self,
@@ -301,6 +310,9 @@ class Ensemble(ABC):
         names = ("members", "seed", "output", "fresh", "class_names")
         header = {"kind": "ensemble", "ensemble": self.kind, "density": self._density, "network": describe(network)}
         header |= {name: getattr(self, name) for name in names} | {"history": [asdict(epoch) for epoch in self.history]}
+        if (rows := self.training_rows) is not None:
+            tensors["training_rows"] = torch.from_numpy(rows.ids.view(np.int64))
+            header["training_chance"] = rows.chance
         write_file(path, tensors, header)
 
     def restore(self, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -317,6 +329,8 @@ class Ensemble(ABC):
             cast(nn.Module, self._members).load_state_dict(members)
         self.class_names, self._density = None if names is None else tuple(names), header.get("density")
         self.history = tuple(Epoch.of(entry) for entry in header.get("history", ()))
+        if (hashes := tensors.get("training_rows")) is not None:
+            self.training_rows = TrainingRows(hashes.numpy().view(np.uint64), float(header["training_chance"]))
 
     def engine_for(self, inputs: Inputs, steps: int | None = None) -> Engine:
         """Check inputs and give the engine. Without a density from training, these inputs decide which engine it is."""
@@ -359,6 +373,12 @@ def _examples(x: ArrayLike | Events, y: ArrayLike | None) -> tuple[Inputs, Array
     if isinstance(inputs, Events):
         return inputs, inputs.labels if y is None else y, inputs.classes
     return inputs, y, None
+
+
+def _remember(inputs: Inputs) -> TrainingRows:
+    """Hashes of the inputs, without that of an empty input, which repeats by nature."""
+    ids, empty = input_ids(inputs, as_float32=True), input_ids(np.zeros((1, *inputs.shape[1:]), bool))
+    return TrainingRows.of(ids[ids != empty])
 
 
 def _density(inputs: Inputs) -> float:

@@ -6,6 +6,7 @@ over the weights (see `agreestop.networks.posteriors`).
 
 from collections.abc import Sequence
 from dataclasses import astuple
+from functools import reduce
 from os import PathLike
 from typing import Any, Self, cast, final
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from agreestop.common import InputError
+from agreestop.decide.tuned_rows import TrainingRows
 from agreestop.networks.architectures import ARCHITECTURES, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import PRIOR_VARIANCE, ModulePosterior, Posterior
@@ -80,6 +82,8 @@ class DeepEnsemble(Ensemble):
         epochs = zip(*(part.history for part in parts), strict=True)
         self.history = tuple(Epoch(*np.mean([astuple(one) for one in epoch], axis=0).tolist()) for epoch in epochs)
         self.class_names, self._density = parts[0].class_names, parts[0]._density
+        known = [part.training_rows for part in parts if part.training_rows is not None]
+        self.training_rows = reduce(TrainingRows.also, known) if len(known) == len(parts) else None
         return self
 
     def _new_model(self, members: int, input_shape: tuple[int, ...] | None, real_input: bool = False) -> TrainableMembers[Any]:

@@ -291,12 +291,12 @@ def dense_rows(x: ArrayLike | Events, index: RowIndex) -> NDArray[Any]:
     return inputs[index if isinstance(index, slice) else as_rows(index, len(inputs))]
 
 
-def input_ids(x: ArrayLike | Events) -> NDArray[np.uint64]:
+def input_ids(x: ArrayLike | Events, *, as_float32: bool = False) -> NDArray[np.uint64]:
     """A hash (n,) of each input, the same for an array and for the `Events` made from it, and independent of the other inputs.
 
     The hash adds up one word for each event, which is mixed from its position and its value (see `common.splitmix`), and mixes the
     sum with the shape (T, ...). Equal numbers of different dtypes have equal hashes. Two different inputs get the same hash with a
-    probability of about 2^-64.
+    probability of about 2^-64. as_float32: floating-point numbers are read as float32, as networks read them.
     """
     inputs = as_inputs(x)
     shape = inputs.shape
@@ -309,7 +309,10 @@ def input_ids(x: ArrayLike | Events) -> NDArray[np.uint64]:
         starts = np.tile(np.arange(shape[1], dtype=np.uint64) * np.uint64(math.prod(shape[2:])), len(part))
         counts = np.diff(part.pointers).reshape(-1)
         words = mix(form + GAMMA * (np.repeat(starts, counts) + part.indices.astype(np.uint64) + np.uint64(1)))
-        words = mix(words ^ (ONE if part.values is None else _as_words(part.values)))
+        values = part.values
+        if as_float32 and values is not None and values.dtype.kind == "f":
+            values = values.astype(np.float32)
+        words = mix(words ^ (ONE if values is None else _as_words(values)))
         sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(words, dtype=np.uint64)))
         hashes[rows] = mix(form + sums[part.pointers[:, -1]] - sums[part.pointers[:, 0]])
     return hashes

@@ -220,7 +220,9 @@ def _scoring_engine(members: Ensemble, name: str, split: int, part: EventData) -
 
 
 def _save_scores(path: Path, members: Ensemble, engine: str, part: EventData, spikes: Any) -> None:
-    save_spikes(path, spikes, part.labels, part.classes, engine, members.digest, input_ids(part.inputs))
+    rows = members.training_rows
+    trained = () if rows is None else (rows.find(input_ids(part.inputs, as_float32=True)), rows.chance)
+    save_spikes(path, spikes, part.labels, part.classes, engine, members.digest, input_ids(part.inputs), *trained)
 
 
 def load_operations(files: EnsembleFiles) -> Operations:
