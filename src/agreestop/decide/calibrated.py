@@ -275,6 +275,8 @@ class CalibratedRule(KeptInFiles):
         notes = [inputs_differ(self.first_risks, stops.first_risk)] if needs_likeness else []
         notes += [*self.notes]
         notes += [overlap.note for overlap in overlaps if not (overlap.by == "scores" and overlap.use in known)]
+        if self.kth_values is None:
+            notes.append("The rule is of version 0.2, whose thresholds may equal scores that many inputs share: calibrate it again.")
         if self.rows is None:
             notes.append("The rule does not say which rows it was calibrated on, so these could not be compared with them.")
         if groups is not None and (unknown := int((~groups.any(axis=1)).sum())):

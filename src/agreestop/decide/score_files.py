@@ -60,7 +60,7 @@ class Scores:
     lengths          (n,) where inputs may end early, the steps of each: its scores at its end stand for all later times. The guarantee of
                      a rule that is calibrated on them says so
     rounding         how far the log-confidences of one input may differ between runs, such as alone and in a batch; 0 for counts of spikes.
-                     Thresholds that are calibrated on them stay this far on the safe side, so that rounding does not break ties
+                     A lower bound of what the library allows for itself: thresholds stay clear of shared values by more
     trained          (n,) whether the members were trained on an input, where they know it: such rows are refused in calibration and
                      evaluation
     trained_chance   the rate at which fresh inputs may equal one of training, such as empty recordings
