@@ -211,7 +211,7 @@ class PickedTimes:
 
     def rounding(self, base: Rounding) -> Rounding:
         """How far averaged confidences of one input may differ between two runs."""
-        return base.pooled(MODEL_AVERAGE.r)
+        return base
 
     def examples_needed(self, K: int = 1) -> int:
         """One example is enough to choose a policy. No number of examples gives a guarantee."""

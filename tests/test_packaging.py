@@ -19,7 +19,7 @@ def test_the_source_distribution_holds_the_source_but_no_results() -> None:
     files = {str(one.relative_path) for one in sdist.SdistBuilder(str(ROOT)).recurse_included_files()}
     assert {"src/agreestop/__init__.py", "src/agreestop/report/page.html.j2", "tests/core_check.py", "README.md", "LICENSE"} <= files
     assert not [name for name in files if name.startswith(("results", "runs", ".venv"))]
-    assert sum((ROOT / name).stat().st_size for name in files) < 4_000_000
+    assert sum((ROOT / name).stat().st_size for name in files) < 5_000_000
 
 
 def test_every_dependency_has_a_lowest_version_that_is_tested() -> None:

@@ -44,9 +44,12 @@ def test_a_rule_from_parts_is_the_rule_from_all_examples(scored: ag.Scores, tmp_
     assert content(calibrate_reduced(rule, parts), tmp_path / "a") == content(rule.calibrate(scored), tmp_path / "b")
 
 
-def test_one_number_an_example_is_enough(scored: ag.Scores) -> None:
+def test_a_few_numbers_an_example_are_enough(scored: ag.Scores) -> None:
     part = reduce_examples(RULES["AgreeStop"](), scored)
-    assert {name: numbers.shape for name, numbers in part.numbers.items()} == {"W": (333,), "lowest": (333,), "highest": (333,)}
+    shapes = {name: numbers.shape for name, numbers in part.numbers.items()}
+    compared = shapes.pop("numbers")
+    assert shapes == {"W": (333,), "rounded": (333,), "lowest": (333,), "highest": (333,)}
+    assert compared == (333, 12 + 3), "a risk for each checkpoint, and a mass for each class at the end"
 
 
 @pytest.mark.parametrize(

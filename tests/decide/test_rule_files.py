@@ -69,7 +69,7 @@ def rewritten(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes
 def test_header_is_json_that_a_person_can_read(content: bytes) -> None:
     line, _, rest = content.partition(b"\n")
     magic, number, size, checksum = line.decode("ascii").split(" ")
-    assert (magic, number) == ("agreestop-rule", "2")
+    assert (magic, number) == ("agreestop-rule", "3")
     assert checksum == hashlib.sha256(rest).hexdigest()
     text = rest[: int(size)].decode()
     header = json.loads(text)
@@ -133,7 +133,7 @@ def test_a_file_with_an_altered_byte_is_refused(content: bytes, scratch: Path, d
 
 
 def test_a_format_that_never_was_is_refused(content: bytes, scratch: Path) -> None:
-    scratch.write_bytes(content.replace(b"agreestop-rule 2 ", b"agreestop-rule 0 "))
+    scratch.write_bytes(content.replace(b"agreestop-rule 3 ", b"agreestop-rule 0 "))
     refusal(scratch)
 
 
@@ -168,8 +168,8 @@ def test_a_score_file_is_not_a_rule_file(scratch: Path) -> None:
 
 
 def test_a_newer_format_says_so(content: bytes, scratch: Path) -> None:
-    scratch.write_bytes(content.replace(b"agreestop-rule 2 ", b"agreestop-rule 7 "))
-    assert "rule format 7 and this agreestop reads up to 2: install a newer agreestop" in refusal(scratch)
+    scratch.write_bytes(content.replace(b"agreestop-rule 3 ", b"agreestop-rule 7 "))
+    assert "rule format 7 and this agreestop reads up to 3: install a newer agreestop" in refusal(scratch)
 
 
 def change_type(header: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from agreestop.decide import schedule_search
 from agreestop.decide.schedule_search import _Plan, _Search
 from agreestop.decide.splits import divisions
 from agreestop.decide.tuning import _Bench
+from tests.decide.strategies import at_kth_values
 
 TUNING = ag.simulate_scores(300, steps=10, K=4, C=5, seed=2, pace=3)
 FRESH = ag.simulate_scores(300, steps=10, K=4, C=5, seed=3, pace=3)
@@ -48,7 +49,7 @@ def test_figures_of_a_plan_are_those_of_the_rule(search: _Search, joins: tuple[i
     rule = replace(RULE, checkpoints=schedule, risk=ag.ShapedRisk(ag.TopMass(), power * np.log(load), schedule))
     figures = []
     for calibration, test in divisions(300, 60, 5, 0):
-        decisions = rule.calibrate(TUNING.rows(calibration)).decide(TUNING.rows(test))
+        decisions = at_kth_values(rule.calibrate(TUNING.rows(calibration))).decide(TUNING.rows(test))
         figures.append((decisions.stop_time.mean() / 10, decisions.work.mean() / 40))
     np.testing.assert_allclose(search.figures(plan), np.mean(figures, axis=0), rtol=1e-12)
 

@@ -24,6 +24,7 @@ from agreestop.networks.architectures import Architecture, Convolutional, FullyC
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.neurons import Neuron
 from agreestop.networks.posteriors import Posterior
+from tests.decide.strategies import at_kth_values
 
 STEPS, MEMBERS, CLASSES = 24, 3, 4
 CONFIGS: dict[str, Architecture] = {
@@ -81,6 +82,8 @@ def test_early_decisions_are_those_of_the_full_scores(label: str, name: str, kin
     engine = ENGINES[name](network(kind))
     known, truth = some_inputs(60)
     calibrated = RULES[label].calibrate(scores_to_the_end(engine, known), truth, EVERY)
+    if kind == "convolutional" and label in ("stop-aware", "simultaneous", "AgreeStop"):
+        calibrated = at_kth_values(calibrated)  # its risks differ by less than rounding, so thresholds in gaps stop nothing
     inputs, _ = some_inputs(50, 1)
     expected = calibrated.decide(scores_to_the_end(engine, inputs), EVERY, first=0)
     assert len(np.unique(expected.stop_index)) > 1

@@ -72,7 +72,7 @@ def test_the_rows_are_found_however_they_are_given(kind: str, tmp_path: Path) ->
             assert members.decide(calibrated, given).decisions.reuse.startswith("80 of the 80 rows were used for training")
         assert not members.score(toy(80, 3)[0]).trained.any()
         decisions = members.decide(calibrated, toy(80, 3)[0]).decisions
-        assert (decisions.reuse, decisions.notes) == ("", ())
+        assert (decisions.reuse, decisions.notes) == ("", calibrated.notes)
         with pytest.raises(ag.InputError, match="evaluation: 80 of the 80 rows were used for training"):
             ag.evaluate(members.decide(calibrated, X), Y)
 

@@ -27,6 +27,7 @@ from agreestop.export.c_files import _inputs_file
 from agreestop.export.c_model import OWN_MODULES
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import Neuron
+from tests.decide.strategies import at_kth_values
 
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 pytestmark = pytest.mark.skipif(not COMPILERS or sys.platform != "linux", reason="neither gcc nor clang is installed")
@@ -299,7 +300,8 @@ def test_judgements_on_counts_that_often_tie(rule: Any, members: Path, tmp_path:
 def test_another_mathematical_library_decides_ties_alike(members: Path, tmp_path: Path) -> None:
     counts = random_counts(300, 0)
     scores = ag.log_confidence(counts)
-    calibrated = ag.AgreeStop(0.8, EVERY, 2).calibrate(scores, counts[:, -1].sum(axis=1).argmax(axis=1), EVERY)
+    labels = counts[:, -1].sum(axis=1).argmax(axis=1)
+    calibrated = at_kth_values(ag.AgreeStop(0.8, EVERY, 2).calibrate(scores, labels, EVERY))
     decisions = calibrated.decide(scores, EVERY)  # of the calibration examples themselves: the threshold is the risk of one of them
     for shift in ("+", "-"):
         ag.export.to_c(calibrated, load(members, "small"), tmp_path / shift)

@@ -150,7 +150,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         policy = replace(self._untaught(examples), reach=reach)
         exact, rounded = (partial(self._coverage, numbers[name], examples) for name in ("W", "rounded"))
         rounding = self.rounding(examples.rounding)
-        found = find_thresholds(examples, exact, rounded, [numbers["numbers"]], rounding, self.class_conditional)
+        found = find_thresholds(examples, exact, rounded, numbers["numbers"], rounding, self.class_conditional)
         return self._taught(policy, found, examples)
 
     def rounding(self, base: Rounding) -> Rounding:
@@ -196,27 +196,35 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         exact: Callable[[Integers], float]
         safe: Callable[[Integers], float]
         if self.loss is not None:
-            costs = (self._costs(examples, failures.opens, given) for given in (None, rounding))
-            exact, safe = (partial(cost.threshold, max_loss=Fraction(self.max_loss or 0)) for cost in costs)
+            exact = self._costs(examples, failures.opens, None)
+            safe = self._costs(examples, failures.opens, rounding)
         else:
             first = failures.first()
             exact, safe = (partial(self._coverage, W, examples) for W in (first, rounded.first(rounding)))
             policy = replace(policy, reach=_reach(first, failures.opens))
-        numbers = [self._compared(examples.evidence, examples.conditions.final)]
+        numbers = self._compared(examples.evidence, examples.conditions.final)
         found = find_thresholds(examples, exact, safe, numbers, rounding, self.class_conditional, blocks, count)
         return self._taught(policy, found, examples)
 
     def _coverage(self, failures: Floats, examples: LabelledEvidence, rows: Integers) -> float:
         return allowed_threshold(failures, examples.conditions, rows, self._target, self._delta)
 
-    def _costs(self, examples: LabelledEvidence, risk: Floats, rounding: Rounding | None) -> CostSteps:
+    def _costs(self, examples: LabelledEvidence, risk: Floats, rounding: Rounding | None) -> Callable[[Integers], float]:
+        """The threshold that the costs of some rows allow, exactly or with rounding."""
         assert self.loss is not None
         if len(self.loss) != examples.classes:
             raise InputError(f"loss is for {len(self.loss)} classes and there are {examples.classes}: give a row and a column for each.")
         if examples.conditions.weights is not None:
             raise InputError("a promise about loss under weights is not offered: leave out weights, or give a target.")
         evidence = replace(examples.evidence, log_risk=risk)
-        return CostSteps.of(evidence, examples.labels, self.loss, self.max_set_size, self._log_trim, rounding)
+        breaking = rounding if rounding is not None and rounding.breaks_ties else None
+        costs = CostSteps.of(evidence, examples.labels, self.loss, self.max_set_size, self._log_trim, breaking)
+
+        def allowed(rows: Integers) -> float:
+            threshold = costs.threshold(rows, Fraction(self.max_loss or 0))
+            return threshold if rounding is None or breaking is not None else threshold - rounding.largest(threshold)
+
+        return allowed
 
     def _accumulate(self, failures: Failures, policy: RiskThreshold, examples: LabelledEvidence) -> Policy:
         """Open one checkpoint after another, from the last one backwards, until a test fails."""

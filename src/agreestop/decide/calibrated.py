@@ -431,6 +431,9 @@ def try_out(calibrated: CalibratedRule) -> CalibratedRule:
         raise ValueError("counts of classes that no calibration has")
     if np.isnan(calibrated.thresholds).any():
         raise ValueError("a threshold that is no number")
+    kth = calibrated.kth_values
+    if kth is not None and kth.size and (kth.shape != calibrated.thresholds.shape or np.isnan(kth).any()):
+        raise ValueError("order statistics other than those of the thresholds")
     policy, names = calibrated.policy, calibrated.group_names or ()
     if isinstance(policy, ConditionalThresholds):
         blocks = 1 if calibrated._gate is None else len(calibrated._gate.block_names)

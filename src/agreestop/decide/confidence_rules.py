@@ -40,7 +40,7 @@ class ConfidenceRule(Uncalibrated):
 
     def rounding(self, base: Rounding) -> Rounding:
         """How far averaged confidences of one input may differ between two runs."""
-        return base.pooled(MODEL_AVERAGE.r)
+        return base
 
     def examples_needed(self, K: int = 1) -> int:
         """One example is enough to have a threshold; no number of them makes it a guarantee."""

@@ -63,7 +63,7 @@ class CostSteps:
     ) -> Self:
         """From evidence of all checkpoints, log ρ (n, M, C) and log e (n, M), with labels (n,).
 
-        With a rounding: the largest costs that a run of the same input with other rounding may have.
+        With a rounding, which breaks ties: the largest costs that a run of the same input may have.
         """
         breaks, costs = _cost_steps(evidence, labels, loss, max_set_size, log_trim, rounding)
         order = np.argsort(breaks, axis=1, kind="stable")
@@ -105,8 +105,7 @@ def _cost_steps(
     paid = np.minimum.accumulate(loss[labels[:, None, None], order], axis=-1)  # the cost of answering the best 1, 2, ... classes
     opens, surely_open = risk, risk
     if rounding is not None:
-        if rounding.breaks_ties:
-            paid = _paid_among_ties(paid, ranked, loss[labels].max(axis=1), rounding)
+        paid = _paid_among_ties(paid, ranked, loss[labels].max(axis=1), rounding)
         eta = rounding.at(risk)
         opens, surely_open = risk - eta, risk + eta
         ranked = ranked - rounding.at(ranked)

@@ -159,6 +159,8 @@ class PooledRanks(KeptInFiles):
 
     def __post_init__(self) -> None:
         n = self.calibration.shape[2]
+        if self.eta is not None and (self.eta.shape != self.calibration.shape[:2] or not (np.isfinite(self.eta) & (self.eta >= 0)).all()):
+            raise ValueError("a rounding that no calibration gives")
         ordered = np.sort(self.calibration, axis=2)
         below = self.calibration - (0.0 if self.eta is None else self.eta[:, :, None])
         inside = np.empty(self.calibration.shape, dtype=np.int64)  # ranks among the calibration examples only

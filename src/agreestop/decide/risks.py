@@ -100,7 +100,7 @@ class TopMass(Fitted, KeptInFiles):
 
     def rounding(self, base: Rounding) -> Rounding:
         """The rounding of log-masses, from that of log-confidences."""
-        return base.pooled(self.pooling.r).scaled(1.0 if self.temperatures is None else self.temperatures)
+        return base.scaled(1.0 if self.temperatures is None else self.temperatures)
 
     def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return self if self.temperatures is None else super().cut(checkpoints)
@@ -130,7 +130,7 @@ class FixedTime(KeptInFiles):
 
     def rounding(self, base: Rounding) -> Rounding:
         """The rounding of log-masses; the risk itself is above them, and exact."""
-        return replace(base.pooled(self.pooling.r).scaled(1.0), exact_above=0.0)
+        return replace(base.scaled(1.0), exact_above=0.0)
 
     def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return self

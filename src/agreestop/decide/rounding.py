@@ -4,7 +4,8 @@
 
 The log-confidences that a model writes differ by at least a few units of float32, and by what `Scores.rounding` says if that is
 more. A risk or a score passes that on: a temperature τ multiplies it, a difference of two log-masses doubles it, and an offset
-adds the rounding of its own size. Thresholds stay clear of numbers by more than η (see `thresholds`).
+adds the rounding of its own size. A generalised mean of members changes nothing, whatever its exponent: it moves no further than
+the member that moves most. Thresholds stay clear of numbers by more than η (see `thresholds`).
 """
 
 import math
@@ -19,7 +20,6 @@ from agreestop.common import Floats
 UNIT = 2.0**-24  # half a unit in the last place of a float32 near 1
 UNITS = 32  # absolute rounding in units: log-confidences come from logits of about this size
 HALF_UNIT = 2.0**-11  # the same for float16
-DOUBLE = 2.0**-52
 EQUAL = 1e-11  # log-masses nearer than this are equal: their float64 sums are rounded
 
 
@@ -54,10 +54,6 @@ class Rounding:
     def plus(self, absolute: float | Floats) -> Self:
         """With more absolute rounding."""
         return replace(self, absolute=self.absolute + absolute)
-
-    def pooled(self, r: float) -> Self:
-        """The rounding of a generalised mean of exponent r, which divides the rounding of its own sums by r."""
-        return self if r == 0 or math.isinf(r) else self.plus(16 * DOUBLE / abs(r))
 
     def at(self, values: Floats) -> Floats:
         """η of numbers (n, M), or (n, M, C), of all checkpoints or of the first ones; 0 where a number is infinite."""

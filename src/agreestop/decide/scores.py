@@ -72,7 +72,7 @@ class LogLoss(KeptInFiles):
 
     def rounding(self, base: Rounding) -> Rounding:
         """The rounding of scores, from that of log-confidences."""
-        return base.pooled(self.pooling.r)
+        return base
 
     def cut(self, checkpoints: tuple[float, ...]) -> Self:
         return self
@@ -163,7 +163,7 @@ class Temperature(Fitted, KeptInFiles):
 
     def rounding(self, base: Rounding) -> Rounding:
         """The rounding of scores, from that of log-confidences."""
-        return base.pooled(self.pooling.r).scaled(self.temperatures)
+        return base.scaled(self.temperatures)
 
 
 QUANTILES = 64
@@ -205,7 +205,7 @@ class TuningRanks(Fitted, KeptInFiles):
         gaps = np.diff(self.quantiles, axis=1)
         closest = np.where(gaps > 0, gaps, np.inf).min(axis=1)
         steepest = np.minimum(base.absolute / (QUANTILES - 1) / closest, 1 / (QUANTILES - 1))
-        return base.pooled(self.pooling.r).plus(steepest)
+        return base.plus(steepest)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,8 @@ With a_t the smallest and b_t the (I+1)-th smallest score, t is the stop exactly
 of earlier checkpoints. All is constant between neighbouring breakpoints, so V is exact; there is no grid.
 
 Large λ is safe here, and small ones in `checkpoints` and `thresholds`: they work with -λ and -S, and W = -V. There checkpoint t
-opens at -b_t, closes at -a_t and fails at -S_t(y). The simultaneous rule opens nowhere and fails at the least -S_t(y).
+opens at -b_t, closes at -a_t and fails at -S_t(y). The other calibrations compare scores with order statistics of scores: there
+the calibration scores are raised by their rounding, so that a score that ties with one in any run is kept.
 """
 
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ from .rule_files import KeptInFiles
 from .rules import coverage_promise, validate
 from .schedules import Schedule
 from .scores import LogLoss, Score
-from .thresholds import allowed_threshold, find_thresholds, in_gap
+from .thresholds import allowed_threshold, find_thresholds
 from .tuned_rows import TunedRows
 
 CALIBRATIONS = ("bonferroni", "simultaneous", "stop-aware")
@@ -268,16 +269,14 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         return self.gate is None and self.calibration in ("simultaneous", "stop-aware")
 
     def reduce(self, examples: LabelledEvidence) -> dict[str, NDArray[Any]]:
-        """What calibration needs of each example: V and V_η (n,), and the numbers compared with a threshold (n, ...), negated.
+        """What calibration needs of each example: V and V_η (n,).
 
-        For stop-aware calibration also its least score and where it stops.
+        For stop-aware calibration also the numbers compared with a threshold (n, ...), negated, its least score and where it stops.
         """
         values, labels, rounding = examples.evidence.values, examples.labels, self.rounding(examples.rounding)
         if self.calibration == "simultaneous":
             own = values[np.arange(len(labels)), :, labels]
-            V, rounded = own.max(axis=1), (own + rounding.at(own)).max(axis=1)
-            running = np.maximum.accumulate(values, axis=1)
-            return {"V": V, "rounded": rounded, "numbers": _compared(running, self.max_set_size)}
+            return {"V": own.max(axis=1), "rounded": (own + rounding.at(own)).max(axis=1)}
         return self._reduce_stops(examples, values)
 
     def _reduce_stops(self, examples: LabelledEvidence, values: Floats) -> dict[str, NDArray[Any]]:
@@ -293,12 +292,10 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         if self.calibration == "stop-aware":
             return self._fit_stop_aware(numbers, examples, None)
         self._refuse_conditions(examples)
-        groups, rounding = examples.cells(self.class_conditional), self.rounding(examples.rounding)
-        kth, rounded = (
+        groups = examples.cells(self.class_conditional)
+        kth, thresholds = (
             np.array([order_statistic(numbers[name][rows], self._rank(len(rows))) for rows in groups]) for name in ("V", "rounded")
         )
-        compared = numbers["numbers"].ravel()
-        thresholds = np.array([-in_gap(-value, compared, rounding) for value in rounded.tolist()])
         return RunningThreshold(thresholds, self.max_set_size, kth)
 
     def _refuse_conditions(self, examples: LabelledEvidence) -> None:
@@ -329,21 +326,12 @@ class SpikeCP(Uncalibrated, KeptInFiles):
                 return RankPooling(pooled if self.class_conditional else pooled[0], self.max_set_size)
             case MajorityVote():
                 level = 1 - self._vote_alpha(own.shape[2])
-                kth, rounded = (_order_statistics(bag, level, None) for bag in (bags, raised))
-                votes = self._in_gaps(rounded, evidence.values, examples)
+                kth, votes = (_order_statistics(bag, level, None) for bag in (bags, raised))
                 one = np.s_[...] if self.class_conditional else np.s_[..., 0]
                 return MemberVotes(votes[one], self.max_set_size, kth[one])
             case _:
-                kth, rounded = (_order_statistics(bag, 1 - self._alpha, self._delta) for bag in (bags, raised))
-                return CheckpointThresholds(self._in_gaps(rounded, evidence.values, examples), self.max_set_size, kth)
-
-    def _in_gaps(self, thresholds: Floats, values: Floats, examples: LabelledEvidence) -> Floats:
-        """Thresholds (M, ..., cells) of scores (n, M, ..., C), each in a gap of the scores that it is compared with."""
-        rounding, found = self.rounding(examples.rounding), np.empty_like(thresholds)
-        for cell in np.ndindex(*thresholds.shape[:-1]):
-            numbers, at = -values[:, *cell].ravel(), rounding.at_checkpoint(cell[0])
-            found[cell] = [-in_gap(-value, numbers, at) for value in thresholds[cell].tolist()]
-        return found
+                kth, thresholds = (_order_statistics(bag, 1 - self._alpha, self._delta) for bag in (bags, raised))
+                return CheckpointThresholds(thresholds, self.max_set_size, kth)
 
     def _vote_alpha(self, members: int) -> Fraction:
         """The miscoverage of each member of a majority vote: a miss needs half of an even number of members, or (K+1)/2 of an odd one."""
@@ -375,7 +363,7 @@ class SpikeCP(Uncalibrated, KeptInFiles):
             policy = replace(policy, reach=_reach(numbers["V"], numbers["lowest"], waits.earliest(-np.inf)))
         count = 1 if gate is None else len(gate.ends) + 1
         limits = partial(allowed, "V"), partial(allowed, "rounded")
-        compared, rounding = [numbers["numbers"]], self.rounding(examples.rounding)
+        compared, rounding = numbers["numbers"], self.rounding(examples.rounding)
         found = find_thresholds(examples, *limits, compared, rounding, self.class_conditional, blocks, count, earliest)
         thresholds, kth = -found.values, -found.kth
         if gate is not None:

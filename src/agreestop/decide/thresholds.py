@@ -16,7 +16,7 @@ between the numbers that calibration rows compare with λ:
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -81,7 +81,7 @@ def find_thresholds(
     examples: LabelledEvidence,
     exact: Callable[[Integers], float],
     rounded: Callable[[Integers], float],
-    numbers: Sequence[Floats],
+    numbers: Floats,
     rounding: Rounding,
     class_conditional: bool = False,
     blocks: Integers | None = None,
@@ -91,24 +91,27 @@ def find_thresholds(
     """The thresholds that the rows of each group and block allow.
 
     exact and rounded give the threshold that some rows allow, from W and from W_η. With class_conditional a threshold is the
-    least over the classes. numbers are all that are compared with a threshold. blocks (n,) are the blocks of the examples; None
-    for one block. `refine` may replace a threshold by a safer one, given the rows of the group and block.
+    least over the classes. numbers (n, ...) are all that are compared with a threshold. blocks (n,) are the blocks of the
+    examples; None for one block. `refine` may replace a threshold by a safer one, given the rows of the group and block.
     """
     everybody = np.ones((len(examples), 1), dtype=bool)
     groups = everybody if examples.conditions.groups is None else examples.conditions.groups
     inside = everybody if blocks is None else blocks[:, None] == np.arange(count)
     cells = examples.cells(class_conditional)
-    compared = np.concatenate([part.ravel() for part in numbers])
 
     def least(allowed: Callable[[Integers], float], rows: Booleans) -> float:
         return min(allowed(cell[rows[cell]]) for cell in cells)
 
-    def safe(rows: Booleans) -> float:
+    def safe(rows: Booleans, compared: Floats) -> float:
         value = least(rounded, rows)
         if refine is not None and rows.any():
             value = refine(value, np.flatnonzero(rows))
         return in_gap(value, compared, rounding)
 
-    each = [[group & block for block in inside.T] for group in groups.T]
-    values = np.array([[safe(rows) for rows in blocks_of] for blocks_of in each])
-    return Thresholds(values, np.array([[least(exact, rows) for rows in blocks_of] for blocks_of in each]))
+    values, kth = [], []
+    for group in groups.T:
+        compared = (numbers if group.all() else numbers[group]).ravel()
+        each = [group & block for block in inside.T]
+        values.append([safe(rows, compared) for rows in each])
+        kth.append([least(exact, rows) for rows in each])
+    return Thresholds(np.array(values), np.array(kth))
