@@ -81,15 +81,14 @@ class Failures:
 
     def first(self, rounding: Rounding | None = None) -> Floats:
         """W (n,), ∞ where nothing fails; with a rounding W_η."""
-        if rounding is None:
-            return self._first(None)
-        least = self._first(rounding)
-        if rounding.breaks_ties:
-            return least
+        if rounding is None or rounding.breaks_ties:
+            return self._first(rounding)
         # Equal numbers of one input stay equal, so where different ones lie apart a run decides as this one does at a λ within η.
-        exact = self._first(None)
-        exact = exact - rounding.at_most(exact)
-        return np.where(self._apart(rounding), exact, np.minimum(least, exact))
+        first = self._first(None)
+        first = first - rounding.at_most(first)
+        close = np.flatnonzero(~self._apart(rounding))
+        first[close] = np.minimum(first[close], self.rows(close)._first(rounding))
+        return first
 
     def _apart(self, rounding: Rounding) -> Booleans:
         """Whether all different numbers of an example lie more than 2η apart, (n,)."""
