@@ -140,9 +140,10 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         known = np.isfinite(failures.opens)
         lowest = np.where(known, failures.opens, np.inf).min(axis=1)
         highest = np.where(known, failures.opens, -np.inf).max(axis=1)
-        rounded = self._failures(examples, rounding).first(rounding)
+        W = failures.first()
+        rounded = self._failures(examples, rounding).first(rounding, W)
         numbers = self._compared(evidence, examples.conditions.final)
-        return {"W": failures.first(), "rounded": rounded, "numbers": numbers, "lowest": lowest, "highest": highest}
+        return {"W": W, "rounded": rounded, "numbers": numbers, "lowest": lowest, "highest": highest}
 
     def fit_reduced(self, numbers: dict[str, Floats], examples: LabelledEvidence) -> Policy:
         """The policy learned from what `reduce` gave; the evidence of the examples is not used."""

@@ -79,12 +79,12 @@ class Failures:
         """Only at some of the checkpoints, (n, M)."""
         return replace(self, opens=np.where(opened, self.opens, np.inf))
 
-    def first(self, rounding: Rounding | None = None) -> Floats:
-        """W (n,), ∞ where nothing fails; with a rounding W_η."""
+    def first(self, rounding: Rounding | None = None, exact: Floats | None = None) -> Floats:
+        """W (n,), ∞ where nothing fails; with a rounding W_η. exact: W, where it is known already."""
         if rounding is None or rounding.breaks_ties:
             return self._first(rounding)
         # Equal numbers of one input stay equal, so where different ones lie apart a run decides as this one does at a λ within η.
-        first = self._first(None)
+        first = self._first(None) if exact is None else exact
         first = first - rounding.at_most(first)
         close = np.flatnonzero(~self._apart(rounding))
         first[close] = np.minimum(first[close], self.rows(close)._first(rounding))

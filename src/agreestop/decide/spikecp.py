@@ -87,8 +87,11 @@ class StopProfile:
         return type(self)(self.breaks[rows], self.stops[rows])
 
 
-def last_failures(scores: Floats, labels: Integers, max_set_size: int, rounding: Rounding | None = None, final: bool = False) -> Floats:
-    """V(x, y) (n,) of scores (n, M, C); with a rounding, of all runs of the same inputs that are rounded otherwise."""
+def stop_failures(scores: Floats, labels: Integers, max_set_size: int, breaks_ties: float | Floats = 0.0) -> Failures:
+    """Where examples with scores (n, M, C) fail, as a function of -λ.
+
+    breaks_ties (n,): a label that is better by no more than this at the last checkpoint may not be the best in another run.
+    """
     rows, classes = np.arange(len(labels)), scores.shape[2]
     own = scores[rows, :, labels]
     ordered = np.sort(scores[:, :-1], axis=-1)
@@ -96,11 +99,15 @@ def last_failures(scores: Floats, labels: Integers, max_set_size: int, rounding:
     last = own[:, -1]
     # At the last checkpoint an empty set answers the best class, so a label that surely is the best is never missed there.
     best = scores[:, -1].argmin(axis=-1) == labels
-    if rounding is not None and rounding.breaks_ties and not final:
+    if np.any(breaks_ties):
         others = np.where(np.arange(classes) == labels[:, None], np.inf, scores[:, -1]).min(axis=1)
-        best &= others - last > rounding.at_last(last)
-    fails_end = np.where(best, np.inf, -last)
-    return -Failures(-beyond, -own[:, :-1], fails_end, -ordered[:, :, 0]).first(rounding)
+        best &= others - last > breaks_ties
+    return Failures(-beyond, -own[:, :-1], np.where(best, np.inf, -last), -ordered[:, :, 0])
+
+
+def last_failures(scores: Floats, labels: Integers, max_set_size: int) -> Floats:
+    """V(x, y) (n,) of scores (n, M, C)."""
+    return -stop_failures(scores, labels, max_set_size).first()
 
 
 def _compared(scores: Floats, max_set_size: int) -> Floats:
@@ -282,8 +289,12 @@ class SpikeCP(Uncalibrated, KeptInFiles):
     def _reduce_stops(self, examples: LabelledEvidence, values: Floats) -> dict[str, NDArray[Any]]:
         size, labels, final = self.max_set_size, examples.labels, examples.conditions.final
         profile = StopProfile.of(values, size)
-        V = last_failures(values, labels, size, None, final)
-        rounded = last_failures(values, labels, size, self.rounding(examples.rounding), final)
+        rounding = self.rounding(examples.rounding)
+        failures = stop_failures(values, labels, size)
+        W = failures.first()
+        if rounding.breaks_ties and not final:
+            failures = stop_failures(values, labels, size, rounding.at_last(values[np.arange(len(labels)), -1, labels]))
+        V, rounded = -W, -failures.first(rounding, W)
         known = {"V": V, "rounded": rounded, "numbers": _compared(values, size)}
         return {**known, "lowest": values.min(axis=(1, 2)), "breaks": profile.breaks, "stops": profile.stops}
 
