@@ -264,3 +264,16 @@ def test_coverage_by_person() -> None:
 def test_groups_and_people_are_refused(options: dict[str, object], match: str) -> None:
     with pytest.raises(ag.InputError, match=match):
         ag.evaluate(five_decisions(), LABELS, **options)  # type: ignore[arg-type]
+
+
+def test_labels_may_be_names_of_classes() -> None:
+    scores = ag.simulate_scores(300)
+    names = tuple("abcdefghij")[: scores.log_confidence.shape[3]]
+    named = dataclasses.replace(scores, classes=names)
+    decisions = ag.AgreeStop(0.9, scores.times, 1).calibrate(named.rows(slice(0, 100))).decide(named.rows(slice(100, None)))
+    labels = scores.labels
+    assert labels is not None
+    found = ag.evaluate(decisions, np.array(names)[labels[100:]])
+    assert found.coverage == ag.evaluate(decisions, labels[100:]).coverage
+    with pytest.raises(ag.InputError, match="labels holds 'z'"):
+        ag.evaluate(decisions, ["z"] * 200)

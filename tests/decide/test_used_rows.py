@@ -191,3 +191,16 @@ def test_a_search_reads_four_checkpoints_at_most() -> None:
     expected = ScoredRows(COUNTS.log_confidence, range(12)).sketches
     np.testing.assert_array_equal(ScoredRows(values, range(12)).sketches, expected)
     assert expected.shape == (600, 8) and np.isfinite(expected).all()
+
+
+def test_rows_and_ids_that_are_given_twice_stay_on_one_side_and_are_found() -> None:
+    scores = ag.simulate_scores(300)
+    twice = scores.rows(np.tile(np.arange(300), 2))
+    named = replace(twice, ids=np.tile(np.arange(300), 2))
+    calibration, test = named.split(0.3, 0.7)
+    assert not np.isin(test.ids, calibration.ids).any() and len(calibration) + len(test) == 600
+    rule = ag.AgreeStop(0.9, scores.times, 1)
+    rows = np.random.default_rng(0).permutation(600)
+    decisions = rule.calibrate(named.rows(rows[:200])).decide(named.rows(rows[200:]))
+    with pytest.raises(ag.InputError, match="were used for calibration"):
+        ag.evaluate(decisions, named.rows(rows[200:]))

@@ -143,6 +143,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.models_ = self._fit_models(series[fitting], codes[fitting])
         rows = self.calibration_rows_[met]
         calibrated = stricter.calibrate(self._scores(self.models_, series[rows], codes[rows]))
+        self.notes_ += calibrated.notes
         self.rule_ = replace(calibrated, guarantee=f"{rule.promise()} {unmet}") if unmet else calibrated
         return self
 

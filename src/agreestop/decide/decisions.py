@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, Integers
+from agreestop.common import Booleans, Floats, InputError, Integers, as_array
 
 from .checks import as_labels, as_row_names
 from .conditions import find_groups, name_groups
@@ -266,7 +266,9 @@ def evaluate(
     groups: ArrayLike | None = None,
     people: ArrayLike | None = None,
 ) -> Evaluation:
-    """Compare `Decisions` with the true labels (n,), or those of a `Scores`. Refuses rows that the rule was tuned or calibrated on.
+    """Compare `Decisions` with the true labels (n,), indices or names of classes, or those of a `Scores`.
+
+    Rows that the rule was tuned or calibrated on are refused.
 
     What holds decisions, such as the run of an engine, is taken too.
 
@@ -284,7 +286,7 @@ def evaluate(
     labels = labels_or_scores.labels if isinstance(labels_or_scores, Scores) else labels_or_scores
     if labels is None:
         raise InputError("the scores hold no labels: give one label for each input to evaluate decisions.")
-    truth = as_labels(labels, n, classes)
+    truth = as_labels(_by_name(labels, decisions.class_names), n, classes)
     if decisions.reuse:
         raise InputError(f"evaluation: {decisions.reuse}")
     hits = decisions.sets[np.arange(n), truth]
@@ -371,3 +373,16 @@ def _work(decisions: Decisions, confidence: float) -> Estimate:
     """Mean member-steps, which lie between those of the first and of the last checkpoint."""
     ends = replace(decisions, stop_index=np.array([0, len(decisions.checkpoints) - 1]), sets=decisions.sets[[0, 0]]).work
     return Estimate.of_bounded(decisions.work, float(ends[0]), float(ends[1]), confidence)
+
+
+def _by_name(labels: ArrayLike, names: Sequence[str] | None) -> ArrayLike:
+    """Labels that are names of the classes, as class indices; others as they are."""
+    array = as_array(labels, "labels")
+    if names is None or not (array.dtype.kind == "U" or (array.dtype == object and all(isinstance(one, str) for one in array.ravel()))):
+        return labels
+    index_of = {name: index for index, name in enumerate(names)}
+    unknown = [str(one) for one in array.ravel() if one not in index_of]
+    if unknown:
+        known = ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
+        raise InputError(f"labels holds {unknown[0]!r:.40}, which is none of the classes {known}: give names of classes, or class indices.")
+    return np.array([index_of[one] for one in array.ravel()]).reshape(array.shape)

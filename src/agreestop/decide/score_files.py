@@ -109,7 +109,8 @@ class Scores:
                 out. Inputs of a part are in random order
         seed    the same seed gives the same parts
         groups  (n,) whole numbers or strings, such as people or recordings: inputs of one group
-                stay together, and shares are of the groups
+                stay together, and shares are of the groups. Without them, inputs with one id stay
+                together
 
         >>> import agreestop as ag
         >>> calibration, test = ag.simulate_scores(100).split(0.3, 0.7)
@@ -117,6 +118,8 @@ class Scores:
         (30, 70)
         """
         rng = np.random.default_rng(as_seed(seed))
+        if groups is None and self.ids is not None and len(np.unique(self.ids)) < len(self):
+            groups = self.ids
         if groups is None:
             return tuple(self.rows(rows) for rows in _parts(rng.permutation(len(self)), shares, "inputs"))
         names, member_of = np.unique(as_row_names(groups, len(self), "groups"), return_inverse=True)

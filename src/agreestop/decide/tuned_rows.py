@@ -35,6 +35,7 @@ Sketches = NDArray[np.float32]
 NUMBERS = 8  # of a sketch
 LOOKS = 4  # checkpoints that a sketch reads
 SLACKS = (1e-5, 1.5e-3)  # float16 has 11 bits: errors of 3e-4 in a sketch, and hardly any of 1.5e-3
+LEAST_DISTINCT = 0.3  # the share of different ids from which a row with the id and the scores of another is that row
 SHELL = 10  # slacks
 FARTHEST = 1e30  # a log-confidence below -1e30 is read as that: float32 ends at 3e38
 LARGEST = 1e6  # no number of a sketch is as large: log(1e30) is 69
@@ -407,8 +408,12 @@ class TunedRows(KeptInFiles):
         found, by_scores = [], None if scored is None else self._by_scores(use, scored)
         if ids is not None and self.ids is not None and self.id_kind in ("", kind_of_ids(ids)):
             known = _is_among(mark_ids(ids), self.ids)
-            unlike = by_scores is not None and self.id_kind != "hash" and not (known & by_scores[1]).any()
-            found.append(Overlap.of(use, "ids", known, chance_of_ids(self.ids), 0.0, unlike))
+            own = by_scores is not None and self.id_kind != "hash"  # ids that a user gave, and not hashes of inputs
+            both = known & by_scores[1] if by_scores is not None else known
+            if own and both.any() and len(np.unique(self.ids)) >= LEAST_DISTINCT * len(self.ids):
+                found.append(Overlap.of(use, "ids", both, 0.0))
+            else:
+                found.append(Overlap.of(use, "ids", known, chance_of_ids(self.ids), 0.0, own and not both.any()))
         if by_scores is not None:
             found.append(by_scores[0])
         return found or [Overlap(use)]
