@@ -155,7 +155,9 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     def rounding(self, base: Rounding) -> Rounding:
         """How far log-risks and log-masses of one input may differ between two runs, from the rounding of log-confidences."""
-        return rounding_of(self.risk, base)
+        rounding = rounding_of(self.risk, base)
+        trimmed = -math.inf < self._log_trim < 0  # masses over the trim factor may lie among the risks that are exact
+        return replace(rounding, exact_above=math.inf) if trimmed else rounding
 
     def _failures(self, examples: LabelledEvidence, rounding: Rounding | None) -> Failures:
         final = examples.conditions.final

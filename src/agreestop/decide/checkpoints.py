@@ -89,17 +89,9 @@ class Failures:
         # Equal numbers of one input stay equal, so where different ones lie apart a run decides as this one does at a λ within η.
         exact = self._first(None)
         exact = exact - rounding.at_most(exact)
-        return np.where(self._apart(rounding), exact, np.minimum(least, exact))
-
-    def _apart(self, rounding: Rounding) -> Booleans:
-        """Whether all different numbers of an example lie more than 2η apart, (n,)."""
         parts = [self.opens, self.fails, self.fails_end[:, None]]
         parts += [] if self.closes is None else [self.closes]
-        ordered = np.sort(np.concatenate(parts, axis=1), axis=1)
-        with np.errstate(invalid="ignore"):
-            steps = np.diff(ordered, axis=1)
-        close = (steps > EQUAL) & (steps <= 2 * rounding.at_most(ordered[:, 1:]))
-        return np.asarray(~close.any(axis=1))
+        return np.where(apart(np.concatenate(parts, axis=1), rounding), exact, np.minimum(least, exact))
 
     def _first(self, rounding: Rounding | None) -> Floats:
         opens, fails, end = self.opens, self.fails, self.fails_end
@@ -129,8 +121,6 @@ class Failures:
         if rounding is not None:
             eta = rounding.at(self.closes)
             may_close, surely_close = self.closes + eta, self.closes - eta
-            # The best class is in every set that is not empty: its score and the end of the window are one number.
-            starts = np.where(_equal(self.fails, self.closes), np.inf, starts)
         least = np.full(len(self), np.inf)
         for index in range(starts.shape[1]):
             free = _skip(starts[:, index], surely_open[:, :index], surely_close[:, :index])
@@ -142,6 +132,15 @@ class Failures:
         stopped = self.opens < thresholds[:, None]
         stopped[:, -1] = True
         return np.asarray(stopped.argmax(axis=1))
+
+
+def apart(numbers: Floats, rounding: Rounding) -> Booleans:
+    """Whether all different numbers of an example lie more than 2η apart, (n,), from numbers (n, m)."""
+    ordered = np.sort(numbers, axis=1)
+    with np.errstate(invalid="ignore"):
+        steps = np.diff(ordered, axis=1)
+    close = (steps > EQUAL) & (steps <= 2 * rounding.at_most(ordered[:, 1:]))
+    return np.asarray(~close.any(axis=1))
 
 
 def _skip(start: Floats, lows: Floats, highs: Floats) -> Floats:

@@ -49,7 +49,7 @@ from .policies import (
     StoppingThreshold,
 )
 from .ranking import Index, MergedRanks, PooledRanks, at_checkpoints, least_n_merged
-from .rounding import Rounding, rounding_of
+from .rounding import EQUAL, Rounding, rounding_of
 from .rule_files import KeptInFiles
 from .rules import coverage_promise, validate
 from .schedules import Schedule
@@ -92,14 +92,16 @@ def last_failures(scores: Floats, labels: Integers, max_set_size: int, rounding:
     own = scores[rows, :, labels]
     ordered = np.sort(scores[:, :-1], axis=-1)
     beyond = np.full(ordered.shape[:2], np.inf) if max_set_size >= classes else ordered[:, :, max_set_size]
-    last = own[:, -1]
-    # At the last checkpoint an empty set answers the best class, so a label that surely is the best is never missed there.
-    best = scores[:, -1].argmin(axis=-1) == labels
-    if rounding is not None and rounding.breaks_ties and not final:
-        others = np.where(np.arange(classes) == labels[:, None], np.inf, scores[:, -1]).min(axis=1)
-        best &= others - last > rounding.at_last(last)
-    fails_end = np.where(best, np.inf, -last)
-    return -Failures(-beyond, -own[:, :-1], fails_end, -ordered[:, :, 0]).first(rounding)
+    # A label that surely has the least score is in every set that is not empty, and at the last checkpoint in every answer.
+    others = np.where(np.arange(classes) == labels[:, None, None], np.inf, scores).min(axis=-1)
+    with np.errstate(invalid="ignore"):
+        ahead = others - own
+    best, first = ahead >= (0.0 if rounding is None else -EQUAL), scores[:, -1].argmin(axis=-1) == labels
+    if rounding is not None and rounding.breaks_ties:
+        best = ahead > rounding.at(own) + rounding.at(others)
+        first &= best[:, -1] | final
+    fails, fails_end = np.where(best[:, :-1], np.inf, -own[:, :-1]), np.where(first, np.inf, -own[:, -1])
+    return -Failures(-beyond, fails, fails_end, -ordered[:, :, 0]).first(rounding)
 
 
 def _compared(scores: Floats, max_set_size: int) -> Floats:
