@@ -101,7 +101,7 @@ class Failures:
             may_open, surely_open = opens - eta, opens + eta
             if self.closes is None:
                 # ρ of the first class outside is the risk itself: where it is too small to be kept, the input has stopped.
-                end = np.where(_equal(end, opens[:, -1]), np.inf, end)
+                end = np.where(same_number(end, opens[:, -1]), np.inf, end)
             fails, end = fails - rounding.at(fails), end - rounding.at_last(end)
         starts = np.maximum(may_open, fails)
         if self.closes is not None:
@@ -189,7 +189,8 @@ def single_masses(ranked: Floats) -> Floats:
     return log_difference(ranked, following)
 
 
-def _equal(one: Floats, other: Floats) -> Booleans:
+def same_number(one: Floats, other: Floats) -> Booleans:
+    """Whether finite numbers are equal but for the rounding of float64 sums."""
     with np.errstate(invalid="ignore"):
         return np.abs(one - other) <= EQUAL
 

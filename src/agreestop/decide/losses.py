@@ -19,10 +19,10 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Floats, InputError, Integers, as_floats
 
-from .checkpoints import apart, single_masses
+from .checkpoints import apart, same_number, single_masses
 from .evidence import Evidence
 from .levels import LONGEST, Target, as_fraction
-from .rounding import EQUAL, Rounding
+from .rounding import Rounding
 
 
 def as_loss(loss: ArrayLike) -> Floats:
@@ -123,7 +123,7 @@ def _cost_steps(
         eta = rounding.at(risk)
         opens, surely_open = risk - eta, risk + eta
         # ρ of the first class outside is the risk itself: where it is too small to be kept, the input has stopped.
-        itself = np.abs(ranked[:, -1, size:] - risk[:, -1:]) <= EQUAL
+        itself = same_number(ranked[:, -1, size:], risk[:, -1:])
         ranked = ranked - rounding.at(ranked)
         ranked[:, -1, size:][itself] = np.inf
     lowest = np.minimum.accumulate(surely_open, axis=1)
@@ -145,7 +145,8 @@ def _paid_among_ties(paid: Floats, ranked: Floats, most: Floats, rounding: Round
     A class is surely among the best j if fewer than j others are as probable; an answer without a sure class may cost `most`, (n,).
     """
     places, single = np.arange(ranked.shape[-1]), single_masses(ranked)
-    swaps = single[:, :, :, None] - single[:, :, None, :] <= rounding.at(ranked)[..., None]
+    with np.errstate(invalid="ignore"):  # masses are infinite where nothing stops
+        swaps = single[:, :, :, None] - single[:, :, None, :] <= rounding.at(ranked)[..., None]
     later = places + np.count_nonzero(swaps & (places > places[:, None]), axis=-1)
     last_place = np.maximum.accumulate(later, axis=-1)
     sure = np.count_nonzero(last_place[:, :, None, :] <= places[:, None], axis=-1)
