@@ -19,7 +19,8 @@ from agreestop.decide.rounding import Rounding
 from agreestop.decide.rules import gather_evidence
 from agreestop.decide.scores import LogLoss, Spread, Temperature
 from agreestop.decide.spikecp import last_failures
-from tests.decide.strategies import assert_same_decisions, at_kth_values
+from agreestop.decide.thresholds import REACH, in_gap
+from tests.decide.strategies import assert_same_decisions, at_kth_values, risk_of
 
 ROUNDING = 1e-4
 STEPS, CLASSES, MEMBERS = 6, 5, 1
@@ -260,7 +261,7 @@ def test_no_run_misses_at_or_below_the_first_failure_under_rounding() -> None:
 
         def gated(values: Floats, rule: ag.AgreeStop = rule, open_from: Any = open_from) -> Evidence:
             evidence = gather_evidence(rule, values, list(range(len(rule.checkpoints))))
-            return replace(evidence, log_risk=np.where(open_from, evidence.log_risk, np.inf))
+            return replace(evidence, log_risk=np.where(open_from, risk_of(evidence), np.inf))
 
         evidence, rounding = gated(values), rule.rounding(Rounding.of(values, STATED))
         labels = evidence.values[:, -1].argmax(axis=1) if final else rng.integers(0, classes, ROWS)
@@ -304,3 +305,29 @@ def test_no_run_misses_at_or_above_the_last_failure_under_rounding() -> None:
             assert (there <= last + 1e-9)[same].all(), (rule, final)
             overtaken += int((there > exact + 1e-9)[same].sum())
     assert overtaken > 1000
+
+
+def test_equal_numbers_of_one_input_stay_equal_unless_ties_break() -> None:
+    """An input that opens twice, and fails only at the second checkpoint."""
+
+    def first(second: float, rounding: Rounding) -> float:
+        opens, fails = np.array([[-1.0, -1.0 + second]]), np.array([[np.inf, -np.inf]])
+        return float(Failures(opens, fails, np.array([np.inf])).first(rounding)[0])
+
+    kept, broken = Rounding(), Rounding(breaks_ties=True)
+    eta = kept.largest(-1.0)
+    assert first(0.0, kept) == np.inf and first(0.0, broken) == -1.0 - eta
+    assert first(1.5 * eta, kept) < -1.0 + eta, "different numbers nearer than 2η may change places"
+    assert first(3 * eta, kept) == first(3 * eta, broken) == np.inf
+    assert first(-3 * eta, kept) == pytest.approx(-1.0 - 4 * eta, abs=eta / 100), "η below where it fails in this run"
+
+
+def test_a_threshold_takes_the_first_gap_within_reach() -> None:
+    rounding = Rounding()
+    eta = rounding.largest(-1.0)
+    assert in_gap(-1.0, np.array([-1.0, -1.5]), rounding) == pytest.approx(-1.0 - REACH, abs=2 * eta)
+    dense = -1.0 - eta * np.arange(-4000, 8000) * 1.5
+    assert in_gap(-1.0, dense, rounding) == -1.0 - eta, "no gap is wider than 2η"
+    middle = dense[(dense > -1.004) | (dense < -1.006)]
+    assert in_gap(-1.0, middle, rounding) == pytest.approx(-1.005, abs=4 * eta), "in the middle of the gap"
+    assert in_gap(-np.inf, dense, rounding) == -np.inf and in_gap(np.inf, dense, rounding) == np.inf

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.common import Floats, Integers
+from agreestop.common import Integers
 
 torch = pytest.importorskip("torch", reason="adapters need PyTorch")
 
@@ -34,7 +34,7 @@ def step(module: Any, x: Any, state: Any) -> tuple[Any, Any]:
     return module.out(state), state
 
 
-def record(rng: np.random.Generator, n: int) -> tuple[Floats, Integers]:
+def record(rng: np.random.Generator, n: int) -> tuple[Any, Integers]:
     """Recordings (n, 3, 8) that begin with an empty step, and labels."""
     inputs = rng.normal(size=(n, len(TIMES), 8)).astype(np.float32)
     inputs[:, 0] = 0

@@ -68,9 +68,9 @@ class CostSteps:
         breaks, costs = _cost_steps(evidence, labels, loss, max_set_size, log_trim, rounding)
         if rounding is not None and not rounding.breaks_ties:
             # Equal numbers of one input stay equal, so where different ones lie apart a run costs what this one does at a λ within η.
-            exact, known = _cost_steps(evidence, labels, loss, max_set_size, log_trim, None)
-            clear = apart(_numbers(evidence, max_set_size, log_trim), rounding)[:, None]
-            breaks, costs = np.where(clear, exact - rounding.at_most(exact), breaks), np.where(clear, known, costs)
+            lowest, known = _cost_steps(evidence, labels, loss, max_set_size, log_trim, None)
+            clear = apart(_numbers(evidence, max_set_size, log_trim), rounding).reshape(-1, 1)
+            breaks, costs = np.where(clear, lowest - rounding.at_most(lowest), breaks), np.where(clear, known, costs)
         order = np.argsort(breaks, axis=1, kind="stable")
         breaks, costs = np.take_along_axis(breaks, order, axis=1), np.take_along_axis(costs, order, axis=1)
         exact = {cost: Fraction(str(cost)) for cost in np.unique(loss).tolist()}
