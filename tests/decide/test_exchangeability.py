@@ -210,3 +210,12 @@ def test_delta_says_that_it_is_for_each_class_by_itself() -> None:
     assert f"The probability 0.8 {words}." in by_class.calibrate(SCORES).guarantee
     assert words not in replace(by_class, class_conditional=False).calibrate(SCORES).guarantee
     assert words not in replace(by_class, delta=None).calibrate(SCORES).guarantee
+
+
+def test_a_risk_that_never_stops_at_the_end_leaves_nothing_to_ask() -> None:
+    """An offset of -∞ at the last checkpoint leaves the classes without an order there."""
+    rng = np.random.default_rng(0)
+    values, labels = ag.log_confidence(rng.normal(size=(400, 2, 1, 3))), rng.integers(0, 3, 400)
+    risk = ag.ShapedRisk(ag.TopMass(), np.array([0.0, -np.inf]), (1, 2))
+    calibrated = ag.AgreeStop(0.8, (1, 2), 1, risk=risk).calibrate(values[:200], labels[:200])
+    assert ag.evaluate(calibrated.decide(values[200:]), labels[200:]).n == 200

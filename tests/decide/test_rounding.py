@@ -11,8 +11,16 @@ import pytest
 
 import agreestop as ag
 from agreestop.common import Floats, InputError
+from agreestop.decide.checkpoints import Failures
+from agreestop.decide.evidence import Evidence
+from agreestop.decide.losses import CostSteps
 from agreestop.decide.reduced import calibrate_reduced, reduce_examples
-from tests.decide.strategies import assert_same_decisions, at_kth_values
+from agreestop.decide.rounding import Rounding
+from agreestop.decide.rules import gather_evidence
+from agreestop.decide.scores import LogLoss, Spread, Temperature
+from agreestop.decide.spikecp import last_failures
+from agreestop.decide.thresholds import REACH, in_gap
+from tests.decide.strategies import assert_same_decisions, at_kth_values, risk_of
 
 ROUNDING = 1e-4
 STEPS, CLASSES, MEMBERS = 6, 5, 1
@@ -200,3 +208,126 @@ def test_rounding_travels_in_files(tmp_path: Path) -> None:
 def test_bad_rounding_is_refused(rounding: Any) -> None:
     with pytest.raises(InputError, match=r"rounding is .*: a number from 0 to 0.1 is needed"):
         shared_scores(5, 0, rounding)
+
+
+STATED, ROWS, TABLES, RUNS = 0.01, 100, 60, 12
+
+
+def tied_confidences(rng: np.random.Generator, checkpoints: int, classes: int) -> Floats:
+    """Log-confidences (n, M, K, C) of few values: many are equal, and many others differ by about the rounding that is stated."""
+    shape = (ROWS, checkpoints, int(rng.integers(1, 3)), classes)
+    steps = rng.choice([0.0, 0.4, 1.0, 2.0], shape) if rng.integers(2) else rng.integers(0, 2, shape) * rng.choice([0.5, 2.0])
+    values = rng.integers(1, 4, shape) * np.exp(steps * STATED)
+    return np.asarray(np.log(values / values.sum(axis=-1, keepdims=True)))
+
+
+def another_run(rng: np.random.Generator, values: Floats) -> Floats:
+    """Every log-confidence may differ by up to what is stated, often by all of it."""
+    if rng.integers(2):
+        return np.asarray(values + rng.choice([-STATED, 0.0, STATED], values.shape))
+    return np.asarray(values + rng.uniform(-STATED, STATED, values.shape))
+
+
+def gates(rng: np.random.Generator, checkpoints: int) -> Any:
+    """From which checkpoint on inputs count, (n, M)."""
+    return np.maximum.accumulate(rng.random((ROWS, checkpoints)) < rng.choice([0.6, 1.0]), axis=1)
+
+
+def random_agreestop(rng: np.random.Generator, checkpoints: int, classes: int) -> ag.AgreeStop:
+    times = tuple(range(1, checkpoints + 1))
+    temperatures = rng.choice([0.3, 1.0, 4.0], checkpoints)
+    risk: Any = ag.TopMass(temperatures=temperatures, times=times) if rng.integers(2) else ag.TopMass()
+    shape = rng.integers(3)
+    if shape == 1:
+        risk = ag.ShapedRisk(risk, rng.choice([-1.0, 0.0, 0.5], checkpoints), times)
+    elif shape == 2:
+        risk = ag.FixedTime()
+    return ag.AgreeStop(0.8, times, int(rng.integers(1, min(3, classes) + 1)), risk=risk, trim=float(rng.choice([0.0, 0.3, 1.0])))
+
+
+def cost_above(steps: CostSteps, thresholds: Floats) -> Any:
+    """The cost (n,) of each example just above its threshold."""
+    return np.where(steps.breaks < thresholds[:, None] + 1e-8, steps.rises, 0).sum(axis=1)
+
+
+def test_no_run_misses_at_or_below_the_first_failure_under_rounding() -> None:
+    """AgreeStop: in every run the first failure is not below W_η, and the cost not above its bound; exact ones are overtaken."""
+    rng, overtaken = np.random.default_rng(0), 0
+    for _ in range(TABLES):
+        checkpoints, classes, final = int(rng.integers(1, 4)), int(rng.integers(2, 5)), bool(rng.integers(2))
+        rule, open_from = random_agreestop(rng, checkpoints, classes), gates(rng, checkpoints)
+        size, log_trim, loss = rule.max_set_size, rule._log_trim, rng.integers(1, 3, (classes, classes)) * (1.0 - np.eye(classes))
+        values = tied_confidences(rng, checkpoints, classes)
+
+        def gated(values: Floats, rule: ag.AgreeStop = rule, open_from: Any = open_from) -> Evidence:
+            evidence = gather_evidence(rule, values, list(range(len(rule.checkpoints))))
+            return replace(evidence, log_risk=np.where(open_from, risk_of(evidence), np.inf))
+
+        evidence, rounding = gated(values), rule.rounding(Rounding.of(values, STATED))
+        labels = evidence.values[:, -1].argmax(axis=1) if final else rng.integers(0, classes, ROWS)
+        first = Failures.of(evidence, labels, size, log_trim, rounding, final).first(rounding)
+        exact = Failures.of(evidence, labels, size, log_trim, None, final).first()
+        bound = CostSteps.of(evidence, labels, loss, size, log_trim, rounding)
+        for _ in range(RUNS):
+            moved = gated(another_run(rng, values))
+            same = (moved.values[:, -1].argmax(axis=1) == labels) | (not final)
+            there = Failures.of(moved, labels, size, log_trim, None, final).first()
+            assert (there >= first - 1e-9)[same].all(), (rule, final)
+            overtaken += int((there < exact - 1e-9)[same].sum())
+            costs = CostSteps.of(moved, labels, loss, size, log_trim)
+            for breaks in costs.breaks.T:
+                assert (cost_above(costs, breaks) <= cost_above(bound, breaks))[np.isfinite(breaks)].all(), rule
+    assert overtaken > 1000
+
+
+def test_no_run_misses_at_or_above_the_last_failure_under_rounding() -> None:
+    """Stop-aware sets: in every run the last failure is not above V_η; exact ones are overtaken."""
+    rng, overtaken = np.random.default_rng(1), 0
+    for turn in range(TABLES):
+        checkpoints, classes, final = int(rng.integers(1, 4)), int(rng.integers(2, 5)), bool(rng.integers(2))
+        times, size, open_from = tuple(range(1, checkpoints + 1)), int(rng.integers(1, min(3, classes) + 1)), gates(rng, checkpoints)
+        open_from[:, -1] = True
+        given: Any = [LogLoss(), Spread(LogLoss(), 0.5), Temperature(ag.MergeConfidence(), rng.choice([0.3, 1.0, 4.0], checkpoints), times)]
+        rule = ag.SpikeCP(0.8, times, size, calibration="stop-aware", score=given[turn % 3])
+        values = tied_confidences(rng, checkpoints, classes)
+
+        def gated(values: Floats, rule: ag.SpikeCP = rule, open_from: Any = open_from) -> Floats:
+            scores = gather_evidence(rule, values, list(range(len(rule.checkpoints)))).values
+            return np.where(open_from[:, :, None], scores, np.inf)
+
+        scores, rounding = gated(values), rule.rounding(Rounding.of(values, STATED))
+        labels = scores[:, -1].argmin(axis=1) if final else rng.integers(0, classes, ROWS)
+        last, exact = last_failures(scores, labels, size, rounding, final), last_failures(scores, labels, size, None, final)
+        for _ in range(RUNS):
+            moved = gated(another_run(rng, values))
+            same = (moved[:, -1].argmin(axis=1) == labels) | (not final)
+            there = last_failures(moved, labels, size, None, final)
+            assert (there <= last + 1e-9)[same].all(), (rule, final)
+            overtaken += int((there > exact + 1e-9)[same].sum())
+    assert overtaken > 1000
+
+
+def test_equal_numbers_of_one_input_stay_equal_unless_ties_break() -> None:
+    """An input that opens twice, and fails only at the second checkpoint."""
+
+    def first(second: float, rounding: Rounding) -> float:
+        opens, fails = np.array([[-1.0, -1.0 + second]]), np.array([[np.inf, -np.inf]])
+        return float(Failures(opens, fails, np.array([np.inf])).first(rounding)[0])
+
+    kept, broken = Rounding(), Rounding(breaks_ties=True)
+    eta = kept.largest(-1.0)
+    assert first(0.0, kept) == np.inf and first(0.0, broken) == -1.0 - eta
+    assert first(1.5 * eta, kept) < -1.0 + eta, "different numbers nearer than 2η may change places"
+    assert first(3 * eta, kept) == first(3 * eta, broken) == np.inf
+    assert first(-3 * eta, kept) == pytest.approx(-1.0 - 4 * eta, abs=eta / 100), "η below where it fails in this run"
+
+
+def test_a_threshold_takes_the_first_gap_within_reach() -> None:
+    rounding = Rounding()
+    eta = rounding.largest(-1.0)
+    assert in_gap(-1.0, np.array([-1.0, -1.5]), rounding) == pytest.approx(-1.0 - REACH, abs=2 * eta)
+    dense = -1.0 - eta * np.arange(-4000, 8000) * 1.5
+    assert in_gap(-1.0, dense, rounding) == -1.0 - eta, "no gap is wider than 2η"
+    middle = dense[(dense > -1.004) | (dense < -1.006)]
+    assert in_gap(-1.0, middle, rounding) == pytest.approx(-1.005, abs=4 * eta), "in the middle of the gap"
+    assert in_gap(-np.inf, dense, rounding) == -np.inf and in_gap(np.inf, dense, rounding) == np.inf

@@ -75,7 +75,7 @@ def own_module_alarms(seed: int, inputs: int) -> tuple[bool, bool]:
     class Own(torch.nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.cell, self.out = torch.nn.GRUCell(20, 64), torch.nn.Linear(64, 5)
+            self.cell, self.out = torch.nn.GRUCell(8, 64), torch.nn.Linear(64, 5)
 
     def step(module: Any, x: Any, state: Any) -> tuple[Any, Any]:
         state = module.cell(x, state)
@@ -86,7 +86,7 @@ def own_module_alarms(seed: int, inputs: int) -> tuple[bool, bool]:
     engine = ag.adapters.from_module([Own().eval() for _ in range(2)], step=step)
 
     def record(n: int) -> Any:
-        x = rng.normal(size=(n, 3, 20)).astype(np.float32)
+        x = rng.normal(size=(n, 3, 8)).astype(np.float32)
         x[rng.random(n) < 0.9, 0] = 0
         return x
 

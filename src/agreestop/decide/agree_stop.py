@@ -156,7 +156,9 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     def rounding(self, base: Rounding) -> Rounding:
         """How far log-risks and log-masses of one input may differ between two runs, from the rounding of log-confidences."""
-        return rounding_of(self.risk, base)
+        rounding = rounding_of(self.risk, base)
+        trimmed = -math.inf < self._log_trim < 0  # masses over the trim factor may lie among the risks that are exact
+        return replace(rounding, exact_above=math.inf) if trimmed else rounding
 
     def _failures(self, examples: LabelledEvidence, rounding: Rounding | None) -> Failures:
         final = examples.conditions.final
@@ -218,14 +220,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         if examples.conditions.weights is not None:
             raise InputError("a promise about loss under weights is not offered: leave out weights, or give a target.")
         evidence = replace(examples.evidence, log_risk=risk)
-        breaking = rounding if rounding is not None and rounding.breaks_ties else None
-        costs = CostSteps.of(evidence, examples.labels, self.loss, self.max_set_size, self._log_trim, breaking)
-
-        def allowed(rows: Integers) -> float:
-            threshold = costs.threshold(rows, Fraction(self.max_loss or 0))
-            return threshold if rounding is None or breaking is not None else threshold - rounding.largest(threshold)
-
-        return allowed
+        costs = CostSteps.of(evidence, examples.labels, self.loss, self.max_set_size, self._log_trim, rounding)
+        return partial(costs.threshold, max_loss=Fraction(self.max_loss or 0))
 
     def _accumulate(self, failures: Failures, policy: RiskThreshold, examples: LabelledEvidence) -> Policy:
         """Open one checkpoint after another, from the last one backwards, until a test fails."""

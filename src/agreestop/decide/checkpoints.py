@@ -86,19 +86,11 @@ class Failures:
         # Equal numbers of one input stay equal, so where different ones lie apart a run decides as this one does at a λ within η.
         first = self._first(None) if exact is None else exact
         first = first - rounding.at_most(first)
-        close = np.flatnonzero(~self._apart(rounding))
-        first[close] = np.minimum(first[close], self.rows(close)._first(rounding))
-        return first
-
-    def _apart(self, rounding: Rounding) -> Booleans:
-        """Whether all different numbers of an example lie more than 2η apart, (n,)."""
         parts = [self.opens, self.fails, self.fails_end[:, None]]
         parts += [] if self.closes is None else [self.closes]
-        ordered = np.sort(np.concatenate(parts, axis=1), axis=1)
-        with np.errstate(invalid="ignore"):
-            steps = np.diff(ordered, axis=1)
-        close = (steps > EQUAL) & (steps <= 2 * rounding.at_most(ordered[:, 1:]))
-        return np.asarray(~close.any(axis=1))
+        close = np.flatnonzero(~apart(np.concatenate(parts, axis=1), rounding))
+        first[close] = np.minimum(first[close], self.rows(close)._first(rounding))
+        return first
 
     def _first(self, rounding: Rounding | None) -> Floats:
         opens, fails, end = self.opens, self.fails, self.fails_end
@@ -108,7 +100,7 @@ class Failures:
             may_open, surely_open = opens - eta, opens + eta
             if self.closes is None:
                 # ρ of the first class outside is the risk itself: where it is too small to be kept, the input has stopped.
-                end = np.where(_equal(end, opens[:, -1]), np.inf, end)
+                end = np.where(same_number(end, opens[:, -1]), np.inf, end)
             fails, end = fails - rounding.at(fails), end - rounding.at_last(end)
         starts = np.maximum(may_open, fails)
         if self.closes is not None:
@@ -128,8 +120,6 @@ class Failures:
         if rounding is not None:
             eta = rounding.at(self.closes)
             may_close, surely_close = self.closes + eta, self.closes - eta
-            # The best class is in every set that is not empty: its score and the end of the window are one number.
-            starts = np.where(_equal(self.fails, self.closes), np.inf, starts)
         least = np.full(len(self), np.inf)
         for index in range(starts.shape[1]):
             free = _skip(starts[:, index], surely_open[:, :index], surely_close[:, :index])
@@ -141,6 +131,15 @@ class Failures:
         stopped = self.opens < thresholds[:, None]
         stopped[:, -1] = True
         return np.asarray(stopped.argmax(axis=1))
+
+
+def apart(numbers: Floats, rounding: Rounding) -> Booleans:
+    """Whether all different numbers of an example lie more than 2η apart, (n,), from numbers (n, m)."""
+    ordered = np.sort(numbers, axis=1)
+    with np.errstate(invalid="ignore"):
+        steps = np.diff(ordered, axis=1)
+    close = (steps > EQUAL) & (steps <= 2 * rounding.at_most(ordered[:, 1:]))
+    return np.asarray(~close.any(axis=1))
 
 
 def _skip(start: Floats, lows: Floats, highs: Floats) -> Floats:
@@ -189,7 +188,8 @@ def single_masses(ranked: Floats) -> Floats:
     return log_difference(ranked, following)
 
 
-def _equal(one: Floats, other: Floats) -> Booleans:
+def same_number(one: Floats, other: Floats) -> Booleans:
+    """Whether finite numbers are equal but for the rounding of float64 sums."""
     with np.errstate(invalid="ignore"):
         return np.abs(one - other) <= EQUAL
 

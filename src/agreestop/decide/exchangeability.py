@@ -65,6 +65,7 @@ def labels_misplaced(best: Integers, labels: Integers, classes: int) -> str:
     One half of the rows chooses the one-to-one table from labels to columns that is right most often, and the other half compares it with
     the table that leaves every label where it is: by the sign test on the rows where exactly one of both is right.
     """
+    best, labels = best[best >= 0], labels[best >= 0]  # a risk may leave the classes without an order
     if len(labels) < LEAST_INPUTS or classes < 2:
         return ""
     shuffled = np.random.default_rng(0).permutation(len(labels))
@@ -101,9 +102,12 @@ def _matching(best: Integers, truth: Integers, classes: int) -> Integers:
 
 def labels_unrelated(best: Integers, labels: Integers, classes: int) -> str:
     """A sentence if the best classes (n,) are the labels (n,) hardly more often than if the two had nothing to do with each other."""
+    best, labels = best[best >= 0], labels[best >= 0]
     n, right = len(labels), int(np.count_nonzero(best == labels))
+    if n < LEAST_FOR_CHANCE:
+        return ""
     columns, truth = (np.bincount(values, minlength=classes) / n for values in (best, labels))
-    if n < LEAST_FOR_CHANCE or max(columns.max(), truth.max()) == 1:
+    if max(columns.max(), truth.max()) == 1:
         return ""
     share = float(columns @ truth)
     if right > n * share + math.sqrt(n * share * (1 - share)):

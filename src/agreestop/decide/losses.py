@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Floats, InputError, Integers, as_floats
 
-from .checkpoints import single_masses
+from .checkpoints import apart, same_number, single_masses
 from .evidence import Evidence
 from .levels import LONGEST, Target, as_fraction
 from .rounding import Rounding
@@ -66,6 +66,11 @@ class CostSteps:
         With a rounding, which breaks ties: the largest costs that a run of the same input may have.
         """
         breaks, costs = _cost_steps(evidence, labels, loss, max_set_size, log_trim, rounding)
+        if rounding is not None and not rounding.breaks_ties:
+            # Equal numbers of one input stay equal, so where different ones lie apart a run costs what this one does at a λ within η.
+            lowest, known = _cost_steps(evidence, labels, loss, max_set_size, log_trim, None)
+            clear = apart(_numbers(evidence, max_set_size, log_trim), rounding).reshape(-1, 1)
+            breaks, costs = np.where(clear, lowest - rounding.at_most(lowest), breaks), np.where(clear, known, costs)
         order = np.argsort(breaks, axis=1, kind="stable")
         breaks, costs = np.take_along_axis(breaks, order, axis=1), np.take_along_axis(costs, order, axis=1)
         exact = {cost: Fraction(str(cost)) for cost in np.unique(loss).tolist()}
@@ -88,6 +93,14 @@ class CostSteps:
         return float(where[together][too_many[0]]) if len(too_many) else math.inf
 
 
+def _numbers(evidence: Evidence, max_set_size: int, log_trim: float) -> Floats:
+    """The numbers (n, ...) of an example that are compared with λ: risks, masses of the best classes, and those beyond them at the end."""
+    risk, ranked = evidence.log_risk, -np.sort(-evidence.values, axis=-1)
+    assert risk is not None
+    kept = (ranked[:, :, 1:max_set_size] - log_trim).reshape(len(ranked), -1)
+    return np.concatenate([risk, kept, ranked[:, -1, max_set_size:]], axis=1)
+
+
 def _cost_steps(
     evidence: Evidence, labels: Integers, loss: Floats, max_set_size: int, log_trim: float, rounding: Rounding | None
 ) -> tuple[Floats, Floats]:
@@ -108,7 +121,10 @@ def _cost_steps(
         paid = _paid_among_ties(paid, ranked, loss[labels].max(axis=1), rounding)
         eta = rounding.at(risk)
         opens, surely_open = risk - eta, risk + eta
+        # ρ of the first class outside is the risk itself: where it is too small to be kept, the input has stopped.
+        itself = same_number(ranked[:, -1, size:], risk[:, -1:])
         ranked = ranked - rounding.at(ranked)
+        ranked[:, -1, size:][itself] = np.inf
     lowest = np.minimum.accumulate(surely_open, axis=1)
     before = np.concatenate([np.full((n, 1), np.inf), lowest[:, :-1]], axis=1)
     # The answer at a stop has j classes for λ above the ρ/κ of class j + 1; all `size` of them from e_t on.
@@ -128,7 +144,8 @@ def _paid_among_ties(paid: Floats, ranked: Floats, most: Floats, rounding: Round
     A class is surely among the best j if fewer than j others are as probable; an answer without a sure class may cost `most`, (n,).
     """
     places, single = np.arange(ranked.shape[-1]), single_masses(ranked)
-    swaps = single[:, :, :, None] - single[:, :, None, :] <= rounding.at(ranked)[..., None]
+    with np.errstate(invalid="ignore"):  # masses are infinite where nothing stops
+        swaps = single[:, :, :, None] - single[:, :, None, :] <= rounding.at(ranked)[..., None]
     later = places + np.count_nonzero(swaps & (places > places[:, None]), axis=-1)
     last_place = np.maximum.accumulate(later, axis=-1)
     sure = np.count_nonzero(last_place[:, :, None, :] <= places[:, None], axis=-1)

@@ -50,7 +50,7 @@ from .policies import (
     StoppingThreshold,
 )
 from .ranking import Index, MergedRanks, PooledRanks, at_checkpoints, least_n_merged
-from .rounding import Rounding, rounding_of
+from .rounding import EQUAL, Rounding, rounding_of
 from .rule_files import KeptInFiles
 from .rules import coverage_promise, validate
 from .schedules import Schedule
@@ -87,27 +87,32 @@ class StopProfile:
         return type(self)(self.breaks[rows], self.stops[rows])
 
 
-def stop_failures(scores: Floats, labels: Integers, max_set_size: int, breaks_ties: float | Floats = 0.0) -> Failures:
-    """Where examples with scores (n, M, C) fail, as a function of -λ.
+def last_failures(
+    scores: Floats,
+    labels: Integers,
+    max_set_size: int,
+    rounding: Rounding | None = None,
+    final: bool = False,
+    exact: Floats | None = None,
+) -> Floats:
+    """V(x, y) (n,) of scores (n, M, C); with a rounding, of all runs of the same inputs that are rounded otherwise.
 
-    breaks_ties (n,): a label that is better by no more than this at the last checkpoint may not be the best in another run.
+    exact: V without rounding, where it is known already.
     """
     rows, classes = np.arange(len(labels)), scores.shape[2]
     own = scores[rows, :, labels]
     ordered = np.sort(scores[:, :-1], axis=-1)
     beyond = np.full(ordered.shape[:2], np.inf) if max_set_size >= classes else ordered[:, :, max_set_size]
-    last = own[:, -1]
-    # At the last checkpoint an empty set answers the best class, so a label that surely is the best is never missed there.
-    best = scores[:, -1].argmin(axis=-1) == labels
-    if np.any(breaks_ties):
-        others = np.where(np.arange(classes) == labels[:, None], np.inf, scores[:, -1]).min(axis=1)
-        best &= others - last > breaks_ties
-    return Failures(-beyond, -own[:, :-1], np.where(best, np.inf, -last), -ordered[:, :, 0])
-
-
-def last_failures(scores: Floats, labels: Integers, max_set_size: int) -> Floats:
-    """V(x, y) (n,) of scores (n, M, C)."""
-    return -stop_failures(scores, labels, max_set_size).first()
+    # A label that surely has the least score is in every set that is not empty, and at the last checkpoint in every answer.
+    others = np.where(np.arange(classes) == labels[:, None, None], np.inf, scores).min(axis=-1)
+    with np.errstate(invalid="ignore"):
+        ahead = others - own
+    best, first = ahead >= (0.0 if rounding is None else -EQUAL), scores[:, -1].argmin(axis=-1) == labels
+    if rounding is not None and rounding.breaks_ties:
+        best = ahead > rounding.at(own) + rounding.at(others)
+        first &= best[:, -1] | final
+    fails, fails_end = np.where(best[:, :-1], np.inf, -own[:, :-1]), np.where(first, np.inf, -own[:, -1])
+    return -Failures(-beyond, fails, fails_end, -ordered[:, :, 0]).first(rounding, None if exact is None else -exact)
 
 
 def _compared(scores: Floats, max_set_size: int) -> Floats:
@@ -289,12 +294,8 @@ class SpikeCP(Uncalibrated, KeptInFiles):
     def _reduce_stops(self, examples: LabelledEvidence, values: Floats) -> dict[str, NDArray[Any]]:
         size, labels, final = self.max_set_size, examples.labels, examples.conditions.final
         profile = StopProfile.of(values, size)
-        rounding = self.rounding(examples.rounding)
-        failures = stop_failures(values, labels, size)
-        W = failures.first()
-        if rounding.breaks_ties and not final:
-            failures = stop_failures(values, labels, size, rounding.at_last(values[np.arange(len(labels)), -1, labels]))
-        V, rounded = -W, -failures.first(rounding, W)
+        V = last_failures(values, labels, size)
+        rounded = last_failures(values, labels, size, self.rounding(examples.rounding), final, V)
         known = {"V": V, "rounded": rounded, "numbers": _compared(values, size)}
         return {**known, "lowest": values.min(axis=(1, 2)), "breaks": profile.breaks, "stops": profile.stops}
 
