@@ -331,3 +331,19 @@ def test_a_threshold_takes_the_first_gap_within_reach() -> None:
     middle = dense[(dense > -1.004) | (dense < -1.006)]
     assert in_gap(-1.0, middle, rounding) == pytest.approx(-1.005, abs=4 * eta), "in the middle of the gap"
     assert in_gap(-np.inf, dense, rounding) == -np.inf and in_gap(np.inf, dense, rounding) == np.inf
+
+
+@pytest.mark.parametrize("eta", [1e-6, 0.004, 0.05])
+def test_a_threshold_keeps_more_than_eta_from_every_number_if_a_gap_is_near(eta: float) -> None:
+    numbers = np.array([-1.0 - 2.5 * eta, -1.0, -0.5])
+    found = in_gap(-1.0 - eta, numbers, Rounding(eta, 0.0))
+    assert found <= -1.0 - eta and np.abs(numbers - found).min() > eta
+    crowded = np.linspace(-1.2, -0.8, 100_001)
+    assert in_gap(-1.0, crowded, Rounding(1e-4, 0.0)) == pytest.approx(-1.0001), "no gap: the threshold less the rounding"
+
+
+def test_rounding_is_never_below_that_of_float32() -> None:
+    for stated in (0.0, 1e-9):
+        assert Rounding.of(np.zeros(1), stated).largest(0.0) > 8 * np.finfo(np.float32).eps
+    assert Rounding.of(np.zeros(1, np.float16)).largest(0.0) > np.finfo(np.float16).eps / 2
+    assert Rounding.of(np.zeros(1), 0.01).largest(0.0) == 0.01

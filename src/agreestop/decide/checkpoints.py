@@ -168,7 +168,7 @@ def _standing(values: Floats, labels: Integers, rounding: Rounding | None) -> tu
     finite = np.isfinite(own)
     following = np.where(values < own[:, :, None], values, -np.inf).max(axis=-1)
     beyond = np.where(values < following[:, :, None], values, -np.inf).max(axis=-1)
-    eta = rounding.at(own)
+    eta = rounding.at(own) + EQUAL
     tied = finite & (log_difference(own, following) - log_difference(following, beyond) <= eta)
     if not tied.any():
         return rank, own

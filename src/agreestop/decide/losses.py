@@ -22,7 +22,7 @@ from agreestop.common import Floats, InputError, Integers, as_floats
 from .checkpoints import apart, same_number, single_masses
 from .evidence import Evidence
 from .levels import LONGEST, Target, as_fraction
-from .rounding import Rounding
+from .rounding import EQUAL, Rounding
 
 
 def as_loss(loss: ArrayLike) -> Floats:
@@ -63,7 +63,7 @@ class CostSteps:
     ) -> Self:
         """From evidence of all checkpoints, log ρ (n, M, C) and log e (n, M), with labels (n,).
 
-        With a rounding, which breaks ties: the largest costs that a run of the same input may have.
+        With a rounding: the largest costs that a run of the same input with other rounding may have.
         """
         breaks, costs = _cost_steps(evidence, labels, loss, max_set_size, log_trim, rounding)
         if rounding is not None and not rounding.breaks_ties:
@@ -118,7 +118,8 @@ def _cost_steps(
     paid = np.minimum.accumulate(loss[labels[:, None, None], order], axis=-1)  # the cost of answering the best 1, 2, ... classes
     opens, surely_open = risk, risk
     if rounding is not None:
-        paid = _paid_among_ties(paid, ranked, loss[labels].max(axis=1), rounding)
+        if rounding.breaks_ties:
+            paid = _paid_among_ties(paid, ranked, loss[labels].max(axis=1), rounding)
         eta = rounding.at(risk)
         opens, surely_open = risk - eta, risk + eta
         # ρ of the first class outside is the risk itself: where it is too small to be kept, the input has stopped.
@@ -145,7 +146,7 @@ def _paid_among_ties(paid: Floats, ranked: Floats, most: Floats, rounding: Round
     """
     places, single = np.arange(ranked.shape[-1]), single_masses(ranked)
     with np.errstate(invalid="ignore"):  # masses are infinite where nothing stops
-        swaps = single[:, :, :, None] - single[:, :, None, :] <= rounding.at(ranked)[..., None]
+        swaps = single[:, :, :, None] - single[:, :, None, :] <= rounding.at(ranked)[..., None] + EQUAL
     later = places + np.count_nonzero(swaps & (places > places[:, None]), axis=-1)
     last_place = np.maximum.accumulate(later, axis=-1)
     sure = np.count_nonzero(last_place[:, :, None, :] <= places[:, None], axis=-1)

@@ -109,7 +109,7 @@ def last_failures(
         ahead = others - own
     best, first = ahead >= (0.0 if rounding is None else -EQUAL), scores[:, -1].argmin(axis=-1) == labels
     if rounding is not None and rounding.breaks_ties:
-        best = ahead > rounding.at(own) + rounding.at(others)
+        best = ahead > rounding.at(own) + rounding.at(others) + EQUAL
         first &= best[:, -1] | final
     fails, fails_end = np.where(best[:, :-1], np.inf, -own[:, :-1]), np.where(first, np.inf, -own[:, -1])
     return -Failures(-beyond, fails, fails_end, -ordered[:, :, 0]).first(rounding, None if exact is None else -exact)

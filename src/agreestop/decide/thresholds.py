@@ -66,7 +66,7 @@ def in_gap(threshold: float, numbers: Floats, rounding: Rounding) -> float:
     if not len(found):
         return threshold - eta
     upper, lower = float(points[found[0]]), float(below[found[0]])
-    return min(threshold, upper - min((upper - lower) / 2, reach))
+    return upper - min((upper - lower) / 2, reach)
 
 
 @dataclass(frozen=True, eq=False)
