@@ -326,7 +326,7 @@ def test_a_threshold_takes_the_first_gap_within_reach() -> None:
     rounding = Rounding()
     eta = rounding.largest(-1.0)
     assert in_gap(-1.0, np.array([-1.0, -1.5]), rounding) == pytest.approx(-1.0 - REACH, abs=2 * eta)
-    dense = -1.0 - eta * np.arange(-4000, 8000) * 1.5
+    dense = np.asarray(-1.0 - eta * np.arange(-4000, 8000) * 1.5, dtype=np.float64)
     assert in_gap(-1.0, dense, rounding) == -1.0 - eta, "no gap is wider than 2η"
     middle = dense[(dense > -1.004) | (dense < -1.006)]
     assert in_gap(-1.0, middle, rounding) == pytest.approx(-1.005, abs=4 * eta), "in the middle of the gap"

@@ -198,6 +198,7 @@ def test_rows_and_ids_that_are_given_twice_stay_on_one_side_and_are_found() -> N
     twice = scores.rows(np.tile(np.arange(300), 2))
     named = replace(twice, ids=np.tile(np.arange(300), 2))
     calibration, test = named.split(0.3, 0.7)
+    assert test.ids is not None and calibration.ids is not None
     assert not np.isin(test.ids, calibration.ids).any() and len(calibration) + len(test) == 600
     rule = ag.AgreeStop(0.9, scores.times, 1)
     rows = np.random.default_rng(0).permutation(600)
