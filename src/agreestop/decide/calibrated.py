@@ -84,7 +84,7 @@ class CalibratedRule(KeptInFiles):
 
     @property
     def thresholds(self) -> Floats:
-        """The threshold or thresholds, where the rule has them: one for each block of a gate, or for each group, or both (G, B)."""
+        """λ, the number that log-risks or scores are compared with: one, or one for each group, each block of a gate, or both (G, B)."""
         policy = self.policy
         if isinstance(policy, ConditionalThresholds):
             return self._by_group_and_block(policy.thresholds)
@@ -92,9 +92,10 @@ class CalibratedRule(KeptInFiles):
 
     @property
     def kth_values(self) -> Floats | None:
-        """The k-th smallest W behind each of the `thresholds`, which lie in a gap beside it; None where a file of 0.2 holds none.
+        """The order statistics of calibration, before `thresholds` were moved aside so that rounding cannot flip a decision.
 
-        For `SpikeCP` the order statistics of its scores, which its thresholds are not below.
+        For `AgreeStop` the k-th smallest W, which no threshold is above; for `SpikeCP` order statistics of scores, which no
+        threshold is below. None where a file of 0.2 holds none.
         """
         policy = self.policy
         values: Floats | None = getattr(policy, "kth_values", np.empty(0))
