@@ -57,7 +57,12 @@ def test_the_blocks_of_the_readme_run(number: int, folder: Path) -> None:
         assert re.search(r"stopped at \d+ with classes \(", printed)
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+LONG = ("own_configuration",)  # the main job on a file of one's own, which the tests of the command line run too
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else []) for path in EXAMPLES], ids=lambda path: path.stem
+)
 def test_the_examples_run_and_are_short(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="most examples train networks, which need PyTorch")
     code = path.read_text(encoding="utf-8")

@@ -363,6 +363,7 @@ def test_options_of_the_main_benchmark_are_not_mixed_with_a_study(
     assert "--draw needs the file to draw" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_study_of_the_decision_layer_writes_its_timings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

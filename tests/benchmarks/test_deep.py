@@ -65,6 +65,7 @@ def test_gestures_are_simulated_once(device: str, side: int, tmp_path: Any, monk
     assert case.config.input_shape == (2, side, side) and case.training.any()
 
 
+@pytest.mark.slow
 def test_every_workload_of_a_case_is_recorded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deep, "REPEATS", 1)
     case, notes = tiny_case(), list[str]()

@@ -182,7 +182,11 @@ def test_operations_are_counted_as_on_the_dense_engine(name: str, real: bool, mo
             assert np.array_equal(getattr(run.operations, kind), getattr(expected.operations, kind)), kind
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+SOME_SLOW = [pytest.param(name, marks=[pytest.mark.slow] if name == "bfloat16" else []) for name in PRECISIONS]
+"""Every precision is compiled by itself, for many seconds; float32 and int8 are the two ways to read a weight."""
+
+
+@pytest.mark.parametrize("precision", SOME_SLOW)
 @every_network
 def test_chunks_threads_dropped_rows_and_the_stream_change_nothing(name: str, precision: str) -> None:
     network = known(name)
@@ -271,7 +275,7 @@ def test_the_type_of_the_input_does_not_matter(kind: Any) -> None:
         assert np.array_equal(spikes_of(network, np.asfortranarray(inputs.astype(kind))), whole)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", SOME_SLOW)
 def test_real_inputs_are_weights_times_value_in_batch_and_stream(precision: str) -> None:
     for name in CONFIGS:
         config, gains = CONFIGS[name]
