@@ -363,7 +363,7 @@ def _count_unmet(rule: AnyRule, met: Booleans) -> tuple[AnyRule, str]:
 
 
 def _target_with(n: int, misses: int, delta: Fraction | None) -> Fraction:
-    """A target at which n calibration rows allow so many misses, or a little fewer."""
+    """A target at which n calibration rows allow this number of misses, or slightly fewer."""
     if delta is None:
         return 1 - Fraction(misses, n + 1)
     low, high, parts = 0, 2**20, 2**20  # targets as multiples of 2^-20; `high` allows few enough

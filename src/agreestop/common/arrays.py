@@ -12,7 +12,7 @@ from .errors import InputError
 
 LARGEST = sys.float_info.max
 LONGEST_TEXT = 1000  # characters of a name or an id
-WIDE, UNEVEN = 2**26, 16  # bytes that an array of texts may take, unless the longest text is shorter than so many average ones
+WIDE, UNEVEN = 2**26, 16  # the most bytes of an array of texts whose longest text is more than UNEVEN times the average
 DEEPEST = 64  # axes of an array
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]

@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import InputError
 
-FEW_STEPS, MANY_TIMES = 16, 8  # at most so many steps, and so many times as many numbers in each: rather channels and times
+FEW_STEPS, MANY_TIMES = 16, 8  # at most FEW_STEPS steps of MANY_TIMES as many numbers each look like channels and times
 
 
 def time_last(shape: Sequence[int], step_shape: Sequence[int]) -> str:

@@ -25,7 +25,7 @@ import numpy as np
 
 from agreestop.common import Floats, InputError, Integers
 
-PRECISION = 1e-6  # of a bound, as a share of [a, b]
+PRECISION = 1e-6  # bounds are found to this share of [a, b]
 TOGETHER = 1 << 10  # values times means that are tried together: many means at once are faster where the values are few
 LARGEST_BET = 0.75  # of 1/m, with which one value could lose all capital
 

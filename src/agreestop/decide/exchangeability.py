@@ -22,9 +22,8 @@ RARE = 1e-4  # false alarms about labels
 INPUTS, CLASSES = 0.01, 1e-3  # false alarms of the other two
 LEAST_INPUTS, LEAST_FOR_CHANCE = 20, 50
 SAME_RISK = 0.01  # log-risks nearer than this count as equal: one input may be rounded otherwise in another run
-LARGEST_DISTANCE = (
-    2.2  # P(√(nm/(n+m))·D ≥ x) ≤ 2.2·e^(-2x²) for the largest distance D of two empirical distributions (Wei and Dudley 2012)
-)
+# Wei and Dudley (2012), for the largest distance D of two empirical distributions: P(√(nm/(n+m))·D ≥ x) ≤ 2.2·e^(-2x²)
+LARGEST_DISTANCE = 2.2
 LEAST_EXPECTED = 5  # rarer classes are counted together
 MOST_NAMED = 3
 DIFFERENT_INPUTS = "These inputs differ from the calibration inputs"
