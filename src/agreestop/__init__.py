@@ -1,12 +1,15 @@
-"""agreestop: decide when an ensemble watching a stream has seen enough, and be right as often as promised.
+"""agreestop: decide when an ensemble watching a stream has seen enough, and be right as
+often as promised.
 
-The names of the decision layer, which needs numpy alone, and the packages `agreestop.events`, `agreestop.networks`, `agreestop.engines`,
-`agreestop.ensembles`, `agreestop.adapters`, `agreestop.cluster`, `agreestop.export` and `agreestop.serve` load on first use.
+The names of the decision layer, which needs numpy alone, and the packages `agreestop.events`,
+`agreestop.networks`, `agreestop.engines`, `agreestop.ensembles`, `agreestop.adapters`,
+`agreestop.cluster`, `agreestop.export` and `agreestop.serve` load on first use.
 """
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # type checkers take it for True, as the constant of `typing`, which takes long to import
+# type checkers take it for True, as the constant of `typing`, which takes long to import
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agreestop import adapters as adapters
     from agreestop import cluster as cluster
@@ -21,9 +24,37 @@ if TYPE_CHECKING:
     from agreestop.pipeline.scores_report import write_report as write_report
     from agreestop.report import plot as plot
 
-_PACKAGES = ("adapters", "cluster", "common", "decide", "engines", "ensembles", "events", "export", "networks", "serve")
+    __version__: str
+
+_PACKAGES = (
+    "adapters",
+    "cluster",
+    "common",
+    "decide",
+    "engines",
+    "ensembles",
+    "events",
+    "export",
+    "networks",
+    "serve",
+)
 _ELSEWHERE = {"plot": "agreestop.report.plot", "write_report": "agreestop.pipeline.scores_report"}
 """Names of the top level that are a module, or in a module, of another name."""
+_GONE = {
+    "majority_vote": "use SpikeCP(pooling=MajorityVote())",
+    "merge_exchangeable": "use SpikeCP(pooling=MergePValues(r, form='exchangeable'))",
+    "merge_randomized": "use SpikeCP(pooling=MergePValues(r, form='randomized'))",
+}
+"""Names of version 0.2 that were removed, and what to use in their place."""
+_INNER = {
+    "Alarm": "agreestop.decide.drift.monitor",
+    "Estimate": "agreestop.common.estimates",
+    "FrontPoint": "agreestop.decide.tuning.schedules",
+    "Shaped": "agreestop.decide.class_scores",
+    "Trial": "agreestop.decide.tuning.tune",
+    "simulate_spikes": "agreestop.decide.tuning.simulated",
+}
+"""Names that were public in version 0.2, and the modules that have them now."""
 
 
 def __getattr__(name: str) -> object:
@@ -34,6 +65,15 @@ def __getattr__(name: str) -> object:
         with needs(f"agreestop.{name}"):
             module = import_module(_ELSEWHERE.get(name, f"agreestop.{name}"))
             return getattr(module, name, module)
+    if name == "__version__":
+        from importlib.metadata import version  # slow to import
+
+        return globals().setdefault(name, version("agreestop"))
+    if name in _GONE:
+        raise AttributeError(f"agreestop.{name} is gone in 0.3: {_GONE[name]}.")
+    if name in _INNER:
+        where = f"it is in {_INNER[name]}"
+        raise AttributeError(f"agreestop.{name} is not a public name any more: {where}.")
     decide = import_module("agreestop.decide")
     if name != "__all__" and name not in decide.__all__:
         raise AttributeError(f"module 'agreestop' has no attribute {name!r}")

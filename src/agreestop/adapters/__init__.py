@@ -1,12 +1,15 @@
 """Adapters: models of other libraries, and of your own, that stop early under a calibrated rule.
 
-    engine = from_module([m1, ..., mK], step=step)         any torch module that goes one step at a time
-    engine = from_snntorch([net1, ..., netK])              and from_spikingjelly, from_norse, from_sinabs
-    engine = from_nir(["a.nir", "b.nir"], dt=1e-3)         networks in NIR, on our own engines
-    rule = AgreeStop(target=0.9, checkpoints=range(1, 81), max_set_size=1).calibrate(engine.score(x_cal, y_cal))
-    run = engine.decide(rule, x_new)                       stops computing an input soon after the rule stops
-    session = engine.live(rule)                            one live input
-    EarlyClassifier(forest, 20, 0.9).fit(X, y)             any scikit-learn classifier, on time series; `AeonEarlyClassifier` for aeon
+    engine = from_module([m1, ..., mK], step=step)   any torch module that goes one step at a time
+    engine = from_snntorch([net1, ..., netK])        and from_spikingjelly, from_norse, from_sinabs
+    engine = from_nir(["a.nir", "b.nir"], dt=1e-3)   networks in NIR, on our own engines
+    rule = AgreeStop(target=0.9, checkpoints=range(1, 81), max_set_size=1)
+    rule = rule.calibrate(engine.score(x_cal, y_cal))
+    run = engine.decide(rule, x_new)                 stops computing an input soon after the rule
+                                                     stops
+    session = engine.live(rule)                      one live input
+    EarlyClassifier(forest, 20, 0.9).fit(X, y)       any scikit-learn classifier, on time series;
+                                                     `AeonEarlyClassifier` for aeon
 
 Each name is loaded on first use, and the library that it adapts only when it is called.
 """
@@ -30,13 +33,24 @@ if TYPE_CHECKING:
     from .spiking_libraries import from_snntorch as from_snntorch
     from .spiking_libraries import from_spikingjelly as from_spikingjelly
 
-_LAZY = {"AdaptedEngine": "engine", "from_module": "modules", "from_norse": "spiking_libraries", "from_sinabs": "spiking_libraries"}
+_LAZY = {
+    "AdaptedEngine": "engine",
+    "from_module": "modules",
+    "from_norse": "spiking_libraries",
+    "from_sinabs": "spiking_libraries",
+}
 _LAZY |= {"from_snntorch": "spiking_libraries", "from_spikingjelly": "spiking_libraries"}
-_LAZY |= {"Comparison": "comparing", "compare": "comparing", "from_nir": "nir", "to_nir": "nir_export"}
+_LAZY |= {
+    "Comparison": "comparing",
+    "compare": "comparing",
+    "from_nir": "nir",
+    "to_nir": "nir_export",
+}
 _LAZY |= {"EarlyClassifier": "estimators", "AeonEarlyClassifier": "aeon_classifier"}
 """Public names, and the module of each."""
 
-__all__ = sorted(_LAZY.keys() - {"AeonEarlyClassifier"})  # that one exists only where aeon is installed
+# AeonEarlyClassifier exists only where aeon is installed
+__all__ = sorted(_LAZY.keys() - {"AeonEarlyClassifier"})
 
 
 def __getattr__(name: str) -> Any:

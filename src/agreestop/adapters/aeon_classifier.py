@@ -1,7 +1,11 @@
-"""`EarlyClassifier` with aeon's interface: series are shown in growing lengths, and those without a decision yet are -1.
+"""`EarlyClassifier` with aeon's interface: series are shown in growing lengths, and those without a
+decision yet are -1.
 
-labels, decided = early.predict(X[:, :, :20])                  from the start, up to the last checkpoint that X reaches
-labels, decided = early.update_predict(X[~decided, :, :40])    goes on where the last call ended, with the series not decided yet
+labels, decided = early.predict(X[:, :, :20])
+labels, decided = early.update_predict(X[~decided, :, :40])
+
+`predict` begins at the start and goes up to the last checkpoint that X reaches. `update_predict`
+goes on where the last call ended, with the series not decided yet.
 """
 
 from typing import Any, ClassVar
@@ -10,23 +14,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agreestop.common import Booleans, InputError, needs
+from agreestop.common.levels import Target
+from agreestop.decide.checkpoints import State, Stops
 from agreestop.decide.decisions import Decisions
-from agreestop.decide.evidence import State, Stops
-from agreestop.decide.levels import Target
 
 from .estimators import EarlyClassifier, RuleMaker
 
 with needs("AeonEarlyClassifier", "aeon", advice="use EarlyClassifier"):
     from aeon.classification.early_classification import BaseEarlyClassifier
 
-SAME_SETTINGS = ("estimator", "checkpoints", "target", "max_set_size", "rule", "seed", "calibration", "folds", "one_model")
+SAME_SETTINGS = (
+    "estimator",
+    "checkpoints",
+    "target",
+    "max_set_size",
+    "rule",
+    "seed",
+    "calibration",
+    "folds",
+    "one_model",
+)
 
 
 class AeonEarlyClassifier(BaseEarlyClassifier):  # type: ignore[misc]
-    """`EarlyClassifier`, with the same settings, as an early classifier of aeon. The promise is that of `EarlyClassifier`.
+    """`EarlyClassifier`, with the same settings, as an early classifier of aeon.
 
-    state_info has a row for each series of the last call: the index of the last checkpoint that was seen, whether there is a decision,
-    the index of the class, and the time of that checkpoint. `early_` is the fitted `EarlyClassifier`.
+    The promise is that of `EarlyClassifier`.
+
+    state_info has a row for each series of the last call: the index of the last checkpoint that was
+    seen, whether there is a decision, the index of the class, and the time of that checkpoint.
+    `early_` is the fitted `EarlyClassifier`.
     """
 
     _tags: ClassVar[dict[str, bool]] = {"capability:multivariate": True}
@@ -50,7 +67,9 @@ class AeonEarlyClassifier(BaseEarlyClassifier):  # type: ignore[misc]
         super().__init__()
 
     def _fit(self, X: Any, y: Any) -> "AeonEarlyClassifier":
-        self.early_ = EarlyClassifier(**{name: getattr(self, name) for name in SAME_SETTINGS}).fit(X, y)
+        self.early_ = EarlyClassifier(**{name: getattr(self, name) for name in SAME_SETTINGS}).fit(
+            X, y
+        )
         return self
 
     def _predict(self, X: Any) -> tuple[NDArray[Any], Booleans]:
@@ -59,7 +78,10 @@ class AeonEarlyClassifier(BaseEarlyClassifier):  # type: ignore[misc]
     def _update_predict(self, X: Any) -> tuple[NDArray[Any], Booleans]:
         if len(X) != len(self._state):
             left = f"{len(self._state)} series had no decision after the last call"
-            raise InputError(f"X has {len(X)} series, but {left}: give those, in the same order, or call reset_state_info.")
+            raise InputError(
+                f"X has {len(X)} series, but {left}: give those, in the same order, or call "
+                "reset_state_info."
+            )
         return self._watch(X, self._next, self._state)
 
     def _watch(self, X: Any, first: int, state: State) -> tuple[NDArray[Any], Booleans]:
@@ -67,22 +89,36 @@ class AeonEarlyClassifier(BaseEarlyClassifier):  # type: ignore[misc]
         early = self.early_
         reached = sum(time <= X.shape[2] for time in early.checkpoints_)
         if reached <= first:
-            raise InputError(f"X has {X.shape[2]} times: the next checkpoint is {early.checkpoints_[min(first, reached)]}, so give more.")
+            raise InputError(
+                f"X has {X.shape[2]} times: the next checkpoint is "
+                f"{early.checkpoints_[min(first, reached)]}, so give more."
+            )
         stops, active = Stops.empty(len(X), len(early.classes_)), np.arange(len(X))
         decided = np.zeros(len(X), dtype=bool)
         for index in range(first, reached):
             if len(active):
-                verdict = early.rule_.step(index, early._confidence(early.models_, index, X[active])[:, None], state)
+                verdict = early.rule_.step(
+                    index, early._confidence(early.models_, index, X[active])[:, None], state
+                )
                 stops.put(active, index, verdict)
                 decided[active[verdict.stop]] = True
                 active, state = active[~verdict.stop], verdict.state.rows(~verdict.stop)
         self._state, self._next = state, reached
         last = np.where(decided, stops.index, reached - 1)
-        self.state_info = np.column_stack([last, decided, stops.best, np.array(early.checkpoints_)[last]])
-        return np.array([early.classes_[best] if done else -1 for best, done in zip(stops.best, decided, strict=True)]), decided
+        self.state_info = np.column_stack(
+            [last, decided, stops.best, np.array(early.checkpoints_)[last]]
+        )
+        return np.array(
+            [
+                early.classes_[best] if done else -1
+                for best, done in zip(stops.best, decided, strict=True)
+            ]
+        ), decided
 
     def _score(self, X: Any, y: Any) -> tuple[float, float, float]:
-        """Harmonic mean of accuracy and 1 - earliness, accuracy, and earliness: the mean share of a series that was seen."""
+        """Harmonic mean of accuracy and 1 - earliness, accuracy, and earliness: the mean share
+        of a series that was seen.
+        """
         decisions: Decisions = self.early_.decide(X)
         accuracy = float(np.mean(self.early_.classes_[decisions.best] == np.asarray(y)))
         earliness = float(np.mean(decisions.stop_time) / X.shape[2])

@@ -1,9 +1,13 @@
-"""Networks whose neurons keep their state themselves: the state is put in before each step and taken out after it.
+"""Networks whose neurons keep their state themselves: the state is put in before each step and
+taken out after it.
 
-    put(state of these inputs)  →  the network computes one step  →  take(state), which leaves the network as new
+    put(state of these inputs)  →  the network computes one step  →  take(state)
 
-So state goes in and comes out as for any other module, and nothing of one input can stay in the network when the next one comes.
-A `Carrier` does this for one neuron module. There is one kind for each way in which libraries keep state.
+`take` leaves the network as new.
+
+So state goes in and comes out as for any other module, and nothing of one input can stay in the
+network when the next one comes. A `Carrier` does this for one neuron module. There is one kind for
+each way in which libraries keep state.
 """
 
 import inspect
@@ -22,7 +26,9 @@ class Carrier(Protocol):
     """Moves the state of one module."""
 
     def put(self, state: Any) -> None:
-        """Give the module a state that `take` returned, or with None the state before the first step."""
+        """Give the module a state that `take` returned, or with None the state before
+        the first step.
+        """
 
     def take(self) -> Any:
         """The state after a step. The module is left as before its first step."""
@@ -37,12 +43,17 @@ class Buffers:
 
     def put(self, state: Any) -> None:
         for name in self._names:
-            setattr(self._module, name, getattr(self._module, name).new_zeros(0) if state is None else state[name])
+            setattr(
+                self._module,
+                name,
+                getattr(self._module, name).new_zeros(0) if state is None else state[name],
+            )
 
     def take(self) -> Any:
         state = {name: getattr(self._module, name) for name in self._names}
         self.put(None)
-        return state if all(value.numel() for value in state.values()) else None  # None: the module was not called
+        # None: the module was not called
+        return state if all(value.numel() for value in state.values()) else None
 
 
 @final
@@ -53,7 +64,9 @@ class Memories:
         self._module = module
 
     def put(self, state: Any) -> None:
-        self._module._memories.update(deepcopy(self._module._memories_rv) if state is None else state)
+        self._module._memories.update(
+            deepcopy(self._module._memories_rv) if state is None else state
+        )
 
     def take(self) -> Any:
         state = dict(self._module._memories)
@@ -63,10 +76,12 @@ class Memories:
 
 @final
 class Arguments:
-    """State that the network hands to a module as arguments and gets back from it (snnTorch, Norse).
+    """State that the network hands to a module as arguments and gets back from it
+    (snnTorch, Norse).
 
-    A network that is run for one step begins each time with the state that it gives at first. Here the state of the step before takes its
-    place. A module may be called several times in a step: each call has a state of its own.
+    A network that is run for one step begins each time with the state that it gives at first. Here
+    the state of the step before takes its place. A module may be called several times in a step:
+    each call has a state of its own.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -87,12 +102,16 @@ class Arguments:
             handle.remove()
         return self._after
 
-    def _replace(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def _replace(
+        self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if len(given) + len(named) == 1 or len(self._after) >= len(self._before):
             return None
         return (given[0], *self._before[len(self._after)]), {}
 
-    def _record(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+    def _record(
+        self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any
+    ) -> None:
         states = len(given) + len(named) - 1
         if states:
             self._after.append(tuple(output[-states:]))
@@ -100,7 +119,9 @@ class Arguments:
 
 @final
 class Feedback:
-    """The spikes of a recurrent layer of sinabs, which reach the layer in the next step but are not part of its own state."""
+    """The spikes of a recurrent layer of sinabs, which reach the layer in the next step but are
+    not part of its own state.
+    """
 
     def __init__(self, layer: Any) -> None:
         self._layer = layer
@@ -109,7 +130,10 @@ class Feedback:
 
     def put(self, state: Any) -> None:
         self._spikes = state
-        self._handles = [self._layer.register_forward_pre_hook(self._add), self._layer.register_forward_hook(self._record)]
+        self._handles = [
+            self._layer.register_forward_pre_hook(self._add),
+            self._layer.register_forward_hook(self._record),
+        ]
 
     def take(self) -> Any:
         for handle in self._handles:
@@ -117,7 +141,11 @@ class Feedback:
         return self._spikes
 
     def _add(self, layer: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        return None if self._spikes is None else (given[0] + layer.rec_connect(self._spikes).reshape(given[0].shape),)
+        return (
+            None
+            if self._spikes is None
+            else (given[0] + layer.rec_connect(self._spikes).reshape(given[0].shape),)
+        )
 
     def _record(self, layer: Any, given: tuple[Tensor, ...], output: Tensor) -> None:
         self._spikes = output[:, 0]
@@ -125,7 +153,9 @@ class Feedback:
 
 @final
 class OneStep:
-    """Attributes of a module that say how it divides its input into steps, changed while the network runs one step at a time."""
+    """Attributes of a module that say how it divides its input into steps, changed while the
+    network runs one step at a time.
+    """
 
     def __init__(self, module: nn.Module, **attributes: Any) -> None:
         self._module, self._attributes = module, attributes
@@ -146,9 +176,9 @@ class OneStep:
 class CarriedState(nn.Module):
     """A network with the carriers of its state, in the form `(x_t, state) -> (output, state)`.
 
-    time_axis: where the network takes a time axis, of which it gets one step; None if it takes none. choose: what to take of several
-    outputs. empty_states: first states that the network asks for are empty tensors, else None. counted: the output is the sum of all
-    outputs so far.
+    time_axis: where the network takes a time axis, of which it gets one step; None if it takes
+    none. choose: what to take of several outputs. empty_states: first states that the network asks
+    for are empty tensors, else None. counted: the output is the sum of all outputs so far.
     """
 
     def __init__(
@@ -164,8 +194,14 @@ class CarriedState(nn.Module):
         self.network, self._carriers, self._choose = network, tuple(carriers), choose
         self.time_axis, self.empty_states, self.counted = time_axis, empty_states, counted
         parameters = list(inspect.signature(network.forward).parameters.values())[1:]
-        stateful = [part.name == "state" or (part.default is part.empty and part.kind is part.POSITIONAL_OR_KEYWORD) for part in parameters]
-        self._states_needed = max((index + 1 for index, needed in enumerate(stateful) if needed), default=0)
+        stateful = [
+            part.name == "state"
+            or (part.default is part.empty and part.kind is part.POSITIONAL_OR_KEYWORD)
+            for part in parameters
+        ]
+        self._states_needed = max(
+            (index + 1 for index, needed in enumerate(stateful) if needed), default=0
+        )
         self.clear()
 
     def clear(self) -> None:
@@ -179,11 +215,17 @@ class CarriedState(nn.Module):
         for index, carrier in enumerate(self._carriers):
             carrier.put(None if states is None else states[index])
         try:
-            found = self.network(x_t if self.time_axis is None else x_t.unsqueeze(self.time_axis), *self._first_states(x_t))
+            found = self.network(
+                x_t if self.time_axis is None else x_t.unsqueeze(self.time_axis),
+                *self._first_states(x_t),
+            )
         finally:
             after = [carrier.take() for carrier in self._carriers]
         if state is None:
-            advice = "give time_axis=0 if the network takes (T, batch, ...), 1 if it takes (batch, T, ...), None if it takes one step"
+            advice = (
+                "give time_axis=0 if the network takes (T, batch, ...), 1 if it takes (batch, T, "
+                "...), None if it takes one step"
+            )
             ModuleState((after,), len(x_t)).check(advice)
         output = self._one_step(self._choose(found) if isinstance(found, (tuple, list)) else found)
         if self.counted:
@@ -191,15 +233,21 @@ class CarriedState(nn.Module):
         return output, (after, total)
 
     def run_at_once(self, x: Tensor) -> Tensor | None:
-        """The outputs (T, batch, classes) of the network's own run over x (T, batch, ...); None where it has none."""
-        if self.time_axis is None or any(isinstance(carrier, OneStep) for carrier in self._carriers):
+        """The outputs (T, batch, classes) of the network's own run over x (T, batch, ...).
+
+        None where it has none.
+        """
+        if self.time_axis is None or any(
+            isinstance(carrier, OneStep) for carrier in self._carriers
+        ):
             return None
         self.clear()
         try:
             with torch.no_grad():
                 given = x if self.time_axis == 0 else x.transpose(0, 1)
                 found = self.network(given, *self._first_states(x))
-        except (RuntimeError, ValueError, IndexError):  # a network that takes a fixed number of steps
+        except (RuntimeError, ValueError, IndexError):
+            # a network that takes a fixed number of steps
             return None
         finally:
             self.clear()
@@ -210,7 +258,10 @@ class CarriedState(nn.Module):
         return output.cumsum(0) if self.counted else output
 
     def _first_states(self, x: Tensor) -> list[Tensor | None]:
-        """What the network is given as its first states; carriers replace them after the first step."""
+        """What the network is given as its first states.
+
+        Carriers replace them after the first step.
+        """
         return [x.new_zeros(0) if self.empty_states else None] * self._states_needed
 
     def _one_step(self, output: Any) -> Any:
@@ -218,6 +269,11 @@ class CarriedState(nn.Module):
         if self.time_axis is None or not isinstance(output, Tensor):
             return output
         if output.ndim <= self.time_axis or output.shape[self.time_axis] != 1:
-            given = f"the network returned shape {tuple(output.shape)} for one step, which has no time axis {self.time_axis} of size 1"
-            raise InputError(f"{given}: let its loop run over the steps of x, and return all of them.")
+            given = (
+                f"the network returned shape {tuple(output.shape)} for one step, which has no time "
+                f"axis {self.time_axis} of size 1"
+            )
+            raise InputError(
+                f"{given}: let its loop run over the steps of x, and return all of them."
+            )
         return output.squeeze(self.time_axis)

@@ -1,4 +1,6 @@
-"""Two engines on the same inputs, step by step: to trust an import, or to find where it goes wrong."""
+"""Two engines on the same inputs, step by step: to trust an import, or to find where
+it goes wrong.
+"""
 
 from dataclasses import dataclass
 from typing import Any, final
@@ -19,12 +21,16 @@ class Comparison:
     """What two engines give for n inputs of T steps, K members and C classes.
 
     output            "spikes" or "logits"
-    totals            (2, T): spikes of each engine in each step, over all inputs, members and classes; the sum of logits
-    difference        (T,): the largest difference of an output in each step; 1 for a spike that only one engine has
-    evidence          (T,): the largest difference of the read-out after each step: of spike counts so far, or of logits
-    same_class        (T,): how often the class with the most evidence is the same, or the classes that share it, among all inputs and
-                      members
-    first_difference  (n,): the first step, from 1, in which outputs of an input differ; 0 where none does
+    totals            (2, T): spikes of each engine in each step, over all inputs, members and
+                      classes; the sum of logits
+    difference        (T,): the largest difference of an output in each step; 1 for a spike that
+                      only one engine has
+    evidence          (T,): the largest difference of the read-out after each step: of spike counts
+                      so far, or of logits
+    same_class        (T,): how often the class with the most evidence is the same, or the classes
+                      that share it, among all inputs and members
+    first_difference  (n,): the first step, from 1, in which outputs of an input differ; 0
+                      where none does
     """
 
     output: str
@@ -45,7 +51,12 @@ class Comparison:
         if self.equal:
             return f"equal: all {self.output} of {n} inputs over {steps} steps."
         found = self.first_difference[self.first_difference > 0]
-        shown = sorted({*np.linspace(1, steps, min(SHOWN, steps)).round().astype(int).tolist(), int(found.min())})
+        shown = sorted(
+            {
+                *np.linspace(1, steps, min(SHOWN, steps)).round().astype(int).tolist(),
+                int(found.min()),
+            }
+        )
         lines = [
             f"{len(found)} of {n} inputs differ, first at step {found.min()}. Some steps:",
             f"{'step':>6}{'total a':>12}{'total b':>12}",
@@ -54,7 +65,8 @@ class Comparison:
         for step in shown:
             a, b = self.totals[:, step - 1]
             lines.append(
-                f"{step:>6}{a:>12.6g}{b:>12.6g}{self.difference[step - 1]:>13.3g}{self.evidence[step - 1]:>12.3g}"
+                f"{step:>6}{a:>12.6g}{b:>12.6g}"
+                f"{self.difference[step - 1]:>13.3g}{self.evidence[step - 1]:>12.3g}"
                 f"{self.same_class[step - 1]:>12.3f}"
             )
         return "\n".join(lines)
@@ -68,20 +80,32 @@ def compare(
     steps: int | None = None,
     batch_size: int = BATCH_SIZE,
 ) -> Comparison:
-    """Run two engines to the end on inputs (n, T, ...), or on images (n, 1, ...) held for `steps`, and compare them step by step.
+    """Run two engines to the end on inputs (n, T, ...), or on images (n, 1, ...) held for `steps`,
+    and compare them step by step.
 
-    Engines are those of adapters or ensembles, or these themselves. They must have the same number of members and classes and the
-    same kind of output. Print the result for a table.
+    Engines are those of adapters or ensembles, or these themselves. They must have the same number
+    of members and classes and the same kind of output. Print the result for a table.
     """
     first, second = (getattr(given, "engine", given) for given in (engine_a, engine_b))
     for what in ("members", "classes", "output"):
         found: list[Any] = [getattr(engine, what, None) for engine in (first, second)]
         if found[0] is None or found[0] != found[1]:
             if None in found:
-                raise InputError(f"engine_{'ab'[found.index(None)]} is no engine: give what an adapter returned, or an ensemble.")
-            raise InputError(f"engine_a has {what} {found[0]} and engine_b {found[1]}: give two engines of the same {what}.")
-    a, b = (run_to_end(engine, inputs, batch_size, steps).astype(np.float64) for engine in (first, second))
-    evidence_a, evidence_b = (values.cumsum(axis=1) if first.output == "spikes" else values for values in (a, b))
+                raise InputError(
+                    f"engine_{'ab'[found.index(None)]} is no engine: give what an adapter "
+                    "returned, or an ensemble."
+                )
+            raise InputError(
+                f"engine_a has {what} {found[0]} and engine_b {found[1]}: give two engines of the "
+                f"same {what}."
+            )
+    a, b = (
+        run_to_end(engine, inputs, batch_size, steps).astype(np.float64)
+        for engine in (first, second)
+    )
+    evidence_a, evidence_b = (
+        values.cumsum(axis=1) if first.output == "spikes" else values for values in (a, b)
+    )
     differ = (a != b).any(axis=(2, 3))
     return Comparison(
         output=first.output,

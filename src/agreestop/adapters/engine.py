@@ -1,4 +1,6 @@
-"""What every adapter returns: an engine with the verbs of an ensemble, `score`, `decide` and `live`."""
+"""What every adapter returns: an engine with the verbs of an ensemble, `score`,
+`decide` and `live`.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import final
@@ -7,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import warn_of_time_last
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.score_files import Scores
+from agreestop.decide.scores import Scores
 from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, decide_early, score
 from agreestop.engines.ending import as_lengths
 from agreestop.engines.inputs import check_shape
@@ -19,10 +21,13 @@ from agreestop.networks.modules import ModuleMembers
 
 @final
 class AdaptedEngine:
-    """K members that watch the same inputs, ready to run. `from_module` and the other adapters make one.
+    """K members that watch the same inputs, ready to run.
 
-    engine: what runs the members, an `agreestop.engines.Engine`. digest: gives a hash of the members, which scores and rules carry.
-    modules: those members; the first inputs may tell them the shape of a step.
+    `from_module` and the other adapters make one.
+
+    engine: what runs the members, an `agreestop.engines.Engine`. digest: gives a hash of the
+    members, which scores and rules carry. modules: those members; the first inputs may tell them
+    the shape of a step.
     """
 
     def __init__(self, engine: Engine, digest: Callable[[], str], modules: ModuleMembers) -> None:
@@ -53,7 +58,10 @@ class AdaptedEngine:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the tensors and settings of the members, in hexadecimal. Scores and rules carry it."""
+        """SHA-256 over the tensors and settings of the members, in hexadecimal.
+
+        Scores and rules carry it.
+        """
         return self._digest()
 
     def _inputs(self, x: ArrayLike | Events) -> Inputs:
@@ -76,11 +84,12 @@ class AdaptedEngine:
         classes: Sequence[str] | None = None,
         batch_size: int = BATCH_SIZE,
     ) -> Scores:
-        """Log-confidences of every member after every step, for inputs (n, T, ...) or images (n, 1, ...) held for `steps` steps.
+        """Log-confidences of every member after every step, for inputs (n, T, ...) or images
+        (n, 1, ...) held for `steps` steps.
 
-        y (n,) are the labels, which calibration needs. Labels and class names come from x if x is an `Events` that has them. Inputs that
-        end early have lengths (n,), or a mask (n, T) that is True up to their ends: the scores at its end stand for all later steps of an
-        input.
+        y (n,) are the labels, which calibration needs. Labels and class names come from x if x is
+        an `Events` that has them. Inputs that end early have lengths (n,), or a mask (n, T) that is
+        True up to their ends: the scores at its end stand for all later steps of an input.
         """
         inputs = self._inputs(x)
         ends = as_lengths(lengths, mask, inputs.shape)
@@ -99,15 +108,30 @@ class AdaptedEngine:
         any_members: bool = False,
         batch_size: int = BATCH_SIZE,
     ) -> EarlyRun:
-        """Decide on inputs (n, T, ...), or on images (n, 1, ...) held for `steps`, and stop computing where the rule stops.
+        """Decide on inputs (n, T, ...), or on images (n, 1, ...) held for `steps`, and stop
+        computing where the rule stops.
 
-        The decisions are those of `rule.decide` on the scores of the same inputs. `computed` (n,) counts the steps that were computed.
-        lengths or mask say where inputs end, as for `score`. A rule that was calibrated with another engine or with other members is
-        refused, unless `any_engine` or `any_members` is True. groups are those of the inputs, for a rule with groups.
+        The decisions are those of `rule.decide` on the scores of the same inputs. `computed`
+        (n,) counts the steps that were computed. lengths or mask say where inputs end, as for
+        `score`. A rule that was calibrated with another engine or with other members is
+        refused, unless `any_engine` or `any_members` is True. groups are those of the inputs,
+        for a rule with groups.
         """
         inputs = self._inputs(x)
         ends = as_lengths(lengths, mask, inputs.shape)
-        return decide_early(self.engine, rule, inputs, batch_size, None, any_engine, any_members, self.digest, steps, groups, ends)
+        return decide_early(
+            self.engine,
+            rule,
+            inputs,
+            batch_size,
+            None,
+            any_engine,
+            any_members,
+            self.digest,
+            steps,
+            groups,
+            ends,
+        )
 
     def live(
         self,
@@ -118,9 +142,11 @@ class AdaptedEngine:
         any_members: bool = False,
         number: int | None = None,
     ) -> LiveSession:
-        """Watch one live input: call `session.push(frame=array)` or `session.push(indices)` for each step, until there is a decision.
+        """Watch one live input: call `session.push(frame=array)` or `session.push(indices)` for
+        each step, until there is a decision.
 
-        `session.end()` answers for a stream that is over. number: the number of the input, for rules with randomised merging, whose
-        random numbers are fresh without it. group: the input's group, for a rule with groups.
+        `session.end()` answers for a stream that is over. number: the number of the input, for
+        rules with randomised merging, whose random numbers are fresh without it. group: the input's
+        group, for a rule with groups.
         """
         return LiveSession(self.engine, rule, number, any_engine, any_members, self.digest, group)

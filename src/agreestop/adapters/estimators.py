@@ -1,21 +1,25 @@
-"""A scikit-learn classifier for time series that answers as soon as it has seen enough: one model for each checkpoint, one calibrated rule.
+"""A scikit-learn classifier for time series that answers as soon as it has seen enough: one model
+for each checkpoint, one calibrated rule.
 
-`fit` divides the rows at random. Most of them fit the models: for each checkpoint t a clone of the estimator on the prefixes X[..., :t].
-Cross-validated confidences of the same rows set a temperature for each checkpoint. The others calibrate the rule and are used for nothing
-else, so the promise is that of the rule:
+`fit` divides the rows at random. Most of them fit the models: for each checkpoint t a clone of the
+estimator on the prefixes X[..., :t]. Cross-validated confidences of the same rows set a temperature
+for each checkpoint. The others calibrate the rule and are used for nothing else, so the promise is
+that of the rule:
 
     P(the answer holds the true class) ≥ target        for new rows exchangeable with those of `fit`
 
-Rows that belong together stay on one side: equal series, and with `groups` the rows of one group. Equal series calibrate once.
+Rows that belong together stay on one side: equal series, and with `groups` the rows of one group.
+Equal series calibrate once.
 
-A class that no fitting row has is never answered early, and a class that no row of X has never at all. So the u of n calibration rows of
-such classes count as misses. With k = ⌊(n + 1)(1 - target)⌋ misses allowed, the other n - u rows calibrate at the target
-1 - (k - u)/(n - u + 1), and where u ≥ k the fit is refused. Of n + 1 exchangeable rows let U be of classes that the fitting rows do not
-have. For U ≤ k the new row misses with probability at most U/(n + 1) + (n + 1 - U)/(n + 1) · (k - U)/(n + 1 - U) = k/(n + 1); for larger U
-the fit is refused.
+A class that no fitting row has is never answered early, and a class that no row of X has never at
+all. So the u of n calibration rows of such classes count as misses. With k = ⌊(n + 1)(1 - target)⌋
+misses allowed, the other n - u rows calibrate at the target 1 - (k - u)/(n - u + 1), and where u
+≥ k the fit is refused. Of n + 1 exchangeable rows let U be of classes that the fitting rows do not
+have. For U ≤ k the new row misses with probability at most
+U/(n + 1) + (n + 1 - U)/(n + 1) · (k - U)/(n + 1 - U) = k/(n + 1); for larger U the fit is refused.
 
-`predict` returns the most probable class at the stop. `decide` returns the whole answer, which may hold several classes at the last
-checkpoint; the promise is about it.
+`predict` returns the most probable class at the stop. `decide` returns the whole answer, which may
+hold several classes at the last checkpoint; the promise is about it.
 """
 
 import reprlib
@@ -35,22 +39,31 @@ from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_array, as_seed, check_series, is_integer, is_number
+from agreestop.common import (
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    as_array,
+    as_seed,
+    check_series,
+    is_integer,
+    is_number,
+)
+from agreestop.common.errors import CalibrationWarning
+from agreestop.common.levels import Target, in_words, quantile_rank
+from agreestop.common.schedules import as_checkpoints
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.build import AnyRule, build_rule
-from agreestop.decide.checks import CalibrationWarning, as_checkpoints
+from agreestop.decide.checkpoints import State, Verdict, run_checkpoints
 from agreestop.decide.decisions import Decisions
-from agreestop.decide.evidence import State, Verdict, run_checkpoints
-from agreestop.decide.levels import Target, as_delta, as_target, in_words, quantile_rank
+from agreestop.decide.leakage import Overlap, TrainingRows
 from agreestop.decide.merging import MODEL_AVERAGE
-from agreestop.decide.risks import TopMass
-from agreestop.decide.score_files import Scores
-from agreestop.decide.scores import Temperature
+from agreestop.decide.rule import Rule, build_rule
+from agreestop.decide.scores import Scores
 from agreestop.decide.spikecp import SpikeCP
-from agreestop.decide.tuned_rows import Overlap, TrainingRows
 from agreestop.events.container import input_ids
 
-RuleMaker = Callable[[Target, tuple[float, ...], int], AnyRule]
+RuleMaker = Callable[[Target, tuple[float, ...], int], Rule]
 RULES: dict[str, RuleMaker] = {
     "agreestop": AgreeStop,
     "stop-aware": partial(SpikeCP, calibration="stop-aware"),
@@ -64,22 +77,26 @@ LEAST_CONFIDENCE = 1e-6  # a forest often gives a class no vote at all, and log 
 
 
 class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Fit a classifier for each checkpoint on prefixes of time series, and answer each series as early as the promise allows.
+    """Fit a classifier for each checkpoint on prefixes of time series, and answer each series as
+    early as the promise allows.
 
     estimator     a classifier with `predict_proba`, of scikit-learn or aeon
-    checkpoints   times at which it may stop, from 1 to T; or their number, spread evenly up to T; or None for every time
+    checkpoints   times at which it may stop, from 1 to T; or their number, spread evenly up to T;
+                  or None for every time
     target        the probability that the answer holds the true class, such as 0.9
     max_set_size  the largest answer that may stop early
-    rule          "agreestop", "stop-aware", "simultaneous", "spikecp" or "fixed-time"; or what makes a rule from a target, checkpoints
-                  and max_set_size, such as `ag.AgreeStop`
+    rule          "agreestop", "stop-aware", "simultaneous", "spikecp" or "fixed-time"; or what
+                  makes a rule from a target, checkpoints and max_set_size, such as `ag.AgreeStop`
     seed          which rows calibrate
     calibration   the share of the rows that calibrate
     folds         cross-validation folds for the temperatures; 0 for none, which saves their time
-    one_model     True if one model reads prefixes of every length: it is fitted once, on whole series
+    one_model     True if one model reads prefixes of every length: it is fitted once,
+                  on whole series
 
-    X is (n, T), or (n, channels, T). For an estimator that takes two axes, channels are put side by side. After `fit`: `classes_`,
-    `checkpoints_`, `models_`, `calibration_rows_` (rows of X), `rule_`, the calibrated rule, `training_rows_`, hashes of the rows
-    that fitted the models, and `notes_`, a sentence for each thing that is worth knowing about the division.
+    X is (n, T), or (n, channels, T). For an estimator that takes two axes, channels are put side by
+    side. After `fit`: `classes_`, `checkpoints_`, `models_`, `calibration_rows_` (rows of X),
+    `rule_`, the calibrated rule, `training_rows_`, hashes of the rows that fitted the models, and
+    `notes_`, a sentence for each thing that is worth knowing about the division.
     """
 
     def __init__(
@@ -100,23 +117,32 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.calibration, self.folds, self.one_model = calibration, folds, one_model
 
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
-        """Fit the models on some rows of X, (n, T) or (n, channels, T), with labels y (n,), and calibrate the rule on the others.
+        """Fit the models on some rows of X, (n, T) or (n, channels, T), with labels y (n,), and
+        calibrate the rule on the others.
 
-        groups (n,) are whole numbers or strings, such as the person whom a series is of: rows of one group do not both fit and calibrate.
+        groups (n,) are whole numbers or strings, such as the person whom a series is of: rows of
+        one group do not both fit and calibrate.
         """
         series, labels = validate_data(self, X, y, allow_nd=True, dtype=np.float64)
         if series.ndim > 3:
             raise InputError(f"X has shape {series.shape}: (n, T) or (n, channels, T) is needed.")
         check_series(series.shape, self.checkpoints)
         if not hasattr(self.estimator, "predict_proba"):
-            needed = "give a classifier that has it, or put yours into sklearn.calibration.CalibratedClassifierCV"
-            raise InputError(f"estimator is a {type(self.estimator).__name__} without predict_proba: {needed}.")
+            needed = (
+                "give a classifier that has it, or put yours into "
+                "sklearn.calibration.CalibratedClassifierCV"
+            )
+            raise InputError(
+                f"estimator is a {type(self.estimator).__name__} without predict_proba: {needed}."
+            )
         if not is_integer(self.folds) or self.folds < 0 or self.folds == 1:
             raise InputError(f"folds is {self.folds!r}: give 2 or more, or 0 for no temperatures.")
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InputError(f"y holds one class, {str(self.classes_[0])!r}: a classifier needs two or more.")
+            raise InputError(
+                f"y holds one class, {str(self.classes_[0])!r}: a classifier needs two or more."
+            )
         self.checkpoints_ = self._times(series.shape[-1])
         make = self._rule_maker()
         names = _as_groups(groups, len(series))
@@ -125,18 +151,29 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         known = np.unique(codes[fitting])
         if len(known) < 2:
             raise InputError(
-                f"the {len(fitting)} rows that fit the models hold one class, {str(self.classes_[known[0]])!r}: give more rows."
+                f"the {len(fitting)} rows that fit the models hold one class, "
+                f"{str(self.classes_[known[0]])!r}: give more rows."
             )
         rule = make(self.target, self.checkpoints_, self.max_set_size)
-        if getattr(rule, "checkpoints", None) != self.checkpoints_:
-            made = f"a {type(rule).__name__} with other checkpoints than {reprlib.repr(self.checkpoints_)}"
-            raise InputError(f"rule makes {made}: give what makes a rule of the target, checkpoints and max_set_size that it gets.")
+        if not isinstance(rule, Rule) or rule.checkpoints != self.checkpoints_:
+            made = (
+                f"a {type(rule).__name__} with other checkpoints than "
+                f"{reprlib.repr(self.checkpoints_)}"
+            )
+            raise InputError(
+                f"rule makes {made}: give what makes a rule of the target, checkpoints and "
+                "max_set_size that it gets."
+            )
         ids, changes = input_ids(series), _changes(series)
-        self.calibration_rows_ = calibration[_first_copies(ids[calibration], codes[calibration]) | ~changes[calibration]]
+        self.calibration_rows_ = calibration[
+            _first_copies(ids[calibration], codes[calibration]) | ~changes[calibration]
+        ]
         self.training_rows_ = TrainingRows.of(ids[fitting[changes[fitting]]])
         if self.folds:
             apart = ~np.isin(ids[fitting], ids[calibration])
-            rule = self._with_temperatures(make, rule, series[fitting], codes[fitting], units[fitting], apart)
+            rule = self._with_temperatures(
+                rule, series[fitting], codes[fitting], units[fitting], apart
+            )
         met = np.isin(codes[self.calibration_rows_], known)
         stricter, unmet = _count_unmet(rule, met)
         self.notes_ = self._notes(ids[changes], names, calibration, unmet)
@@ -144,19 +181,36 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = self.calibration_rows_[met]
         calibrated = stricter.calibrate(self._scores(self.models_, series[rows], codes[rows]))
         self.notes_ += calibrated.notes
-        self.rule_ = replace(calibrated, guarantee=f"{rule.promise()} {unmet}") if unmet else calibrated
+        self.rule_ = (
+            replace(calibrated, guarantee=f"{rule.promise()} {unmet}") if unmet else calibrated
+        )
         return self
 
-    def _notes(self, ids: NDArray[np.uint64], groups: NDArray[Any] | None, calibration: Integers, unmet: str) -> tuple[str, ...]:
-        """What is worth knowing about the division of the rows; what may void the promise is also warned of. ids: of rows that change."""
+    def _notes(
+        self,
+        ids: NDArray[np.uint64],
+        groups: NDArray[Any] | None,
+        calibration: Integers,
+        unmet: str,
+    ) -> tuple[str, ...]:
+        """What is worth knowing about the division of the rows; what may void the promise is
+        also warned of. ids: of rows that change.
+        """
         notes, doubts = [], []
         if copies := len(ids) - len(np.unique(ids)):
-            notes.append(f"{copies} series are copies of others: copies stay on one side, and calibrate once.")
+            notes.append(
+                f"{copies} series are copies of others: copies stay on one side, and calibrate "
+                "once."
+            )
         if groups is not None:
             count = len(np.unique(groups[calibration]))
-            notes.append(f"The rows of {count} of the {len(np.unique(groups))} groups calibrate, and those of the others fit the models.")
+            notes.append(
+                f"The rows of {count} of the {len(np.unique(groups))} groups calibrate, and those "
+                "of the others fit the models."
+            )
             doubts.append(
-                f"rows of one group are alike, so with {count} groups that calibrate, the promise is about new rows of these groups: "
+                f"rows of one group are alike, so with {count} groups that calibrate, the promise "
+                "is about new rows of these groups: "
                 "it may fail for rows of new groups."
             )
         if _was_fitted(self.estimator):
@@ -166,7 +220,11 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         for doubt in doubts:
             warnings.warn(doubt, CalibrationWarning, stacklevel=3)
-        return (*notes, *(doubt[0].upper() + doubt[1:] for doubt in doubts), *([unmet] if unmet else []))
+        return (
+            *notes,
+            *(doubt[0].upper() + doubt[1:] for doubt in doubts),
+            *([unmet] if unmet else []),
+        )
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each series at its stop, (n,)."""
@@ -174,24 +232,38 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.classes_[best]
 
     def decide(self, X: ArrayLike) -> Decisions:
-        """Where each series stops and the classes it answers with. Only series that have not stopped are shown to a model."""
+        """Where each series stops and the classes it answers with.
+
+        Only series that have not stopped are shown to a model.
+        """
         series = self._series(X)
         rule = self.rule_
 
         def judge(index: int, active: Integers, state: State) -> Verdict:
-            return rule.step(index, self._confidence(self.models_, index, series[active])[:, None], state)
+            return rule.step(
+                index, self._confidence(self.models_, index, series[active])[:, None], state
+            )
 
-        stops = run_checkpoints(judge, rule.start(len(series)), len(self.checkpoints_), len(self.classes_))
+        stops = run_checkpoints(
+            judge, rule.start(len(series)), len(self.checkpoints_), len(self.classes_)
+        )
         ids, rows = input_ids(series), self.training_rows_
-        return rule.decisions(stops, ids, training=Overlap.of("training", "ids", rows.find(ids), rows.chance))
+        return rule.decisions(
+            stops, ids, training=Overlap.of("training", "ids", rows.find(ids), rows.chance)
+        )
 
     def scores(self, X: ArrayLike, y: ArrayLike | None = None) -> Scores:
-        """The confidences of the models at every checkpoint, with labels where y is given: for `ag.write_report` or another rule."""
+        """The confidences of the models at every checkpoint, with labels where y is given: for
+        `ag.write_report` or another rule.
+        """
         series, codes = self._series(X), None
         if y is not None:
             labels = np.asarray(y)
             if not np.isin(labels, self.classes_).all():
-                raise InputError(f"y holds classes that were not fitted: give labels among {', '.join(map(str, self.classes_[:10]))}.")
+                raise InputError(
+                    "y holds classes that were not fitted: give labels among "
+                    f"{', '.join(map(str, self.classes_[:10]))}."
+                )
             codes = np.searchsorted(self.classes_, labels)
         scores, rows = self._scores(self.models_, series, codes), self.training_rows_
         return replace(scores, trained=rows.find(cast(Any, scores.ids)), trained_chance=rows.chance)
@@ -201,7 +273,10 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         series = validate_data(self, X, allow_nd=True, dtype=np.float64, reset=False)
         if series.shape[-1] < self.checkpoints_[-1]:
-            raise InputError(f"X has {series.shape[-1]} times, but the last checkpoint is {self.checkpoints_[-1]}: give whole series.")
+            raise InputError(
+                f"X has {series.shape[-1]} times, but the last checkpoint is "
+                f"{self.checkpoints_[-1]}: give whole series."
+            )
         return cast(Floats, series)
 
     def _times(self, length: int) -> tuple[int, ...]:
@@ -209,32 +284,58 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given: Any = length if self.checkpoints is None else self.checkpoints
         if is_integer(given):
             if given < 1:
-                raise InputError(f"checkpoints is {given}: give how many there are, at least 1, or the times themselves.")
-            return tuple(sorted({-(-length * part // min(given, length)) for part in range(1, min(given, length) + 1)}))
+                raise InputError(
+                    f"checkpoints is {given}: give how many there are, at least 1, or the times "
+                    "themselves."
+                )
+            return tuple(
+                sorted(
+                    {
+                        -(-length * part // min(given, length))
+                        for part in range(1, min(given, length) + 1)
+                    }
+                )
+            )
         times = as_checkpoints(given)
         if not all(is_integer(time) for time in times) or times[-1] > length:
-            raise InputError(f"checkpoints is {given!r}: give whole numbers of time steps, at most {length}, the length of the series.")
+            raise InputError(
+                f"checkpoints is {given!r}: give whole numbers of time steps, at most {length}, "
+                "the length of the series."
+            )
         return cast(tuple[int, ...], times)
 
     def _rule_maker(self) -> RuleMaker:
         if callable(self.rule):
             return self.rule
         if self.rule not in RULES:
-            raise InputError(f"rule is {self.rule!r}: choose one of {', '.join(RULES)}, or give a class such as ag.AgreeStop.")
+            raise InputError(
+                f"rule is {self.rule!r}: choose one of {', '.join(RULES)}, or give a class such as "
+                "ag.AgreeStop."
+            )
         return RULES[self.rule]
 
     def _divide(self, units: Integers) -> tuple[Integers, Integers]:
-        """The rows that fit and those that calibrate. The division is random and ignores labels, as the promise needs it.
+        """The rows that fit and those that calibrate.
+
+        The division is random and ignores labels, as the promise needs it.
 
         units (n,), from 0: rows of one unit stay on one side.
         """
         n, counts = len(units), np.bincount(units)
         if not (is_number(self.calibration) and 0 < self.calibration < 1):
-            raise InputError(f"calibration is {self.calibration!r}: give a share of the rows, between 0 and 1.")
+            raise InputError(
+                f"calibration is {self.calibration!r}: give a share of the rows, between 0 and 1."
+            )
         if n < LEAST_ROWS:
-            raise InputError(f"X has {n} samples, but a minimum of {LEAST_ROWS} is required: some fit the models, others calibrate.")
+            raise InputError(
+                f"X has {n} samples, but a minimum of {LEAST_ROWS} is required: some fit the "
+                "models, others calibrate."
+            )
         if len(counts) < 2:
-            raise InputError("all rows are of one group, or equal: give rows of at least two groups, some to fit and others to calibrate.")
+            raise InputError(
+                "all rows are of one group, or equal: give rows of at least two groups, some to "
+                "fit and others to calibrate."
+            )
         order = np.random.default_rng(as_seed(self.seed)).permutation(len(counts))
         wanted = min(max(1, round(self.calibration * n)), n - 2)
         taken = int(np.abs(np.cumsum(counts[order])[:-1] - wanted).argmin()) + 1
@@ -242,14 +343,19 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.flatnonzero(~calibrates), np.flatnonzero(calibrates)
 
     def _with_temperatures(
-        self, make: RuleMaker, rule: AnyRule, series: Floats, codes: Integers, units: Integers, used: Booleans
-    ) -> AnyRule:
-        """The rule with a temperature for each checkpoint, from cross-validated confidences of the rows `used` that fit the models."""
-        plain = isinstance(rule, AgreeStop) and isinstance(rule.risk, TopMass) and rule.risk.temperatures is None and rule.gate is None
-        own = isinstance(rule, SpikeCP) and rule.calibration == "stop-aware" and rule.score is None
+        self,
+        rule: Rule,
+        series: Floats,
+        codes: Integers,
+        units: Integers,
+        used: Booleans,
+    ) -> Rule:
+        """The rule with a temperature for each checkpoint, from cross-validated confidences of
+        the rows `used` that fit the models.
+        """
         _, units = np.unique(units, return_inverse=True)
         count = int(units.max()) + 1
-        if not (plain or own) or not used.any() or count < 2:
+        if not rule.takes_temperatures or not used.any() or count < 2:
             return rule
         values = np.empty((len(series), len(self.checkpoints_), 1, len(self.classes_)))
         folds = KFold(min(self.folds, count), shuffle=True, random_state=as_seed(self.seed))
@@ -258,17 +364,25 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             inside = ~outside
             if len(np.unique(codes[inside])) < 2:
                 return rule
-            values[outside] = self._scores(self._fit_models(series[inside], codes[inside]), series[outside], None).log_confidence
+            values[outside] = self._scores(
+                self._fit_models(series[inside], codes[inside]), series[outside], None
+            ).log_confidence
         tuning = Scores(values, codes, self.checkpoints_, ids=input_ids(series)).rows(used)
-        fitted = {"risk": TopMass.fit(tuning)} if plain else {"score": Temperature.fit(tuning), "pooling": None}
-        return partial(make, **fitted)(self.target, self.checkpoints_, self.max_set_size)
+        return rule.with_temperatures(tuning)
 
     def _fit_models(self, series: Floats, codes: Integers) -> list[Any]:
-        """One model for each checkpoint, or one for all of them, fitted on the labels behind the codes 0 … C - 1."""
+        """One model for each checkpoint, or one for all of them, fitted on the labels behind the
+        codes 0 … C - 1.
+        """
         labels = self.classes_[codes]
         if self.one_model:
-            return [clone(self.estimator).fit(self._prefix(series, self.checkpoints_[-1]), labels)] * len(self.checkpoints_)
-        return [clone(self.estimator).fit(self._prefix(series, time), labels) for time in self.checkpoints_]
+            return [
+                clone(self.estimator).fit(self._prefix(series, self.checkpoints_[-1]), labels)
+            ] * len(self.checkpoints_)
+        return [
+            clone(self.estimator).fit(self._prefix(series, time), labels)
+            for time in self.checkpoints_
+        ]
 
     def _prefix(self, series: Floats, time: int) -> Floats:
         """What the estimator sees of series at a time."""
@@ -276,21 +390,45 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return seen if _takes_channels(self.estimator) else seen.reshape(len(seen), -1)
 
     def _confidence(self, models: list[Any], index: int, series: Floats) -> Floats:
-        """Log-confidences (n, C) of whole series at a checkpoint. A class that a model has not met has hardly any confidence."""
-        found = np.asarray(models[index].predict_proba(self._prefix(series, self.checkpoints_[index])), dtype=np.float64)
-        confidence, known = np.zeros((len(series), len(self.classes_))), np.asarray(models[index].classes_)
+        """Log-confidences (n, C) of whole series at a checkpoint.
+
+        A class that a model has not met has hardly any confidence.
+        """
+        found = np.asarray(
+            models[index].predict_proba(self._prefix(series, self.checkpoints_[index])),
+            dtype=np.float64,
+        )
+        confidence = np.zeros((len(series), len(self.classes_)))
+        known = np.asarray(models[index].classes_)
         if not np.isin(known, self.classes_).all():  # a model that was fitted before, and is frozen
             unknown = known[~np.isin(known, self.classes_)][0]
-            raise InputError(f"the estimator knows the class {str(unknown)!r}, which y does not hold: give labels of all its classes.")
-        if found.shape != (len(series), len(known)) or not ((found >= 0).all() and (np.abs(found.sum(1) - 1) < SUM_ERROR).all()):
+            raise InputError(
+                f"the estimator knows the class {str(unknown)!r}, which y does not hold: give "
+                "labels of all its classes."
+            )
+        if found.shape != (len(series), len(known)) or not (
+            (found >= 0).all() and (np.abs(found.sum(1) - 1) < SUM_ERROR).all()
+        ):
             given = f"values of shape {found.shape}, sums other than 1, or values below 0"
-            raise InputError(f"predict_proba of the estimator gives {given}: probabilities ({len(series)}, {len(known)}) are needed.")
+            raise InputError(
+                f"predict_proba of the estimator gives {given}: probabilities ({len(series)}, "
+                f"{len(known)}) are needed."
+            )
         confidence[:, np.searchsorted(self.classes_, known)] = found
         return np.log(np.clip(confidence, LEAST_CONFIDENCE, 1.0))
 
     def _scores(self, models: list[Any], series: Floats, codes: Integers | None) -> Scores:
-        values = np.stack([self._confidence(models, index, series) for index in range(len(self.checkpoints_))], axis=1)
-        return Scores(values[:, :, None], codes, self.checkpoints_, tuple(map(str, self.classes_.tolist())), ids=input_ids(series))
+        values = np.stack(
+            [self._confidence(models, index, series) for index in range(len(self.checkpoints_))],
+            axis=1,
+        )
+        return Scores(
+            values[:, :, None],
+            codes,
+            self.checkpoints_,
+            tuple(map(str, self.classes_.tolist())),
+            ids=input_ids(series),
+        )
 
 
 def _as_groups(groups: ArrayLike | None, n: int) -> NDArray[Any] | None:
@@ -299,7 +437,9 @@ def _as_groups(groups: ArrayLike | None, n: int) -> NDArray[Any] | None:
     array = as_array(groups, "groups")
     if array.shape != (n,) or array.dtype.kind not in "iuUS":
         given = f"groups has shape {array.shape} and dtype {array.dtype}"
-        raise InputError(f"{given}: {n} whole numbers or strings are needed, one for each row of X.")
+        raise InputError(
+            f"{given}: {n} whole numbers or strings are needed, one for each row of X."
+        )
     return array
 
 
@@ -315,13 +455,16 @@ def _first_copies(ids: NDArray[np.uint64], codes: Integers) -> Booleans:
 
 
 def _units(series: Floats, groups: NDArray[Any] | None) -> Integers:
-    """What stays on one side of a division, (n,), numbered from 0 as it appears: equal series that are not constant, and groups."""
+    """What stays on one side of a division, (n,), numbered from 0 as it appears: equal series
+    that are not constant, and groups.
+    """
     _, content = np.unique(input_ids(series), return_inverse=True)
     n, constant = len(series), ~_changes(series)
     content = np.where(constant, n + np.arange(n), content)
     parts = [content] if groups is None else [content, np.unique(groups, return_inverse=True)[1]]
     units, before = np.arange(n), None
-    while before is None or not np.array_equal(units, before):  # every row takes the first row that it belongs to
+    # every row takes the first row that it belongs to
+    while before is None or not np.array_equal(units, before):
         before = units
         for part in parts:
             first = np.full(int(part.max()) + 1, n)
@@ -332,34 +475,43 @@ def _units(series: Floats, groups: NDArray[Any] | None) -> Integers:
 
 def _was_fitted(estimator: Any) -> bool:
     """Whether the estimator, or a part of it, stays as it was fitted before when it is cloned."""
-    parts = [estimator, *(estimator.get_params(deep=True).values() if hasattr(estimator, "get_params") else ())]
+    parts = [
+        estimator,
+        *(estimator.get_params(deep=True).values() if hasattr(estimator, "get_params") else ()),
+    ]
     models = [part for part in parts if hasattr(part, "fit") and not isinstance(part, type)]
-    return any(isinstance(model, FrozenEstimator) or clone(model, safe=False) is model for model in models)
+    return any(
+        isinstance(model, FrozenEstimator) or clone(model, safe=False) is model for model in models
+    )
 
 
-def _count_unmet(rule: AnyRule, met: Booleans) -> tuple[AnyRule, str]:
-    """The rule that counts calibration rows of classes that the models have not met as misses, and a sentence if there are any.
+def _count_unmet(rule: Rule, met: Booleans) -> tuple[Rule, str]:
+    """The rule that counts calibration rows of classes that the models have not met as misses, and
+    a sentence if there are any.
 
-    met (n,): whether the class of a calibration row is among those of the fitting rows. The rule is to be calibrated on the others.
+    met (n,): whether the class of a calibration row is among those of the fitting rows. The rule is
+    to be calibrated on the others.
     """
     n, unmet = len(met), int((~met).sum())
-    if not unmet or not isinstance(rule, (AgreeStop, SpikeCP)):  # nothing to count, or nothing promised
+    terms = rule.terms
+    if not unmet or not terms.promises:  # nothing to count, or nothing promised
         return rule, ""
     whom = f"{unmet} of the {n} calibration rows are of classes that no fitting row has"
-    parted = any(getattr(rule, name, None) for name in ("class_conditional", "gate", "accumulated"))
-    parted |= rule.delta is not None and isinstance(rule, SpikeCP) and rule.calibration == "bonferroni"
-    if parted or rule.target is None:
+    target, delta = terms.target, terms.delta
+    if terms.is_divided or target is None:
         words = f"{whom}, and the promise is about the others"
         warnings.warn(f"{words}: give more rows of each class.", CalibrationWarning, stacklevel=4)
         return rule, f"{words}."
-    target, delta = as_target(rule.target), as_delta(rule.delta)
     allowed = n + 1 - quantile_rank(n, target, delta)
     if unmet >= allowed:
         most = f"a target of {in_words(target)} allows {max(allowed - 1, 0)} of these"
         raise InputError(
-            f"{whom}, so new rows will be missed as often: {most}, so give more rows of each class, or leave rare classes out."
+            f"{whom}, so new rows will be missed as often: {most}, so give more rows of each "
+            "class, or leave rare classes out."
         )
-    return replace(rule, target=_target_with(n - unmet, allowed - unmet, delta)), f"{whom}: they count as misses, as new classes will."
+    stricter: Any = rule
+    stricter = replace(stricter, target=_target_with(n - unmet, allowed - unmet, delta))
+    return stricter, f"{whom}: they count as misses, as new classes will."
 
 
 def _target_with(n: int, misses: int, delta: Fraction | None) -> Fraction:
@@ -375,5 +527,9 @@ def _target_with(n: int, misses: int, delta: Fraction | None) -> Fraction:
 
 
 def _takes_channels(estimator: Any) -> bool:
-    """Whether an estimator takes (n, channels, T): those of aeon do, and those of scikit-learn whose tags say so."""
-    return hasattr(type(estimator), "get_class_tags") or bool(get_tags(estimator).input_tags.three_d_array)
+    """Whether an estimator takes (n, channels, T): those of aeon do, and those of scikit-learn
+    whose tags say so.
+    """
+    return hasattr(type(estimator), "get_class_tags") or bool(
+        get_tags(estimator).input_tags.three_d_array
+    )

@@ -1,8 +1,9 @@
 """Networks of snnTorch, SpikingJelly, Norse and sinabs, as their users write them.
 
-A network may keep its state in its neurons or pass it by hand, and take one step (batch, ...) or several with a time axis. It is run one
-step at a time, with the state carried in and out (see `carried_state`), so that it can stop after any step. Networks are used as they are:
-no copy is made, and they hold no state after a run.
+A network may keep its state in its neurons or pass it by hand, and take one step (batch, ...) or
+several with a time axis. It is run one step at a time, with the state carried in and out (see
+`carried_state`), so that it can stop after any step. Networks are used as they are: no copy is
+made, and they hold no state after a run.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,14 +33,16 @@ def from_snntorch(
 ) -> AdaptedEngine:
     """An engine of K networks of snnTorch, one for each member.
 
-    Neurons may keep their state (`init_hidden=True`) or have it passed by hand; a network may also make its states itself and loop over
-    time.
+    Neurons may keep their state (`init_hidden=True`) or have it passed by hand; a network may also
+    make its states itself and loop over time.
 
-    output       "spikes", which are counted: the first of several outputs; or "logits", such as membrane potentials: the last of them
-    time_axis    None for networks that take one step (batch, ...); 0 for (T, batch, ...), 1 for (batch, T, ...). The network must return
-                 all steps, on the same axis
+    output       "spikes", which are counted: the first of several outputs; or "logits", such as
+                 membrane potentials: the last of them
+    time_axis    None for networks that take one step (batch, ...); 0 for (T, batch, ...), 1 for
+                 (batch, T, ...). The network must return all steps, on the same axis
     input_shape  the shape of one step of an input; the first inputs tell it if it is None
-    device       "cpu", "cuda", or "auto" for a GPU if there is one; without it the networks stay where they are
+    device       "cpu", "cuda", or "auto" for a GPU if there is one; without it the networks stay
+                 where they are
     """
     base = _library("snntorch").SpikingNeuron
 
@@ -50,7 +53,9 @@ def from_snntorch(
                 if not neuron.init_hidden:
                     yield Arguments(neuron)
 
-    return _engine(networks, "snnTorch", carriers, output, lambda network: time_axis, input_shape, device)
+    return _engine(
+        networks, "snnTorch", carriers, output, lambda network: time_axis, input_shape, device
+    )
 
 
 def from_spikingjelly(
@@ -63,16 +68,27 @@ def from_spikingjelly(
 ) -> AdaptedEngine:
     """An engine of K networks of SpikingJelly, one for each member.
 
-    time_axis: None for single-step networks, 0 for multi-step ones (T, batch, ...); "auto" reads it from the step mode of the neurons.
-    The other options are those of `from_snntorch`.
+    time_axis: None for single-step networks, 0 for multi-step ones (T, batch, ...); "auto" reads it
+    from the step mode of the neurons. The other options are those of `from_snntorch`.
     """
     base = _library("spikingjelly.activation_based.base")
 
     def carriers(network: nn.Module) -> Iterable[Carrier]:
-        return (Memories(module) for module in network.modules() if isinstance(module, base.MemoryModule))
+        return (
+            Memories(module)
+            for module in network.modules()
+            if isinstance(module, base.MemoryModule)
+        )
 
     def axis(network: nn.Module) -> int | None:
-        return 0 if any(isinstance(module, base.MemoryModule) and module.step_mode == "m" for module in network.modules()) else None
+        return (
+            0
+            if any(
+                isinstance(module, base.MemoryModule) and module.step_mode == "m"
+                for module in network.modules()
+            )
+            else None
+        )
 
     chosen = axis if time_axis == "auto" else lambda network: time_axis
     return _engine(networks, "SpikingJelly", carriers, output, chosen, input_shape, device)
@@ -88,16 +104,18 @@ def from_norse(
 ) -> AdaptedEngine:
     """An engine of K networks of Norse, one for each member.
 
-    A network may be a `SequentialState`, take and return a state in its own way, or make its states itself and loop over time.
-    time_axis: None for networks that take one step (batch, ...), 0 for (T, batch, ...); "auto" is 0 where the network holds a `Lift` or
-    neurons that take a time axis, such as `LIF`. The other options are those of `from_snntorch`.
+    A network may be a `SequentialState`, take and return a state in its own way, or make its states
+    itself and loop over time. time_axis: None for networks that take one step (batch, ...), 0 for
+    (T, batch, ...); "auto" is 0 where the network holds a `Lift` or neurons that take a time axis,
+    such as `LIF`. The other options are those of `from_snntorch`.
     """
     lift, snn = _library("norse.torch").Lift, _library("norse.torch.module.snn")
     bases = snn.SNNCell, snn.SNNRecurrentCell, snn.SNN, snn.SNNRecurrent
 
     def carriers(network: nn.Module) -> Iterable[Carrier]:
         outer: set[str] = set()
-        for name, module in network.named_modules():  # the outermost modules that take a state, as they hold that of those inside
+        # the outermost modules that take a state, as they hold that of those inside
+        for name, module in network.named_modules():
             inside = any(name == one or name.startswith(f"{one}.") or not one for one in outer)
             known = isinstance(module, bases) or type(module).__module__.startswith("norse.")
             if known and not inside and "state" in signature(module.forward).parameters:
@@ -105,7 +123,14 @@ def from_norse(
                 yield Arguments(module)
 
     def axis(network: nn.Module) -> int | None:
-        return 0 if any(isinstance(module, (snn.SNN, snn.SNNRecurrent, lift)) for module in network.modules()) else None
+        return (
+            0
+            if any(
+                isinstance(module, (snn.SNN, snn.SNNRecurrent, lift))
+                for module in network.modules()
+            )
+            else None
+        )
 
     chosen = axis if time_axis == "auto" else lambda network: time_axis
     return _engine(networks, "Norse", carriers, output, chosen, input_shape, device)
@@ -121,9 +146,9 @@ def from_sinabs(
 ) -> AdaptedEngine:
     """An engine of K networks of sinabs, one for each member; `sinabs.network.Network` too.
 
-    A neuron of sinabs may spike several times in a step: output "spikes" adds up all of them. time_axis: 1 for networks that take
-    (batch, T, ...), None for those with "squeeze" layers, which take (batch * T, ...); "auto" tells them apart. The other options are
-    those of `from_snntorch`.
+    A neuron of sinabs may spike several times in a step: output "spikes" adds up all of them.
+    time_axis: 1 for networks that take (batch, T, ...), None for those with "squeeze" layers, which
+    take (batch * T, ...); "auto" tells them apart. The other options are those of `from_snntorch`.
     """
     layers = _library("sinabs.layers")
     squeezed, unflatten = _library("sinabs.layers.reshape").SqueezeMixin, layers.UnflattenTime
@@ -131,7 +156,9 @@ def from_sinabs(
     def carriers(network: nn.Module) -> Iterable[Carrier]:
         for layer in network.modules():
             if isinstance(layer, layers.StatefulLayer):
-                yield Buffers(layer, [name for name, value in layer._buffers.items() if value is not None])
+                yield Buffers(
+                    layer, [name for name, value in layer._buffers.items() if value is not None]
+                )
                 if hasattr(layer, "rec_connect"):
                     yield Feedback(layer)
             if isinstance(layer, squeezed):
@@ -140,10 +167,23 @@ def from_sinabs(
                 yield OneStep(layer, forward=lambda x: x.unsqueeze(1))
 
     def axis(network: nn.Module) -> int | None:
-        return None if any(isinstance(layer, (squeezed, unflatten)) for layer in network.modules()) else 1
+        return (
+            None
+            if any(isinstance(layer, (squeezed, unflatten)) for layer in network.modules())
+            else 1
+        )
 
     chosen = axis if time_axis == "auto" else lambda network: time_axis
-    return _engine(networks, "sinabs", carriers, output, chosen, input_shape, device, counted=output == "spikes")
+    return _engine(
+        networks,
+        "sinabs",
+        carriers,
+        output,
+        chosen,
+        input_shape,
+        device,
+        counted=output == "spikes",
+    )
 
 
 def _engine(
@@ -156,7 +196,9 @@ def _engine(
     device: str | None,
     counted: bool = False,
 ) -> AdaptedEngine:
-    """The engine of networks of one library. counted: spikes are added up along the way and reach the engine as logits."""
+    """The engine of networks of one library. counted: spikes are added up along the way and
+    reach the engine as logits.
+    """
 
     def choose(outputs: Sequence[Any]) -> Any:
         return outputs[-1] if library == "snnTorch" and output != "spikes" else outputs[0]
@@ -165,9 +207,15 @@ def _engine(
     for index, network in enumerate(as_modules(networks)):
         found, axis = list(carriers(network)), time_axis(network)
         if not found:
-            raise InputError(f"network {index}, a {type(network).__name__}, holds no neurons of {library}: give networks of that library.")
+            raise InputError(
+                f"network {index}, a {type(network).__name__}, holds no neurons of {library}: give "
+                "networks of that library."
+            )
         if axis not in (None, 0, 1) or isinstance(axis, bool):
-            raise InputError(f"time_axis is {axis!r}: choose 0 for (T, batch, ...), 1 for (batch, T, ...), or None for one step.")
+            raise InputError(
+                f"time_axis is {axis!r}: choose 0 for (T, batch, ...), 1 for (batch, T, ...), or "
+                "None for one step."
+            )
         carried.append(CarriedState(network, found, axis, choose, library == "snnTorch", counted))
     return engine_of(carried, "logits" if counted else output, 0, input_shape, device)
 

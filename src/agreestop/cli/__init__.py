@@ -1,4 +1,7 @@
-"""The command line: `agreestop VERB`, one module for each verb. It parses and prints; the work is done by the other packages."""
+"""The command line: `agreestop VERB`, one module for each verb.
+
+It parses and prints; the work is done by the other packages.
+"""
 
 import sys
 

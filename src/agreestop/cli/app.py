@@ -14,7 +14,10 @@ from . import calibrate, data, decide, evaluate, export, report, run, serve
 from .console import say_error
 
 INTERRUPTED = 130  # the exit code that shells expect after Ctrl-C
-MOVED = {"reproduce": ("python -m paper", "make figures"), "bench": ("python -m benchmarks", "make bench")}
+MOVED = {
+    "reproduce": ("python -m paper", "make figures"),
+    "bench": ("python -m benchmarks", "make bench"),
+}
 VERBS: dict[str, tuple[Callable[..., None], str]] = {
     "run": (run.run, "The main job: train, score, measure every rule, report."),
     "train": (run.train, "Configuration -> trained ensembles."),
@@ -33,8 +36,13 @@ DATA_VERBS: dict[str, tuple[Callable[..., None], str]] = {
 }
 
 
-def new_app(help: str, verbs: dict[str, tuple[Callable[..., None], str]] | None = None) -> typer.Typer:
-    """An application in the style of this command line; each verb has a function and a line for the list of verbs."""
+def new_app(
+    help: str, verbs: dict[str, tuple[Callable[..., None], str]] | None = None
+) -> typer.Typer:
+    """An application in the style of this command line.
+
+    Each verb has a function and a line for the list of verbs.
+    """
     app = typer.Typer(
         help=help,
         no_args_is_help=True,
@@ -48,19 +56,30 @@ def new_app(help: str, verbs: dict[str, tuple[Callable[..., None], str]] | None 
     return app
 
 
-app = new_app("Decide when an ensemble watching a stream has seen enough, and be right as often as promised.", VERBS)
-app.add_typer(new_app("Data sets: list them, check their files, simulate some of them.", DATA_VERBS), name="data")
+app = new_app(
+    "Decide when an ensemble watching a stream has seen enough, and be right as often as promised.",
+    VERBS,
+)
+app.add_typer(
+    new_app("Data sets: list them, check their files, simulate some of them.", DATA_VERBS),
+    name="data",
+)
 
 
 def _moved(context: typer.Context) -> None:
     command, target = MOVED[str(context.info_name)]
     raise InputError(
-        f"`agreestop {context.info_name}` is now `{command}` in a checkout of the repository, or `{target}`: see `{command} --help`."
+        f"`agreestop {context.info_name}` is now `{command}` in a checkout of the repository, or "
+        f"`{target}`: see `{command} --help`."
     )
 
 
 for _verb in MOVED:
-    app.command(_verb, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(_moved)
+    app.command(
+        _verb,
+        hidden=True,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(_moved)
 
 
 def _version(wanted: bool) -> None:
@@ -71,7 +90,12 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and stop."
+        ),
+    ] = False,
 ) -> None:
     pass
 
@@ -79,14 +103,18 @@ def options(
 def run_app(app: typer.Typer) -> None:
     """Run a command line. What ends it early gives one sentence on standard error.
 
-    Exit codes: 2 for wrong input or a package that is missing, 1 for an output that cannot be written, 130 after Ctrl-C.
+    Exit codes: 2 for wrong input or a package that is missing, 1 for an output that cannot be
+    written, 130 after Ctrl-C.
     """
     try:
         with needs("this"):
             app()
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
-            say_error("stopped; no incomplete file was left behind, and the same command continues from what was finished.")
+            say_error(
+                "stopped; no incomplete file was left behind, and the same command continues from "
+                "what was finished."
+            )
         raise
     except InputError as error:
         say_error(str(error))
@@ -94,9 +122,13 @@ def run_app(app: typer.Typer) -> None:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate" not in str(error):
             raise
-        say_error("this does not fit into memory: choose smaller networks, fewer members or smaller batches.")
+        say_error(
+            "this does not fit into memory: choose smaller networks, fewer members or smaller "
+            "batches."
+        )
         sys.exit(2)
     except OSError as error:
         say_error(f"cannot use {error.filename or 'standard output'}: {error.strerror}.")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python does not fail again when it writes what is left in its buffer
+        # so that Python does not fail again when it writes what is left in its buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)

@@ -3,86 +3,237 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 from agreestop.common import Floats, InputError, check_texts, check_writable, read_file
-from agreestop.common.errors import visible
-from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.build import KINDS, POOLINGS, build_rule, parse_pooling
-from agreestop.decide.gates import Gate
-from agreestop.decide.levels import Target
-from agreestop.decide.merging import MergeConfidence
-from agreestop.decide.risks import TopMass
-from agreestop.decide.schedules import Schedule
-from agreestop.decide.score_files import Scores, load_scores
-from agreestop.decide.spikecp import CALIBRATIONS, SpikeCP
-from agreestop.decide.tuning import EXPONENTS, tune
+from agreestop.common.errors import shortened
+from agreestop.common.levels import Target
+from agreestop.common.schedules import Schedule
+from agreestop.decide.merging import POOLINGS, parse_pooling, pooling_of
+from agreestop.decide.risks import Gate, TopMass
+from agreestop.decide.rule import Rule, build_rule, rule_kinds
+from agreestop.decide.scores import Scores, load_scores
+from agreestop.decide.spikecp import CALIBRATIONS
+from agreestop.decide.stop_rule import Risks, load_risks
+from agreestop.decide.tuning.tune import EXPONENTS, tune
 
-from .console import errors_name_options, guarantee_in_words, name_options, printed_warnings, progress_bar, say, say_warning, show
+from .console import (
+    errors_name_options,
+    guarantee_in_words,
+    name_options,
+    printed_warnings,
+    progress_bar,
+    say,
+    say_warning,
+    show,
+)
 
 LARGEST_TEXT = 2**28  # bytes
-Groups = Annotated[Path | None, typer.Option(help="Text file with the group of each input, one on a line: the promise for each group.")]
+Groups = Annotated[
+    Path | None,
+    typer.Option(
+        help="Text file with the group of each input, one on a line: the promise for each group."
+    ),
+]
 
 
 def calibrate(
-    scores: Annotated[Path, typer.Argument(help="Score file that is used for nothing else; it needs labels unless --labels is final.")],
+    scores: Annotated[
+        Path,
+        typer.Argument(
+            help=(
+                "Score file that is used for nothing else; it needs labels unless --labels is "
+                "final. For --rule stop: an .npz file with risk and loss, both (n, M)."
+            )
+        ),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Rule file to write.")],
-    rule: Annotated[str | None, typer.Option(help=f"{', '.join(KINDS)}. [default: agreestop, or spikecp with --calibration]")] = None,
-    target: Annotated[str | None, typer.Option(help="Probability that the answer holds the true class. [default: 0.9]")] = None,
-    checkpoints: Annotated[str | None, typer.Option(help="Times at which the rule may stop: 20,40,60,80, or 1-80. [default: all]")] = None,
-    schedule: Annotated[
-        str | None, typer.Option(help="Instead of --checkpoints: times, and how many members are used then: 1:1,1:2,4:6.")
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{', '.join(rule_kinds())}. [default: agreestop, or spikecp with --calibration]"
+        ),
     ] = None,
-    max_set_size: Annotated[int, typer.Option(help="Largest set that may stop early; an answer at the last checkpoint may be larger.")] = 1,
-    pooling: Annotated[str | None, typer.Option(help=f"How the members are pooled: {POOLINGS}. [default: confidence:1]")] = None,
-    calibration: Annotated[str | None, typer.Option(help=f"spikecp: {', '.join(CALIBRATIONS)}. [default: bonferroni]")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Probability that the answer holds the true class, or is right. [default: 0.9]"
+        ),
+    ] = None,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option(help="Times at which the rule may stop: 20,40,60,80, or 1-80. [default: all]"),
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of --checkpoints: times, and how many members are used then: 1:1,1:2,4:6."
+        ),
+    ] = None,
+    max_set_size: Annotated[
+        int,
+        typer.Option(
+            help="Largest set that may stop early; an answer at the last checkpoint may be larger."
+        ),
+    ] = 1,
+    pooling: Annotated[
+        str | None,
+        typer.Option(help=f"How the members are pooled: {POOLINGS}. [default: confidence:1]"),
+    ] = None,
+    calibration: Annotated[
+        str | None, typer.Option(help=f"spikecp: {', '.join(CALIBRATIONS)}. [default: bonferroni]")
+    ] = None,
     tuning: Annotated[
         Path | None,
-        typer.Option(help="spikecp, agreestop: score file with labels of other inputs, to tune on; with --gate they only fix the gate."),
+        typer.Option(
+            help=(
+                "spikecp, agreestop: score file with labels of other inputs, to tune on; with "
+                "--gate they only fix the gate."
+            )
+        ),
     ] = None,
-    fill: Annotated[bool, typer.Option("--fill", help="agreestop: always answer max-set-size classes; stops earlier.")] = False,
-    class_conditional: Annotated[bool, typer.Option("--class-conditional", help="Keep the promise for each true class.")] = False,
-    delta: Annotated[str | None, typer.Option(help="Keep the promise for all but this share of calibration draws, such as 0.1.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="seenn: the confidence at which to stop.")] = None,
+    fill: Annotated[
+        bool,
+        typer.Option(
+            "--fill", help="agreestop: always answer max-set-size classes; stops earlier."
+        ),
+    ] = False,
+    class_conditional: Annotated[
+        bool, typer.Option("--class-conditional", help="Keep the promise for each true class.")
+    ] = False,
+    delta: Annotated[
+        str | None,
+        typer.Option(
+            help="Keep the promise for all but this share of calibration draws, such as 0.1."
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="seenn: the confidence at which to stop.")
+    ] = None,
     labels: Annotated[
         str | None,
-        typer.Option(help="final: use no labels; the promise is about the ensemble's own best class at the last checkpoint."),
+        typer.Option(
+            help=(
+                "final: use no labels; the promise is about the ensemble's own best class at the "
+                "last checkpoint."
+            )
+        ),
     ] = None,
     groups: Groups = None,
-    weights: Annotated[Path | None, typer.Option(help="Text file with the weight dQ/dP of each input, one on a line.")] = None,
-    max_weight: Annotated[float | None, typer.Option(help="The largest weight that any input can have.")] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Text file with the weight dQ/dP of each input, one on a line."),
+    ] = None,
+    max_weight: Annotated[
+        float | None, typer.Option(help="The largest weight that any input can have.")
+    ] = None,
     gate: Annotated[
-        bool, typer.Option("--gate", help="Keep the promise for each block of times at which an input first looked ready; needs --tuning.")
+        bool,
+        typer.Option(
+            "--gate",
+            help=(
+                "Keep the promise for each block of times at which an input first looked ready; "
+                "needs --tuning."
+            ),
+        ),
     ] = False,
-    blocks: Annotated[str | None, typer.Option(help="With --gate: the number of blocks, or the times at which they end: 10,20,40.")] = None,
-    loss: Annotated[Path | None, typer.Option(help="agreestop: text file with a row of costs for each true class; see --max-loss.")] = None,
-    max_loss: Annotated[str | None, typer.Option(help="agreestop: instead of --target, the mean cost that is promised.")] = None,
+    blocks: Annotated[
+        str | None,
+        typer.Option(
+            help="With --gate: the number of blocks, or the times at which they end: 10,20,40."
+        ),
+    ] = None,
+    loss: Annotated[
+        Path | None,
+        typer.Option(
+            help="agreestop: text file with a row of costs for each true class; see --max-loss."
+        ),
+    ] = None,
+    max_loss: Annotated[
+        str | None,
+        typer.Option(help="agreestop, stop: instead of --target, the mean cost to promise."),
+    ] = None,
+    largest_loss: Annotated[
+        float | None,
+        typer.Option(help="stop, with --max-loss: the largest loss there can be. [default: 1]"),
+    ] = None,
+    at_end: Annotated[
+        str | None,
+        typer.Option(
+            help="stop: answer or abstain, for an input that nothing stopped. [default: answer]"
+        ),
+    ] = None,
+    people: Annotated[
+        Path | None,
+        typer.Option(
+            help=(
+                "Text file with the person of each input, one on a line: the promise for new "
+                "people."
+            )
+        ),
+    ] = None,
+    for_people: Annotated[
+        str | None,
+        typer.Option(
+            help="With --people: the share of new people who see at most 1 - target of misses."
+        ),
+    ] = None,
     accumulated: Annotated[
-        bool, typer.Option("--accumulated", help="agreestop: the promise for the inputs answered by each time; needs --delta.")
+        bool,
+        typer.Option(
+            "--accumulated",
+            help="agreestop: the promise for the inputs answered by each time; needs --delta.",
+        ),
     ] = False,
-    trim: Annotated[float | None, typer.Option(help="agreestop: from 0 (as --fill) to 1 (smaller sets, the default).")] = None,
-    price_of_size: Annotated[float, typer.Option(help="With --tuning: the latency that one class beyond max-set-size is worth.")] = 0.0,
+    trim: Annotated[
+        float | None,
+        typer.Option(help="agreestop: from 0 (as --fill) to 1 (smaller sets, the default)."),
+    ] = None,
+    price_of_size: Annotated[
+        float,
+        typer.Option(
+            help="With --tuning: the latency that one class beyond max-set-size is worth."
+        ),
+    ] = 0.0,
 ) -> None:
     """Calibrate a rule on a score file and write it to a rule file."""
     if labels not in (None, "final"):
-        raise InputError(f"--labels is {labels!r}: leave it out to use the labels of the score file, or give final.")
+        raise InputError(
+            f"--labels is {labels!r}: leave it out to use the labels of the score file, or give "
+            "final."
+        )
     check_writable(output, scores)
-    data = load_scores(scores) if labels == "final" else labelled_scores(scores, "calibration")
+    data: Any  # scores, or risks
+    if rule == "stop":
+        if labels is not None:
+            raise InputError("--labels is for classes, which the rule stop has not: leave it out.")
+        data = risks_with_losses(scores, "calibration")
+    else:
+        data = load_scores(scores) if labels == "final" else labelled_scores(scores, "calibration")
     weight = None if weights is None else read_numbers(weights, len(data))
     inside = None if groups is None else read_lines(groups, len(data))
+    persons = None if people is None else read_lines(people, len(data))
     costs = None if loss is None else read_matrix(loss)
     if schedule is not None and checkpoints is not None:
         raise InputError("--schedule names the times itself: leave --checkpoints out.")
-    times = parse_checkpoints(checkpoints or "all", data.times) if schedule is None else parse_schedule(schedule)
+    times = (
+        parse_checkpoints(checkpoints or "all", data.times)
+        if schedule is None
+        else parse_schedule(schedule)
+    )
     kind = rule or ("agreestop" if calibration is None else "spikecp")
-    opened = _gate(tuning, blocks, target, max_set_size, pooling, times, len(data)) if gate else None
+    opened = (
+        _gate(tuning, blocks, target, max_set_size, pooling, times, len(data)) if gate else None
+    )
     if blocks is not None and not gate:
         raise InputError("--blocks belongs to a gate: give --gate too, or leave it out.")
     if price_of_size and (tuning is None or gate):
-        raise InputError("--price-of-size is for tuning: give --tuning without --gate, or leave it out.")
+        raise InputError(
+            "--price-of-size is for tuning: give --tuning without --gate, or leave it out."
+        )
     with errors_name_options():
         chosen = build_rule(
             *(kind, target, times, max_set_size),
@@ -97,20 +248,42 @@ def calibrate(
             max_loss=max_loss,
             accumulated=accumulated,
             trim=trim,
+            largest_loss=largest_loss,
+            at_end=at_end,
         )
     if max_set_size == 1 and (fill or trim is not None):
-        say_warning(f"{'--fill' if fill else '--trim'} has no effect with --max-set-size 1: an early answer is the best class in any case.")
+        say_warning(
+            f"{'--fill' if fill else '--trim'} has no effect with --max-set-size 1: an early "
+            "answer is the best class in any case."
+        )
     if tuning is not None and not gate:
-        if not isinstance(chosen, (SpikeCP, AgreeStop)):
-            raise InputError(f"--tuning belongs to the rule spikecp or agreestop, not to {kind}: leave it out, or choose one of these.")
-        chosen = _tuned(chosen, tuning, len(data), pooling is not None, price_of_size)
+        if not chosen.terms.promises:
+            raise InputError(
+                f"--tuning belongs to the rule spikecp or agreestop, not to {kind}: leave it out, "
+                "or choose one of these."
+            )
+        chosen = _tuned(chosen, tuning, len(data), pooling, price_of_size)
     with printed_warnings(name_options) as said, errors_name_options():
-        calibrated = chosen.calibrate(data, labels, groups=inside, weights=weight, max_weight=max_weight)
+        calibrated = chosen.calibrate(
+            *(data, labels),
+            groups=inside,
+            weights=weight,
+            max_weight=max_weight,
+            people=persons,
+            for_people=for_people,
+        )
     calibrated.save(output)
-    sizes = f"n = {calibrated.n}, K = {calibrated.members}, C = {calibrated.classes}"
+    sizes = f"n = {calibrated.n}"
+    if kind != "stop":
+        sizes += f", K = {calibrated.members}, C = {calibrated.classes}"
+    if calibrated.people is not None:
+        sizes += f", {calibrated.people} people"
     show(f"Wrote {output}: {kind}, calibrated on {sizes}.", guarantee_in_words(calibrated))
     if calibrated.effective_size is not None:
-        show(f"The weighted examples say as much as {calibrated.effective_size:.0f} with equal weights.")
+        show(
+            f"The weighted examples say as much as {calibrated.effective_size:.0f} with equal "
+            "weights."
+        )
     for note in calibrated.notes:
         if note not in said:
             say(note)
@@ -119,9 +292,12 @@ def calibrate(
 def read_lines(path: Path, n: int) -> list[str]:
     """The lines of a text file that has one for each of n inputs."""
     try:
-        lines = read_file(path, most=LARGEST_TEXT).decode("utf-8-sig").split("\n")  # some editors write a byte order mark
+        # some editors write a byte order mark
+        lines = read_file(path, most=LARGEST_TEXT).decode("utf-8-sig").split("\n")
     except UnicodeDecodeError:
-        raise InputError(f"{path} is not a text file: give one with a line for each input.") from None
+        raise InputError(
+            f"{path} is not a text file: give one with a line for each input."
+        ) from None
     lines = [line.strip() for line in (lines[:-1] if lines[-1] == "" else lines)]
     check_texts(lines, str(path))
     if len(lines) != n:
@@ -134,46 +310,80 @@ def read_numbers(path: Path, n: int) -> Floats:
     return _as_numbers(path, read_lines(path, n))
 
 
-def _as_numbers(path: Path, words: Sequence[str], advice: str = "give one number on each line") -> Floats:
+def _as_numbers(
+    path: Path, words: Sequence[str], advice: str = "give one number on each line"
+) -> Floats:
     try:
         return np.array([float(word) for word in words])
     except ValueError as error:
-        raise InputError(f"{path} holds something else than numbers ({visible(str(error))}): {advice}.") from None
+        raise InputError(
+            f"{path} holds something else than numbers ({shortened(error)}): {advice}."
+        ) from None
 
 
 def read_matrix(path: Path) -> Floats:
-    """A square matrix from a text file: the numbers of each row on a line, with commas or spaces between them."""
+    """A square matrix from a text file: the numbers of each row on a line, with commas or
+    spaces between them.
+    """
     text = read_file(path, most=LARGEST_TEXT).decode("utf-8-sig", errors="replace")
-    advice = "give a line of numbers for each class, with commas or spaces between them, and no heading"
-    rows = [_as_numbers(path, line.replace(",", " ").split(), advice) for line in text.splitlines() if line.strip()]
+    advice = (
+        "give a line of numbers for each class, with commas or spaces between them, and no heading"
+    )
+    rows = [
+        _as_numbers(path, line.replace(",", " ").split(), advice)
+        for line in text.splitlines()
+        if line.strip()
+    ]
     if not rows:
         raise InputError(f"{path} holds no numbers: {advice}.")
     if any(len(row) != len(rows) for row in rows):
-        raise InputError(f"{path} has {len(rows)} rows, and some row has not as many numbers: give a row and a column for each class.")
+        raise InputError(
+            f"{path} has {len(rows)} rows, and some row has not as many numbers: give a row and a "
+            "column for each class."
+        )
     return np.stack(rows)
 
 
 def _gate(
-    tuning: Path | None, blocks: str | None, target: Target | None, max_set_size: int, pooling: str | None, times: Sequence[float], n: int
+    tuning: Path | None,
+    blocks: str | None,
+    target: Target | None,
+    max_set_size: int,
+    pooling: str | None,
+    times: Sequence[float],
+    n: int,
 ) -> Gate:
     """The gate from the rows of the tuning file."""
     if tuning is None:
-        raise InputError("--gate is fixed on other rows than those for calibration: give them with --tuning.")
+        raise InputError(
+            "--gate is fixed on other rows than those for calibration: give them with --tuning."
+        )
     promised: Target = "0.9" if target is None else target
     with errors_name_options():
         pool = None if pooling is None else parse_pooling(pooling)
         count: int | tuple[float, ...] = Gate.count_blocks(n, promised)
-    if pool is not None and not isinstance(pool, MergeConfidence):
-        raise InputError(f"--pooling is {pooling!r}, but a gate pools confidences: give confidence:R, or leave --gate out.")
+    if pool is not None and pool.by_rank:
+        raise InputError(
+            f"--pooling is {pooling!r}, but a gate pools confidences: give confidence:R, or leave "
+            "--gate out."
+        )
     if blocks is not None:
         try:
             ends = tuple(float(part) for part in blocks.split(","))
         except ValueError:
-            raise InputError(f"--blocks is {blocks!r}: give a number such as 4, or times such as 10,20,40.") from None
+            raise InputError(
+                f"--blocks is {blocks!r}: give a number such as 4, or times such as 10,20,40."
+            ) from None
         count = int(ends[0]) if len(ends) == 1 and ends[0].is_integer() else ends
     data = labelled_scores(tuning, "a gate", times)
     with errors_name_options():
-        gate = Gate.fit(data, target=promised, max_set_size=max_set_size, blocks=count, risk=None if pool is None else TopMass(pool))
+        gate = Gate.fit(
+            data,
+            target=promised,
+            max_set_size=max_set_size,
+            blocks=count,
+            risk=None if pool is None else TopMass(pooling_of(pool)),
+        )
     show(f"Gate fixed on {tuning}: blocks {', '.join(gate.block_names)}.")
     return gate
 
@@ -186,16 +396,43 @@ def labelled_scores(path: Path, purpose: str, checkpoints: Sequence[float] | Non
     return data
 
 
-def _tuned(rule: SpikeCP | AgreeStop, path: Path, n_calibration: int, fixed_pooling: bool, price_of_size: float) -> SpikeCP | AgreeStop:
+def risks_with_losses(path: Path, purpose: str) -> Risks:
+    """The risks of a file that must have losses."""
+    data = load_risks(path)
+    if data.loss is None:
+        raise InputError(f"{path} has no losses: {purpose} needs 'loss', (n, M), beside 'risk'.")
+    return data
+
+
+def _tuned(
+    rule: Rule,
+    path: Path,
+    n_calibration: int,
+    pooling: str | None,
+    price_of_size: float,
+) -> Rule:
     """The rule with the score or risk that stops earliest on the rows of the tuning file."""
     tuning = labelled_scores(path, "tuning")
-    pool = rule.risk.pooling if isinstance(rule, AgreeStop) and isinstance(rule.risk, TopMass) else getattr(rule, "pooling", None)
-    exponents = (pool.r,) if fixed_pooling and isinstance(pool, MergeConfidence) else EXPONENTS
+    pool = None if pooling is None else parse_pooling(pooling)
+    exponents = EXPONENTS if pool is None or pool.r is None else (pool.r,)
     with progress_bar("tuning") as progress, errors_name_options():
         count = min(n_calibration, len(tuning) // 2)
-        tuned = tune(rule, tuning, n_calibration=count, exponents=exponents, progress=progress, price_of_size=price_of_size)
+        tuned = tune(
+            rule,
+            tuning,
+            n_calibration=count,
+            exponents=exponents,
+            progress=progress,
+            price_of_size=price_of_size,
+        )
     best = tuned.trials[0]
-    show(tuned.note or f"Tuned on {path}: {best.name} (latency {best.latency:.3f} of the last checkpoint there).")
+    show(
+        tuned.note
+        or (
+            f"Tuned on {path}: {best.name} (latency {best.latency:.3f} of the last checkpoint "
+            "there)."
+        )
+    )
     return tuned.rule
 
 
@@ -205,24 +442,35 @@ def parse_schedule(text: str) -> Schedule:
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d+)?):(\d{1,9})\s*", part)
         if found is None:
-            raise InputError(f"--schedule is {text!r}: give a time and a number of members for each look, such as 1:1,1:2,4:6.")
+            raise InputError(
+                f"--schedule is {text!r}: give a time and a number of members for each look, such "
+                "as 1:1,1:2,4:6."
+            )
         looks.append((float(found[1]) if "." in found[1] else int(found[1]), int(found[2])))
     return Schedule(looks)
 
 
 def parse_checkpoints(text: str, available: tuple[float, ...]) -> tuple[float, ...]:
-    """'all', '20,40,60,80', '1-80' (every time of the file in that range), or a mixture of the last two."""
+    """'all', '20,40,60,80', '1-80' (every time of the file in that range), or a mixture
+    of the last two.
+    """
     if text.strip() == "all":
         return available
     chosen: list[float] = []
     for part in text.split(","):
         bounds = re.fullmatch(r"\s*(\d+(?:\.\d+)?)(?:\s*-\s*(\d+(?:\.\d+)?))?\s*", part)
         if bounds is None:
-            raise InputError(f"--checkpoints is {text!r}: give times such as 20,40,60,80, a range such as 1-80, or all.")
+            raise InputError(
+                f"--checkpoints is {text!r}: give times such as 20,40,60,80, a range such as 1-80, "
+                "or all."
+            )
         low, high = float(bounds[1]), float(bounds[2] or bounds[1])
         inside = [time for time in available if low <= time <= high]
         if not inside:
             given = f"{available[0]} to {available[-1]}"
-            raise InputError(f"--checkpoints asks for {part.strip()}, but the file has times {given}: choose among those.")
+            raise InputError(
+                f"--checkpoints asks for {part.strip()}, but the file has times {given}: choose "
+                "among those."
+            )
         chosen += inside
     return tuple(chosen)

@@ -1,4 +1,6 @@
-"""What the verbs print with: tables and results on standard output, everything else on standard error."""
+"""What the verbs print with: tables and results on standard output, everything else on
+standard error.
+"""
 
 import os
 import re
@@ -15,28 +17,39 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from agreestop.common import InputError, ProgressCallback
-from agreestop.common.errors import visible
+from agreestop.common.errors import CalibrationWarning, visible
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.checks import CalibrationWarning
 
 SECONDS_BETWEEN_LINES = 10.0
 NARROWEST = 20  # columns of a line
 LEAST_SECONDS, LEAST_SHARE = 10.0, 0.1  # before both, an estimate of the time left would be a guess
 
 OPTIONS = (
-    "accumulated|blocks|calibration|checkpoints|class_conditional|delta|fill|gate|groups|loss|max_loss|max_set_size|max_weight|pooling"
-    "|price_of_size|rule|target|threshold|trim|weights|message_bytes|sessions|sessions_per_client|idle_seconds|drain_seconds"
+    "accumulated|at_end|blocks|calibration|checkpoints|class_conditional|delta|fill|for_people|gate|groups|largest_loss|loss|max_loss"
+    "|max_set_size|max_weight|people|pooling|price_of_size|rule|target|threshold|trim|weights|message_bytes|sessions|sessions_per_client|idle_seconds|drain_seconds"
 )
-PYTHON_WORDS = (  # how messages of the Python layer name what the command line calls an option; the first that matches is replaced first
-    (r"a target, or target=None with loss, a cost matrix, and max_loss,", "--target, or --loss, a cost matrix, and --max-loss,"),
+# how messages of the Python layer name what the command line calls an option; the first that
+# matches is replaced first
+PYTHON_WORDS = (
+    (
+        r"a target, or target=None with loss, a cost matrix, and max_loss,",
+        "--target, or --loss, a cost matrix, and --max-loss,",
+    ),
     (r"without gate, loss and class_conditional", "without --gate, --loss and --class-conditional"),
     (r"pooling=MergeConfidence\(r=\S+\)", "--pooling confidence:R"),
     (r"\bgive ((?:SpikeCP or )?AgreeStop)\b", lambda found: f"give --rule {found[1].lower()}"),
-    (rf"\b({OPTIONS})=(?:True\b)?", lambda found: _option(found[1]) + ("" if found[0].endswith("True") else " ")),
+    (
+        rf"\b({OPTIONS})=(?:True\b)?",
+        lambda found: _option(found[1]) + ("" if found[0].endswith("True") else " "),
+    ),
     (rf"^({OPTIONS})\b", lambda found: _option(found[1])),
     (r"\bgive a (target|threshold)\b", r"give --\1"),
     (r"\b(without|leave out|both|under) weights\b", r"\1 --weights"),
-    (r"(?<![-'\"\w])(delta|max_loss|max_set_size|max_weight|class_conditional)\b", lambda found: _option(found[1])),
+    (
+        r"(?<![-'\"\w])(at_end|delta|for_people|largest_loss|max_loss|max_set_size|max_weight"
+        r"|class_conditional)\b",
+        lambda found: _option(found[1]),
+    ),
 )
 
 
@@ -45,7 +58,9 @@ def _option(name: str) -> str:
 
 
 def name_options(sentence: str) -> str:
-    """A sentence about arguments of Python functions in the words of the command line: max_loss becomes --max-loss."""
+    """A sentence about arguments of Python functions in the words of the command line: max_loss
+    becomes --max-loss.
+    """
     for pattern, words in PYTHON_WORDS:
         sentence = re.sub(pattern, words, sentence)
     return sentence
@@ -53,7 +68,10 @@ def name_options(sentence: str) -> str:
 
 @contextmanager
 def errors_name_options() -> Iterator[None]:
-    """Errors that name options instead of arguments. It is not for reading files, whose names could hold such words."""
+    """Errors that name options instead of arguments.
+
+    It is not for reading files, whose names could hold such words.
+    """
     try:
         yield
     except InputError as error:
@@ -61,10 +79,14 @@ def errors_name_options() -> Iterator[None]:
 
 
 def _forget_useless_sizes() -> None:
-    """Remove COLUMNS and LINES from the environment where they are no size of a terminal: in 0 columns nothing would be printed."""
+    """Remove COLUMNS and LINES from the environment where they are no size of a terminal: in 0
+    columns nothing would be printed.
+    """
     for name, least in (("COLUMNS", NARROWEST), ("LINES", 1)):
         given = os.environ.get(name, "")
-        if given and not (given.isascii() and given.isdecimal() and len(given) < 6 and int(given) >= least):
+        if given and not (
+            given.isascii() and given.isdecimal() and len(given) < 6 and int(given) >= least
+        ):
             del os.environ[name]
 
 
@@ -84,7 +106,9 @@ out, err = PlainConsole(), PlainConsole(stderr=True)
 
 
 def show(*results: str | Table, unbroken: bool = False) -> None:
-    """Print sentences and tables on standard output; `unbroken` is for lines with paths and addresses, which must stay whole."""
+    """Print sentences and tables on standard output; `unbroken` is for lines with paths and
+    addresses, which must stay whole.
+    """
     for result in results:
         out.print(result, soft_wrap=unbroken)
 
@@ -108,7 +132,9 @@ def show_written(*paths: object) -> None:
 def guarantee_in_words(calibrated: CalibratedRule) -> str:
     """The guarantee of a rule as a sentence."""
     words = calibrated.guarantee
-    return words[0].upper() + words[1:] if words.startswith("no guarantee") else f"Guarantee: {words}"
+    return (
+        words[0].upper() + words[1:] if words.startswith("no guarantee") else f"Guarantee: {words}"
+    )
 
 
 def never_stops(calibrated: CalibratedRule) -> str:
@@ -117,13 +143,18 @@ def never_stops(calibrated: CalibratedRule) -> str:
         return ""
     if calibrated.n >= calibrated.examples_needed and calibrated.shortage:
         return f"This rule can never stop early. {calibrated.shortage}"
-    needed = f"{calibrated.examples_needed}{' of each class' if getattr(calibrated.rule, 'class_conditional', False) else ''}"
-    return f"This rule can never stop early: it was calibrated on {calibrated.n} examples, and needs at least {needed}."
+    by_class = calibrated.rule.terms.class_conditional
+    needed = f"{calibrated.examples_needed}{' of each class' if by_class else ''}"
+    return (
+        f"This rule can never stop early: it was calibrated on {calibrated.n} examples, and needs "
+        f"at least {needed}."
+    )
 
 
 @contextmanager
 def printed_warnings(words: Callable[[str], str] = str) -> Iterator[list[str]]:
-    """Print calibration warnings as plain sentences, each once; `words` may change how they name things.
+    """Print calibration warnings as plain sentences, each once; `words` may change how
+    they name things.
 
     What it gives holds the sentences that were printed.
     """
@@ -146,26 +177,48 @@ def progress_bar(title: str) -> Iterator[ProgressCallback]:
     if not err.is_terminal:
         yield _progress_in_lines(title, began)
         return
-    words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
-    with Progress(BarColumn(bar_width=6), TextColumn("{task.fields[left]}"), words, console=err, transient=True, expand=True) as bar:
+    words = TextColumn(
+        "{task.description}",
+        markup=False,
+        table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+    )
+    with Progress(
+        BarColumn(bar_width=6),
+        TextColumn("{task.fields[left]}"),
+        words,
+        console=err,
+        transient=True,
+        expand=True,
+    ) as bar:
         task, estimate = bar.add_task(visible(title), total=1.0, left=""), TimeLeft(began)
 
         def progress(what: str, share: float) -> None:
-            bar.update(task, completed=share, description=visible(what), left=estimate.report(monotonic(), share))
+            bar.update(
+                task,
+                completed=share,
+                description=visible(what),
+                left=estimate.report(monotonic(), share),
+            )
 
         yield progress
 
 
 @final
 class TimeLeft:
-    """The time left, estimated from the pace in the latter half of the time so far: the first steps of a job are often slower."""
+    """The time left, estimated from the pace in the latter half of the time so far: the first
+    steps of a job are often slower.
+    """
 
     def __init__(self, began: float) -> None:
         self._began = began
-        self._reports = deque([(began, 0.0)])  # times and shares that were done; the first is the last one before the latter half
+        # times and shares that were done; the first is the last one before the latter half
+        self._reports = deque([(began, 0.0)])
 
     def report(self, now: float, share: float) -> str:
-        """Take the share that is done by now. Returns the time left in words, or an empty string while an estimate would be a guess."""
+        """Take the share that is done by now.
+
+        Returns the time left in words, or an empty string while an estimate would be a guess.
+        """
         self._reports.append((now, share))
         while len(self._reports) > 1 and self._reports[1][0] <= (self._began + now) / 2:
             self._reports.popleft()
@@ -173,7 +226,11 @@ class TimeLeft:
         if now - self._began < LEAST_SECONDS or share < LEAST_SHARE or share <= done:
             return ""
         left = round((now - since) * (1 - share) / (share - done))
-        return f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left" if left >= 3600 else f"{left // 60}:{left % 60:02} left"
+        return (
+            f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
+            if left >= 3600
+            else f"{left // 60}:{left % 60:02} left"
+        )
 
 
 def _progress_in_lines(title: str, began: float) -> ProgressCallback:

@@ -1,21 +1,25 @@
-"""`agreestop decide`: a rule file, and a score file or members and their inputs, become decisions."""
+"""`agreestop decide`: a rule file, and a score file or members and their inputs,
+become decisions.
+"""
 
 import json
 import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 from agreestop.common import InputError, Integers, atomic_writer, check_writable, file_lock
 from agreestop.common.errors import visible
-from agreestop.decide.calibrated import CalibratedRule, load_rule
+from agreestop.common.tables import decision_records, decisions_csv
+from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.calibration import load_rule
 from agreestop.decide.decisions import Decisions
-from agreestop.decide.drift import DriftMonitor
-from agreestop.decide.exchangeability import DIFFERENT_INPUTS
-from agreestop.decide.score_files import load_scores
-from agreestop.decide.tables import decision_records, decisions_csv
+from agreestop.decide.drift.exchangeability import DIFFERENT_INPUTS
+from agreestop.decide.drift.monitor import DriftMonitor
+from agreestop.decide.scores import load_scores
+from agreestop.decide.stop_rule import load_risks
 
 from .calibrate import Groups, read_lines
 from .console import errors_name_options, never_stops, progress_bar, say
@@ -25,13 +29,27 @@ FORMATS = (".csv", ".json", ".npz")
 CLUSTER_FORMATS = (".parquet", "")  # one file, or a folder
 MOST_NAMED = 10  # damaged files that are named on the terminal
 RuleFile = Annotated[Path, typer.Argument(help="Rule file that `agreestop calibrate` wrote.")]
-AnyEngine = Annotated[bool, typer.Option("--any-engine", help="Allow another engine than the rule was calibrated with.")]
-AnyMembers = Annotated[bool, typer.Option("--any-members", help="Allow other members than the rule was calibrated with.")]
+AnyEngine = Annotated[
+    bool,
+    typer.Option("--any-engine", help="Allow another engine than the rule was calibrated with."),
+]
+AnyMembers = Annotated[
+    bool,
+    typer.Option("--any-members", help="Allow other members than the rule was calibrated with."),
+]
 
 
 def decide(
     rule: RuleFile,
-    scores: Annotated[Path, typer.Argument(help="Score file, or with --members a file of inputs (with --ray also a folder).")],
+    scores: Annotated[
+        Path,
+        typer.Argument(
+            help=(
+                "Score file, or a file of risks for a rule stop, or with --members a file of "
+                "inputs (with --ray also a folder)."
+            )
+        ),
+    ],
     members: Members = None,
     engine: Engine = "auto",
     groups: Groups = None,
@@ -39,35 +57,65 @@ def decide(
     any_members: AnyMembers = False,
     monitor: Annotated[
         Path | None,
-        typer.Option("--monitor", help="Drift monitor to go on with, or to begin; it uses the labels or final answers of the scores."),
+        typer.Option(
+            "--monitor",
+            help=(
+                "Drift monitor to go on with, or to begin; it uses the labels or final answers of "
+                "the scores."
+            ),
+        ),
     ] = None,
     ray: Ray = None,
     skip_damaged: Annotated[
-        bool, typer.Option("--skip-damaged", help="With --ray: leave out files and shards that cannot be read, and name and count them.")
+        bool,
+        typer.Option(
+            "--skip-damaged",
+            help=(
+                "With --ray: leave out files and shards that cannot be read, and name and count "
+                "them."
+            ),
+        ),
     ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
             "-o",
             "--output",
-            help="File to write: .csv, .json, .npz; with --ray also .parquet, or a folder. Without it: CSV on the terminal.",
+            help=(
+                "File to write: .csv, .json, .npz; with --ray also .parquet, or a folder. Without "
+                "it: CSV on the terminal."
+            ),
         ),
     ] = None,
 ) -> None:
     """Decide for every input when to stop and what to answer.
 
-    With --ray, inputs may also be a folder or Parquet files, and a call that was killed continues when it is repeated.
+    With --ray, inputs may also be a folder or Parquet files, and a call that was killed continues
+    when it is repeated.
     """
-    if output is not None and output.suffix not in (FORMATS if ray is None else (*FORMATS, *CLUSTER_FORMATS)):
-        advice = f"give a name that ends in {', '.join(FORMATS)}, or with --ray in .parquet, or a folder"
+    if output is not None and output.suffix not in (
+        FORMATS if ray is None else (*FORMATS, *CLUSTER_FORMATS)
+    ):
+        advice = (
+            f"give a name that ends in {', '.join(FORMATS)}, or with --ray in .parquet, or a folder"
+        )
         raise InputError(f"{output} ends in {output.suffix!r}: {advice}.")
     if ray is not None and (members is None or output is None):
-        raise InputError(f"--ray runs members on inputs and writes a file: give {'--members' if members is None else '-o'} too.")
+        raise InputError(
+            "--ray runs members on inputs and writes a file: give "
+            f"{'--members' if members is None else '-o'} too."
+        )
     if ray is not None and groups is not None:
-        raise InputError("--groups is given with --ray, where groups come from the column 'group' of Parquet files: leave it out.")
+        raise InputError(
+            "--groups is given with --ray, where groups come from the column 'group' of Parquet "
+            "files: leave it out."
+        )
     kept = output is not None and output.suffix in CLUSTER_FORMATS  # as the cluster writes it
     if skip_damaged and not kept:
-        raise InputError("--skip-damaged is for --ray and -o FILE.parquet, whose rows say which inputs they are about: give both.")
+        raise InputError(
+            "--skip-damaged is for --ray and -o FILE.parquet, whose rows say which inputs they are "
+            "about: give both."
+        )
     if output is not None and not kept:
         check_writable(output, rule, scores, members)
     calibrated = load_rule(rule)
@@ -78,23 +126,38 @@ def decide(
         say(sentence)
     labels, classes = None, None
     if ray is not None and members is not None and output is not None:
-        allowed = {"any_engine": any_engine, "any_members": any_members, "skip_damaged": skip_damaged}
+        allowed = {
+            "any_engine": any_engine,
+            "any_members": any_members,
+            "skip_damaged": skip_damaged,
+        }
         target = _decide_on_ray(ray, rule, calibrated, members, scores, engine, output, allowed)
         if kept and monitor is None:
             return
         decisions, classes = _load_decisions(target, calibrated, scores)
     elif members is None:
         if engine != "auto":
-            raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members and inputs.")
-        data = load_scores(scores, calibrated.checkpoints)
+            raise InputError(
+                f"--engine is {engine}, but without --members nothing is run: leave it out, or "
+                "give members and inputs."
+            )
+        about_risks = calibrated.rule.terms.largest_loss is not None
+        data: Any = load_risks(scores) if about_risks else None
+        if not about_risks:
+            data = load_scores(scores, calibrated.checkpoints)
         inside = None if groups is None else read_lines(groups, len(data))
         with errors_name_options():
-            decisions = calibrated.decide(data, groups=inside, any_engine=any_engine, any_members=any_members)
-        labels = decisions.final_best if calibrated.final else data.labels
+            decisions = calibrated.decide(
+                data, groups=inside, any_engine=any_engine, any_members=any_members
+            )
+        if not about_risks:
+            labels = decisions.final_best if calibrated.final else data.labels
         classes = data.classes
         say_unchecked(calibrated, data.engine, data.ensemble_digest)
     else:
-        decisions, classes = _run_members(calibrated, members, scores, engine, groups, any_engine, any_members)
+        decisions, classes = _run_members(
+            calibrated, members, scores, engine, groups, any_engine, any_members
+        )
     for note in decisions.notes:
         if "group" in note or DIFFERENT_INPUTS in note:
             say(note)
@@ -110,36 +173,72 @@ def decide(
         return
     with atomic_writer(output) as stream:
         if output.suffix == ".npz":
-            np.savez_compressed(stream, stop_time=decisions.stop_time, stop_index=decisions.stop_index, sets=decisions.sets)
+            answer = {"sets": decisions.sets}
+            if decisions.largest_loss is not None:
+                answer = {"answered": decisions.answered}
+            np.savez_compressed(
+                stream,
+                stop_time=decisions.stop_time,
+                stop_index=decisions.stop_index,
+                **answer,  # type: ignore[arg-type]
+            )
         else:
-            as_json = json.dumps(decision_records(decisions, names), ensure_ascii=False, indent=1) + "\n"
-            stream.write((decisions_csv(decisions, names) if output.suffix == ".csv" else as_json).encode())
+            as_json = (
+                json.dumps(decision_records(decisions, names), ensure_ascii=False, indent=1) + "\n"
+            )
+            stream.write(
+                (decisions_csv(decisions, names) if output.suffix == ".csv" else as_json).encode()
+            )
     if ray is not None:
         shutil.rmtree(_parts(output), ignore_errors=True)
     latency = float(np.mean(decisions.stop_time)) / decisions.checkpoints[-1]
-    say(f"Wrote {output}: {len(decisions)} decisions, latency {latency:.3f} of T, set size {decisions.set_size.mean():.2f}.")
+    words = f"set size {decisions.set_size.mean():.2f}"
+    if decisions.largest_loss is not None:
+        words = f"{decisions.answered.mean():.1%} answered"
+    say(f"Wrote {output}: {len(decisions)} decisions, latency {latency:.3f} of T, {words}.")
 
 
 def class_names(calibrated: CalibratedRule, names: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The names of the classes for the terminal: those of a file, else those of the rule, else their numbers."""
-    return tuple(visible(name) for name in names or calibrated.class_names or map(str, range(calibrated.classes)))
+    """The names of the classes for the terminal: those of a file, else those of the rule, else
+    their numbers.
+    """
+    return tuple(
+        visible(name)
+        for name in names or calibrated.class_names or map(str, range(calibrated.classes))
+    )
 
 
 def say_unchecked(calibrated: CalibratedRule, engine: str, ensemble_digest: str) -> None:
-    """Say in one line what could not be compared with the calibration, because a file, of version 0.1 for example, does not name it.
+    """Say in one line what could not be compared with the calibration, because a file, of version
+    0.1 for example, does not name it.
 
-    Rules and scores that know neither engine nor members come from a model that is not ours, and nothing is said of them.
+    Rules and scores that know neither engine nor members come from a model that is not ours, and
+    nothing is said of them.
     """
-    pairs = {"engine": (calibrated.engine, engine), "members": (calibrated.ensemble_digest, ensemble_digest)}
+    pairs = {
+        "engine": (calibrated.engine, engine),
+        "members": (calibrated.ensemble_digest, ensemble_digest),
+    }
     unknown = [what for what, names in pairs.items() if not all(names)]
     if unknown and any(name for names in pairs.values() for name in names):
-        say(f"Not checked: {' and '.join(unknown)}, which must be those of the calibration; the rule file or the scores do not name them.")
+        say(
+            f"Not checked: {' and '.join(unknown)}, which must be those of the calibration; the "
+            "rule file or the scores do not name them."
+        )
 
 
 def _run_members(
-    calibrated: CalibratedRule, members: Path, inputs: Path, engine: str, groups: Path | None, any_engine: bool, any_members: bool
+    calibrated: CalibratedRule,
+    members: Path,
+    inputs: Path,
+    engine: str,
+    groups: Path | None,
+    any_engine: bool,
+    any_members: bool,
 ) -> tuple[Decisions, tuple[str, ...] | None]:
-    """Run the members on each input until its decision, and say which engine ran and how much it computed."""
+    """Run the members on each input until its decision, and say which engine ran and how
+    much it computed.
+    """
     from agreestop.ensembles import load as load_ensemble
     from agreestop.events.files import load as load_inputs
 
@@ -150,10 +249,15 @@ def _run_members(
     say_unchecked(calibrated, wanted, ensemble.digest)
     inside = None if groups is None else read_lines(groups, len(data))
     with errors_name_options():
-        run = ensemble.decide(calibrated, data, groups=inside, any_engine=any_engine, any_members=any_members)
+        run = ensemble.decide(
+            calibrated, data, groups=inside, any_engine=any_engine, any_members=any_members
+        )
     steps = calibrated.checkpoints[-1] if data.shape[1] == 1 else data.shape[1]
     share = float(run.computed.mean()) / steps
-    say(f"The {ensemble.engine.name} engine computed {share:.0%} of the {steps} steps, in {run.seconds:.2f} s.")
+    say(
+        f"The {ensemble.engine.name} engine computed {share:.0%} of the {steps} steps, in "
+        f"{run.seconds:.2f} s."
+    )
     return run.decisions, data.classes
 
 
@@ -163,17 +267,42 @@ def _parts(output: Path) -> Path:
 
 
 def _decide_on_ray(
-    address: str, rule: Path, calibrated: CalibratedRule, members: Path, inputs: Path, engine: str, output: Path, allowed: dict[str, bool]
+    address: str,
+    rule: Path,
+    calibrated: CalibratedRule,
+    members: Path,
+    inputs: Path,
+    engine: str,
+    output: Path,
+    allowed: dict[str, bool],
 ) -> Path:
-    """Decide on a Ray cluster, and say which engine ran and how much it computed; the file or folder of the decisions."""
+    """Decide on a Ray cluster, and say which engine ran and how much it computed; the file or
+    folder of the decisions.
+    """
     from agreestop import cluster
 
     target = output if output.suffix in CLUSTER_FORMATS else _parts(output)
     with progress_bar(output.name) as progress:
-        run = cluster.decide(rule, members, inputs, target, address=address, engine=engine, progress=progress, **allowed)
+        run = cluster.decide(
+            rule,
+            members,
+            inputs,
+            target,
+            address=address,
+            engine=engine,
+            progress=progress,
+            **allowed,
+        )
     steps = f"{run.mean_computed:.1f} of {calibrated.checkpoints[-1]:g} steps of a recording"
-    when = f"in {run.seconds:.2f} s" if run.resumed < run.shards else "in an earlier call, whose decisions are there"
-    say(f"The {run.engine} engine decided on {run.recordings:,} recordings and computed {steps}, {when}.")
+    when = (
+        f"in {run.seconds:.2f} s"
+        if run.resumed < run.shards
+        else "in an earlier call, whose decisions are there"
+    )
+    say(
+        f"The {run.engine} engine decided on {run.recordings:,} recordings and computed {steps}, "
+        f"{when}."
+    )
     for sentence in run.damaged[:MOST_NAMED]:
         say(f"Skipped: {sentence}")
     if run.damaged:
@@ -185,19 +314,29 @@ def _decide_on_ray(
     return target
 
 
-def _load_decisions(target: Path, calibrated: CalibratedRule, inputs: Path) -> tuple[Decisions, tuple[str, ...] | None]:
-    """Decisions of a cluster, and the names of the classes where the inputs are one file that has them."""
+def _load_decisions(
+    target: Path, calibrated: CalibratedRule, inputs: Path
+) -> tuple[Decisions, tuple[str, ...] | None]:
+    """Decisions of a cluster, and the names of the classes where the inputs are one file
+    that has them.
+    """
     from agreestop import cluster
     from agreestop.events.files import load as load_inputs
 
-    return cluster.load_decisions(target, calibrated), load_inputs(inputs).classes if inputs.suffix == ".npz" else None
+    classes = load_inputs(inputs).classes if inputs.suffix == ".npz" else None
+    return cluster.load_decisions(target, calibrated), classes
 
 
-def _watch(path: Path, calibrated: CalibratedRule, decisions: Decisions, labels: Integers | None) -> None:
-    """Give the decisions to the monitor in a file, and say what it found. Labels that are not here will never be known.
+def _watch(
+    path: Path, calibrated: CalibratedRule, decisions: Decisions, labels: Integers | None
+) -> None:
+    """Give the decisions to the monitor in a file, and say what it found.
 
-    A rule about final answers is watched with those of the scores; members that run stop early and leave none. Commands and
-    servers that run at the same time take turns, so that none of their decisions is lost.
+    Labels that are not here will never be known.
+
+    A rule about final answers is watched with those of the scores; members that run stop early and
+    leave none. Commands and servers that run at the same time take turns, so that none of their
+    decisions is lost.
     """
     with file_lock(path.resolve(), say):
         monitor = DriftMonitor.resume(path, calibrated)

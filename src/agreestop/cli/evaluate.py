@@ -2,21 +2,22 @@
 
 import json
 from collections.abc import Sequence
-from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from agreestop.common import InputError
-from agreestop.decide.calibrated import CalibratedRule, load_rule
+from agreestop.common.estimates import Estimate
+from agreestop.common.levels import in_words
+from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.calibration import load_rule
 from agreestop.decide.decisions import Evaluation, Group
 from agreestop.decide.decisions import evaluate as evaluate_decisions
-from agreestop.decide.estimates import Estimate
-from agreestop.decide.levels import as_target, in_words
 
-from .calibrate import labelled_scores, read_lines
+from .calibrate import labelled_scores, read_lines, risks_with_losses
 from .console import errors_name_options, guarantee_in_words, never_stops, say, show
 from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
 
@@ -25,9 +26,29 @@ MOST_ROWS = 8
 
 def evaluate(
     rule: RuleFile,
-    scores: Annotated[Path, typer.Argument(help="Score file with labels of inputs that were used neither for tuning nor for calibration.")],
+    scores: Annotated[
+        Path,
+        typer.Argument(
+            help=(
+                "Score file with labels, or for a rule stop a file of risks and losses, of inputs "
+                "that were used neither for tuning nor for calibration."
+            )
+        ),
+    ],
     groups: Annotated[
-        Path | None, typer.Option(help="Text file with the group of each input, one on a line: coverage by group, for any rule.")
+        Path | None,
+        typer.Option(
+            help=(
+                "Text file with the group of each input, one on a line: coverage by group, for any "
+                "rule."
+            )
+        ),
+    ] = None,
+    people: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text file with the person of each input, one on a line: coverage by person."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     any_engine: AnyEngine = False,
@@ -35,60 +56,114 @@ def evaluate(
 ) -> None:
     """Decide for every input of a labelled score file and compare with the labels."""
     calibrated = load_rule(rule)
-    data = labelled_scores(scores, "evaluation", calibrated.checkpoints)
+    data: Any  # scores, or risks
+    if calibrated.rule.terms.largest_loss is not None:
+        data = risks_with_losses(scores, "evaluation")
+    else:
+        data = labelled_scores(scores, "evaluation", calibrated.checkpoints)
     if calibrated.saw(data):
-        raise InputError(f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows.")
+        raise InputError(
+            f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows."
+        )
     inside = None if groups is None else read_lines(groups, len(data))
+    persons = None if people is None else read_lines(people, len(data))
     promised_by_group = calibrated.group_names is not None
     with errors_name_options():
         known = inside if promised_by_group else None
-        decisions = calibrated.decide(data, groups=known, any_engine=any_engine, any_members=any_members)
+        decisions = calibrated.decide(
+            data, groups=known, any_engine=any_engine, any_members=any_members
+        )
     if decisions.reuse:
         raise InputError(f"{scores}: {decisions.reuse}")
-    result = evaluate_decisions(decisions, data, groups=None if promised_by_group else inside)
+    result = evaluate_decisions(
+        *(decisions, data), groups=None if promised_by_group else inside, people=persons
+    )
     say_unchecked(calibrated, data.engine, data.ensemble_digest)
     for note in result.notes:
         say(note)
     names = class_names(calibrated, data.classes)
+    table = partial(_figures_table, classes=bool(result.by_class))
     if as_json:
         typer.echo(json.dumps(_record(result, names, calibrated), ensure_ascii=False, indent=1))
         return
     promise = _promise_in_words(calibrated)
     show(f"{guarantee_in_words(calibrated)} {never_stops(calibrated)}".rstrip())
-    about_coverage = calibrated.final or result.cost is not None
-    show(_table(f"All inputs: {promise} is promised, nothing about coverage" if about_coverage else "All inputs", "", [("", result)]))
-    show(_answers_in_words(result))
+    title = "All inputs"
+    if result.by_class and (calibrated.final or result.cost is not None):
+        title += f": {promise} is promised, nothing about coverage"
+    show(table(title, "", [("", result)]))
+    if words := _answers_in_words(result):
+        show(words)
     if words := _draw_in_words(calibrated, result):
         show(words)
     nothing = ", without a promise"
     promised = nothing if calibrated.adapted else f", {promise} is promised for each"
-    by_class = getattr(calibrated.rule, "class_conditional", False)
+    by_class = calibrated.rule.terms.class_conditional
     if result.by_block:
-        show(_table(f"By the time at which an input first looked ready{promised}", "block", [(one.name, one) for one in result.by_block]))
+        show(
+            table(
+                f"By the time at which an input first looked ready{promised}",
+                "block",
+                [(one.name, one) for one in result.by_block],
+            )
+        )
     if result.by_group:
         words = promised if promised_by_group else nothing
-        show(_table(f"By group{words}", "group", [(one.name, one) for one in result.by_group]))
-    if getattr(calibrated.rule, "accumulated", False):
-        show(_table(f"Answers that came by a time{promised}", "by", [(f"{one.key:g}", one) for one in _few(result.answered_by)]))
-    show(_table(f"By stopping time{nothing}", "time", _few_groups(result)))
+        show(table(f"By group{words}", "group", [(one.name, one) for one in result.by_group]))
+    if result.by_person:
+        below = result.people_below
+        worst = sorted(result.by_person, key=lambda one: one.coverage)[:MOST_ROWS]
+        first = "By person" if len(worst) == len(result.by_person) else "The people who miss most"
+        show(table(f"{first}{nothing}", "person", [(one.name, one) for one in worst]))
+        if below is not None:
+            show(
+                f"{_interval(below)} of the {len(result.by_person)} people have a coverage under "
+                f"the target, {decisions.target:g}."
+            )
+    if calibrated.rule.terms.accumulated:
+        show(
+            table(
+                f"Answers that came by a time{promised}",
+                "by",
+                [(f"{one.key:g}", one) for one in _few(result.answered_by)],
+            )
+        )
+    show(table(f"By stopping time{nothing}", "time", _few_groups(result)))
     if by_class and result.by_final_class:
-        show(_table(f"By final class{promised}", "class", [(names[int(group.key)], group) for group in result.by_final_class]))
+        show(
+            table(
+                f"By final class{promised}",
+                "class",
+                [(names[int(group.key)], group) for group in result.by_final_class],
+            )
+        )
     words = promised if by_class and not calibrated.final else nothing
-    show(_table(f"By true class{words}", "class", [(names[int(group.key)], group) for group in result.by_class]))
+    if not result.by_class:
+        return
+    show(
+        table(
+            f"By true class{words}",
+            "class",
+            [(names[int(group.key)], group) for group in result.by_class],
+        )
+    )
 
 
 def _promise_in_words(calibrated: CalibratedRule) -> str:
     """What is promised, in a few words that the tables repeat: 0.9 is a coverage."""
     rule = calibrated.rule
-    if (max_loss := getattr(rule, "max_loss", None)) is not None:
-        return f"a mean cost of at most {in_words(Fraction(max_loss))}{' against the final class' if calibrated.final else ''}"
-    target = getattr(rule, "target", None)
-    level = "" if target is None else in_words(as_target(target))
+    if (max_loss := rule.terms.max_loss) is not None:
+        against = " against the final class" if calibrated.final else ""
+        return f"a mean cost of at most {in_words(max_loss)}{against}"
+    target = rule.terms.target
+    level = "" if target is None else in_words(target)
     return f"agreement with the final class of {level}" if calibrated.final else level
 
 
 def _answers_in_words(result: Evaluation) -> str:
-    """The accuracy of the best class, the share of answers of one class, and the work, where these are known."""
+    """The accuracy of the best class, the share of answers of one class, and the work, where
+    these are known.
+    """
     known = []
     if result.accuracy is not None:
         known.append(f"The best class is right for {_interval(result.accuracy)} of the inputs.")
@@ -100,32 +175,49 @@ def _answers_in_words(result: Evaluation) -> str:
 
 
 def _draw_in_words(calibrated: CalibratedRule, result: Evaluation) -> str:
-    """For rules with one threshold: how far chance in the choice of calibration examples moves coverage, and how often as low as here."""
+    """For rules with one threshold: how far chance in the choice of calibration examples moves
+    coverage, and how often as low as here.
+    """
     if result.draw_range is None:
         return ""
     low, high = result.draw_range
     words = (
-        f"The {calibrated.n} calibration examples were chosen at random. This alone can move the coverage of {result.n} inputs between "
+        f"The {calibrated.n} calibration examples were chosen at random. This alone can move the "
+        f"coverage of {result.n} inputs between "
         f"{low:.3f} and {high:.3f} (95 % of choices); where scores tie it may be higher."
     )
-    target, delta = (getattr(calibrated.rule, name) for name in ("target", "delta"))
-    if result.coverage.high >= target or delta is not None or result.coverage < low:  # a note has said that this is not chance
+    terms = calibrated.rule.terms
+    target, delta = terms.target, terms.delta
+    assert target is not None  # one order statistic is the threshold
+    # a note has said that this is not chance
+    if result.coverage.high >= target or delta is not None or result.coverage < low:
         return words
     return (
-        f"{words} Coverage is under {in_words(target)} here: the promise is an average over such choices, and up to "
-        f"{result.draws_this_low:.0%} of them end this low. Calibrate with more examples, or with --delta, to make that rarer."
+        f"{words} Coverage is under {in_words(target)} here: the promise is an average over such "
+        "choices, and up to "
+        f"{result.draws_this_low:.0%} of them end this low. Calibrate with more examples, or with "
+        "--delta, to make that rarer."
     )
 
 
 def _few(groups: Sequence[Group]) -> Sequence[Group]:
     """About MOST_ROWS of the groups: some that are spread evenly up to the last, and the worst."""
-    worst = min(groups, key=lambda group: group.coverage if group.agreement is None else group.agreement)
+    worst = min(
+        groups, key=lambda group: group.coverage if group.agreement is None else group.agreement
+    )
     step = -(-len(groups) // MOST_ROWS)
-    return [group for index, group in enumerate(groups, 1 - len(groups)) if index % step == 0 or group is worst]
+    return [
+        group
+        for index, group in enumerate(groups, 1 - len(groups))
+        if index % step == 0 or group is worst
+    ]
 
 
 def _few_groups(result: Evaluation) -> list[tuple[str, Evaluation | Group]]:
-    """Groups of stopping times. Where there are many, neighbours are joined until each group has about an eighth of the inputs."""
+    """Groups of stopping times.
+
+    Where there are many, neighbours are joined until each group has about an eighth of the inputs.
+    """
     groups = result.by_stop_time
     least = result.n / MOST_ROWS if len(groups) > MOST_ROWS else 0
     rows: list[tuple[str, Evaluation | Group]] = []
@@ -134,21 +226,33 @@ def _few_groups(result: Evaluation) -> list[tuple[str, Evaluation | Group]]:
         waiting.append(group)
         if sum(one.n for one in waiting) >= least or group is groups[-1]:
             first, last = waiting[0].key, waiting[-1].key
-            rows.append((f"{first:g}" if first == last else f"{first:g}-{last:g}", Group.of(waiting)))
+            rows.append(
+                (f"{first:g}" if first == last else f"{first:g}-{last:g}", Group.of(waiting))
+            )
             waiting = []
     return rows
 
 
-def _table(title: str, key: str, rows: list[tuple[str, Evaluation | Group]]) -> Table:
+def _figures_table(
+    title: str, key: str, rows: Sequence[tuple[str, Evaluation | Group]], classes: bool = True
+) -> Table:
+    """Figures of groups; without classes, what was answered and wrong in place of coverage."""
     table = Table(title=title, title_justify="left", title_style="bold")
-    promised = [name for name in ("agreement", "cost") if any(getattr(row, name) is not None for _, row in rows)]
-    for name in (*((key,) if key else ()), "inputs", *promised, "coverage", "latency / T", "set size"):
+    promised = [
+        name
+        for name in ("agreement", "cost")
+        if any(getattr(row, name) is not None for _, row in rows)
+    ]
+    shares = [*promised, *(("coverage",) if classes else ("answered", "wrong"))]
+    heads = [*((key,) if key else ()), "inputs", *shares, "latency / T"]
+    for name in (*heads, *(("set size",) if classes else ())):
         table.add_column(name, justify="left" if name == key else "right")
     for name, row in rows:
         latency = f"{row.normalized_latency:.3f}" if key else _interval(row.normalized_latency)
         size = f"{row.set_size:.2f}" if key else _interval(row.set_size, 2)
-        shown = [_interval(getattr(row, name)) for name in (*promised, "coverage")]
-        table.add_row(*((name,) if key else ()), str(row.n), *shown, latency, size)
+        shown = [_interval(getattr(row, name)) for name in shares]
+        cells = [*((name,) if key else ()), str(row.n), *shown, latency]
+        table.add_row(*cells, *((size,) if classes else ()))
     return table
 
 
@@ -158,21 +262,42 @@ def _interval(value: Estimate, digits: int = 3) -> str:
     return f"{value:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
 
 
-def _record(result: Evaluation, names: tuple[str, ...], calibrated: CalibratedRule) -> dict[str, object]:
-    singles = {name: value for name in ("accuracy", "singles", "work") if (value := getattr(result, name, None)) is not None}
-    parts = {"block": result.by_block, "group": result.by_group, "final_class": result.by_final_class}
-    accumulated = getattr(calibrated.rule, "accumulated", False)
+def _record(
+    result: Evaluation, names: tuple[str, ...], calibrated: CalibratedRule
+) -> dict[str, object]:
+    singles = {
+        name: value
+        for name in ("accuracy", "singles", "work", "people_below")
+        if (value := getattr(result, name, None)) is not None
+    }
+    parts = {
+        "block": result.by_block,
+        "group": result.by_group,
+        "final_class": result.by_final_class,
+        "person": result.by_person,
+    }
+    accumulated = calibrated.rule.terms.accumulated
     return {
         "guarantee": calibrated.guarantee,
         **_figures(result),
         **{name: float(value) for name, value in singles.items()},
         **{f"{name}_interval": [value.low, value.high] for name, value in singles.items()},
-        **{f"by_{key}": [{key: one.name, **_figures(one)} for one in groups] for key, groups in parts.items() if groups is not None},
-        **({"answered_by": [{"time": one.key, **_figures(one)} for one in result.answered_by]} if accumulated else {}),
+        **{
+            f"by_{key}": [{key: one.name, **_figures(one)} for one in groups]
+            for key, groups in parts.items()
+            if groups is not None
+        },
+        **(
+            {"answered_by": [{"time": one.key, **_figures(one)} for one in result.answered_by]}
+            if accumulated
+            else {}
+        ),
         "draw_range": result.draw_range,
         "notes": result.notes,
         "by_stop_time": [{"time": group.key, **_figures(group)} for group in result.by_stop_time],
-        "by_class": [{"class": names[int(group.key)], **_figures(group)} for group in result.by_class],
+        "by_class": [
+            {"class": names[int(group.key)], **_figures(group)} for group in result.by_class
+        ],
     }
 
 
@@ -180,6 +305,7 @@ def _figures(row: Evaluation | Group) -> dict[str, object]:
     figures: dict[str, object] = {"n": row.n}
     estimates = {"coverage": row.coverage, "cost": row.cost, "agreement": row.agreement}
     estimates |= {"latency": row.normalized_latency, "set_size": row.set_size}
+    estimates |= {"answered": row.answered, "wrong": row.wrong}
     for name, value in estimates.items():
         if value is None:
             continue

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from agreestop.common import InputError, check_writable
+from agreestop.decide.stop_rule import load_risks
 
 from .calibrate import labelled_scores, read_lines
 from .console import errors_name_options, progress_bar, show, show_written
@@ -14,29 +16,93 @@ from .run import table_of_rules
 
 
 def report(
-    scores: Annotated[Path, typer.Argument(help="Score file with labels. Its rows are divided into tuning, calibration and test.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write; it holds its figures and loads nothing.")],
-    target: Annotated[str, typer.Option(help="Probability that the answer holds the true class.")] = "0.9",
+    scores: Annotated[
+        Path,
+        typer.Argument(
+            help=(
+                "Score file with labels. Its rows are divided into tuning, calibration and test. "
+                "Or a file of risks and losses."
+            )
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", help="HTML file to write; it holds its figures and loads nothing."
+        ),
+    ],
+    target: Annotated[
+        str, typer.Option(help="Probability that the answer holds the true class.")
+    ] = "0.9",
     max_set_size: Annotated[int, typer.Option(help="Largest set that may stop early.")] = 1,
-    groups: Annotated[Path | None, typer.Option(help="Text file with the group of each input, one on a line: coverage by group.")] = None,
-    n_calibration: Annotated[int | None, typer.Option(help="Calibration rows. [default: a sixth of the rows, at most 200]")] = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text file with the group of each input, one on a line: coverage by group."
+        ),
+    ] = None,
+    n_calibration: Annotated[
+        int | None,
+        typer.Option(help="Calibration rows. [default: a sixth of the rows, at most 200]"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Which rows are used for what.")] = 0,
 ) -> None:
-    """Measure every rule on a labelled score file, and write a page: coverage by time, class and group, and which rule to take."""
+    """Measure every rule on a labelled score file, and write a page: coverage by time, class and
+    group, and which rule to take.
+    """
+    from agreestop.pipeline.risks_report import holds_risks
     from agreestop.pipeline.scores_report import report_scores
     from agreestop.report.advice import advise
     from agreestop.report.page import summary_in_words, write_page
 
     if output.is_dir():
-        raise InputError(f"{output} is a folder: give the HTML file to write, for example {output / 'report.html'}.")
+        raise InputError(
+            f"{output} is a folder: give the HTML file to write, for example "
+            f"{output / 'report.html'}."
+        )
     check_writable(output, scores)
+    if holds_risks(scores):
+        _report_risks(scores, output, n_calibration, seed)
+        return
     data = labelled_scores(scores, "a report")
     inside = None if groups is None else read_lines(groups, len(data))
-    options = {"target": target, "max-set-size": max_set_size, "groups": groups, "n-calibration": n_calibration, "seed": seed}
-    given = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
+    options = {
+        "target": target,
+        "max-set-size": max_set_size,
+        "groups": groups,
+        "n-calibration": n_calibration,
+        "seed": seed,
+    }
+    given = [
+        word
+        for name, value in options.items()
+        if value is not None
+        for word in (f"--{name}", str(value))
+    ]
     command = shlex.join(["agreestop", "report", str(scores), "-o", str(output), *given])
     with progress_bar(scores.name) as progress, errors_name_options():
-        made = report_scores(data, target, max_set_size, inside, n_calibration, seed, scores.name, command, progress)
+        made = report_scores(
+            *(data, target, max_set_size, inside, n_calibration, seed, scores.name, command),
+            progress=progress,
+        )
     (section,) = made.sections
-    show(table_of_rules(section.records, scores.name), *summary_in_words(section), *advise(section, made.measured))
+    show(
+        table_of_rules(section.records, scores.name),
+        *summary_in_words(section),
+        *advise(section, made.measured),
+    )
     show_written(write_page(made, output))
+
+
+def _report_risks(path: Path, output: Path, n_calibration: int | None, seed: int) -> None:
+    """A table of targets for risks and losses, on the terminal and as a small page."""
+    from agreestop.pipeline.risks_report import TITLES, measure_risks, write_risks_page
+
+    data = load_risks(path)
+    with progress_bar(path.name) as progress, errors_name_options():
+        rows = measure_risks(data, n_calibration, seed, progress)
+    table = Table(*TITLES, title=f"{path.name}: {len(data)} rows", title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    show(table)
+    show_written(write_risks_page(rows, output, path.name))

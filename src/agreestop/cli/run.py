@@ -1,4 +1,6 @@
-"""`agreestop run`, `train` and `score`: from a configuration to trained members, to score files, and to the report."""
+"""`agreestop run`, `train` and `score`: from a configuration to trained members, to score files,
+and to the report.
+"""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -12,7 +14,7 @@ import typer
 from rich.table import Table
 
 from agreestop.common import InputError, ProgressCallback, check_writable, cores
-from agreestop.decide.score_files import save_scores
+from agreestop.decide.scores import save_scores
 from agreestop.events.files import read_stored
 from agreestop.pipeline.config import RunConfig, load_config
 from agreestop.pipeline.measure import run_simulated
@@ -21,26 +23,51 @@ from agreestop.report.records import MeasurementSettings, Record
 
 from .console import printed_warnings, progress_bar, say, show, show_written
 
-Config = Annotated[Path | None, typer.Argument(help="Configuration (TOML); without one, the embedded digits.")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder. [default: runs/NAME of the configuration]")]
+Config = Annotated[
+    Path | None, typer.Argument(help="Configuration (TOML); without one, the embedded digits.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="Folder. [default: runs/NAME of the configuration]"),
+]
 
 Members = Annotated[
-    Path | None, typer.Option(help="Ensemble to run on inputs: what `agreestop train` or ensemble.save wrote (members.safetensors).")
+    Path | None,
+    typer.Option(
+        help=(
+            "Ensemble to run on inputs: what `agreestop train` or ensemble.save wrote "
+            "(members.safetensors)."
+        )
+    ),
 ]
-Ray = Annotated[str | None, typer.Option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: local, auto, or its address.")]
-Engine = Annotated[str, typer.Option(help="With --members: dense, event-driven, fused, …; auto chooses one.")]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="ADDRESS", help="Run on a Ray cluster: local, auto, or its address."
+    ),
+]
+Engine = Annotated[
+    str, typer.Option(help="With --members: dense, event-driven, fused, …; auto chooses one.")
+]
 
 
 def run(
     config: Config = None,
     output: Output = None,
-    simulated: Annotated[bool, typer.Option("--simulated", help="Measure the rules on simulated scores, without training.")] = False,
+    simulated: Annotated[
+        bool,
+        typer.Option(
+            "--simulated", help="Measure the rules on simulated scores, without training."
+        ),
+    ] = False,
 ) -> None:
-    """Train the ensembles of a configuration, score them, measure every rule, and write numbers, figures and a report to a folder.
+    """Train the ensembles of a configuration, score them, measure every rule, and write numbers,
+    figures and a report to a folder.
 
-    A configuration is a TOML file with [data], [network], [[ensembles]] and [decide]. The data are a data set of `agreestop data list`, or
-    with name = "files" your own inputs. docs/configuration.md of the repository lists every key. What the same settings trained and scored
-    before, also in a run that was stopped, is used again.
+    A configuration is a TOML file with [data], [network], [[ensembles]] and [decide]. The data are
+    a data set of `agreestop data list`, or with name = "files" your own inputs.
+    docs/configuration.md of the repository lists every key. What the same settings trained and
+    scored before, also in a run that was stopped, is used again.
     """
     from agreestop.report.page import summary_in_words, write_report
 
@@ -60,10 +87,14 @@ def run(
         with progress_bar(folder.name) as progress, make(command, progress, cores()) as report:
             progress("writing the report", 1.0)
             demo = None if simulated else _write_demo(settings, folder)
-            written = write_report(replace(report, demo=demo is not None), folder) + ([] if demo is None else [demo])
+            written = write_report(replace(report, demo=demo is not None), folder) + (
+                [] if demo is None else [demo]
+            )
         show(
             *(
-                table_of_rules(section.records, ", ".join(part for part in (report.name, section.name) if part))
+                table_of_rules(
+                    section.records, ", ".join(part for part in (report.name, section.name) if part)
+                )
                 for section in report.sections
             )
         )
@@ -73,7 +104,9 @@ def run(
 
 
 def _write_demo(settings: RunConfig, folder: Path) -> Path | None:
-    """Write the page in which one watches the members decide, where they are of a kind that runs in one."""
+    """Write the page in which one watches the members decide, where they are of a kind
+    that runs in one.
+    """
     from agreestop.ensembles import load
     from agreestop.events.files import load as load_inputs
     from agreestop.export import to_page
@@ -89,14 +122,19 @@ def _write_demo(settings: RunConfig, folder: Path) -> Path | None:
 
 
 def train(config: Config = None, output: Output = None, ray: Ray = None) -> None:
-    """Train the ensembles of a configuration, deep or variational. A training that was stopped continues from its last whole epoch.
+    """Train the ensembles of a configuration, deep or variational.
+
+    A training that was stopped continues from its last whole epoch.
 
     With --ray the members of a deep ensemble train in parallel, to the same weights.
     """
     from agreestop.pipeline.run import train_ensembles
 
     if config is not None and config.suffix in (".npz", ".parquet"):
-        raise InputError(f'{config} holds inputs: give a configuration (.toml) that names them, with [data] name = "files".')
+        raise InputError(
+            f"{config} holds inputs: give a configuration (.toml) that names them, with [data] "
+            'name = "files".'
+        )
     settings = _settings(config)
     folder = _folder(settings, output)
     with progress_bar(folder.name) as progress:
@@ -106,17 +144,31 @@ def train(config: Config = None, output: Output = None, ray: Ray = None) -> None
 
 def score(
     config: Annotated[
-        Path | None, typer.Argument(help="Configuration (TOML), or with --members a file of inputs; with --ray also a folder or Parquet.")
+        Path | None,
+        typer.Argument(
+            help=(
+                "Configuration (TOML), or with --members a file of inputs; with --ray also a "
+                "folder or Parquet."
+            )
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="With --members the score file; else a folder. [default: runs/NAME of the configuration]"),
+        typer.Option(
+            "-o",
+            "--output",
+            help=(
+                "With --members the score file; else a folder. [default: runs/NAME of the "
+                "configuration]"
+            ),
+        ),
     ] = None,
     members: Members = None,
     engine: Engine = "auto",
     ray: Ray = None,
 ) -> None:
-    """Run the members over the data, after training them if needed, and write score files: tuning, calibration, test.
+    """Run the members over the data, after training them if needed, and write score files: tuning,
+    calibration, test.
 
     With --members, run a trained ensemble over a file of inputs and write one score file.
     """
@@ -124,49 +176,79 @@ def score(
         _score_inputs(members, config, output, engine, ray)
         return
     if engine != "auto":
-        raise InputError(f"--engine is {engine}, but without --members the configuration names it: set decide.engine there.")
+        raise InputError(
+            f"--engine is {engine}, but without --members the configuration names it: set "
+            "decide.engine there."
+        )
     if config is not None and (config.is_dir() or config.suffix in (".npz", ".parquet")):
-        raise InputError(f"{config} holds inputs: give the members that score them (--members), or a configuration (.toml).")
+        raise InputError(
+            f"{config} holds inputs: give the members that score them (--members), or a "
+            "configuration (.toml)."
+        )
     from agreestop.pipeline.run import score_ensembles
 
     settings = _settings(config)
     folder = _folder(settings, output)
     with progress_bar(folder.name) as progress:
         made = score_ensembles(settings, folder, progress, on_ray(ray))
-    show_written(*(path for files in made for path in (files.tuning, files.calibration, files.test)), folder / "test-inputs.npz")
+    show_written(
+        *(path for files in made for path in (files.tuning, files.calibration, files.test)),
+        folder / "test-inputs.npz",
+    )
 
 
-def _score_inputs(members: Path, inputs: Path | None, output: Path | None, engine: str, ray: str | None) -> None:
+def _score_inputs(
+    members: Path, inputs: Path | None, output: Path | None, engine: str, ray: str | None
+) -> None:
     from agreestop.ensembles import load
 
     if inputs is None or output is None:
-        raise InputError(f"--members is given, but no {'file of inputs' if inputs is None else 'score file to write (-o)'}: give both.")
+        raise InputError(
+            "--members is given, but no "
+            f"{'file of inputs' if inputs is None else 'score file to write (-o)'}: give both."
+        )
     check_writable(output, inputs, members)
     if ray is None:
         check_one_file(inputs)
         ensemble, stored = load(members, engine=engine), read_stored(inputs)
-        scores = ensemble.score(stored.inputs, stored.labels, steps=stored.held, classes=stored.classes)
+        scores = ensemble.score(
+            stored.inputs, stored.labels, steps=stored.held, classes=stored.classes
+        )
     else:
         from agreestop import cluster
 
         held = None if inputs.is_dir() or inputs.suffix == ".parquet" else read_stored(inputs).held
         with progress_bar(output.name) as progress:
-            scores = cluster.score(members, inputs, address=ray, engine=engine, steps=held, progress=progress)
+            scores = cluster.score(
+                members, inputs, address=ray, engine=engine, steps=held, progress=progress
+            )
     save_scores(output, scores)
     if scores.trained is None:
-        say(f"{members} does not say which rows trained its members: calibrate and evaluate on rows that did not.")
-    say(f"The {scores.engine} engine scored {len(scores)} inputs{'' if scores.labels is not None else ', which have no labels'}.")
+        say(
+            f"{members} does not say which rows trained its members: calibrate and evaluate on "
+            "rows that did not."
+        )
+    say(
+        f"The {scores.engine} engine scored {len(scores)} "
+        f"inputs{'' if scores.labels is not None else ', which have no labels'}."
+    )
     show_written(output)
 
 
 def check_one_file(inputs: Path) -> None:
     """Refuse inputs that only a cluster reads."""
     if inputs.is_dir() or inputs.suffix == ".parquet":
-        raise InputError(f"{inputs} is a folder or a Parquet file: add --ray local to read it, or give an events file (.npz).")
+        raise InputError(
+            f"{inputs} is a folder or a Parquet file: add --ray local to read it, or give an "
+            "events file (.npz)."
+        )
 
 
 def on_ray(address: str | None) -> Callable[..., list[Any]] | None:
-    """What runs tasks on the Ray cluster at this address; None for no cluster, which leaves the work in this process."""
+    """What runs tasks on the Ray cluster at this address.
+
+    None for no cluster, which leaves the work in this process.
+    """
     if address is None:
         return None
     from agreestop import cluster
@@ -198,18 +280,30 @@ def table_of_rules(records: Sequence[Record], title: str) -> Table:
     """Every rule at the main target and for all members, with 95 % intervals."""
     target, members = records[0].target, max(record.K for record in records)
     many = f"{members} member" + ("s" if members > 1 else "")
-    table = Table(title=f"{title}: target {target:g}, {many}", title_justify="left", title_style="bold")
+    table = Table(
+        title=f"{title}: target {target:g}, {many}", title_justify="left", title_style="bold"
+    )
     shown = [record for record in records if (record.target, record.K) == (target, members)]
     energy, stuck = shown[0].energy is not None, any(record.examples_needed for record in shown)
     over = "over the realisations" if shown[0].coverage_pool is None else "for the draw of the pool"
     notes = [f"± is the 95 % interval {over}"]
-    notes += ["energy is a share of running to T"] * energy + ["* cannot stop: too few calibration examples"] * stuck
+    notes += ["energy is a share of running to T"] * energy + [
+        "* cannot stop: too few calibration examples"
+    ] * stuck
     table.caption = "; ".join(notes)
     for name in ("rule", "coverage", "latency / T", "set size", *["energy"] * energy):
         table.add_column(name, justify="left" if name == "rule" else "right")
     for record in shown:
         name = record.label + "*" * (record.examples_needed is not None)
         judged = (record.judged_coverage, record.judged_latency)
-        coverage, latency = (f"{value:.3f} ± {(value.high - value.low) / 2:.3f}" for value in judged)
-        table.add_row(name, coverage, latency, f"{record.set_size:.2f}", *([] if record.energy is None else [f"{record.energy:.2f}"]))
+        coverage, latency = (
+            f"{value:.3f} ± {(value.high - value.low) / 2:.3f}" for value in judged
+        )
+        table.add_row(
+            name,
+            coverage,
+            latency,
+            f"{record.set_size:.2f}",
+            *([] if record.energy is None else [f"{record.energy:.2f}"]),
+        )
     return table

@@ -7,46 +7,74 @@ from typing import Annotated
 import typer
 
 from agreestop.common import InputError
-from agreestop.decide.calibrated import load_rule
+from agreestop.decide.calibration import load_rule
 
 from .console import errors_name_options, guarantee_in_words, never_stops, say, say_warning, show
 from .decide import AnyEngine, AnyMembers, RuleFile, say_unchecked
 from .run import Engine, Members
 
 TOKEN = "AGREESTOP_TOKEN"
-NOTE = "anybody who can reach this port may open sessions and give labels: give --token, or keep the host 127.0.0.1."
+NOTE = (
+    "anybody who can reach this port may open sessions and give labels: give --token, or keep the "
+    "host 127.0.0.1."
+)
 
 
 def serve(
     rule: RuleFile,
     members: Members = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; by default only this machine can connect.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; by default only this machine can connect.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
-    token: Annotated[str | None, typer.Option(envvar=TOKEN, help="What clients must know to connect.")] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar=TOKEN, help="What clients must know to connect.")
+    ] = None,
     monitor: Annotated[
-        Path | None, typer.Option("--monitor", help="File of the drift monitor, to go on with or to begin. [default: RULE.monitor]")
+        Path | None,
+        typer.Option(
+            "--monitor",
+            help="File of the drift monitor, to go on with or to begin. [default: RULE.monitor]",
+        ),
     ] = None,
     engine: Engine = "auto",
     any_engine: AnyEngine = False,
     any_members: AnyMembers = False,
     sessions: Annotated[int, typer.Option(help="Sessions open at once, in all.")] = 4000,
-    sessions_per_client: Annotated[int, typer.Option(help="Sessions open at once on one connection.")] = 1000,
+    sessions_per_client: Annotated[
+        int, typer.Option(help="Sessions open at once on one connection.")
+    ] = 1000,
     message_bytes: Annotated[int, typer.Option(help="Largest message.")] = 1 << 20,
-    idle_seconds: Annotated[float, typer.Option(help="A session without a push is closed after this time.")] = 60.0,
-    session_seconds: Annotated[float, typer.Option(help="A session without a decision is closed after this time.")] = 600.0,
-    label_seconds: Annotated[float, typer.Option(help="A label that has not come after this time is given up.")] = 3600.0,
-    restart_seconds: Annotated[
-        float, typer.Option(help="The labels of decisions from before a restart are given up after this time.")
+    idle_seconds: Annotated[
+        float, typer.Option(help="A session without a push is closed after this time.")
     ] = 60.0,
-    drain_seconds: Annotated[float, typer.Option(help="Sessions may go on for this time after SIGTERM.")] = 10.0,
+    session_seconds: Annotated[
+        float, typer.Option(help="A session without a decision is closed after this time.")
+    ] = 600.0,
+    label_seconds: Annotated[
+        float, typer.Option(help="A label that has not come after this time is given up.")
+    ] = 3600.0,
+    restart_seconds: Annotated[
+        float,
+        typer.Option(
+            help="The labels of decisions from before a restart are given up after this time."
+        ),
+    ] = 60.0,
+    drain_seconds: Annotated[
+        float, typer.Option(help="Sessions may go on for this time after SIGTERM.")
+    ] = 10.0,
 ) -> None:
-    """Serve live inputs over a WebSocket, with a page at / that shows sessions, latency, coverage and alarms.
+    """Serve live inputs over a WebSocket, with a page at / that shows sessions, latency,
+    coverage and alarms.
 
-    Without --members clients push log-confidences. The monitor is saved every second, so a kill loses little of it. docs/protocol.md
-    describes the messages; `agreestop.serve.Client` speaks them.
+    Without --members clients push log-confidences. The monitor is saved every second, so a
+    kill loses little of it. docs/protocol.md describes the messages;
+    `agreestop.serve.Client` speaks them.
     """
     if os.environ.get(TOKEN) == "" and token is None:
-        raise InputError(f"{TOKEN} is set but empty, and would protect nothing: give it a value, or unset it.")
+        raise InputError(
+            f"{TOKEN} is set but empty, and would protect nothing: give it a value, or unset it."
+        )
     from agreestop.serve import Limits, Server
     from agreestop.serve.app import LOOPBACK
 
@@ -61,7 +89,10 @@ def serve(
         ensemble = load_ensemble(members, engine=wanted)
         say_unchecked(calibrated, wanted, ensemble.digest)
     elif engine != "auto":
-        raise InputError(f"--engine is {engine}, but without --members nothing is run: leave it out, or give members.")
+        raise InputError(
+            f"--engine is {engine}, but without --members nothing is run: leave it out, or give "
+            "members."
+        )
     with errors_name_options():
         limits = Limits(
             message_bytes,
@@ -87,5 +118,9 @@ def serve(
     if host not in LOOPBACK and token is None:
         say_warning(NOTE)
     show(guarantee_in_words(calibrated))
-    show(f"Serving on http://{server.url}; clients connect to ws://{server.url}. Ctrl-C drains and ends.", unbroken=True)
+    show(
+        f"Serving on http://{server.url}; clients connect to ws://{server.url}. Ctrl-C drains and "
+        "ends.",
+        unbroken=True,
+    )
     server.run()

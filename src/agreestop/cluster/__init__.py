@@ -1,9 +1,11 @@
 """The same work on Ray: decisions, scores and calibration on the machines of a cluster.
 
-decide            recordings in files -> decisions in Parquet files; continues after any worker or the driver was killed
+decide            recordings in files -> decisions in Parquet files; continues after any worker or
+                  the driver was killed
 load_decisions    those files as `Decisions`
 score             recordings in files -> `Scores`
-calibrate         labelled recordings in files -> a calibrated rule, without bringing their scores to one place
+calibrate         labelled recordings in files -> a calibrated rule, without bringing their
+                  scores to one place
 save_recordings   `Events` -> a Parquet file of recordings
 map_tasks         any other work: each of the `Actors` builds a worker and runs tasks
 
@@ -19,4 +21,13 @@ with needs("agreestop.cluster"):
     from .scores import calibrate, score
     from .sources import save_recordings
 
-__all__ = ["Actors", "ClusterRun", "calibrate", "decide", "load_decisions", "map_tasks", "save_recordings", "score"]
+__all__ = [
+    "Actors",
+    "ClusterRun",
+    "calibrate",
+    "decide",
+    "load_decisions",
+    "map_tasks",
+    "save_recordings",
+    "score",
+]

@@ -1,4 +1,6 @@
-"""Scores and calibration on a cluster: the members run where the recordings are, and the results come back in the order of the source."""
+"""Scores and calibration on a cluster: the members run where the recordings are, and the results
+come back in the order of the source.
+"""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,9 +11,13 @@ import numpy as np
 
 from agreestop.common import InputError, ProgressCallback, no_progress
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.reduced import ReducedExamples, calibrate_reduced, check_reducible, reduce_examples
-from agreestop.decide.rules import Rule
-from agreestop.decide.score_files import Scores
+from agreestop.decide.calibration import (
+    ReducedExamples,
+    calibrate_reduced,
+    reduce_examples,
+)
+from agreestop.decide.rule import Rule
+from agreestop.decide.scores import Scores
 from agreestop.ensembles import Ensemble
 from agreestop.ensembles import load as load_ensemble
 
@@ -22,7 +28,9 @@ from .workers import FileReader, PlannedSource, choose_engine, members_bytes
 
 @dataclass(frozen=True)
 class ScoreSettings:
-    """What a worker needs: the content of the file of the members, and how to score. rule: reduce the scores for its calibration."""
+    """What a worker needs: the content of the file of the members, and how to score. rule:
+    reduce the scores for its calibration.
+    """
 
     members: bytes
     engine: str
@@ -43,7 +51,9 @@ class ScoreWorker:
         steps, rule = self._settings.steps, self._settings.rule
         scored: list[Scores | ReducedExamples] = []
         for first, part in self._reader.read(shard):
-            scores = self._reader.ensemble.score(part.events, part.carried.get("label"), steps=steps, first=first)
+            scores = self._reader.ensemble.score(
+                part.events, part.carried.get("label"), steps=steps, first=first
+            )
             if "id" in part.carried:
                 scores = replace(scores, ids=part.carried["id"])
             scored.append(scores if rule is None else reduce_examples(rule, scores))
@@ -63,16 +73,31 @@ def score(
     shard_rows: int | None = None,
     progress: ProgressCallback = no_progress,
 ) -> Scores:
-    """Log-confidences of every member after every step, as `ensemble.score` gives them for all recordings of the source.
+    """Log-confidences of every member after every step, as `ensemble.score` gives them for all
+    recordings of the source.
 
-    The arguments are those of `decide` and of `ensemble.score`. All scores come into the memory of the driver.
+    The arguments are those of `decide` and of `ensemble.score`. All scores come into the memory
+    of the driver.
     """
-    parts = _run(Actors(address, actors, cpus, gpus), members, source, engine, steps, shard_rows, progress, None)
+    parts = _run(
+        Actors(address, actors, cpus, gpus),
+        members,
+        source,
+        engine,
+        steps,
+        shard_rows,
+        progress,
+        None,
+    )
     first: Scores = parts[0]
-    joined: dict[str, Any] = {"log_confidence": np.concatenate([part.log_confidence for part in parts])}
+    joined: dict[str, Any] = {
+        "log_confidence": np.concatenate([part.log_confidence for part in parts])
+    }
     for name in ("labels", "ids", "trained"):
         columns = [getattr(part, name) for part in parts]
-        joined[name] = None if any(column is None for column in columns) else np.concatenate(columns)
+        joined[name] = (
+            None if any(column is None for column in columns) else np.concatenate(columns)
+        )
     return replace(first, **joined)
 
 
@@ -90,17 +115,27 @@ def calibrate(
     shard_rows: int | None = None,
     progress: ProgressCallback = no_progress,
 ) -> CalibratedRule:
-    """Calibrate a rule on the labelled recordings of a source: the same rule, exactly, as `rule.calibrate(ensemble.score(...))`.
+    """Calibrate a rule on the labelled recordings of a source: the same rule, exactly, as
+    `rule.calibrate(ensemble.score(...))`.
 
-    Scores stay on the workers, which reduce each example to what the threshold needs: W for `AgreeStop`, V for `SpikeCP` with
-    calibration="simultaneous" or "stop-aware" (for the latter also where it stops). Rules that need more are refused. The arguments are
-    those of `decide` and of `ensemble.score`.
+    Scores stay on the workers, which reduce each example to what calibration needs of it, such as
+    W. The other arguments are described in `decide` and `ensemble.score`.
     """
-    if isinstance(rule, CalibratedRule) or not hasattr(rule, "calibrate"):
-        advice = "give a rule that is to be calibrated, such as AgreeStop(...), and then the members"
+    if not isinstance(rule, Rule):
+        advice = (
+            "give a rule that is to be calibrated, such as AgreeStop(...), and then the members"
+        )
         raise InputError(f"the rule is a {type(rule).__name__}: {advice}.")
-    check_reducible(rule)
-    parts = _run(Actors(address, actors, cpus, gpus), members, source, engine, steps, shard_rows, progress, rule)
+    parts = _run(
+        Actors(address, actors, cpus, gpus),
+        members,
+        source,
+        engine,
+        steps,
+        shard_rows,
+        progress,
+        rule,
+    )
     return calibrate_reduced(rule, parts)
 
 
@@ -117,8 +152,12 @@ def _run(
     """The results of all shards, in the order of the source."""
     import_ray()
     stored = members_bytes(members)
-    ensemble = load_ensemble(members, engine=engine) if isinstance(members, (str, PathLike)) else members
+    ensemble = (
+        load_ensemble(members, engine=engine) if isinstance(members, (str, PathLike)) else members
+    )
     planned = PlannedSource.of(source, shard_rows, skip_damaged=False)
-    settings = ScoreSettings(stored, choose_engine(ensemble, engine, planned), where.cpus, steps, rule)
+    settings = ScoreSettings(
+        stored, choose_engine(ensemble, engine, planned), where.cpus, steps, rule
+    )
     parts = map_tasks(where, partial(ScoreWorker, settings), planned.shards, progress, "shards")
     return [block for part in parts for block in part]

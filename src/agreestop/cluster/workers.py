@@ -1,4 +1,6 @@
-"""What the workers of every job share: the ensemble, the file that is open, and how rules and members travel."""
+"""What the workers of every job share: the ensemble, the file that is open, and how rules and
+members travel.
+"""
 
 import hashlib
 import json
@@ -16,7 +18,18 @@ from agreestop.ensembles import Ensemble
 from agreestop.ensembles import load as load_ensemble
 
 from .pool import versions
-from .sources import EventsFile, ParquetFile, Recordings, Shard, Source, check_ids, count_rows, find_files, open_recordings, plan_shards
+from .sources import (
+    EventsFile,
+    ParquetFile,
+    Recordings,
+    Shard,
+    Source,
+    check_ids,
+    count_rows,
+    find_files,
+    open_recordings,
+    plan_shards,
+)
 
 Loaded = TypeVar("Loaded")
 
@@ -30,7 +43,9 @@ class FileReader:
         self._file: EventsFile | ParquetFile | None = None
 
     def read(self, shard: Shard) -> Iterator[tuple[int, Recordings]]:
-        """The recordings of a shard in blocks that fit into memory, each with the number of its first recording."""
+        """The recordings of a shard in blocks that fit into memory, each with the number of its
+        first recording.
+        """
         if self._file is None or self._file.path != shard.path:
             self._file = open_recordings(shard.path, self.ensemble.network.input_shape or ())
         for begin, end in shard.blocks():
@@ -43,7 +58,9 @@ class FileReader:
 
 @dataclass(frozen=True)
 class PlannedSource:
-    """The files of a source with their numbers of recordings, its shards, and a sentence for each file that is skipped."""
+    """The files of a source with their numbers of recordings, its shards, and a sentence for
+    each file that is skipped.
+    """
 
     counts: tuple[tuple[str, int], ...]
     shards: tuple[Shard, ...]
@@ -51,7 +68,10 @@ class PlannedSource:
 
     @classmethod
     def of(cls, source: Source, shard_rows: int | None, skip_damaged: bool) -> "PlannedSource":
-        """Look at the headers of all files. A damaged one is refused, or left out if it may be skipped."""
+        """Look at the headers of all files.
+
+        A damaged one is refused, or left out if it may be skipped.
+        """
         counts, damaged = [], []
         for file in map(str, map(Path.resolve, map(Path, find_files(source)))):
             try:
@@ -72,14 +92,24 @@ class PlannedSource:
         return sum(count for _, count in self.counts)
 
     def key(self, **settings: object) -> str:
-        """A hash of what the results follow from: the files, the shards, the versions and these settings."""
-        files = [(file, rows, Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file, rows in self.counts]
+        """A hash of what the results follow from: the files, the shards, the versions and
+        these settings.
+        """
+        files = [
+            (file, rows, Path(file).stat().st_size, Path(file).stat().st_mtime_ns)
+            for file, rows in self.counts
+        ]
         ranges = [(shard.path, shard.begin, shard.end) for shard in self.shards]
-        return hashlib.sha256(json.dumps([files, ranges, versions(), settings], sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps([files, ranges, versions(), settings], sort_keys=True).encode()
+        ).hexdigest()
 
 
 def choose_engine(ensemble: Ensemble, wanted: str, planned: PlannedSource) -> str:
-    """The name of the engine that all workers use. "auto" chooses it once, from the members and the first recordings that can be read."""
+    """The name of the engine that all workers use.
+
+    "auto" chooses it once, from the members and the first recordings that can be read.
+    """
     if wanted != "auto":
         return wanted
     errors = []
@@ -104,10 +134,15 @@ def rule_bytes(rule: CalibratedRule | str | PathLike[str]) -> bytes:
     """The content of a rule file, of a rule in memory or in a file."""
     if isinstance(rule, (str, PathLike)):
         if Path(rule).is_dir():
-            raise InputError(f"the rule is {rule}, a folder: give a rule file, and the folder as the source.")
+            raise InputError(
+                f"the rule is {rule}, a folder: give a rule file, and the folder as the source."
+            )
         return read_file(rule, "calibrate a rule first")
     if not isinstance(rule, CalibratedRule):
-        raise InputError(f"the rule, {type(rule).__name__}, is not calibrated: give what rule.calibrate returned, or a rule file.")
+        raise InputError(
+            f"the rule, {type(rule).__name__}, is not calibrated: give what rule.calibrate "
+            "returned, or a rule file."
+        )
     with TemporaryDirectory() as folder:
         rule.save(path := Path(folder) / "rule")
         return path.read_bytes()
@@ -118,7 +153,10 @@ def members_bytes(members: Ensemble | str | PathLike[str]) -> bytes:
     if isinstance(members, (str, PathLike)):
         return read_file(members, "check the path, or train first")
     if not isinstance(members, Ensemble):
-        raise InputError(f"members is of type {type(members).__name__}: give an ensemble, or a file that ensemble.save wrote.")
+        raise InputError(
+            f"members is of type {type(members).__name__}: give an ensemble, or a file that "
+            "ensemble.save wrote."
+        )
     with TemporaryDirectory() as folder:
         members.save(path := Path(folder) / "members")
         return path.read_bytes()

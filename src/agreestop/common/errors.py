@@ -1,9 +1,12 @@
-"""The error for bad input: its message says what was given, what is needed and what to do. A missing package is one of these."""
+"""The error for bad input: its message says what was given, what is needed and what to do.
+
+A missing package raises such an error too.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LONGEST = 299  # characters of a message
+LONGEST_QUOTE = 80  # characters of what a user or a file gave
 _EXTRAS = {
     "networks": ("torch", "safetensors"),
     "engines": ("numba",),
@@ -21,17 +24,61 @@ _NAMES = {"sklearn": "scikit-learn", "ray": "Ray"}
 class InputError(ValueError):
     """Something handed to agreestop cannot be used; the message says what to do about it.
 
-    Messages quote files, so control characters are written out, and the middle of a message that is too long is left out.
+    Parameters
+    ----------
+    message
+        One sentence: what was given, what is needed, what to do. Messages quote users and files,
+        so control characters are written out. Long values are shortened where they are quoted.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> ag.AgreeStop(target=0.9, checkpoints=(1, 2), max_set_size=0.5)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    agreestop.common.errors.InputError: max_set_size is 0.5: give the largest set that may stop...
     """
 
     def __init__(self, message: str) -> None:
-        text, half = visible(message), LONGEST // 2
-        super().__init__(text if len(text) <= LONGEST else f"{text[: half - 1]} … {text[1 - half :]}")
+        super().__init__(visible(message))
+
+
+class CalibrationWarning(UserWarning):
+    """Calibration went through, but the rule may be of little use; the message says what to do.
+
+    For example, the rule can never exclude a label, or new inputs end early and the calibration
+    inputs did not.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import agreestop as ag
+    >>> rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 21), max_set_size=1)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     few = rule.calibrate(ag.simulate_scores(5, steps=20))
+    >>> caught[0].category is ag.CalibrationWarning, few.never_stops
+    (True, True)
+    """
 
 
 def visible(text: str) -> str:
-    r"""The text with escape sequences and other control characters written out, as in "\x1b[31m": a terminal would obey them."""
+    r"""The text with control characters written out, such as "\x1b": a terminal would obey them."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def shortened(text: object) -> str:
+    """The first 80 characters of a text, with an ellipsis where more follow."""
+    shown = visible(str(text))
+    return shown if len(shown) <= LONGEST_QUOTE else f"{shown[: LONGEST_QUOTE - 1]}…"
+
+
+def quoted(value: object) -> str:
+    """The repr of what a user or a file gave, shortened."""
+    try:
+        return shortened(repr(value))
+    except ValueError:  # Python prints no integer of more than 4,300 digits
+        return "a number of thousands of digits"
 
 
 class MissingPackage(InputError, ModuleNotFoundError):
@@ -40,10 +87,11 @@ class MissingPackage(InputError, ModuleNotFoundError):
 
 @contextmanager
 def needs(what: str, *packages: str, advice: str = "") -> Iterator[None]:
-    """Imports of optional packages. Where one fails, the error says what needs it, and which extra of agreestop installs it.
+    """Import optional packages. Where an import fails, the error says which extra to install.
 
-    packages  those outside the extras of agreestop, which are installed by their own names; the first is meant where an error names none.
-              The failure of any other import is raised as it is, because it is a fault of agreestop
+    packages  packages outside the extras of agreestop, which are installed by their own names. The
+              first is meant where an error names none. The failure of any other import is raised as
+              it is, because it is a fault of agreestop
     advice    what else one can do
     """
     try:

@@ -1,17 +1,23 @@
-r"""`.npz` files: plain arrays by name, nothing is unpickled or executed, and one clear sentence for whatever is wrong.
+r"""`.npz` files: plain arrays by name, nothing is unpickled or executed, and one clear sentence for
+whatever is wrong.
 
-`write_npz` writes files that can be memory-mapped and that notice damage; `numpy.load` reads them like any other.
+`write_npz` writes files that can be memory-mapped and that notice damage; `numpy.load` reads them
+like any other.
 
-    layout   a zip archive without compression, one `.npy` for each array; the data of every array begin at a multiple of 64 bytes
-    digest   an array of that name: SHA-256, in hexadecimal, over all other arrays in the order of their names: for each array the line
-             "<name> <dtype> <shape>\n" (dtype as numpy.dtype.str, shape as a Python tuple), then its bytes in C order
+    layout   a zip archive without compression, one `.npy` for each array; the data of every array
+             begin at a multiple of 64 bytes
+    digest   an array of that name: SHA-256, in hexadecimal, over all other arrays in the order of
+             their names: for each array the line "<name> <dtype> <shape>\n" (dtype as
+             numpy.dtype.str, shape as a Python tuple), then its bytes in C order
 
-`read_npz` reads any `.npz` of plain arrays. It checks the digest, or the checksums of the archive where there is no digest; that the
-members fill the archive without gap or overlap, so that damage to its directory cannot hide one; and every size before memory is taken.
+`read_npz` reads any `.npz` of plain arrays. It checks the digest, or the checksums of the archive
+where there is no digest; that the members fill the archive without gap or overlap, so that damage
+to its directory cannot hide one; and every size before memory is taken.
 
-A mapped array shows what its file holds at the moment it is read. A process that reads a map beyond the end of a file that was cut is
-ended by the system. `in_memory` reads a part of a mapped array from its file instead, and refuses a file that was changed since it was
-mapped; `check_unchanged` only compares the file.
+A mapped array shows what its file holds at the moment it is read. A process that reads a map beyond
+the end of a file that was cut is ended by the system. `in_memory` reads a part of a mapped array
+from its file instead, and refuses a file that was changed since it was mapped; `check_unchanged`
+only compares the file.
 """
 
 import hashlib
@@ -30,7 +36,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InputError
+from .errors import InputError, shortened
 from .files import atomic_writer, open_file
 
 Arrays = dict[str, NDArray[Any]]
@@ -43,14 +49,18 @@ LOCAL_HEADER = 30  # bytes, before the name and the extra fields
 ZIP64_FIELD = 20  # bytes
 DESCRIPTOR = 24  # bytes that may follow a member whose sizes were not known when it was begun
 LONGEST_HEADER = 1000  # characters of the header of an array: it is parsed, which takes memory
-UNPACKED = 2**27  # bytes that a compressed file may always take in memory, unless its reader says less
+# bytes that a compressed file may always take in memory, unless its reader says less
+UNPACKED = 2**27
 MOST_RATIO = 200
 SMALL = 1024  # bytes of an array that `read_shapes` reads
 
 
 @final
 class MappedFile:
-    """An open file of which arrays are mapped, its path, and its state when they were. It is closed with the last of them."""
+    """An open file of which arrays are mapped, its path, and its state when they were.
+
+    It is closed with the last of them.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self.handle = os.dup(stream.fileno())
@@ -70,7 +80,8 @@ def write_npz(path: str | PathLike[str], arrays: Arrays) -> None:
     arrays["digest"] = np.array(digest_of(arrays))
     with atomic_writer(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
-            info = zipfile.ZipInfo(f"{name}.npy")  # its date is a constant, so equal arrays make equal files
+            # its date is a constant, so equal arrays make equal files
+            info = zipfile.ZipInfo(f"{name}.npy")
             begin = stream.tell() + LOCAL_HEADER + len(info.filename.encode()) + ZIP64_FIELD + 4
             padding = -begin % ALIGNMENT
             info.extra = struct.pack("<HH", PADDING, padding) + bytes(padding)
@@ -107,27 +118,43 @@ def read_npz(
     needed   names of arrays that must be in the file
     mmap     whether arrays that are not compressed are memory-mapped, read-only, instead of read
 
-    unpacked_limit: bytes that the compressed arrays may always take; beyond, MOST_RATIO times the size of the file
+    unpacked_limit: bytes that the compressed arrays may always take; beyond, MOST_RATIO times the
+    size of the file
     """
     with _open_npz(path, what, how, missing) as (stream, archive, members):
-        size, unpacked = stream.seek(0, 2), sum(info.file_size for info, _ in members.values() if info.compress_type)
+        size = stream.seek(0, 2)
+        unpacked = sum(info.file_size for info, _ in members.values() if info.compress_type)
         if unpacked > max(unpacked_limit, MOST_RATIO * size):
             times = f"{unpacked:,} bytes, more than {MOST_RATIO} times its size"
-            raise InputError(f"{path} would take {times}: write it again without compression, as numpy.savez does.")
+            raise InputError(
+                f"{path} would take {times}: write it again without compression, as numpy.savez "
+                "does."
+            )
         if mmap and "digest" not in members and archive.testzip() is not None:
             raise ValueError("wrong checksum")
         file = MappedFile(stream) if mmap else None
-        arrays = {name: _read_member(stream, archive, info, begin, file) for name, (info, begin) in members.items()}
+        arrays = {
+            name: _read_member(stream, archive, info, begin, file)
+            for name, (info, begin) in members.items()
+        }
     if "digest" in arrays and str(arrays.pop("digest")) != digest_of(arrays):
-        raise InputError(f"{path} was changed after it was written, because its digest does not match: {how}.")
+        raise InputError(
+            f"{path} was changed after it was written, because its digest does not match: {how}."
+        )
     for name in needed:
         if name not in arrays:
-            raise InputError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'} but no {name!r}: {how}.")
+            held = shortened(", ".join(sorted(arrays)) or "nothing")
+            raise InputError(f"{path} holds {held} but no {name!r}: {how}.")
     return arrays
 
 
-def read_shapes(path: str | PathLike[str], what: str, how: str) -> tuple[dict[str, tuple[int, ...]], Arrays]:
-    """The shapes of all arrays of an `.npz` file, from their headers, and its small arrays. Digest and large arrays are not checked."""
+def read_shapes(
+    path: str | PathLike[str], what: str, how: str
+) -> tuple[dict[str, tuple[int, ...]], Arrays]:
+    """The shapes of all arrays of an `.npz` file, from their headers, and its small arrays.
+
+    Digest and large arrays are not checked.
+    """
     shapes, small = {}, {}
     with _open_npz(path, what, how) as (stream, archive, members):
         for name, (info, begin) in members.items():
@@ -142,20 +169,26 @@ def read_shapes(path: str | PathLike[str], what: str, how: str) -> tuple[dict[st
 def _open_npz(
     path: str | PathLike[str], what: str, how: str, missing: str = "check the path"
 ) -> Iterator[tuple[BinaryIO, zipfile.ZipFile, Members]]:
-    """The file, its archive and its members; whatever goes wrong with them is said in a sentence."""
+    """The file, its archive and its members; whatever goes wrong with them is said
+    in a sentence.
+    """
     try:
         with open_file(path, missing) as stream, zipfile.ZipFile(stream) as archive:
             yield stream, archive, _members(archive, stream)
     except InputError:
         raise
     except MemoryError:
-        raise InputError(f"{path} does not fit into memory: close other programs, or use a larger machine.") from None
+        raise InputError(
+            f"{path} does not fit into memory: close other programs, or use a larger machine."
+        ) from None
     except Exception:  # zip, zlib and numpy raise errors of many types for foreign or damaged bytes
         raise InputError(f"{path} is not a whole {what}: {how}.") from None
 
 
 def _members(archive: zipfile.ZipFile, stream: BinaryIO) -> Members:
-    """Each member and where its content begins, by the name of its array; refused unless they fill the archive one after the other."""
+    """Each member and where its content begins, by the name of its array; refused unless they
+    fill the archive one after the other.
+    """
     members: Members = {}
     end = slack = 0
     for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
@@ -163,7 +196,11 @@ def _members(archive: zipfile.ZipFile, stream: BinaryIO) -> Members:
         if not end <= info.header_offset <= end + slack or name == info.filename or name in members:
             raise ValueError("a gap, an overlap, no array, or a name that comes twice")
         stream.seek(info.header_offset)
-        begin = info.header_offset + LOCAL_HEADER + sum(struct.unpack("<HH", stream.read(LOCAL_HEADER)[26:]))
+        begin = (
+            info.header_offset
+            + LOCAL_HEADER
+            + sum(struct.unpack("<HH", stream.read(LOCAL_HEADER)[26:]))
+        )
         members[name] = info, begin
         end, slack = begin + info.compress_size, DESCRIPTOR if info.flag_bits & 8 else 0
     if not end <= archive.start_dir <= end + slack:
@@ -171,18 +208,32 @@ def _members(archive: zipfile.ZipFile, stream: BinaryIO) -> Members:
     return members
 
 
-def _read_header(member: IO[bytes], info: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_header(
+    member: IO[bytes], info: zipfile.ZipInfo
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, Fortran order and dtype of an array, which must fill the rest of its member."""
     version = np.lib.format.read_magic(member)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    read_header = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
     shape, fortran, dtype = read_header(member, max_header_size=LONGEST_HEADER)
-    if dtype.hasobject or not dtype.itemsize or math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
+    if (
+        dtype.hasobject
+        or not dtype.itemsize
+        or math.prod(shape) * dtype.itemsize != info.file_size - member.tell()
+    ):
         raise ValueError("no plain array of this size")
     return shape, fortran, dtype
 
 
 def _read_member(
-    stream: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo, begin: int, file: MappedFile | None = None
+    stream: BinaryIO,
+    archive: zipfile.ZipFile,
+    info: zipfile.ZipInfo,
+    begin: int,
+    file: MappedFile | None = None,
 ) -> NDArray[Any]:
     """One array; with a file it is mapped, unless it is compressed."""
     with archive.open(info) as member:
@@ -202,7 +253,8 @@ def _read_member(
 
 
 def check_unchanged(array: NDArray[Any]) -> None:
-    """Refuse an array of a mapped file that was written to after it was mapped, because it would show other data, or end the process.
+    """Refuse an array of a mapped file that was written to after it was mapped, because it would
+    show other data, or end the process.
 
     It is no harm if the file was replaced or removed: the map keeps the old one.
     """
@@ -213,7 +265,8 @@ def check_unchanged(array: NDArray[Any]) -> None:
 def in_memory(array: NDArray[Any]) -> NDArray[Any]:
     """A mapped array, or a part of one, read from its file; any other array as it is.
 
-    It is refused if the file was changed after it was mapped. The strides stay as they are, so a view of overlapping rows stays small.
+    It is refused if the file was changed after it was mapped. The strides stay as they are, so a
+    view of overlapping rows stays small.
     """
     known = _file_of(array)
     if known is None or not array.size:
@@ -233,7 +286,10 @@ def in_memory(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _file_of(array: NDArray[Any]) -> tuple[MappedFile, int, int] | None:
-    """The file of a mapped array, with the offset and the address of what is mapped of it; None for any other array."""
+    """The file of a mapped array, with the offset and the address of what is mapped of it.
+
+    None for any other array.
+    """
     memory: Any = array
     while isinstance(memory, np.ndarray):
         memory = memory.base
@@ -246,7 +302,10 @@ def _check_state(file: MappedFile) -> None:
 
 
 def _changed(file: MappedFile) -> InputError:
-    return InputError(f"{file.path} was changed in place after it was loaded: load it again, and write new data to a new file.")
+    return InputError(
+        f"{file.path} was changed in place after it was loaded: load it again, and write new data "
+        "to a new file."
+    )
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
@@ -258,12 +317,20 @@ def read_list(path: str | PathLike[str], arrays: Arrays, name: str) -> list[Any]
     """The array of that name as a list of Python values; it must have one axis."""
     array = arrays[name]
     if array.ndim != 1:
-        raise InputError(f"{path} holds {name} of shape {array.shape}: a list, one axis, is needed.")
+        raise InputError(
+            f"{path} holds {name} of shape {array.shape}: a list, one axis, is needed."
+        )
     try:
-        values = [one.decode("ascii") for one in array.tolist()] if array.dtype.kind == "S" else array.tolist()
+        values = (
+            [one.decode("ascii") for one in array.tolist()]
+            if array.dtype.kind == "S"
+            else array.tolist()
+        )
         "".join(value for value in values if isinstance(value, str)).encode()
     except (ValueError, SystemError):
-        raise InputError(f"{path} holds {name} with codes that are no characters: write it again as text.") from None
+        raise InputError(
+            f"{path} holds {name} with codes that are no characters: write it again as text."
+        ) from None
     return list(values)
 
 
@@ -271,5 +338,7 @@ def read_text(path: str | PathLike[str], arrays: Arrays, name: str) -> str:
     """The array of that name as text; empty if the file has none."""
     array = arrays.get(name, np.array(""))
     if array.ndim or array.dtype.kind not in "US":
-        raise InputError(f"{path} holds {name} as {array.dtype} of shape {array.shape}: one text is needed.")
+        raise InputError(
+            f"{path} holds {name} as {array.dtype} of shape {array.shape}: one text is needed."
+        )
     return str(read_list(path, {name: array.reshape(1)}, name)[0])

@@ -1,4 +1,7 @@
-"""Independent tasks, in this process or in several new ones. The number of processes does not change any result."""
+"""Independent tasks, in this process or in several new ones.
+
+The number of processes does not change any result.
+"""
 
 import multiprocessing
 import os
@@ -14,19 +17,25 @@ Result = TypeVar("Result")
 
 
 def run_tasks(
-    prepare: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task], workers: int, in_order: bool = False
+    prepare: Callable[[], Callable[[Task], Result]],
+    tasks: Sequence[Task],
+    workers: int,
+    in_order: bool = False,
 ) -> Iterator[tuple[Task, Result]]:
-    """Each task with its result, in the order in which they are finished, or in the order of the tasks.
+    """Each task with its result, in the order in which they are finished, or in the
+    order of the tasks.
 
-    `prepare` is called once in each process, with what it reads or holds, and returns the function that does a task. With more than one
-    worker, `prepare`, tasks and results are pickled, and a script that calls this needs `if __name__ == "__main__":`.
+    `prepare` is called once in each process, with what it reads or holds, and returns the function
+    that does a task. With more than one worker, `prepare`, tasks and results are pickled, and a
+    script that calls this needs `if __name__ == "__main__":`.
     """
     if min(workers, len(tasks)) <= 1:
         if tasks:
             work = prepare()
             yield from ((task, work(task)) for task in tasks)
         return
-    # New processes are started: a fork of a process with threads, such as torch's and scikit-learn's, can hang.
+    # New processes are started: a fork of a process with threads, such as torch's and
+    # scikit-learn's, can hang.
     context = multiprocessing.get_context("spawn")
     ended, end = context.Pipe(duplex=False)
     executor = ProcessPoolExecutor(min(workers, len(tasks)), context, _begin, (prepare, ended))
@@ -54,7 +63,9 @@ def _begin(prepare: Callable[[], Callable[[Task], Result]], ended: Connection) -
 
 
 def _end_with_parent(ended: Connection) -> None:
-    """End this process when its parent closes the other end of the connection, or has ended, also when the parent was killed."""
+    """End this process when its parent closes the other end of the connection, or has ended,
+    also when the parent was killed.
+    """
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([ended, parent.sentinel])

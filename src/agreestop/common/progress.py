@@ -1,4 +1,6 @@
-"""Long work: a callback that takes what is being done and the share that is done, stages that report to one callback, and the cores."""
+"""Long work: a callback that takes what is being done and the share that is done, stages that
+report to one callback, and the cores.
+"""
 
 import os
 from collections.abc import Callable, Sequence
@@ -16,15 +18,20 @@ def no_progress(what: str, share: float) -> None:
 class Stages:
     """Stages of one job, counted ahead, that report to one callback as "3 of 8, deep: epoch 2".
 
-    weights  how long each stage takes, in any unit; a share s of stage k counts as (w_1 + … + w_{k-1} + s·w_k) / Σ w
+    weights  how long each stage takes, in any unit; a share s of stage k counts as
+             (w_1 + … + w_{k-1} + s·w_k) / Σ w
     """
 
     def __init__(self, progress: ProgressCallback, weights: Sequence[float]) -> None:
         self._progress, self._weights, self._begun = progress, tuple(weights), 0
 
     def begin(self, name: str) -> ProgressCallback:
-        """Start the next stage; the returned callback takes the share of this stage that is done."""
-        done, weight, total = sum(self._weights[: self._begun]), self._weights[self._begun], sum(self._weights) or 1.0
+        """Start the next stage; the returned callback takes the share of this
+        stage that is done.
+        """
+        done = sum(self._weights[: self._begun])
+        weight = self._weights[self._begun]
+        total = sum(self._weights) or 1.0
         self._begun += 1
         heading = f"{self._begun} of {len(self._weights)}, {name}"
 

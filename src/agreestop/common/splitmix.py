@@ -1,6 +1,7 @@
-"""SplitMix64 (Steele, Lea and Flood, 2014): a one-to-one scrambling of 64-bit words, for hashes and for streams of random numbers.
+"""SplitMix64 (Steele, Lea and Flood, 2014): a one-to-one scrambling of 64-bit words, for hashes and
+for streams of random numbers.
 
-    z ← (z ⊕ z ≫ 30) · 0xBF58476D1CE4E5B9,    z ← (z ⊕ z ≫ 27) · 0x94D049BB133111EB,    z ← z ⊕ z ≫ 31
+    z ← (z ⊕ z ≫ 30) · 0xBF58476D1CE4E5B9,   z ← (z ⊕ z ≫ 27) · 0x94D049BB133111EB,   z ← z ⊕ z ≫ 31
 
 The n-th number of the stream that starts at s is mix(s + n·GAMMA). All arithmetic is modulo 2^64.
 """

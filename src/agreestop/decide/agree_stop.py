@@ -1,63 +1,107 @@
-"""AgreeStop: answer the best I classes as soon as the estimated risk e that they miss is small enough.
+"""AgreeStop: answer the best I classes as soon as the estimated risk e that they miss is small.
 
-For a threshold λ the rule stops at the first checkpoint with e_t < λ. Small λ is safe. A calibration example first fails at
+For a threshold λ the rule stops at the first checkpoint with e_t < λ. Small λ is safe. A
+calibration example first fails at
 
-    W(x, y) = inf{ λ : the answer at λ misses y },          k = ⌊(n+1)(1-p)⌋,          λ ≤ the k-th smallest W.
+    W(x, y) = inf{ λ : the answer at λ misses y },    k = ⌊(n+1)(1-p)⌋,    λ ≤ the k-th smallest W.
 
-The λ that miss y are a union of intervals (u, v], so no λ ≤ W misses; a miss of the new example needs W < W_(k), which by
-exchangeability has probability at most k/(n+1) ≤ 1-p. `checkpoints` computes W, `thresholds` puts λ into a gap, `gates` divides
-examples into blocks, `conditions` into groups and classes, and `losses` replaces the miss by a cost.
-
-`accumulated` is the published promise P(miss | stopped by t) ≤ α for every t, with probability ≥ 1-δ over i.i.d. calibration data (Ringel
-et al. 2024). Candidate j may stop from checkpoint j on, where e_t < α; where the risk is a `Gate`, where it is open without slack. j falls
-from the last checkpoint, and candidates are accepted until one fails: for every t ≥ j some examples stopped by t, and
-P(Bin(m_t, α) ≤ misses_t) ≤ δ.
+The λ that miss y are a union of intervals (u, v], so no λ ≤ W misses; a miss of the new example
+needs W < W_(k), which by exchangeability has probability at most k/(n+1) ≤ 1-p. `answer_kinds`
+gives the two numbers a checkpoint, `checkpoints` makes W of them, and `thresholds` makes λ of W.
+`accumulated` has a promise and a test of its own.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
+from importlib.util import find_spec
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from agreestop.common import Floats, InputError, Integers, is_number
+from agreestop.common import Floats, InputError, Integers, KeptInFiles, is_number
+from agreestop.common.levels import Target, as_delta, as_target, in_words, least_n, quantile_rank
+from agreestop.common.rounding import UNIT, UNITS, Rounding
+from agreestop.common.schedules import as_checkpoints
 
+from .answer_kinds import BestClasses
 from .calibration import Uncalibrated
-from .checkpoints import Failures
-from .checks import as_checkpoints
-from .conditions import LabelledEvidence
-from .evidence import Evidence, Policy
-from .gates import Gate
-from .levels import Target, as_delta, as_target, in_words, least_n, quantile_rank
-from .losses import CostSteps, as_loss, as_max_loss
-from .merging import MODEL_AVERAGE
-from .policies import CheckpointRisks, ConditionalThresholds, RiskThreshold
-from .ranking import Index
-from .risks import FixedTime, Risk, TopMass
-from .rounding import UNIT, UNITS, Rounding, rounding_of
-from .rule_files import KeptInFiles
-from .rules import coverage_promise, validate
-from .thresholds import Thresholds, allowed_threshold, find_thresholds
-from .tuned_rows import TunedRows
+from .checkpoints import Evidence, Index, Policy
+from .examples import LabelledEvidence
+from .leakage import TunedRows
+from .merging import MergeConfidence, RiskNumbers, as_pooling, pooling_of
+from .risks import FixedTime, Gate, Risk, TopMass
+from .rule import Fit, PlainRule, Reduced, Rule, Terms, coverage_promise, fixed, validate
+from .scores import Scores
+from .thresholds import (
+    Allowed,
+    OneThreshold,
+    allowed_threshold,
+    as_loss,
+    as_max_loss,
+    check_costs,
+    cost_steps,
+    find_thresholds,
+    reduce_costs,
+    reduce_to_failures,
+    useful_range,
+)
+from .tuning.learned_risk import LearnedRisk
 
-BESIDE = 2 * UNITS * UNIT
-"""`accumulated` has a fixed limit: a risk of exactly 1 - target, such as 1/10 without any evidence, is above it in every run."""
+TRIMS = (0.5, 0.25, 0.1, 0.0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AgreeStop(Uncalibrated, KeptInFiles):
-    """Stop when the best `max_set_size` classes are sure enough: the estimated risk that they miss falls under a calibrated threshold.
+    """Stop when the best `max_set_size` classes are sure enough.
 
-    fill               False answers, of those classes, only the ones that the threshold keeps (smaller sets); True answers all of them
-                       and stops a little earlier
-    trim               between the two: the share of the threshold that a class must reach; 1 is fill=False and 0 is fill=True
-    class_conditional  the promise for each true class by itself
-    delta              δ: the promise given the calibration data, with probability ≥ 1 - δ over their draw
-    gate               a `Gate`: the promise for each block of times at which an input first looked ready; the rule uses the gate's risk
-    loss, max_loss     in place of a target (target=None): a cost matrix (C, C), and the mean cost that is promised
-    accumulated        the published promise for the inputs that stopped by each time, which needs delta
+    The estimated risk that they miss must fall under a calibrated threshold.
+
+    Parameters
+    ----------
+    target : float, str or Fraction
+        The probability that the answer holds the true class, taken exactly as written; None with
+        `loss`.
+    checkpoints : sequence of float, or Schedule
+        Times at which the rule may stop, increasing.
+    max_set_size : int
+        I, the largest answer that may stop early. The last answer may be larger.
+    fill : bool
+        False answers, of the I best classes, only those that the threshold keeps (smaller sets).
+        True answers all of them and stops a little earlier.
+    risk : Risk
+        How sure the best classes are: `TopMass()` unless another is given.
+    class_conditional : bool
+        Keep the promise for each true class by itself.
+    delta : float, optional
+        δ: the promise given the calibration data, with probability ≥ 1 - δ over their draw.
+    gate : Gate, optional
+        The promise for each block of times at which an input first looked ready. The rule uses the
+        risk of the gate.
+    loss, max_loss : array (C, C) and float, optional
+        In place of a target (target=None): costs, and the mean cost that is promised.
+    accumulated : bool
+        The published promise for the inputs that stopped by each time, which needs delta.
+    trim : float
+        Between the two values of fill: the share of the threshold that a class must reach; 1 is
+        fill=False and 0 is fill=True.
+
+    Notes
+    -----
+    *Guarantee.* P(the answer holds the label) ≥ target, over the draw of the calibration examples
+    and of a new example exchangeable with them. The risk must be fixed before calibration.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> calibration, test = ag.simulate_scores(600, steps=20, K=3, C=4, seed=1).split(0.5, 0.5)
+    >>> rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 21), max_set_size=1)
+    >>> calibrated = rule.calibrate(calibration)
+    >>> decisions = calibrated.decide(test)
+    >>> bool(decisions.stop_time.mean() < 20)
+    True
     """
 
     target: Target | None
@@ -73,38 +117,77 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     accumulated: bool = False
     trim: float = 1.0
 
+    kinds: ClassVar = {
+        "agreestop": (
+            *("target", "pooling", "fill", "class_conditional", "delta", "gate", "loss"),
+            *("max_loss", "accumulated", "trim"),
+        ),
+        "fixed-time": ("target", "pooling", "class_conditional", "delta", "loss", "max_loss"),
+    }
+
     def __post_init__(self) -> None:
-        validate(self)
+        validate(self, needs_target=self.loss is None and self.max_loss is None)
+        if not isinstance(self.risk, Risk):
+            raise InputError(
+                f"risk is {self.risk!r:.80}: give a risk such as TopMass(...), TopMass.fit(...) or "
+                "LearnedRisk.fit(...)."
+            )
         if self.gate is not None:
             self._use_gate(self.gate)
-        if isinstance(self.risk, type) or not hasattr(self.risk, "evidence"):
-            raise InputError(f"risk is {self.risk!r}: give a risk such as TopMass(...), TopMass.fit(...) or LearnedRisk.fit(...).")
         self.risk.check_size(self.max_set_size)
         object.__setattr__(self, "risk", self.risk.cut(as_checkpoints(self.checkpoints)))
         if not (is_number(self.trim) and 0 <= self.trim <= 1):
             raise InputError(f"trim is {self.trim!r}: give a share of the threshold, from 0 to 1.")
         if self.fill and self.trim not in (0, 1):
-            raise InputError(f"fill=True answers all of the best classes, so trim={self.trim!r} has no use: give one of them.")
-        if (self.target is None) == (self.loss is None) or (self.loss is None) != (self.max_loss is None):
-            raise InputError("give either a target, or target=None with loss, a cost matrix, and max_loss, the mean cost to promise.")
+            raise InputError(
+                f"fill=True answers all of the best classes, so trim={self.trim!r} has no use: "
+                "give one of them."
+            )
+        one_of = (self.target is None) == (self.loss is None)
+        if one_of or (self.loss is None) != (self.max_loss is None):
+            raise InputError(
+                "give either a target, or target=None with loss, a cost matrix, and max_loss, the "
+                "mean cost to promise."
+            )
         if self.loss is not None and self.max_loss is not None:
             if self.delta is not None:
-                raise InputError("a promise about loss is a mean over calibration draws: leave out delta, or give a target.")
+                raise InputError(
+                    "a promise about loss is a mean over calibration draws: leave out delta, or "
+                    "give a target."
+                )
             object.__setattr__(self, "loss", as_loss(self.loss))
             object.__setattr__(self, "max_loss", as_max_loss(self.max_loss, self.loss))
-        if self.accumulated and (self.delta is None or self.gate is not None or self.class_conditional or self.loss is not None):
-            raise InputError("accumulated=True needs delta, for example 0.1, and goes without gate, loss and class_conditional.")
-        if self.accumulated and isinstance(self.risk, FixedTime):
-            raise InputError("accumulated=True stops where the risk is below 1 - target, which a fixed time never is: give another risk.")
+        if self.accumulated:
+            if self.delta is None or self.gate or self.class_conditional or self.loss is not None:
+                raise InputError(
+                    "accumulated=True needs delta, for example 0.1, and goes without gate, loss "
+                    "and class_conditional."
+                )
+            self.risk.own_limit(1 - as_target(self.target or 0))
 
     def _use_gate(self, gate: Gate) -> None:
         if not isinstance(gate, Gate):
-            raise InputError(f"gate is {gate!r}: give what Gate.fit returned.")
-        plain = isinstance(self.risk, TopMass) and self.risk.temperatures is None and self.risk.pooling == MODEL_AVERAGE
-        if not plain and not isinstance(self.risk, Gate):
-            raise InputError("a rule with a gate uses the risk of the gate: give the risk to Gate.fit, and leave it out here.")
+            raise InputError(f"gate is {gate!r:.80}: give what Gate.fit returned.")
+        if not self.risk.is_default and not isinstance(self.risk, Gate):
+            raise InputError(
+                "a rule with a gate uses the risk of the gate: give the risk to Gate.fit, and "
+                "leave it out here."
+            )
         object.__setattr__(self, "gate", gate.cut(as_checkpoints(self.checkpoints)))
         object.__setattr__(self, "risk", self.gate)
+
+    @cached_property
+    def terms(self) -> Terms:
+        return Terms(
+            self.risk.kind or "agreestop",
+            None if self.target is None else as_target(self.target),
+            as_delta(self.delta),
+            self.loss,
+            None if self.max_loss is None else Fraction(self.max_loss),
+            class_conditional=self.class_conditional,
+            accumulated=self.accumulated,
+            block_names=None if self.gate is None else self.gate.block_names,
+        )
 
     @property
     def tuned(self) -> TunedRows | None:
@@ -116,168 +199,251 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         return as_target(self.target)
 
     @property
-    def _log_trim(self) -> float:
-        return -math.inf if self.fill or self.trim == 0 else math.log(self.trim)
-
-    @property
     def _delta(self) -> Fraction | None:
         """δ, divided among the blocks of a gate."""
         delta = as_delta(self.delta)
         return delta if delta is None or self.gate is None else delta / (len(self.gate.ends) + 1)
 
+    def answer(self, final: bool = False) -> BestClasses:
+        """What is answered; final: about the ensemble's own best class at the last checkpoint."""
+        keeps_all = self.fill or self.trim == 0
+        return BestClasses(
+            self.max_set_size, -math.inf if keeps_all else math.log(self.trim), final
+        )
+
     def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         return self.risk.evidence(index, log_confidence, self.max_set_size)
 
-    @property
-    def reducible(self) -> bool:
-        """Whether a few numbers of each example are enough for calibration."""
-        return self.gate is None and self.loss is None and not self.accumulated
-
-    def reduce(self, examples: LabelledEvidence) -> dict[str, Floats]:
-        """What calibration needs of each example: W and W_η (n,), the numbers compared with λ (n, ...), and the range of its risks."""
-        evidence, rounding = examples.evidence, self.rounding(examples.rounding)
-        failures = self._failures(examples, None)
-        known = np.isfinite(failures.opens)
-        lowest = np.where(known, failures.opens, np.inf).min(axis=1)
-        highest = np.where(known, failures.opens, -np.inf).max(axis=1)
-        W = failures.first()
-        rounded = self._failures(examples, rounding).first(rounding, W)
-        numbers = self._compared(evidence, examples.conditions.final)
-        return {"W": W, "rounded": rounded, "numbers": numbers, "lowest": lowest, "highest": highest}
-
-    def fit_reduced(self, numbers: dict[str, Floats], examples: LabelledEvidence) -> Policy:
-        """The policy learned from what `reduce` gave; the evidence of the examples is not used."""
-        reach = _reach(numbers["W"], np.column_stack([numbers["lowest"], numbers["highest"]]))
-        policy = replace(self._untaught(examples), reach=reach)
-        exact, rounded = (partial(self._coverage, numbers[name], examples) for name in ("W", "rounded"))
-        rounding = self.rounding(examples.rounding)
-        found = find_thresholds(examples, exact, rounded, numbers["numbers"], rounding, self.class_conditional)
-        return self._taught(policy, found, examples)
-
     def rounding(self, base: Rounding) -> Rounding:
-        """How far log-risks and log-masses of one input may differ between two runs, from the rounding of log-confidences."""
-        rounding = rounding_of(self.risk, base)
-        trimmed = -math.inf < self._log_trim < 0  # masses over the trim factor may lie among the risks that are exact
+        rounding = self.risk.rounding(base)
+        trimmed = -math.inf < self.answer().log_trim < 0
+        # Masses over the trim factor may lie among the risks that are exact.
         return replace(rounding, exact_above=math.inf) if trimmed else rounding
 
-    def _failures(self, examples: LabelledEvidence, rounding: Rounding | None) -> Failures:
-        final = examples.conditions.final
-        return Failures.of(examples.evidence, examples.labels, self.max_set_size, self._log_trim, rounding, final)
-
-    def _compared(self, evidence: Evidence, final: bool) -> Floats:
-        """The numbers (n, ...) that are compared with λ: risks, masses of the best classes at a stop, and all masses at the end."""
-        assert evidence.log_risk is not None
-        parts = [evidence.log_risk]
-        if self.max_set_size > 1 and self._log_trim > -math.inf:
-            ranked = -np.sort(-evidence.values, axis=-1)[:, :, 1 : self.max_set_size]
-            parts.append(ranked.reshape(len(evidence), -1) - self._log_trim)
-        return np.concatenate(parts if final else [*parts, evidence.values[:, -1]], axis=1)
-
-    def _untaught(self, examples: LabelledEvidence) -> RiskThreshold:
-        return RiskThreshold(-math.inf, self.max_set_size, self._log_trim == -math.inf, self._log_trim, examples.conditions.final)
-
-    def _taught(self, policy: RiskThreshold, found: Thresholds, examples: LabelledEvidence) -> Policy:
-        names, gate = examples.conditions.group_names, self.gate
-        if gate is not None:
-            return ConditionalThresholds(policy, found.values, names, gate.blocks, gate.slack, found.kth)
-        if names is not None:
-            return ConditionalThresholds(policy, found.values, names, kth_values=found.kth)
-        return replace(policy, threshold=float(found.values[0, 0]), kth_values=found.kth[0])
-
-    def fit(self, examples: LabelledEvidence) -> Policy:
-        if self.reducible:
-            return self.fit_reduced(self.reduce(examples), examples)
-        policy, rounding = self._untaught(examples), self.rounding(examples.rounding)
-        failures, rounded = self._failures(examples, None), self._failures(examples, rounding)
-        if self.accumulated:
-            return self._accumulate(failures, policy, examples)
-        blocks, gate, count = None, self.gate, 1
-        if gate is not None:
-            opened, blocks = gate.opened(failures.opens)
-            failures, rounded = failures.at(opened), rounded.at(opened)
-            count = len(gate.ends) + 1
-        exact: Callable[[Integers], float]
-        safe: Callable[[Integers], float]
+    def reduce(self, examples: LabelledEvidence) -> Reduced:
+        """W and W_η (n,), or the steps of the costs, and the numbers (n, ...) compared with λ."""
+        answer, rounding = self.answer(examples.conditions.final), self.rounding(examples.rounding)
+        evidence, labels = examples.evidence, examples.labels
+        found: Reduced = {"numbers": answer.compared(evidence)}
+        if self.gate is not None:
+            opened, found["blocks"] = self.gate.opened(evidence.risk)
+            evidence = answer.shut(evidence, opened)
         if self.loss is not None:
-            exact = self._costs(examples, failures.opens, None)
-            safe = self._costs(examples, failures.opens, rounding)
+            check_costs(self.loss, examples)
+            return found | reduce_costs(self.loss, answer, evidence, labels, rounding)
+        if self.accumulated:
+            failures = answer.failures(evidence, labels, None, None)
+            ends = {"fails": failures.fails, "fails_end": failures.fails_end}
+            return found | {"opens": failures.opens} | ends
+        return found | reduce_to_failures(answer, evidence, labels, rounding)
+
+    def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
+        answer, gate = self.answer(examples.conditions.final), self.gate
+        if self.accumulated:
+            if examples.conditions.used:
+                raise InputError(
+                    f"accumulated=True has no promise with {examples.conditions.used}: leave them "
+                    "out."
+                )
+            limit = self.risk.own_limit(1 - self._target)
+            return accumulate(answer, reduced, limit, self._target, self._delta)
+        exact: Allowed
+        safe: Allowed
+        reach = None
+        if self.loss is not None:
+            steps = (cost_steps(self.loss, reduced, name) for name in ("", "rounded_"))
+            most = Fraction(self.max_loss or 0)
+            exact, safe = (partial(one.threshold, max_loss=most) for one in steps)
         else:
-            first = failures.first()
-            exact, safe = (partial(self._coverage, W, examples) for W in (first, rounded.first(rounding)))
-            policy = replace(policy, reach=_reach(first, failures.opens))
-        numbers = self._compared(examples.evidence, examples.conditions.final)
-        found = find_thresholds(examples, exact, safe, numbers, rounding, self.class_conditional, blocks, count)
-        return self._taught(policy, found, examples)
-
-    def _coverage(self, failures: Floats, examples: LabelledEvidence, rows: Integers) -> float:
-        return allowed_threshold(failures, examples.conditions, rows, self._target, self._delta)
-
-    def _costs(self, examples: LabelledEvidence, risk: Floats, rounding: Rounding | None) -> Callable[[Integers], float]:
-        """The threshold that the costs of some rows allow, exactly or with rounding."""
-        assert self.loss is not None
-        if len(self.loss) != examples.classes:
-            raise InputError(f"loss is for {len(self.loss)} classes and there are {examples.classes}: give a row and a column for each.")
-        if examples.conditions.weights is not None:
-            raise InputError("a promise about loss under weights is not offered: leave out weights, or give a target.")
-        evidence = replace(examples.evidence, log_risk=risk)
-        costs = CostSteps.of(evidence, examples.labels, self.loss, self.max_set_size, self._log_trim, rounding)
-        return partial(costs.threshold, max_loss=Fraction(self.max_loss or 0))
-
-    def _accumulate(self, failures: Failures, policy: RiskThreshold, examples: LabelledEvidence) -> Policy:
-        """Open one checkpoint after another, from the last one backwards, until a test fails."""
-        if examples.conditions.used:
-            raise InputError(f"accumulated=True has no promise with {examples.conditions.used}: leave them out.")
-        target, delta, checkpoints = self._target, as_delta(self.delta), failures.opens.shape[1]
-        limit = 0.0 if isinstance(self.risk, Gate) else math.log(1 - target)
-        limit -= BESIDE
-        rows, thresholds = np.arange(len(failures)), np.full(checkpoints, -np.inf)
-        for first in range(checkpoints - 1, -1, -1):
-            ready = failures.opens < limit
-            ready[:, :first] = False
-            stops = np.where(ready.any(axis=1), ready.argmax(axis=1), checkpoints - 1)
-            fails_above = np.where(ready[rows, stops], failures.fails[rows, stops], failures.fails_end)
-            stopped = np.cumsum(np.bincount(stops, minlength=checkpoints))[first:].tolist()
-            misses = np.cumsum(np.bincount(stops[fails_above < limit], minlength=checkpoints))[first:].tolist()
-            counts = dict.fromkeys(zip(stopped, misses, strict=True))
-            if not all(m and m - missed >= quantile_rank(m, target, delta) for m, missed in counts):
-                break
-            thresholds[first] = limit
-        return CheckpointRisks(policy, thresholds, thresholds)
+            known, target, delta = examples.conditions, self._target, self._delta
+            exact, safe = (
+                partial(allowed_threshold, reduced[name], known, target=target, delta=delta)
+                for name in ("W", "rounded")
+            )
+            reach = useful_range(reduced)
+        found = find_thresholds(
+            examples,
+            exact,
+            safe,
+            reduced["numbers"],
+            self.rounding(examples.rounding),
+            self.class_conditional,
+            reduced.get("blocks"),
+            1 if gate is None else len(gate.ends) + 1,
+        )
+        names = examples.conditions.group_names
+        blocks, slack = (None, 0.0) if gate is None else (gate.blocks, gate.slack)
+        return OneThreshold(answer, found.values, found.kth, names, blocks, slack, reach=reach)
 
     def promise(self) -> str:
         if self.max_loss is not None:
             whom = "for each true class, " if self.class_conditional else ""
             words = (
-                f"{whom}the mean cost of an answer is at most {in_words(Fraction(self.max_loss))}, over the draw of the calibration "
-                "examples and of a new example exchangeable with them; an answer costs what the best of its "
-                "classes costs in place of the true class."
+                f"{whom}the mean cost of an answer is at most {in_words(Fraction(self.max_loss))}, "
+                "over the draw of the calibration examples and of a new example exchangeable with "
+                "them; an answer costs what the best of its classes costs in place of the true "
+                "class."
             )
         elif self.accumulated:
-            confidence = 1 - as_target(self.delta or 0)
+            sure = in_words(1 - as_target(self.delta or 0))
             return (
-                f"with probability at least {in_words(confidence)} over the draw of the calibration examples, for every "
-                f"time, the answers that came by then hold the true class with probability at least {in_words(self._target)}; "
-                "calibration and new examples must be i.i.d."
+                f"with probability at least {sure} over the draw of the calibration examples, for "
+                "every time, the answers that came by then hold the true class with probability at "
+                f"least {in_words(self._target)}; calibration and new examples must be i.i.d."
             )
         else:
             words = coverage_promise(self._target, self.class_conditional, as_delta(self.delta))
-        return words if self.gate is None else f"for each block of times at which an input first looked ready, {words}"
+        if self.gate is None:
+            return words
+        return f"for each block of times at which an input first looked ready, {words}"
 
     def examples_needed(self, K: int = 1) -> int:
-        """The least n with which the rule could ever stop early; of each class, group and block where the promise is for each of them."""
+        """The least n with which the rule could ever stop early.
+
+        It is for each class, group and block where the promise is for each of them.
+        """
         if self.loss is not None and self.max_loss is not None:
-            return math.ceil(Fraction(str(float(self.loss.max()))) / Fraction(self.max_loss)) - 1
+            largest = Fraction(str(float(self.loss.max())))
+            return math.ceil(largest / Fraction(self.max_loss)) - 1
         return least_n(self._target, self._delta)
 
     def best(self, evidence: Evidence) -> Integers:
-        """The most probable class (b,), from evidence of one checkpoint; -1 where an offset of -∞ leaves no order."""
+        """The most probable class (b,); -1 where an offset of -∞ leaves no order."""
         best = evidence.values.argmax(axis=-1)
         return np.where(evidence.values[np.arange(len(best)), best] < np.inf, best, -1)
 
+    # --- tuning, engines, exported code
 
-def _reach(first: Floats, risk: Floats) -> tuple[float, float] | None:
-    """The smallest W (n,), or the smallest risk if nothing fails, and the largest risk (n, M): thresholds beyond them change nothing."""
-    failing, known = first[np.isfinite(first)], risk[np.isfinite(risk)]
-    if not len(known):
-        return None
-    return float((failing if len(failing) else known).min()), float(known.max())
+    @property
+    def one_threshold(self) -> bool:
+        return True
+
+    @property
+    def reader(self) -> Risk:
+        return self.risk
+
+    @property
+    def tunable(self) -> bool:
+        return self.gate is None and self.risk.tunable
+
+    def untuned(self) -> Self:
+        if self.gate is not None:
+            raise InputError(
+                "the rule has a gate, which holds its risk: tune the rule without it, then give "
+                "the tuned risk to Gate.fit."
+            )
+        if not self.risk.tunable:
+            raise InputError(
+                "a fixed time has no risk to tune: calibrate it as it is, or tune AgreeStop with "
+                "another risk."
+            )
+        return replace(self, risk=TopMass())
+
+    def with_reader(self, reader: Risk) -> Self:
+        return replace(self, risk=reader)
+
+    def candidates(self, exponents: Sequence[float], members: int) -> Iterator[tuple[str, Fit]]:
+        for r in exponents if members > 1 else (1.0,):
+            pooling = MergeConfidence(r)
+            yield f"top mass, r={r:g}", fixed(TopMass(pooling))
+            yield f"top mass with temperatures, r={r:g}", partial(TopMass.fit, pooling=pooling)
+        if find_spec("sklearn"):
+            yield "learned risk, r=1", partial(LearnedRisk.fit, max_set_size=self.max_set_size)
+
+    def smaller_answers(self) -> Iterator[tuple[str, Self]]:
+        if not self.fill and self.trim == 1 and self.max_set_size > 1:
+            yield from ((f"trim {trim:g}", replace(self, trim=trim)) for trim in TRIMS)
+
+    @property
+    def takes_temperatures(self) -> bool:
+        return self.gate is None and self.risk.takes_temperatures
+
+    def with_temperatures(self, tuning: Scores) -> Self:
+        return replace(self, risk=self.risk.with_temperatures(tuning))
+
+    def prefilter(self, policy: Policy) -> tuple[Floats, RiskNumbers] | None:
+        count = len(self.checkpoints)
+        numbers = self.risk.numbers(count)
+        if numbers is None or numbers.fixed_time or not isinstance(policy, OneThreshold):
+            return None
+        if policy.by_checkpoint:
+            return policy.values[0], numbers
+        # A checkpoint that neither opens the gate nor stops the input changes nothing.
+        gate = -math.inf if policy.blocks is None else policy.slack
+        return np.full(count, max(float(policy.values.max()), gate)), numbers
+
+    def plain(self, policy: Policy) -> PlainRule:
+        assert isinstance(policy, OneThreshold)
+        numbers, answer = self.risk.numbers(len(self.checkpoints)), self.answer()
+        if numbers is None or numbers.learned.shape[1]:
+            raise InputError(
+                f"the risk is a {type(self.risk.innermost).__name__}, which exported code does not "
+                "know: calibrate with TopMass, as it is or tuned."
+            )
+        final = policy.answer.final  # type: ignore[attr-defined]
+        return PlainRule(
+            "risk",
+            numbers.exponent,
+            numbers.temperatures,
+            numbers.offsets,
+            policy.values[0][:, None],
+            numbers.fixed_time,
+            answer.log_trim,
+            final,
+            policy.blocks,
+            policy.slack,
+        )
+
+    @classmethod
+    def build(
+        cls,
+        kind: str,
+        target: Target,
+        checkpoints: Sequence[float],
+        max_set_size: int,
+        *,
+        pooling: Any = None,
+        **options: Any,
+    ) -> Rule:
+        given = as_pooling(pooling)
+        if given is not None and not isinstance(given, MergeConfidence):
+            raise InputError(
+                f"pooling is {pooling!r}, but {kind} pools confidences: give confidence:R, or "
+                "choose the rule spikecp."
+            )
+        chosen = pooling_of(given)
+        if kind == "fixed-time":
+            return cls(target, checkpoints, max_set_size, True, FixedTime(chosen), **options)
+        gate = options.get("gate")
+        risk = TopMass(chosen) if gate is None else gate
+        return cls(target, checkpoints, max_set_size, risk=risk, **options)
+
+
+BESIDE = 2 * UNITS * UNIT
+"""The limit is fixed: a risk of exactly 1 - target is above it in every run."""
+
+
+def accumulate(
+    answer: BestClasses, reduced: Reduced, limit: float, target: Fraction, delta: Fraction | None
+) -> OneThreshold:
+    """Open one checkpoint after another, from the last one backwards, until a test fails.
+
+    limit: the log-risk below which the risk itself says that misses are rarer than 1 - target.
+    """
+    opens = reduced["opens"]
+    rows, checkpoints = np.arange(len(opens)), opens.shape[1]
+    limit -= BESIDE
+    thresholds = np.full(checkpoints, -np.inf)
+    for first in range(checkpoints - 1, -1, -1):
+        ready = opens < limit
+        ready[:, :first] = False
+        stops = np.where(ready.any(axis=1), ready.argmax(axis=1), checkpoints - 1)
+        fails = np.where(ready[rows, stops], reduced["fails"][rows, stops], reduced["fails_end"])
+        stopped = np.cumsum(np.bincount(stops, minlength=checkpoints))[first:].tolist()
+        missed = np.bincount(stops[fails < limit], minlength=checkpoints)
+        misses = np.cumsum(missed)[first:].tolist()
+        counts = dict.fromkeys(zip(stopped, misses, strict=True))
+        if not all(m and m - bad >= quantile_rank(m, target, delta) for m, bad in counts):
+            break
+        thresholds[first] = limit
+    return OneThreshold(answer, thresholds[None], thresholds[None], by_checkpoint=True)

@@ -1,11 +1,8 @@
-"""Rules after calibration: a `CalibratedRule` decides for batches, for streams, and for engines that run an ensemble."""
+"""Rules after calibration: a `CalibratedRule` decides for batches, streams and engines."""
 
-import hashlib
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import cached_property
 from os import PathLike
 from typing import Any, Self
@@ -13,40 +10,90 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_count
+from agreestop.common import (
+    Booleans,
+    CalibrationWarning,
+    Floats,
+    InputError,
+    Integers,
+    KeptInFiles,
+    as_count,
+)
+from agreestop.common.levels import in_words, quantile_rank
+from agreestop.common.rounding import UNIT, UNITS
+from agreestop.common.schedules import Schedule, columns_of, members_at
 
-from .checks import CalibrationWarning, as_log_confidence, columns_of
-from .conditions import find_groups
+from .checkpoints import Index, Policy, State, Stops, Verdict, run_checkpoints
 from .decisions import Decision, Decisions
-from .evidence import Policy, State, Stops, Verdict, run_checkpoints
-from .exchangeability import inputs_differ
-from .levels import as_delta, as_target, in_words, quantile_rank
-from .policies import CheckpointRisks, ConditionalThresholds, RiskThreshold, RunningThreshold, StoppingThreshold
-from .ranking import Index
-from .rounding import UNIT, UNITS
-from .rule_files import KeptInFiles, read_rule_file, write_rule_file
-from .rules import Rule, read_evidence
-from .schedules import Schedule, members_at
-from .score_files import Scores, ScoresLike, as_scores, labels_of, training_overlap
-from .tuned_rows import Marks, Overlap, RowScores, ScoredRows, TunedRows, first_reuse, join_marks, mark_rows, or_unknown
+from .drift.exchangeability import inputs_differ
+from .examples import find_groups
+from .leakage import (
+    Overlap,
+    RowScores,
+    ScoredRows,
+    TunedRows,
+    data_fingerprint,
+    first_reuse,
+    or_unknown,
+    training_overlap,
+)
+from .rule import Rule, read_evidence
+from .rule_files import write_rule_file
+from .scores import ScoresLike, labels_of
 
-MOST_NUMBERS = 1 << 22  # members times classes of a rule in a file
-ENDED_INPUTS = " Inputs that end early are answered from their last scores, which stand for all later checkpoints, in calibration too."
+ENDED_INPUTS = (
+    " Inputs that end early are answered from their last scores, which stand for all later "
+    "checkpoints, in calibration too."
+)
 BLOCK_NUMBERS = 1 << 17  # log-confidences that are judged together: a block stays in the cache
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CalibratedRule(KeptInFiles):
-    """A rule, what calibration taught it (`policy`), and what it promises (`guarantee`). Make one with `rule.calibrate`.
+    """A rule, what calibration taught it, and what it promises. Make one with `rule.calibrate`.
 
-    engine, ensemble_digest, class_names: those of the scores it was calibrated on, where they are
-    known; rows: marks of their rows. first_risks: (n,) their log-risk, or least score, at the first
-    checkpoint. class_counts: (C,) how often each label occurred among them. notes: sentences about
-    the calibration examples, such as labels that come in blocks; they are not kept in files.
-    effective_size: with weights, the number of equally weighted examples that would say as much.
-    final: whether the promise is about the ensemble's own best class at the last checkpoint.
-    adapted: whether an `AdaptiveRule` has moved the threshold. eta: how far the log-risk of one
-    input at the first checkpoint may differ between two runs.
+    Attributes
+    ----------
+    rule, policy
+        The settings, and what calibration made of them.
+    n, members, classes
+        The number of calibration examples, of members and of classes.
+    guarantee
+        What is promised, in words.
+    shortage
+        A sentence if there were too few examples, else empty.
+    fingerprint
+        A name for the calibration data.
+    engine, ensemble_digest, class_names
+        Of the scores it was calibrated on, where they are known.
+    rows
+        Sketches and ids of the calibration rows.
+    first_risks : (n,)
+        Their log-risk, or least score, at the first checkpoint.
+    effective_size
+        With weights, the number of equally weighted examples that would say as much.
+    final
+        Whether the promise is about the ensemble's own best class at the last checkpoint.
+    adapted
+        Whether an `AdaptiveRule` has moved the threshold.
+    class_counts : (C,)
+        How often each label occurred in calibration.
+    eta
+        How far the log-risk of one input at the first checkpoint may differ between two runs.
+    people
+        The number of people in calibration, where the promise is about new people.
+    notes
+        Sentences about the calibration examples; they are not kept in files.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> calibration, test = ag.simulate_scores(400, steps=20, K=3, C=4).split(0.5, 0.5)
+    >>> rule = ag.AgreeStop(0.9, range(1, 21), 1).calibrate(calibration)
+    >>> rule
+    CalibratedRule(AgreeStop, target=0.9, n=200, members=3, classes=4)
+    >>> rule.decide(test)[0].answered
+    True
     """
 
     rule: Rule
@@ -67,8 +114,10 @@ class CalibratedRule(KeptInFiles):
     adapted: bool = False
     class_counts: Integers | None = None
     eta: float = UNITS * UNIT
+    people: int | None = None
     notes: tuple[str, ...] = field(default=(), init=False)
-    opened: list[int] = field(default_factory=lambda: [0], init=False)  # the number of streams without a number of their own
+    # The number of streams that were opened without a number of their own.
+    opened: list[int] = field(default_factory=lambda: [0], init=False)
 
     def noting(self, sentence: str) -> Self:
         """The rule with a note before the others, unless it is empty."""
@@ -84,39 +133,25 @@ class CalibratedRule(KeptInFiles):
 
     @property
     def thresholds(self) -> Floats:
-        """λ, the number that log-risks or scores are compared with: one, or one for each group, each block of a gate, or both (G, B)."""
-        policy = self.policy
-        if isinstance(policy, ConditionalThresholds):
-            return self._by_group_and_block(policy.thresholds)
-        return np.atleast_1d(getattr(policy, "thresholds", getattr(policy, "threshold", np.empty(0))))
+        """λ, the number that log-risks or scores are compared with.
+
+        One, or one for each group, each block of a gate, or both (G, B).
+        """
+        return np.atleast_1d(self.policy.thresholds)
 
     @property
     def kth_values(self) -> Floats | None:
-        """The order statistics of calibration, before `thresholds` were moved aside so that rounding cannot flip a decision.
+        """The order statistics before `thresholds` were moved aside from shared numbers.
 
-        For `AgreeStop` the k-th smallest W, which no threshold is above; for `SpikeCP` order statistics of scores, which no
-        threshold is below. None where a file of 0.2 holds none.
+        For `AgreeStop` the k-th smallest W, which no threshold is above; for `SpikeCP` order
+        statistics of scores, which no threshold is below. None where a file of 0.2 holds none.
         """
-        policy = self.policy
-        values: Floats | None = getattr(policy, "kth_values", np.empty(0))
-        if values is None or not isinstance(policy, ConditionalThresholds):
-            return values
-        return self._by_group_and_block(values)
-
-    def _by_group_and_block(self, values: Floats) -> Floats:
-        """(G, B) numbers without the axes that the rule does not have."""
-        if self.group_names is None:
-            return values[0]
-        return values[:, 0] if self._gate is None else values
+        return self.policy.kth_values
 
     @property
     def group_names(self) -> tuple[str, ...] | None:
         """The groups that the rule was calibrated for; None without groups."""
-        return self.policy.group_names if isinstance(self.policy, ConditionalThresholds) else None
-
-    @property
-    def _gate(self) -> Any:
-        return getattr(self.rule, "gate", None)
+        return self.policy.group_names
 
     def start(self, count: int, first: int | None = None, groups: Booleans | None = None) -> State:
         """The state of `count` inputs before their first checkpoint.
@@ -124,30 +159,37 @@ class CalibratedRule(KeptInFiles):
         first: the number of the first of them, which decides their random numbers; None for fresh
         ones. groups: (count, G), which of the rule's groups each belongs to; see `find_groups`.
         """
-        if groups is not None and isinstance(self.policy, ConditionalThresholds):
-            return self.policy.start_in(groups, count)
+        if groups is not None and self.group_names is not None:
+            return self.policy.start_in(groups)
         return self.policy.start(count, self.classes, first)
 
     def find_groups(self, groups: ArrayLike | None, n: int) -> Booleans | None:
-        """(n, G): which of the rule's groups n inputs belong to, none if they are not given; None for a rule without groups."""
+        """(n, G): which of the rule's groups n inputs belong to; None for a rule without groups."""
         names = self.group_names
         if names is None:
             if groups is not None:
-                raise InputError("groups are given, but the rule was calibrated without: leave them out, or calibrate with groups=.")
+                raise InputError(
+                    "groups are given, but the rule was calibrated without: leave them out, or "
+                    "calibrate with groups=."
+                )
             return None
-        return np.zeros((n, len(names)), dtype=bool) if groups is None else find_groups(groups, names, n)
+        if groups is None:
+            return np.zeros((n, len(names)), dtype=bool)
+        return find_groups(groups, names, n)
 
     def step(self, index: Index, log_confidence: Floats, state: State) -> Verdict:
-        """The verdict on log-confidences (b, K, C), float64, at one checkpoint, or at one checkpoint for each input, (b,).
+        """The verdict on log-confidences (b, K, C), float64, at one checkpoint, or one for each.
 
         Every decision of a batch, a stream or an engine is made here.
         """
         evidence = read_evidence(self.rule, index, log_confidence)
-        verdict = self.policy.judge(index, index == len(self.rule.checkpoints) - 1, evidence, state)
-        best, state = self.rule.best(evidence) if np.count_nonzero(verdict.stop) else None, verdict.state
+        last = index == len(self.rule.checkpoints) - 1
+        verdict = self.policy.judge(index, last, evidence, state)
+        state = verdict.state
+        best = self.rule.best(evidence) if np.count_nonzero(verdict.stop) else None
         if not isinstance(index, int):
-            risk = np.where(index == 0, evidence.level, np.nan if state.first_risk is None else state.first_risk)
-            state = replace(state, first_risk=risk)
+            known = np.nan if state.first_risk is None else state.first_risk
+            state = replace(state, first_risk=np.where(index == 0, evidence.level, known))
         elif index == 0:
             state = replace(state, first_risk=evidence.level)
         return Verdict(verdict.stop, verdict.sets, state, best)
@@ -159,42 +201,73 @@ class CalibratedRule(KeptInFiles):
 
     def check_sizes(self, members: int, classes: int) -> None:
         """Refuse another number of members or classes than calibrated with."""
-        for name, given, needed in (("members", members, self.members), ("classes", classes, self.classes)):
+        sizes = ("members", members, self.members), ("classes", classes, self.classes)
+        for name, given, needed in sizes:
             if given != needed:
-                raise InputError(f"log_confidence has {given} {name}, but the rule was calibrated with {needed}: give the same ensemble.")
+                raise InputError(
+                    f"log_confidence has {given} {name}, but the rule was calibrated with "
+                    f"{needed}: give the same ensemble."
+                )
 
     def check_classes(self, names: Sequence[str] | None) -> None:
-        """Refuse scores or inputs whose classes are others than calibrated with, or in another order. Unknown names are not refused."""
+        """Refuse classes other than in calibration, or in another order; None may pass."""
         if names is None or tuple(names) == self.class_names:
             return
         if len(names) != self.classes:
-            raise InputError(f"the data have {len(names)} classes, but the rule was calibrated with {self.classes}: use its classes.")
+            raise InputError(
+                f"the data have {len(names)} classes, but the rule was calibrated with "
+                f"{self.classes}: use its classes."
+            )
         if self.class_names is not None:
-            given, known = next(both for both in zip(names, self.class_names, strict=True) if both[0] != both[1])
-            raise InputError(f"the data have class {given!r} where the rule was calibrated with {known!r}: use its classes, in its order.")
+            pairs = zip(names, self.class_names, strict=True)
+            given, known = next(pair for pair in pairs if pair[0] != pair[1])
+            raise InputError(
+                f"the data have class {given!r} where the rule was calibrated with {known!r}: use "
+                "its classes, in its order."
+            )
 
-    def check_source(self, engine: str = "", ensemble_digest: str = "", any_engine: bool = False, any_members: bool = False) -> None:
-        """Refuse scores of another engine or ensemble than calibrated with. An empty string is an unknown one and is not refused.
+    def check_source(
+        self,
+        engine: str = "",
+        ensemble_digest: str = "",
+        any_engine: bool = False,
+        any_members: bool = False,
+    ) -> None:
+        """Refuse scores of another engine or ensemble. An empty string is an unknown one.
 
-        On another engine a borderline spike may differ, and the promise is about the scores of one engine and one ensemble.
+        On another engine a borderline spike may differ, and the promise is about the scores of one
+        engine and one ensemble.
         """
         if not any_engine and self.engine and engine and engine != self.engine:
-            advice = f"use {self.engine}, calibrate again, or allow it (any_engine=True, --any-engine)"
-            raise InputError(f"the rule was calibrated on scores of the {self.engine} engine, and these are of the {engine} one: {advice}.")
-        if not any_members and self.ensemble_digest and ensemble_digest and ensemble_digest != self.ensemble_digest:
-            advice = "use the same members, calibrate again, or allow it (any_members=True, --any-members)"
-            known, given = self.ensemble_digest[:12], ensemble_digest[:12]
-            raise InputError(f"the rule was calibrated on scores of the ensemble {known}, and these are of {given}: {advice}.")
+            raise InputError(
+                f"the rule was calibrated on scores of the {self.engine} engine, and these are of "
+                f"the {engine} one: use {self.engine}, calibrate again, or allow it "
+                "(any_engine=True, --any-engine)."
+            )
+        known = self.ensemble_digest
+        if not any_members and known and ensemble_digest and ensemble_digest != known:
+            raise InputError(
+                f"the rule was calibrated on scores of the ensemble {known[:12]}, and these are of "
+                f"{ensemble_digest[:12]}: use the same members, calibrate again, or allow it "
+                "(any_members=True, --any-members)."
+            )
 
     def check_lengths(self, lengths: Integers | None) -> None:
-        """Warn where inputs may end early (their lengths (n,) are known), but not those of calibration, or the reverse."""
-        ends = lengths is not None and bool((lengths < self.checkpoints[-1]).any())
-        if ends and ENDED_INPUTS not in self.guarantee:
-            words = "some inputs end early, and those of calibration did not, so the promise does not cover them"
-            warnings.warn(f"{words}: calibrate on scores with lengths.", CalibrationWarning, stacklevel=3)
-        if lengths is None and ENDED_INPUTS in self.guarantee:
-            words = "the inputs of calibration may end early, and these have no lengths, so the promise covers them only if none has ended"
-            warnings.warn(f"{words}: give lengths, as in calibration.", CalibrationWarning, stacklevel=3)
+        """Warn where inputs may end early, but not the inputs of calibration, or the reverse."""
+        known = ENDED_INPUTS in self.guarantee
+        if lengths is None and known:
+            words = (
+                "the inputs of calibration may end early, and these have no lengths, so the "
+                "promise covers them only if none has ended: give lengths, as in calibration."
+            )
+        elif lengths is not None and not known and (lengths < self.checkpoints[-1]).any():
+            words = (
+                "some inputs end early, and those of calibration did not, so the promise does not "
+                "cover them: calibrate on scores with lengths."
+            )
+        else:
+            return
+        warnings.warn(words, CalibrationWarning, stacklevel=3)
 
     def decide(
         self,
@@ -206,23 +279,37 @@ class CalibratedRule(KeptInFiles):
         any_members: bool = False,
         first: int | None = None,
     ) -> Decisions:
-        """Stop and answer for the inputs of a `Scores`, or for log-confidences (n, M, K, C).
+        """Stop and answer for many inputs.
 
-        A `Scores`, or an array with `times`, may have more checkpoints than the rule; it is cut to the rule's. A `Scores` of another
-        engine or of other members than calibrated with is refused, unless any_engine or any_members allows it. groups, as in `calibrate`:
-        an input of a group that calibration never saw answers all classes at the last checkpoint.
+        Parameters
+        ----------
+        scores_or_log_confidence : Scores, or array (n, M, K, C)
+            What the model says. A `Scores`, or an array with `times`, may have more checkpoints
+            than the rule; it is cut to the rule's. `StopRule` takes risks (n, M).
+        times : sequence of float, optional
+            The times of an array.
+        groups : array, optional
+            As in `calibrate`. An input of a group that calibration never saw answers all classes at
+            the last checkpoint.
+        any_engine, any_members : bool
+            Allow scores of another engine, or of other members, than calibrated with.
+        first : int, optional
+            The inputs are numbered `first`, `first` + 1 and so on. It matters only to random
+            numbers: the same number and seed give the same random number, here and in `stream`.
+            Without it they are fresh, so two calls may answer differently.
 
-        first: the inputs are numbered `first`, `first` + 1 and so on. It matters only to randomised merging: the same number and seed give
-        the same random number, here and in `stream`. Without it random numbers are fresh, so two calls may answer differently.
+        Returns
+        -------
+        Decisions
         """
         first = None if first is None else as_count(first, "first", least=0)
-        data = as_scores(scores_or_log_confidence, None, times, self.checkpoints)
+        data = self.rule.read(scores_or_log_confidence, None, times)
         self.check_source(data.engine, data.ensemble_digest, any_engine, any_members)
-        array = data.log_confidence
+        array = data.cells
         n, _, members, classes = array.shape
         self.check_sizes(members, classes)
         self.check_classes(data.classes)
-        if isinstance(scores_or_log_confidence, Scores):
+        if data is scores_or_log_confidence:
             self.check_lengths(data.lengths)
         columns = columns_of(self.checkpoints, data.times)
         inside = self.find_groups(groups, n)
@@ -231,29 +318,33 @@ class CalibratedRule(KeptInFiles):
         for begin in range(0, n, rows):
             block = slice(begin, begin + rows)
             number = None if first is None else first + begin
-            state = self.start(len(array[block]), number, None if inside is None else inside[block])
+            known = None if inside is None else inside[block]
+            state = self.start(len(array[block]), number, known)
             parts.append(self._decide_block(array[block], columns, state))
             if self.final:
                 last = np.ascontiguousarray(array[block, columns[-1]], dtype=np.float64)
                 final[block] = self.rule.best(read_evidence(self.rule, len(columns) - 1, last))
-        known = final if self.final else None
-        training = or_unknown(training_overlap(data), data.ensemble_digest)
-        return self.decisions(Stops.joined(parts), data.ids, ScoredRows(array, columns), inside, known, training)
+        at_end = final if self.final else None
+        overlap = training_overlap(data.trained, data.trained_chance)
+        training = or_unknown(overlap, data.ensemble_digest)
+        scored = ScoredRows(data.sketched, columns)
+        return self.decisions(Stops.joined(parts), data.ids, scored, inside, at_end, training)
 
     def _decide_block(self, block: NDArray[Any], columns: list[int], state: State) -> Stops:
         def judge(index: int, active: Integers, state: State) -> Verdict:
-            values = block[:, columns[index]] if len(active) == len(block) else block[active, columns[index]]
+            column = columns[index]
+            values = block[:, column] if len(active) == len(block) else block[active, column]
             return self.step(index, np.ascontiguousarray(values, dtype=np.float64), state)
 
         return run_checkpoints(judge, state, len(columns), self.classes)
 
     def decision(self, index: int, verdict: Verdict, number: int | None = None) -> Decision:
-        """The decision of one input that stops at checkpoint `index`; `number` is that of its stream."""
-        state, gated = verdict.state, self._gate is not None
+        """The decision of one input that stops at checkpoint `index`; `number`: of its stream."""
+        state, gated = verdict.state, self.rule.terms.block_names is not None
         risk = None if state.first_risk is None else float(state.first_risk[0])
         block = int(state.block[0]) if gated and state.block is not None else None
-        known = self.class_names, risk, block, self.members, None, number
-        return Decision.of(index, verdict.sets[0], self.checkpoints, *known)
+        known = verdict.sets[0], self.checkpoints, self.class_names, risk, block, self.members
+        return Decision.of(index, *known, None, number, bool(verdict.sets.any()))
 
     def decisions(
         self,
@@ -264,77 +355,111 @@ class CalibratedRule(KeptInFiles):
         final_best: Integers | None = None,
         training: Overlap | None = None,
     ) -> Decisions:
-        """How inputs ended, as decisions; the inputs are compared with those that the rule was tuned or calibrated on.
+        """How inputs ended, as decisions, compared with the rows that the rule was fitted on.
 
-        final_best (n,), for a rule about the final answer: the best class at the last checkpoint, where it is known. training: how many
-        of the inputs the members were trained on, where that is of interest.
+        final_best (n,), for a rule about the final answer: the best class at the last checkpoint,
+        where it is known. training: how many of the inputs the members were trained on.
         """
         overlaps = ([] if training is None else [training]) + self.overlaps(ids, scored)
-        reuse = first_reuse(overlaps)
-        known = {overlap.use for overlap in overlaps if overlap.by == "ids" and not overlap.chance}  # where ids are enough
-        needs_likeness = self._needs_likeness
-        notes = [inputs_differ(self.first_risks, stops.first_risk)] if needs_likeness else []
-        notes += [*self.notes]
-        notes += [overlap.note for overlap in overlaps if not (overlap.by == "scores" and overlap.use in known)]
-        if self.kth_values is None:
-            notes.append("The rule is of version 0.2, whose thresholds may equal scores that many inputs share: calibrate it again.")
-        if self.rows is None:
-            notes.append("The rule does not say which rows it was calibrated on, so these could not be compared with them.")
-        if groups is not None and (unknown := int((~groups.any(axis=1)).sum())):
-            answer = "their best class" if self.final else "all classes"
-            advice = "; give their groups if they have any" if unknown == len(groups) else ""
-            whom = f"{unknown} of the {len(groups)} inputs are of no group that calibration saw"
-            notes.append(f"{whom}: they answer {answer} at the end{advice}.")
-        if self.final and final_best is None:
-            notes.append("The promise is about the ensemble's class at the last checkpoint, which is not known: the engine stopped before.")
-        gate = self._gate
+        terms, likeness = self.rule.terms, self._needs_likeness
+        about_end = self.final and final_best is None
         return Decisions(
             stops.index,
             stops.sets,
             self.checkpoints,
-            reuse,
+            first_reuse(overlaps),
             self.class_names,
-            tuple(filter(None, notes)),
+            tuple(self._notes(stops, overlaps, groups, about_end)),
             self.draw,
             best=None if (stops.best < 0).any() else stops.best,
-            block=None if gate is None else stops.block,
-            block_names=None if gate is None else gate.block_names,
+            block=None if terms.block_names is None else stops.block,
+            block_names=terms.block_names,
             groups=groups,
             group_names=self.group_names,
             first_risk=stops.first_risk,
             members=self.members,
-            loss=None if self.final and final_best is None else getattr(self.rule, "loss", None),
+            loss=None if about_end else terms.loss,
             final_best=final_best,
-            class_counts=self.class_counts if needs_likeness else None,
+            class_counts=self.class_counts if likeness else None,
+            answered=np.asarray(stops.sets.any(axis=1)),
+            target=None if terms.target is None or not terms.promises else float(terms.target),
+            largest_loss=terms.largest_loss,
         )
+
+    def _notes(
+        self, stops: Stops, overlaps: list[Overlap], groups: Booleans | None, about_end: bool
+    ) -> list[str]:
+        """What speaks against the promise, or could not be checked."""
+        likeness = self._needs_likeness
+        notes = [inputs_differ(self.first_risks, stops.first_risk)] if likeness else []
+        notes += self.notes
+        # Where ids are enough, the comparison by scores adds nothing.
+        known = {one.use for one in overlaps if one.by == "ids" and not one.chance}
+        notes += [one.note for one in overlaps if one.by != "scores" or one.use not in known]
+        if self.kth_values is None:
+            notes.append(
+                "The rule is of version 0.2, whose thresholds may equal scores that many inputs "
+                "share: calibrate it again."
+            )
+        if self.rows is None:
+            notes.append(
+                "The rule does not say which rows it was calibrated on, so these could not be "
+                "compared with them."
+            )
+        if groups is not None and (unknown := int((~groups.any(axis=1)).sum())):
+            what = "their best class" if self.final else "all classes"
+            answer = f"answer {what} at the end"
+            if self.rule.terms.largest_loss is not None:
+                answer = "never stop early, and nothing is promised if they answer at the end"
+            advice = "; give their groups if they have any" if unknown == len(groups) else ""
+            notes.append(
+                f"{unknown} of the {len(groups)} inputs are of no group that calibration saw: they "
+                f"{answer}{advice}."
+            )
+        if about_end:
+            notes.append(
+                "The promise is about the ensemble's class at the last checkpoint, which is not "
+                "known: the engine stopped before."
+            )
+        return [note for note in notes if note]
 
     @property
     def _needs_likeness(self) -> bool:
-        """Whether the promise is about new inputs that look like those of calibration, all together.
+        """Whether the promise is about new inputs that look like all of calibration together.
 
-        With groups or classes each has its own promise, weights allow for a shift, and an adapted threshold follows one.
+        With groups, classes or people each has its own promise, weights allow for a shift, and an
+        adapted threshold follows one.
         """
-        shifted = self.effective_size is not None or self.group_names is not None or self.adapted
-        return not shifted and not getattr(self.rule, "class_conditional", False)
+        divided = self.group_names is not None or self.rule.terms.class_conditional
+        return not self._shifted and not divided
+
+    @property
+    def _shifted(self) -> bool:
+        """Whether new inputs may be unlike the calibration examples, or the threshold has moved."""
+        return self.adapted or self.effective_size is not None or self.people is not None
 
     @property
     def draw(self) -> tuple[int, int] | None:
         """`threshold_rank` of a rule whose promise is about labels."""
-        return None if self.final else self.threshold_rank
+        about_labels = not self.final and self.rule.terms.largest_loss is None
+        return self.threshold_rank if about_labels else None
 
     @property
     def threshold_rank(self) -> tuple[int, int] | None:
-        """The number of calibration examples and the rank of the threshold among them; None unless one order statistic is the threshold."""
-        rule = self.rule
-        single = isinstance(self.policy, (RiskThreshold, StoppingThreshold, RunningThreshold)) and self.effective_size is None
-        if self.adapted or not single or getattr(rule, "class_conditional", True) or getattr(rule, "target", None) is None:
+        """The number of examples and the rank of the threshold among them.
+
+        None unless one order statistic of all examples is the threshold.
+        """
+        terms = self.rule.terms
+        single = self.policy.one_order_statistic and not terms.class_conditional
+        if self._shifted or not single or terms.target is None or not terms.promises:
             return None
-        rank = quantile_rank(self.n, as_target(rule.target), as_delta(rule.delta))  # type: ignore[attr-defined]
+        rank = quantile_rank(self.n, terms.target, terms.delta)
         return (self.n, rank) if rank <= self.n else None
 
     @property
     def examples_needed(self) -> int:
-        """The least number of calibration examples with which the rule could ever stop early; with class_conditional, of each class."""
+        """The least number of examples, of each class if promised so, to ever stop early."""
         return self.rule.examples_needed(self.members)
 
     @property
@@ -344,33 +469,27 @@ class CalibratedRule(KeptInFiles):
         There were fewer examples than the rule needs (`examples_needed`), or no checkpoint before
         the last one passed the test of `accumulated`.
         """
-        if isinstance(self.policy, CheckpointRisks):
-            return self.policy.never_stops
-        if isinstance(self.policy, ConditionalThresholds):
-            early = self.policy.thresholds if self._gate is None else self.policy.thresholds[:, :-1]  # the last block never stops early
-            return bool((early == self.policy.base.safest).all())
-        if not self.shortage:
+        if self.adapted:  # the threshold may move again
             return False
-        ranks = getattr(self.policy, "ranks", None)
-        if isinstance(ranks, tuple):  # classes with too few examples are in every set
-            return sum(one.calibration.shape[-1] < self.examples_needed for one in ranks) > self.rule.max_set_size
-        thresholds = np.asarray(getattr(self.policy, "thresholds", getattr(self.policy, "threshold", np.inf)))
-        if not getattr(self.rule, "class_conditional", False) or thresholds.ndim == 0:
-            return True
-        always_kept = np.isinf(thresholds).sum(axis=-1)  # classes with too few examples are in every set
-        return bool((always_kept > self.rule.max_set_size).all())
+        return self.policy.never_stops(self.examples_needed if self.shortage else None)
 
     def __repr__(self) -> str:
-        rule, names = self.rule, self.group_names
-        parts = [type(rule).__name__]
-        for name in ("target", "max_loss", "delta"):
-            if (level := getattr(rule, name, None)) is not None:
-                parts.append(f"{name}={in_words(Fraction(level))}")
-        parts += [name for name in ("class_conditional", "accumulated") if getattr(rule, name, False)]
-        parts += [] if self._gate is None else [f"gate with {len(self._gate.ends)} blocks"]
-        parts += [] if names is None else [f"{len(names)} groups"]
-        parts += ["final answers"] if self.final else []
-        parts += [f"schedule of {len(rule.checkpoints)} looks"] if isinstance(rule.checkpoints, Schedule) else []
+        terms, names = self.rule.terms, self.group_names
+        levels = {"target": terms.target, "max_loss": terms.max_loss, "delta": terms.delta}
+        parts = [type(self.rule).__name__]
+        parts += [f"{name}={in_words(one)}" for name, one in levels.items() if one is not None]
+        given = {
+            "class_conditional": terms.class_conditional,
+            "accumulated": terms.accumulated,
+            f"gate with {len(terms.block_names or ()) - 1} blocks": terms.block_names is not None,
+            f"{len(names or ())} groups": names is not None,
+            f"{self.people} people": self.people is not None,
+            "final answers": self.final,
+            f"schedule of {len(self.checkpoints)} checkpoints": isinstance(
+                self.rule.checkpoints, Schedule
+            ),
+        }
+        parts += [words for words, shown in given.items() if shown]
         parts += [f"n={self.n}", f"members={self.members}", f"classes={self.classes}"]
         parts += ["never stops early"] if self.never_stops else []
         parts += [f"notes={self.notes}"] if self.notes else []
@@ -379,77 +498,110 @@ class CalibratedRule(KeptInFiles):
     @property
     def knows_ids(self) -> bool:
         """Whether the ids of inputs can show that the rule was tuned or calibrated on them."""
-        return any(rows is not None and rows.ids is not None for rows in (self._tuned, self.rows))
+        known = (self._tuned, self.rows)
+        return any(rows is not None and rows.ids is not None for rows in known)
 
     @cached_property
     def _tuned(self) -> TunedRows | None:
         return self.rule.tuned
 
     def overlaps(self, ids: ArrayLike | None, scored: RowScores | None = None) -> list[Overlap]:
-        """How many inputs, by their ids and by their scores, are among those that the rule was tuned or calibrated on."""
-        used = (("tuning", self._tuned), ("calibration", self.rows))
-        return [overlap for use, rows in used if rows is not None for overlap in rows.overlaps(use, ids, scored)]
+        """How many inputs are among the rows that the rule was tuned or calibrated on."""
+        used = [("tuning", self._tuned), ("calibration", self.rows)]
+        known = [(use, rows) for use, rows in used if rows is not None]
+        return [one for use, rows in known for one in rows.overlaps(use, ids, scored)]
 
-    def saw(self, scores_or_log_confidence: ScoresLike, labels: ArrayLike | None = None, times: Sequence[float] | None = None) -> bool:
+    def saw(
+        self,
+        scores_or_log_confidence: ScoresLike,
+        labels: ArrayLike | None = None,
+        times: Sequence[float] | None = None,
+    ) -> bool:
         """Whether these are exactly the rows that the rule was calibrated on, in any order."""
-        data = as_scores(scores_or_log_confidence, labels, times, self.checkpoints)
-        marks = mark_rows(data.log_confidence, columns_of(self.checkpoints, data.times))
-        return data_fingerprint(marks, labels_of(data)) == self.fingerprint
+        data = self.rule.read(scores_or_log_confidence, labels, times)
+        scored = ScoredRows(data.sketched, columns_of(self.checkpoints, data.times))
+        return data_fingerprint(scored.marks, labels_of(data)) == self.fingerprint
 
     def stream(self, number: int | None = None, *, group: ArrayLike | None = None) -> "Session":
         """Watch one input, checkpoint by checkpoint.
 
-        `group` is the input's group, or (G,) booleans where groups overlap; an input of no known group answers all classes at the end.
-        The streams of this rule are numbered 0, 1, 2 and so on, as they are opened, unless a
-        `number` is given; monitors count in this order. A given number matters to randomised
-        merging too: the stream then has the random number of input `number` of a batch
-        (`decide(first=0)`). Without it the random number is fresh.
+        Parameters
+        ----------
+        number : int, optional
+            The streams of this rule are numbered 0, 1, 2 and so on, as they are opened, unless a
+            number is given; monitors count in this order. A given number matters to random numbers
+            too: the stream then has the random number of input `number` of a batch
+            (`decide(first=0)`). Without it the random number is fresh.
+        group : str, int or (G,) booleans, optional
+            The input's group. An input of no known group answers all classes at the end.
+
+        Returns
+        -------
+        Session
         """
         return Session(self, number, group)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the rule to one file: a readable header and plain arrays. The file appears whole or not at all."""
-        sizes = {"calibration_examples": self.n, "members": self.members, "classes": self.classes}
-        write_rule_file(path, self, {"guarantee": self.guarantee, **sizes, "data_fingerprint": self.fingerprint})
+        """Write the rule to one file: a readable header and plain arrays, all or nothing."""
+        summary = {
+            "guarantee": self.guarantee,
+            "calibration_examples": self.n,
+            "members": self.members,
+            "classes": self.classes,
+            "data_fingerprint": self.fingerprint,
+        }
+        write_rule_file(path, self, summary)
 
+    # --- what monitors and adaptive rules need; here thresholds are such that small is safe
 
-def load_rule(path: str | PathLike[str]) -> CalibratedRule:
-    """Read a calibrated rule. What is not a whole and unaltered rule file of a known format is refused with a sentence."""
-    return read_rule_file(path, CalibratedRule, try_out)
+    @property
+    def reach(self) -> tuple[float, float] | None:
+        """The safest and the boldest useful threshold; None without one movable threshold."""
+        return self.policy.movable_range if self.rule.terms.target is not None else None
 
+    @property
+    def safe_threshold(self) -> float:
+        """The one threshold, where small is safe."""
+        return float(self.policy.inner(self.policy.thresholds)[0])
 
-def try_out(calibrated: CalibratedRule) -> CalibratedRule:
-    """Run one input through the first and the last checkpoint, so that a forged rule fails here and not in the middle of later work."""
-    shape = (1, calibrated.members, calibrated.classes)
-    if min(shape) < 1 or calibrated.members * calibrated.classes > MOST_NUMBERS:
-        raise ValueError(f"{calibrated.members} members and {calibrated.classes} classes")
-    for index in (0, len(calibrated.checkpoints) - 1):
-        verdict = calibrated.step(index, np.full(shape, -math.log(calibrated.classes)), calibrated.start(1))
-        if verdict.sets.shape != (1, calibrated.classes) or verdict.stop.shape != (1,):
-            raise ValueError("arrays of other sizes than the rule")
-    counts = calibrated.class_counts
-    if counts is not None and (counts.shape != (calibrated.classes,) or counts.min() < 0):
-        raise ValueError("counts of classes that no calibration has")
-    if np.isnan(calibrated.thresholds).any():
-        raise ValueError("a threshold that is no number")
-    kth = calibrated.kth_values
-    if kth is not None and kth.size and (kth.shape != calibrated.thresholds.shape or np.isnan(kth).any()):
-        raise ValueError("order statistics other than those of the thresholds")
-    policy, names = calibrated.policy, calibrated.group_names or ()
-    if isinstance(policy, ConditionalThresholds):
-        blocks = 1 if calibrated._gate is None else len(calibrated._gate.block_names)
-        if policy.thresholds.shape[1] != blocks or len(set(names)) != len(names):
-            raise ValueError("groups or blocks other than those of the rule")
-    return calibrated
+    def shown(self, value: float) -> float:
+        """A threshold where small is safe, in the scale of `thresholds`."""
+        return float(self.policy.inner(np.array([value]))[0])
+
+    def with_threshold(self, value: float) -> Self:
+        """The rule with another threshold, where small is safe; with -∞ nothing stops early."""
+        return replace(self, policy=self.policy.moved(value), shortage="", adapted=True)
 
 
 class Session:
-    """One input under watch: a few numbers of state, pushed one checkpoint at a time.
+    """One input under watch, pushed one checkpoint at a time. `calibrated.stream()` opens one.
 
-    `number` is its place in the order in which the streams of the rule were opened.
+    Attributes
+    ----------
+    number : int
+        Its place in the order in which the streams of the rule were opened.
+    index : int
+        The next checkpoint.
+    decision : Decision or None
+        The decision, once there is one.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> calibration, test = ag.simulate_scores(400, steps=20, K=3, C=4).split(0.5, 0.5)
+    >>> session = ag.AgreeStop(0.9, range(1, 21), 1).calibrate(calibration).stream()
+    >>> for scores in test.log_confidence[0]:
+    ...     decision = session.push(scores)
+    ...     if decision is not None:
+    ...         break
+    >>> decision.time == session.index
+    True
     """
 
-    __slots__ = ("_calibrated", "_closed", "_notify", "_skip", "_state", "decision", "index", "number")
+    __slots__ = (
+        *("_calibrated", "_closed", "_notify", "_skip", "_state"),
+        *("decision", "index", "number"),
+    )
 
     def __init__(
         self,
@@ -460,31 +612,39 @@ class Session:
         skip: Callable[[int], object] | None = None,
         fresh: bool | None = None,
     ) -> None:
-        """fresh: whether random numbers are fresh although there is a number; by default they are if none is given."""
+        """fresh: whether random numbers are fresh; by default they are if no number is given."""
         inside = calibrated.find_groups(None if group is None else np.asarray(group)[None], 1)
         fresh = number is None if fresh is None else fresh
         if number is None:
-            number, calibrated.opened[0] = calibrated.opened[0], calibrated.opened[0] + 1
-        self._calibrated, self._notify, self._skip, self._closed = calibrated, notify, skip, False
+            number = calibrated.opened[0]
+            calibrated.opened[0] += 1
+        self._calibrated, self._notify, self._skip = calibrated, notify, skip
+        self._closed = False
         self.index, self.number = 0, as_count(number, "number", least=0)
         self._state = calibrated.start(1, None if fresh else self.number, inside)
         self.decision: Decision | None = None
 
     def push(self, log_confidence: ArrayLike) -> Decision | None:
-        """Log-confidences (K, C) of the next checkpoint; the decision if the rule stops here, else None.
+        """Log-confidences (K, C) of the next checkpoint; the decision if the rule stops here.
 
-        With a `Schedule`, look after look: those of the members that have joined, (k, C), are enough.
+        With a `Schedule`, checkpoint after checkpoint: the members that have joined, (k, C), are
+        enough. For a `StopRule`, the risk, a number.
         """
         if self.decision is not None:
-            raise InputError(f"this input stopped at time {self.decision.time}: open a new session for the next input.")
+            raise InputError(
+                f"this input stopped at time {self.decision.time}: open a new session for the next "
+                "input."
+            )
         if self._closed:
             raise InputError("this session was closed: open a new session for the next input.")
-        array = as_log_confidence(log_confidence, "(K, C)")
         calibrated = self._calibrated
+        array = calibrated.rule.read_one(log_confidence)
         if array.shape != (calibrated.members, calibrated.classes):
             joined = members_at(calibrated.checkpoints, self.index)
-            calibrated.check_sizes(calibrated.members if array.shape[0] == joined else array.shape[0], array.shape[1])
-        verdict = calibrated.step(self.index, np.ascontiguousarray(array, dtype=np.float64)[None], self._state)
+            given = calibrated.members if array.shape[0] == joined else array.shape[0]
+            calibrated.check_sizes(given, array.shape[1])
+        values = np.ascontiguousarray(array, dtype=np.float64)[None]
+        verdict = calibrated.step(self.index, values, self._state)
         if verdict.stop[0]:
             self.decision = calibrated.decision(self.index, verdict, self.number)
             if self._notify is not None:
@@ -510,9 +670,3 @@ class Session:
             if self._skip is not None:
                 self._skip(self.number)
         return self.first_risk
-
-
-def data_fingerprint(rows: Marks, labels: Integers) -> str:
-    """A name for the calibration data, whatever the order of their rows."""
-    marks = join_marks(np.column_stack([rows, labels.astype(np.uint64)]))
-    return hashlib.sha256(np.sort(marks).astype("<u8").tobytes()).hexdigest()[:16]

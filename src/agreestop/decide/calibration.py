@@ -1,48 +1,239 @@
-"""Calibration: what every rule can do before it, and the calibrated rule that it makes."""
+"""Calibration: an example is reduced to a few numbers, and these become a calibrated rule.
 
+Every part of the examples can be reduced by itself, for example on several machines: the rule that
+`calibrate_reduced` makes of all parts is the one that `calibrate` makes of all scores together.
+"""
+
+import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any, NoReturn, Self, cast
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Floats, InputError
+from agreestop.common import CalibrationWarning, Floats, InputError, Integers
+from agreestop.common.levels import Target, as_target, least_n
+from agreestop.common.rounding import Rounding
 
-from .calibrated import ENDED_INPUTS, CalibratedRule, data_fingerprint
-from .checks import CalibrationWarning
-from .conditions import Conditions, LabelledEvidence
-from .evidence import Policy
-from .exchangeability import labels_in_blocks, labels_misplaced, labels_unrelated
-from .levels import as_delta
-from .reprs import short_repr
-from .rounding import Rounding
-from .rules import Rule, gather_evidence, refuse_used, warn_of
-from .score_files import ScoresLike, as_scores, at_times, labels_of, training_overlap
-from .tuned_rows import Marks, ScoredRows, TunedRows
+from .answer_kinds import Answer, BestClasses
+from .calibrated import ENDED_INPUTS, CalibratedRule
+from .checkpoints import Evidence, Policy
+from .drift.exchangeability import labels_in_blocks, labels_misplaced, labels_unrelated
+from .examples import Conditions, LabelledEvidence
+from .leakage import (
+    Marks,
+    Overlap,
+    ReadRows,
+    ScoredRows,
+    Sketches,
+    TunedRows,
+    data_fingerprint,
+    kind_of_ids,
+    training_overlap,
+)
+from .rule import (
+    Reduced,
+    Rule,
+    Terms,
+    coverage_promise,
+    gather_evidence,
+    refuse_used,
+    shortage,
+    validate,
+    warn_of_sizes,
+)
+from .rule_files import read_rule_file
+from .scores import Scores, ScoresLike, labels_of
+from .thresholds import (
+    OneThreshold,
+    allowed_threshold,
+    find_thresholds,
+    reduce_to_failures,
+    useful_range,
+)
+
+SAME = {
+    "sizes": "members or classes",
+    "source": "engines, ensembles or classes",
+    "rounding": "rounding",
+}
+"""What all parts of the examples must have in common."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReducedExamples:
+    """n examples after reduction, and where they come from.
+
+    reduced      what the rule needs of each example
+    labels       (n,), or the best classes at the last checkpoint for labels="final"
+    best         (n,) the best class at the last checkpoint
+    sketches     (n, NUMBERS), marks (n,), ids (n,): what recognises the rows later
+    first_risks  (n,) their risk at the first checkpoint
+    sizes        the number of members and of classes
+    source       scores of no inputs, which name the engine, the ensemble and the classes
+    training     how many of the rows the members were trained on
+    """
+
+    reduced: Reduced
+    labels: Integers
+    best: Integers
+    sketches: Sketches
+    marks: Marks
+    ids: NDArray[Any] | None
+    first_risks: Floats
+    sizes: tuple[int, int]
+    source: tuple[str, str, tuple[str, ...] | None]
+    lengths: Integers | None
+    rounding: Rounding
+    settings: str
+    training: Overlap | None = None
+
+
+def reduce_examples(
+    rule: Rule, scores: Scores, conditions: Conditions | None = None
+) -> ReducedExamples:
+    """Reduce scores to what the calibration of the rule needs of them."""
+    known = Conditions() if conditions is None else conditions
+    data = scores.at(rule.checkpoints)
+    columns = range(len(data.times))
+    scored = ScoredRows(data.sketched, columns)
+    training = training_overlap(data.trained, data.trained_chance)
+    refuse_used(rule, data.ids, scored, training, "calibration")
+    evidence = gather_evidence(rule, data.cells, columns)
+    best = rule.best(evidence[:, -1])
+    truth = best if known.final else labels_of(data)
+    if (truth < 0).any():
+        raise InputError(
+            "the risk has no best class at the last checkpoint, where its offset is -inf: give a "
+            "number there."
+        )
+    rounding = Rounding.of(data.cells, data.rounding)
+    members, classes = data.cells.shape[2:]
+    examples = LabelledEvidence(evidence, truth, classes, known, rounding, data.loss)
+    return ReducedExamples(
+        rule.reduce(examples),
+        truth,
+        best,
+        scored.sketches,
+        scored.marks,
+        data.ids,
+        evidence[:, 0].level,
+        (members, classes),
+        (data.engine, data.ensemble_digest, data.classes),
+        data.lengths,
+        rounding,
+        repr(rule),
+        training,
+    )
+
+
+def calibrate_reduced(
+    rule: Rule, parts: Sequence[ReducedExamples], conditions: Conditions | None = None
+) -> CalibratedRule:
+    """The rule that `rule.calibrate` would make of the scores of all parts, one after the other."""
+    if not parts:
+        raise InputError("there are no parts: give at least one that reduce_examples made.")
+    first, known = parts[0], Conditions() if conditions is None else conditions
+    if any(part.settings != repr(rule) for part in parts):
+        raise InputError(
+            "a part was reduced for a rule with other checkpoints or settings: reduce every part "
+            "for the rule to calibrate."
+        )
+    for name, words in SAME.items():
+        if any(getattr(part, name) != getattr(first, name) for part in parts):
+            advice = "score all of them with one ensemble on one engine"
+            raise InputError(f"the parts have different {words}: {advice}.")
+    joined = first if len(parts) == 1 else _joined(rule, parts)
+    members, classes = joined.sizes
+    nothing = Evidence(np.empty((len(joined.labels), 0, 0)))
+    examples = LabelledEvidence(nothing, joined.labels, classes, known, joined.rounding)
+    policy = rule.fit(joined.reduced, examples)
+    sentence = shortage(rule, joined.reduced, examples, members)
+    terms = rule.terms
+    if not sentence and terms.accumulated and policy.never_stops(None):
+        sentence = (
+            f"With these {len(examples)} calibration examples no checkpoint before the last one "
+            "passes the test of accumulated, so nothing stops early: give more examples, a lower "
+            "target or a larger delta."
+        )
+    warn_of_sizes(rule, classes, sentence)
+    guarantee = known.words(rule.promise(), terms.target, terms.delta)
+    # One input that may end early is enough for the guarantee to say so.
+    guarantee += ENDED_INPUTS if any(part.lengths is not None for part in parts) else ""
+    calibrated = CalibratedRule(
+        rule,
+        policy,
+        len(examples),
+        members,
+        classes,
+        guarantee,
+        sentence,
+        data_fingerprint(joined.marks, joined.labels),
+        *joined.source,
+        TunedRows.of_rule(joined.sketches, len(rule.checkpoints), joined.ids),
+        joined.first_risks,
+        known.effective_size,
+        known.final,
+        class_counts=None if known.final else np.bincount(joined.labels, minlength=classes),
+        eta=rule.rounding(joined.rounding).at_first(joined.first_risks),
+        people=None if known.people is None else len(np.unique(known.people)),
+    )
+    if known.final or classes < 2:
+        return calibrated
+    calibrated = calibrated.noting(labels_in_blocks(joined.labels))
+    misplaced = labels_misplaced(joined.best, joined.labels, classes)
+    if misplaced:
+        warnings.warn(misplaced, CalibrationWarning, stacklevel=3)
+    return calibrated.noting(misplaced or labels_unrelated(joined.best, joined.labels, classes))
+
+
+def _joined(rule: Rule, parts: Sequence[ReducedExamples]) -> ReducedExamples:
+    """All parts as one."""
+    first = parts[0]
+    names = ("labels", "best", "sketches", "marks", "first_risks")
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in names
+    }
+    given = [part.ids for part in parts if part.ids is not None]
+    if len({kind_of_ids(some) for some in given}) > 1:
+        raise InputError("the parts have ids of different kinds: give numbers to all, or text.")
+    ids = np.concatenate(given) if len(given) == len(parts) else None
+    trained = [part.training for part in parts if part.training is not None]
+    training = None
+    if len(trained) == len(parts):
+        seen, total = sum(part.seen for part in trained), sum(part.total for part in trained)
+        training = replace(trained[0], seen=seen, total=total, rows=())
+    rows = ReadRows(arrays["sketches"], arrays["marks"])
+    refuse_used(rule, ids, rows, training, "calibration")
+    reduced = {
+        name: np.concatenate([part.reduced[name] for part in parts]) for name in first.reduced
+    }
+    return replace(first, reduced=reduced, ids=ids, training=training, **arrays)
 
 
 def _refused(verb: str) -> Callable[..., NoReturn]:
     """A method that only a calibrated rule has."""
 
     def refuse(rule: object, *arguments: object, **options: object) -> NoReturn:
-        kind = type(rule).__name__
-        raise InputError(f"this {kind} is not calibrated yet: call calibrate(log_confidence, labels), then {verb} what it returns.")
+        raise InputError(
+            f"this {type(rule).__name__} is not calibrated yet: call its calibrate, then {verb} "
+            "what that returns."
+        )
 
+    refuse.__doc__ = f"Only what `calibrate` returns can do this: {verb} that."
     return refuse
 
 
-class Uncalibrated:
+class Uncalibrated(Rule):
     """The verbs of every rule before calibration; rules build on it and change nothing of it."""
 
     decide, save, stream = _refused("decide on"), _refused("save"), _refused("stream from")
 
-    def __repr__(self) -> str:
-        return short_repr(self)
-
     def __sklearn_clone__(self) -> Self:
-        """What `sklearn.base.clone` returns: a rule holds nothing that calibration changes, so a copy with the same settings will do."""
+        """A copy with the same settings: a rule holds nothing that calibration changes."""
         return replace(cast(Any, self))
 
     def calibrate(
@@ -54,84 +245,181 @@ class Uncalibrated:
         groups: ArrayLike | None = None,
         weights: ArrayLike | None = None,
         max_weight: float | None = None,
+        people: ArrayLike | None = None,
+        for_people: Target | None = None,
     ) -> CalibratedRule:
-        """Calibrate on a `Scores` with labels, or on log-confidences (n, M, K, C) with labels (n,): data that were used for nothing else.
+        """Calibrate on data that were used for nothing else.
 
-        A `Scores`, or an array with `times`, may have more checkpoints than the rule; it is cut to
-        the rule's. Warns if n is too small for the rule ever to exclude a label, and if labels and
-        columns of the scores are not in the same order. `notes` of what it returns say if the labels
-        come in blocks, as in rows that were not shuffled before they were divided. The rule keeps
-        the names of the engine, the ensemble and the classes, where a `Scores` has them.
+        Parameters
+        ----------
+        scores_or_log_confidence : Scores, or array (n, M, K, C)
+            What the model says. A `Scores`, or an array with `times`, may have more checkpoints
+            than the rule; it is cut to the rule's. The calibrated rule keeps the names of the
+            engine, the ensemble and the classes, where a `Scores` has them.
+        labels : array (n,) or "final", optional
+            Labels for an array. With "final" no labels are needed: the promise is about the
+            ensemble's own best class at the last checkpoint.
+        times : sequence of float, optional
+            The times of an array.
+        groups : array, optional
+            (n,) whole numbers or strings, or (n, G) booleans where groups overlap: the promise for
+            each group by itself.
+        weights, max_weight : array (n,) and float, optional
+            dQ/dP of each input, none above max_weight: the promise under the shifted distribution.
+        people : array (n,), optional
+            The person (patient, sensor, recording) of each row: the promise is for a row of a new
+            person, people counting equally. Rows of one person need not look like another's.
+        for_people : float, optional
+            With people: for this share of new people, at most a share 1 - target of their answers
+            misses.
 
-        labels="final"  no labels are needed: the promise is about the ensemble's own best class at the last checkpoint
-        groups          (n,) whole numbers or strings, or (n, G) booleans where groups overlap: the promise for each group by itself
-        weights         (n,) dQ/dP of each input, none above max_weight: the promise under the shifted distribution Q
+        Returns
+        -------
+        CalibratedRule
+
+        Notes
+        -----
+        Warns if n is too small for the rule ever to exclude a label, and if labels and columns of
+        the scores are not in the same order. `notes` of what it returns say if the labels come in
+        blocks, as in rows that were not shuffled before they were divided.
         """
-        rule = cast(Rule, self)
-        final = _asks_for_final(labels)
-        data = at_times(as_scores(scores_or_log_confidence, None if final else labels, times, rule.checkpoints), rule.checkpoints)
-        n, checkpoints, members, classes = data.log_confidence.shape
-        conditions = Conditions.of(n, groups, weights, max_weight, final)
-        if (final or conditions.used) and not hasattr(rule, "delta"):
-            what = conditions.used or "final labels"
-            raise InputError(f"{type(rule).__name__} promises nothing, so {what} have no use: give SpikeCP or AgreeStop.")
-        if weights is not None and getattr(rule, "delta", None) is not None:
-            raise InputError("there is no promise with both weights and delta: leave one of them out.")
-        scored = ScoredRows(data.log_confidence, range(checkpoints))
-        refuse_used(rule, data.ids, scored, training_overlap(data), "calibration")
-        evidence = gather_evidence(rule, data.log_confidence, range(checkpoints))
-        truth = rule.best(evidence[:, -1]) if final else labels_of(data)
-        if (truth < 0).any():
-            raise InputError("the risk has no best class at the last checkpoint, where its offset is -inf: give a number there.")
-        rounding = Rounding.of(data.log_confidence, data.rounding)
-        examples = LabelledEvidence(evidence, truth, classes, conditions, rounding)
-        policy = rule.fit(examples)
-        sentence = warn_of(rule, examples, members, policy)
-        rows = TunedRows.of_rule(scored.sketches, checkpoints, data.ids)
-        first_risks = evidence[:, 0].level
-        calibrated = calibrated_rule(rule, policy, examples, members, sentence, data, rows, scored.marks, first_risks)
-        if final:
-            return calibrated
-        best = rule.best(evidence[:, -1])
-        misplaced = labels_misplaced(best, truth, classes)
-        if misplaced:
-            warnings.warn(misplaced, CalibrationWarning, stacklevel=2)
-        return calibrated.noting(misplaced or labels_unrelated(best, truth, classes))
+        if isinstance(labels, str) and labels != "final":
+            raise InputError(
+                f"labels is {labels!r:.80}: give one class index for each input, or 'final' for "
+                "the ensemble's own best class at the last checkpoint."
+            )
+        final = isinstance(labels, str)
+        data = self.read(scores_or_log_confidence, None if final else labels, times)
+        given = groups, weights, max_weight, people, for_people
+        conditions = Conditions.of(len(data), *given, final=final)
+        self._check_conditions(conditions)
+        return calibrate_reduced(self, [reduce_examples(self, data, conditions)], conditions)
+
+    def _check_conditions(self, conditions: Conditions) -> None:
+        """Refuse what has no proof, or no use."""
+        terms = self.terms
+        if (conditions.final or conditions.used) and not terms.promises:
+            raise InputError(
+                f"{type(self).__name__} promises nothing, so {conditions.used or 'final labels'} "
+                "have no use: give SpikeCP or AgreeStop."
+            )
+        for name, part in (("weights", conditions.weights), ("people", conditions.people)):
+            if part is not None and terms.delta is not None:
+                raise InputError(f"there is no promise with both {name} and delta: leave one out.")
+        if conditions.for_people is not None and (
+            terms.is_divided or conditions.groups is not None
+        ):
+            raise InputError(
+                "for_people has no promise with groups, classes, a gate or accumulated: leave them "
+                "out, or leave out for_people."
+            )
 
 
-def calibrated_rule(
-    rule: Rule,
-    policy: Policy,
-    examples: LabelledEvidence,
-    members: int,
-    shortage: str,
-    source: Any,
-    rows: TunedRows,
-    marks: Marks,
-    first_risks: Floats,
-) -> CalibratedRule:
-    """The calibrated rule from its policy; source: a `Scores`, or what has its fields from `classes` on; marks (n,): of the rows."""
-    conditions, fingerprint = examples.conditions, data_fingerprint(marks, examples.labels)
-    guarantee = conditions.words(rule.promise(), as_delta(getattr(rule, "delta", None)))
-    guarantee += ENDED_INPUTS if source.lengths is not None else ""
-    about = len(examples), members, examples.classes, guarantee, shortage, fingerprint
-    known = source.engine, source.ensemble_digest, source.classes, rows
-    counts = None if conditions.final else np.bincount(examples.labels, minlength=examples.classes)
-    eta = first_rounding(rule, examples.rounding, first_risks)
-    sizes = conditions.effective_size, conditions.final
-    calibrated = CalibratedRule(rule, policy, *about, *known, first_risks, *sizes, class_counts=counts, eta=eta)
-    return calibrated if conditions.final else calibrated.noting(labels_in_blocks(examples.labels))
+class ThresholdRule(Uncalibrated):
+    """A rule that stops as soon as a risk is below one calibrated threshold.
+
+    A rule of your own says what it reads (`evidence`), and has the fields `target`, `checkpoints`
+    and `max_set_size`. Unless it overrides `answer`, it answers its `max_set_size` best classes.
+    """
+
+    target: Target
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(type(self).__name__.lower(), as_target(self.target))
+
+    def answer(self, final: bool = False) -> Answer:
+        return BestClasses(self.max_set_size, -math.inf, final)
+
+    def best(self, evidence: Evidence) -> Integers:
+        return evidence.values.argmax(axis=-1)
+
+    def rounding(self, base: Rounding) -> Rounding:
+        return base.scaled(1.0)
+
+    def reduce(self, examples: LabelledEvidence) -> Reduced:
+        answer, evidence = self.answer(examples.conditions.final), examples.evidence
+        rounding = self.rounding(examples.rounding)
+        found = reduce_to_failures(answer, evidence, examples.labels, rounding)
+        return {"numbers": answer.compared(evidence), **found}
+
+    def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
+        conditions, target = examples.conditions, as_target(self.target)
+
+        def exact(rows: Integers) -> float:
+            return allowed_threshold(reduced["W"], conditions, rows, target, None)
+
+        def rounded(rows: Integers) -> float:
+            return allowed_threshold(reduced["rounded"], conditions, rows, target, None)
+
+        rounding = self.rounding(examples.rounding)
+        found = find_thresholds(examples, exact, rounded, reduced["numbers"], rounding)
+        answer, names = self.answer(conditions.final), conditions.group_names
+        if (found.values == -np.inf).any() and not answer.always_right_at_end:
+            raise InputError(
+                "with these examples nothing may stop, and an input that nothing stops may be "
+                "wrong, so nothing can be promised: give more examples, or a lower target."
+            )
+        return OneThreshold(answer, found.values, found.kth, names, reach=useful_range(reduced))
+
+    def promise(self) -> str:
+        return coverage_promise(as_target(self.target), False, None)
+
+    def examples_needed(self, K: int = 1) -> int:
+        return least_n(as_target(self.target), None)
+
+    @property
+    def one_threshold(self) -> bool:
+        return True
 
 
-def first_rounding(rule: Rule, base: Rounding, first_risks: Floats) -> float:
-    """η: how far the log-risk of one input at the first checkpoint may differ between two runs."""
-    rounding = rule.rounding(base)
-    finite = np.abs(first_risks[np.isfinite(first_risks)])
-    return rounding.at_checkpoint(0).largest(-float(finite.max(initial=0.0)))
+MOST_NUMBERS = 1 << 22  # members times classes of a rule in a file
 
 
-def _asks_for_final(labels: ArrayLike | str | None) -> bool:
-    if isinstance(labels, str) and labels != "final":
-        advice = "give one class index for each input, or 'final' for the ensemble's own best class at the last checkpoint"
-        raise InputError(f"labels is {labels!r}: {advice}.")
-    return isinstance(labels, str)
+def load_rule(path: str | PathLike[str]) -> CalibratedRule:
+    """Read a calibrated rule that `save` or `agreestop calibrate` wrote.
+
+    Parameters
+    ----------
+    path : str or path
+        What is not an intact and unaltered rule file of a known format is refused with a sentence.
+
+    Returns
+    -------
+    CalibratedRule
+
+    Examples
+    --------
+    >>> import tempfile, agreestop as ag
+    >>> rule = ag.AgreeStop(0.9, range(1, 21), 1).calibrate(ag.simulate_scores(99, steps=20))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rule.save(f"{folder}/rule")
+    ...     ag.load_rule(f"{folder}/rule").n
+    99
+    """
+    return read_rule_file(path, CalibratedRule, try_out)
+
+
+def try_out(calibrated: CalibratedRule) -> CalibratedRule:
+    """Run one input through the first and the last checkpoint, so that a forged rule fails here."""
+    shape = (1, calibrated.members, calibrated.classes)
+    if min(shape) < 1 or calibrated.members * calibrated.classes > MOST_NUMBERS:
+        raise ValueError(f"{calibrated.members} members and {calibrated.classes} classes")
+    for index in (0, len(calibrated.checkpoints) - 1):
+        nothing = np.full(shape, -math.log(calibrated.classes))
+        verdict = calibrated.step(index, nothing, calibrated.start(1))
+        if verdict.sets.shape != (1, calibrated.classes) or verdict.stop.shape != (1,):
+            raise ValueError("arrays of other sizes than the rule")
+    counts = calibrated.class_counts
+    if counts is not None and (counts.shape != (calibrated.classes,) or counts.min() < 0):
+        raise ValueError("counts of classes that no calibration has")
+    if np.isnan(calibrated.thresholds).any():
+        raise ValueError("a threshold that is no number")
+    kth = calibrated.kth_values
+    if kth is not None and kth.size and kth.shape != calibrated.thresholds.shape:
+        raise ValueError("order statistics that do not belong to the thresholds")
+    calibrated.policy.check_blocks(len(calibrated.rule.terms.block_names or ()))
+    return calibrated

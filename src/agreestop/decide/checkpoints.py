@@ -1,35 +1,350 @@
-"""Two numbers a checkpoint, and W: where an example first fails, as a function of the threshold λ. Small λ is safe.
+"""Two numbers a checkpoint, and W: where an example first fails, as a function of the threshold λ.
 
-    opens_t     the rule stops at checkpoint t iff opens_t < λ ≤ closes_t, and no earlier checkpoint was open; closes_t is often ∞
+Small λ is safe.
+
+    opens_t     the rule stops at checkpoint t iff opens_t < λ ≤ closes_t, unless it did before
     fails_t     an answer at t misses the label for λ > fails_t
     fails_end   an input that nothing stopped misses it for λ > fails_end
 
     W = inf{ λ : the answer at λ misses }          a miss at λ implies W < λ
 
-Without `closes`, R_t = min(opens_1 … opens_t) says that the rule stops at t for λ in (R_t, R_{t-1}], so
+closes_t is ∞ in most families. Then the rule stops at t for λ in (R_t, R_{t-1}], where
+R_t = min(opens_1 … opens_t), so
 
     W = min{ max(opens_t, fails_t) : it is < R_{t-1} }, and fails_end if it is < R_M.
 
-Another run of the same input may round every number by up to η. W_η is below every λ at which some such run misses: what can
-open may open from opens_t - η on, what surely opens does so above opens_t + η, and fails_t may be as low as fails_t - η.
+Another run of the same input may move every number by up to η (see `common.rounding`). W_η is below
+every λ at which some such run misses: what can open may open from opens_t - η on, what surely opens
+does so above opens_t + η, and fails_t may be as low as fails_t - η.
 
-AgreeStop, with the I most probable classes and trim factor κ (all in logarithms):
-
-    opens_t = e_t,      fails_t = -∞ if y is not among them,   ρ_t(y)/κ if it is not the first,   else ∞
-
-and fails_end = ρ_M(y) if y is not among the I most probable classes at M, else ∞. Classes that tie up to rounding may come in
-another order in another run: under rounding y stands behind all that may change places with it.
+`Evidence` is what a rule reads off an input at a checkpoint, `State` what is remembered of inputs
+that still run, and `Policy.judge` turns both into a `Verdict`. Batches, streams and engines share
+it, so they cannot disagree.
 """
 
-from dataclasses import dataclass, replace
-from typing import Self
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agreestop.common import Booleans, Floats, Integers
+from agreestop.common.rounding import Rounding, apart, same_number
 
-from .evidence import Evidence
-from .rounding import EQUAL, Rounding
+Index: TypeAlias = int | Integers
+"""The checkpoint of a whole batch, or one checkpoint for each of its inputs, (b,)."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Evidence:
+    """What a rule reads off b inputs at a checkpoint, or off n inputs at all M checkpoints.
+
+    In the second case the second axis is the checkpoint.
+
+    values    (b, C) for each class, or (b, K, C) for each member and class
+    log_risk  (b,) log e, the risk that the best classes miss; None for rules that estimate no risk
+    """
+
+    values: Floats
+    log_risk: Floats | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, key: Any) -> Self:
+        """Some inputs, or with two indices some inputs at some checkpoints."""
+        return type(self)(self.values[key], None if self.log_risk is None else self.log_risk[key])
+
+    @property
+    def risk(self) -> Floats:
+        """log_risk, for rules that have one."""
+        assert self.log_risk is not None
+        return self.log_risk
+
+    @property
+    def level(self) -> Floats:
+        """One number for each input (b,): the log-risk, or without one the least score."""
+        if self.log_risk is None:
+            return self.values.min(axis=tuple(range(1, self.values.ndim)))
+        return self.log_risk
+
+    def minus(self, offsets: float | Floats) -> Self:
+        """Subtract an offset from all parts: one number, or one for each input or checkpoint.
+
+        An offset of -∞ makes all parts ∞, so that nothing stops there.
+        """
+        risk = self.log_risk
+        if np.ndim(offsets) == 0 and offsets > -np.inf:  # by far the most frequent case
+            return type(self)(self.values - offsets, None if risk is None else risk - offsets)
+        finite = np.where(np.isneginf(offsets), 0.0, offsets)
+        lift = np.where(np.isneginf(offsets), np.inf, 0.0)
+        values = self.values - finite[..., None] + lift[..., None]
+        return type(self)(
+            values, None if risk is None else np.where(lift > 0, np.inf, risk - finite)
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self], join: Callable[[list[Floats]], Floats]) -> Self:
+        """Several pieces of evidence as one; `join` makes one array of several."""
+        risks = [part.log_risk for part in parts if part.log_risk is not None]
+        return cls(join([part.values for part in parts]), join(risks) if risks else None)
+
+    @classmethod
+    def stack(cls, parts: Sequence[Self]) -> Self:
+        """The evidence of one checkpoint after another, as (n, M, ...)."""
+        return cls.joined(parts, partial(np.stack, axis=1))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class State:
+    """What a policy remembers of `count` inputs. Most policies remember nothing.
+
+    largest     (count, C) the largest score of each class so far, for simultaneous calibration
+    uniforms    (count, 1) the uniform number of each input, for randomised merging
+    limits      (count, B) the threshold of each input for each block, with groups or a gate
+    block       (count,) the block of each input; -1 before its gate opens
+    first_risk  (count,) the log-risk, or the least score, at the first checkpoint
+    """
+
+    count: int
+    largest: Floats | None = None
+    uniforms: Floats | None = None
+    limits: Floats | None = None
+    block: Integers | None = None
+    first_risk: Floats | None = None
+
+    def __len__(self) -> int:
+        return self.count
+
+    def rows(self, rows: Booleans | Integers) -> Self:
+        """The state of some of the inputs, by a mask or by their positions."""
+        count = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
+        return type(self)(count, *(None if part is None else part[rows] for part in self._parts))
+
+    def put(self, rows: Integers, other: Self) -> Self:
+        """Copy with rows `rows` taken from `other`."""
+        copies = (None if part is None else part.copy() for part in self._parts)
+        return type(self)(self.count, *copies).overwrite(rows, other)
+
+    def overwrite(self, rows: Integers, other: Self) -> Self:
+        """Replace some rows in place. The state must own its arrays."""
+        parts = list(self._parts)
+        for index, new in enumerate(other._parts):
+            if new is None:
+                continue
+            if parts[index] is None:
+                parts[index] = np.full((self.count, *new.shape[1:]), np.nan, dtype=new.dtype)
+            cast(NDArray[Any], parts[index])[rows] = new
+        return type(self)(self.count, *parts)
+
+    @property
+    def _parts(self) -> tuple[NDArray[Any] | None, ...]:
+        return self.largest, self.uniforms, self.limits, self.block, self.first_risk
+
+
+class Verdict(NamedTuple):
+    """For each input of a batch: whether it stops (b,), its answer (b, C), its best class (b,).
+
+    Answer and best class have a meaning only where the input stops. A policy by itself leaves the
+    best class to the rule. `state` is the next state.
+    """
+
+    stop: Booleans
+    sets: Booleans
+    state: State
+    best: Integers | None = None
+
+
+class Policy(ABC):
+    """What calibration learned: a way to stop. It holds nothing else."""
+
+    @property
+    def kth_values(self) -> Floats | None:
+        """The order statistics behind the thresholds; None in files of version 0.2."""
+        return np.empty(0)
+
+    @property
+    def thresholds(self) -> Floats:
+        """The thresholds in the scale that users see; empty where there are none."""
+        return np.empty(0)
+
+    @property
+    def group_names(self) -> tuple[str, ...] | None:
+        """The groups that have thresholds of their own."""
+        return None
+
+    @property
+    def one_order_statistic(self) -> bool:
+        """Whether one threshold, an order statistic of all examples, decides for all inputs."""
+        return False
+
+    def start(self, count: int, classes: int, first: int | None) -> State:
+        """The state of `count` inputs before their first checkpoint.
+
+        Random numbers follow from the numbers `first`, `first` + 1, …; they are fresh for None.
+        """
+        return State(count)
+
+    def start_in(self, groups: Booleans) -> State:
+        """The state of inputs that belong to these groups, (count, G)."""
+        raise TypeError(f"{type(self).__name__} has no groups")
+
+    @abstractmethod
+    def judge(
+        self, index: Index, last: bool | Booleans, evidence: Evidence, state: State
+    ) -> Verdict:
+        """The verdict at checkpoint `index`, one for all inputs or one for each.
+
+        An input at its `last` checkpoint always stops.
+        """
+
+    @property
+    def meaning(self) -> str:
+        """In words, what the set of an input that still runs means."""
+        return "the classes that the rule has not excluded"
+
+    def kept(self, values: Floats) -> Booleans:
+        """The classes (..., C) that are not excluded yet, from values of the evidence."""
+        return np.ones(values.shape, dtype=bool)
+
+    def stopping(self, evidence: Evidence) -> Booleans | None:
+        """Where inputs with evidence (n, M, ...) would stop, (n, M); None if that needs a state."""
+        return None
+
+    @property
+    def joint_promises(self) -> int:
+        """The number of promises that must hold at once: one, or one for each class.
+
+        One threshold for all classes is the least over the classes, so the class that needs the
+        safest one decides for all. A class with too few examples is in every set.
+        """
+        return 1
+
+    @property
+    def movable_range(self) -> tuple[float, float] | None:
+        """The safest and the boldest useful threshold, small being safe; None: nothing to move."""
+        return None
+
+    def moved(self, threshold: float) -> "Policy":
+        """The policy with another threshold, where small is safe."""
+        raise TypeError(f"{type(self).__name__} has no threshold to move")
+
+    def inner(self, thresholds: Floats) -> Floats:
+        """From the scale that users see to the one in which small is safe, and back."""
+        return thresholds
+
+    def check_blocks(self, count: int) -> None:
+        """Refuse a policy whose blocks are not the `count` blocks of its rule."""
+        if count:
+            raise ValueError("a gate without thresholds for its blocks")
+
+    def never_stops(self, needed: int | None) -> bool:
+        """Whether no input can stop early; needed: examples, where there were fewer than these."""
+        return needed is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Stops:
+    """How n inputs ended.
+
+    index       (n,) the checkpoint at which each stopped; -1 before it does
+    sets        (n, C) the answers
+    best        (n,) the best class at the stop; -1 where it is not known
+    block       (n,) the block of the gate; -1 without a gate
+    first_risk  (n,) the log-risk, or the least score, at the first checkpoint; nan if not known
+    """
+
+    index: Integers
+    sets: Booleans
+    best: Integers
+    block: Integers
+    first_risk: Floats
+
+    @classmethod
+    def empty(cls, n: int, classes: int) -> Self:
+        """Room for n inputs."""
+        sets = np.empty((n, classes), dtype=bool)
+        return cls(np.full(n, -1), sets, np.full(n, -1), np.full(n, -1), np.full(n, np.nan))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Several batches one after the other."""
+        names = [field.name for field in fields(cls)]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def put(self, rows: Integers, index: Index, verdict: Verdict) -> None:
+        """Note which of the inputs `rows`, judged at checkpoint `index`, stop."""
+        stop, state = verdict.stop, verdict.state
+        done = rows[stop]
+        self.index[done] = index if isinstance(index, int) else index[stop]
+        self.sets[done] = verdict.sets[stop]
+        known = (
+            (self.best, verdict.best),
+            (self.block, state.block),
+            (self.first_risk, state.first_risk),
+        )
+        for array, values in known:
+            if values is not None:
+                array[done] = values[stop]
+
+
+def run_checkpoints(
+    judge: Callable[[int, Integers, State], Verdict], state: State, checkpoints: int, classes: int
+) -> Stops:
+    """Judge a batch checkpoint by checkpoint and drop the inputs that stop.
+
+    `judge(index, active, state)` is called only with the inputs that are still running.
+    """
+    stops, active = Stops.empty(len(state), classes), np.arange(len(state))
+    for index in range(checkpoints):
+        verdict = judge(index, active, state)
+        stops.put(active, index, verdict)
+        running = ~verdict.stop
+        active, state = active[running], verdict.state.rows(running)
+        if not len(active):
+            break
+    return stops
+
+
+def run_policy(policy: Policy, evidence: Evidence, rows: Integers, classes: int) -> Stops:
+    """How the inputs `rows` end, whose evidence (n, M, ...) at every checkpoint is known.
+
+    Where the policy knows at which checkpoints inputs would stop, each is judged only at the first
+    of them, with the same results.
+    """
+    last, state = evidence.values.shape[1] - 1, policy.start(len(rows), classes, 0)
+    would = policy.stopping(evidence)
+    if would is not None:
+        would = would[rows]
+        would[:, last] = True
+        index, stops = would.argmax(axis=1), Stops.empty(len(rows), classes)
+        verdict = policy.judge(index, index == last, evidence[rows, index], state)
+        stops.put(np.arange(len(rows)), index, verdict)
+        return stops
+
+    def judge(index: int, active: Integers, state: State) -> Verdict:
+        return policy.judge(index, index == last, evidence[rows[active], index], state)
+
+    return run_checkpoints(judge, state, last + 1, classes)
+
+
+Number = TypeVar("Number", bound=np.generic)
+
+
+def at_checkpoints(
+    index: Index, inputs: Floats, read: Callable[[int, Floats], NDArray[Number]]
+) -> NDArray[Number]:
+    """`read(checkpoint, inputs)` for one checkpoint, or for inputs at different checkpoints."""
+    if not isinstance(index, np.ndarray):
+        return read(index, inputs)
+    checkpoints = np.unique(index).tolist() or [0]  # without inputs, the shape still counts
+    joined = np.concatenate([read(one, inputs[index == one]) for one in checkpoints])
+    results = np.empty_like(joined)
+    results[index.argsort(kind="stable")] = joined
+    return results
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,27 +356,6 @@ class Failures:
     fails_end: Floats
     closes: Floats | None = None
 
-    @classmethod
-    def of(
-        cls,
-        evidence: Evidence,
-        labels: Integers,
-        max_set_size: int,
-        log_trim: float,
-        rounding: Rounding | None = None,
-        final: bool = False,
-    ) -> Self:
-        """For AgreeStop, from evidence of all checkpoints: log ρ (n, M, C) and log e (n, M).
-
-        final: the label is the answer of an input that nothing stopped.
-        """
-        assert evidence.log_risk is not None
-        rank, mass = _standing(evidence.values, labels, rounding)
-        kept = np.where(rank > 0, mass - log_trim, np.inf)
-        fails = np.where(rank >= max_set_size, -np.inf, kept)
-        outside = (rank[:, -1] >= max_set_size) & (not final)
-        return cls(evidence.log_risk, fails, np.where(outside, mass[:, -1], np.inf))
-
     def __len__(self) -> int:
         return len(self.opens)
 
@@ -71,19 +365,26 @@ class Failures:
         return type(self)(self.opens[rows], self.fails[rows], self.fails_end[rows], closes)
 
     def minus(self, offsets: Floats) -> Self:
-        """With an offset (M,) taken from every logarithm of its checkpoint."""
-        ends = self.fails_end - offsets[-1]
-        return replace(self, opens=self.opens - offsets, fails=self.fails - offsets, fails_end=ends)
+        """With an offset (M,) taken from every number of its checkpoint."""
+        end = self.fails_end - offsets[-1]
+        return replace(self, opens=self.opens - offsets, fails=self.fails - offsets, fails_end=end)
 
     def at(self, opened: Booleans) -> Self:
         """Only at some of the checkpoints, (n, M)."""
         return replace(self, opens=np.where(opened, self.opens, np.inf))
 
+    def stops(self, thresholds: Floats) -> Integers:
+        """The checkpoint (n,) at which each example stops with its threshold, (n,)."""
+        stopped = self.opens < thresholds[:, None]
+        stopped[:, -1] = True
+        return np.asarray(stopped.argmax(axis=1))
+
     def first(self, rounding: Rounding | None = None, exact: Floats | None = None) -> Floats:
-        """W (n,), ∞ where nothing fails; with a rounding W_η. exact: W, where it is known already."""
+        """W (n,), ∞ where nothing fails; with a rounding W_η. exact: W, where it is known."""
         if rounding is None or rounding.breaks_ties:
             return self._first(rounding)
-        # Equal numbers of one input stay equal, so where different ones lie apart a run decides as this one does at a λ within η.
+        # Equal numbers of one input stay equal, so where different ones lie apart a run decides as
+        # this one does at a λ within η.
         first = self._first(None) if exact is None else exact
         first = first - rounding.at_most(first)
         parts = [self.opens, self.fails, self.fails_end[:, None]]
@@ -99,7 +400,8 @@ class Failures:
             eta = rounding.at(opens)
             may_open, surely_open = opens - eta, opens + eta
             if self.closes is None:
-                # ρ of the first class outside is the risk itself: where it is too small to be kept, the input has stopped.
+                # ρ of the first class outside is the risk itself: where it is too small to be kept,
+                # the input has stopped.
                 end = np.where(same_number(end, opens[:, -1]), np.inf, end)
             fails, end = fails - rounding.at(fails), end - rounding.at_last(end)
         starts = np.maximum(may_open, fails)
@@ -110,42 +412,27 @@ class Failures:
         stopped = np.where(starts < before, starts, np.inf).min(axis=1)
         return np.minimum(stopped, np.where(end < lowest[:, -1], end, np.inf))
 
-    def _first_in_windows(self, starts: Floats, end: Floats, surely_open: Floats, rounding: Rounding | None) -> Floats:
+    def _first_in_windows(
+        self, starts: Floats, end: Floats, surely_open: Floats, rounding: Rounding | None
+    ) -> Floats:
         """W where checkpoint t is open for λ in (opens_t, closes_t] alone.
 
-        For each t: the least λ above starts_t that no earlier checkpoint surely stops, if t may still be open there.
+        For each t: the least λ above starts_t that no earlier checkpoint surely stops, if t may
+        still be open there.
         """
         assert self.closes is not None
-        may_close, surely_close = self.closes, self.closes
-        if rounding is not None:
-            eta = rounding.at(self.closes)
-            may_close, surely_close = self.closes + eta, self.closes - eta
+        eta = 0.0 if rounding is None else rounding.at(self.closes)
+        may_close, surely_close = self.closes + eta, self.closes - eta
         least = np.full(len(self), np.inf)
         for index in range(starts.shape[1]):
             free = _skip(starts[:, index], surely_open[:, :index], surely_close[:, :index])
             least = np.minimum(least, np.where(free < may_close[:, index], free, np.inf))
         return np.minimum(least, _skip(end, surely_open, surely_close))
 
-    def stops(self, thresholds: Floats) -> Integers:
-        """The checkpoint (n,) at which each example stops with its threshold, (n,)."""
-        stopped = self.opens < thresholds[:, None]
-        stopped[:, -1] = True
-        return np.asarray(stopped.argmax(axis=1))
-
-
-def apart(numbers: Floats, rounding: Rounding) -> Booleans:
-    """Whether all different numbers of an example lie more than 2η apart, (n,), from numbers (n, m)."""
-    ordered = np.sort(numbers, axis=1)
-    with np.errstate(invalid="ignore"):
-        steps = np.diff(ordered, axis=1)
-    close = (steps > EQUAL) & (steps <= 2 * rounding.at_most(ordered[:, 1:]))
-    return np.asarray(~close.any(axis=1))
-
 
 def _skip(start: Floats, lows: Floats, highs: Floats) -> Floats:
-    """The least u ≥ start (n,) such that numbers just above u are in none of the intervals (low, high], (n, m)."""
-    found = start.copy()
-    rows = np.arange(len(found))
+    """The least u ≥ start (n,) with numbers just above u in no interval (low, high], (n, m)."""
+    found, rows = start.copy(), np.arange(len(start))
     while len(rows):
         at = found[rows, None]
         covered = (lows[rows] <= at) & (at < highs[rows])
@@ -154,48 +441,3 @@ def _skip(start: Floats, lows: Floats, highs: Floats) -> Floats:
         rows = rows[moved]
         found[rows] = higher[moved]
     return found
-
-
-def _standing(values: Floats, labels: Integers, rounding: Rounding | None) -> tuple[Integers, Floats]:
-    """The rank of the label, from 0, and log ρ at that rank, both (n, M), from log ρ (n, M, C).
-
-    With a rounding that breaks ties, the last rank that the label may have among classes that tie with it.
-    """
-    own = values[np.arange(len(labels)), :, labels]
-    rank: Integers = np.count_nonzero(values > own[:, :, None], axis=-1)
-    if rounding is None or not rounding.breaks_ties:
-        return rank, own
-    finite = np.isfinite(own)
-    following = np.where(values < own[:, :, None], values, -np.inf).max(axis=-1)
-    beyond = np.where(values < following[:, :, None], values, -np.inf).max(axis=-1)
-    eta = rounding.at(own) + EQUAL
-    tied = finite & (log_difference(own, following) - log_difference(following, beyond) <= eta)
-    if not tied.any():
-        return rank, own
-    ranked = -np.sort(-values[tied], axis=-1)
-    single = single_masses(ranked)
-    cells, ahead = np.arange(len(ranked)), rank[tied]
-    swaps = single[cells, ahead][:, None] - single <= eta[tied][:, None]
-    last = ahead + np.count_nonzero(swaps & (np.arange(values.shape[2]) > ahead[:, None]), axis=-1)
-    mass = own.copy()
-    rank[tied], mass[tied] = last, ranked[cells, last]
-    return rank, mass
-
-
-def single_masses(ranked: Floats) -> Floats:
-    """log π of classes in order, from log ρ (..., C) in falling order."""
-    following = np.append(ranked[..., 1:], np.full((*ranked.shape[:-1], 1), -np.inf), axis=-1)
-    return log_difference(ranked, following)
-
-
-def same_number(one: Floats, other: Floats) -> Booleans:
-    """Whether finite numbers are equal but for the rounding of float64 sums."""
-    with np.errstate(invalid="ignore"):
-        return np.abs(one - other) <= EQUAL
-
-
-def log_difference(larger: Floats, smaller: Floats) -> Floats:
-    """log(e^larger - e^smaller), for larger ≥ smaller; -∞ where they are equal."""
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        gap = np.where(np.isneginf(smaller), -np.inf, smaller - larger)
-        return np.asarray(larger + np.log(-np.expm1(np.minimum(gap, 0.0))))

@@ -1,41 +1,90 @@
-"""Confidence, in logarithms.
+"""Confidences, generalised means, p-values, and how the p-values of K members merge.
 
-    f_c = exp(r_c) / Σ_c' exp(r_c')                 softmax of the spike counts r so far
-    M_r(f) = (1/K · Σ_k f_k^r)^(1/r)                generalised mean; r = 0 geometric, ±∞ max and min
+    f_c = exp(r_c) / Σ_c' exp(r_c')                 confidence: softmax of the spike counts r so far
+    M_r(f) = (1/K · Σ_k f_k^r)^(1/r)                generalised mean; r = 0 geometric, ±∞ max, min
+    p = (1 + #{i : s ≤ s_i}) / (n + 1)              p-value of a score s among n calibration scores
 
-Everything is float64 and logarithmic: powers of f underflow, and the loss of a sure winner (1e-35, say) would round to 0
-and tie with others. `log1p` and `expm1` keep it. Sums run over sorted values, so equal cells give equal bits in any order:
-rate-coded scores tie heavily, and a tie must stay a tie.
+Three ways to merge the p-values p_1..p_K of one class into one, limited to 1:
+
+    a_{r,K} · M_r(p_1..p_K)                         under any dependence between members
+    min over m of (r+1)^(1/r) · M_r(p_1..p_m)       exchangeable members, r > -1
+    2/(2-u) · mean(p) or e^u · geometric mean(p)    under any dependence; u uniform on (0, 1)
+
+The constant a_{r,K} of Vovk and Wang (2020) is K^(1/r) for r ≥ K-1, and (r+1)^(1/r) for r between
+1/(K-1) and K-1. Below that, find c in (0, 1/K) with d = 1 - (K-1)c and
+
+    c^r + (K-1)·d^r = K/(d-c) · ∫_c^d u^r du         (log u in place of u^r at r = 0);
+
+then a_{r,K} = 1/M_r(c, d, …, d). A majority vote keeps the classes that are in more than half of
+the members' sets.
+
+Confidences are kept as float64 logarithms: powers of f underflow, and the loss of a sure winner
+(1e-35, say) would round to 0 and tie with others. `log1p` and `expm1` preserve it. Sums run over
+sorted values, so the order of members and classes never changes a bit: scores from spike counts
+tie often, and a tie must stay a tie.
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Floats, InputError, check_finite, with_axis
+from agreestop.common import (
+    Floats,
+    InputError,
+    Integers,
+    as_floats,
+    check_finite,
+    is_integer,
+    with_axis,
+)
 
 LARGEST_LOGIT = 1e300
 
 
 def log_softmax(logits: Floats) -> Floats:
-    """log-softmax over the last axis; equal bits for equal values, whatever the order of the classes."""
+    """Log-softmax over the last axis, with the same bits for any order of the classes."""
     ordered = np.sort(logits, axis=-1)
     top = ordered[..., -1:]
     parts = np.exp(ordered - top)
-    parts[..., -1] = 0.0  # the winner's own 1 goes into log1p
+    parts[..., -1] = 0.0  # log1p adds the winner's own 1
     logs: Floats = logits - top
     logs -= np.log1p(np.add.accumulate(parts, axis=-1)[..., -1:])
     return logs
 
 
 def log_confidence(counts: ArrayLike, axis: int = -1) -> Floats:
-    """Log-confidence of every class from spike counts or logits: the log-softmax along `axis`, in float64."""
+    """Log-confidence of every class: the log-softmax of spike counts or logits.
+
+    Parameters
+    ----------
+    counts : array_like
+        Spike counts or logits, finite.
+    axis : int
+        The axis of the classes.
+
+    Returns
+    -------
+    ndarray of float64
+        Logarithms of confidences, of the same shape as `counts`. Equal counts give equal numbers.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> ag.log_confidence([3, 1, 1]).round(3).tolist()
+    [-0.24, -2.24, -2.24]
+    """
     array = with_axis(counts, axis, "counts")
     check_finite(array, "counts")
-    if array.size and np.abs(array).max() > LARGEST_LOGIT:
-        raise InputError(f"counts reaches {np.abs(array).max():.3g}, which no logarithm of a confidence can hold: rescale the logits.")
-    return np.ascontiguousarray(np.moveaxis(log_softmax(np.moveaxis(array, axis, -1)), -1, axis))
+    largest = np.abs(array).max(initial=0.0)
+    if largest > LARGEST_LOGIT:
+        raise InputError(
+            f"counts reaches {largest:.3g}, which no logarithm of a confidence can hold: "
+            "rescale the logits."
+        )
+    logs = log_softmax(np.moveaxis(array, axis, -1))
+    return np.ascontiguousarray(np.moveaxis(logs, -1, axis))
 
 
 def tempered(temperature: Floats, pooled: Floats) -> Floats:
@@ -45,7 +94,7 @@ def tempered(temperature: Floats, pooled: Floats) -> Floats:
 
 
 def as_exponent(r: float) -> float:
-    """The exponent of a generalised mean, any number in [-∞, ∞]."""
+    """Check the exponent of a generalised mean: any number in [-∞, ∞]."""
     try:
         value = float(r)
     except (TypeError, ValueError):
@@ -55,27 +104,49 @@ def as_exponent(r: float) -> float:
     return value
 
 
+def as_prefix_exponent(r: float) -> float:
+    """Check an exponent for the minimum over prefixes, which needs r > -1."""
+    r = as_exponent(r)
+    if r <= -1:
+        raise InputError(
+            f"r is {r}: merging exchangeable p-variables needs r > -1, "
+            "for example 1 (mean) or 0 (geometric)."
+        )
+    return r
+
+
+def as_randomized_exponent(r: float) -> float:
+    """Check an exponent for randomised merging, which needs r = 0 or 1."""
+    r = as_exponent(r)
+    if r not in (0.0, 1.0):
+        raise InputError(
+            f"r is {r}: randomised merging is known for r = 1 (mean) and r = 0 (geometric mean)."
+        )
+    return r
+
+
 def pool_logs(log_values: NDArray[np.floating], r: float, axis: int = -1) -> Floats:
-    """log M_r of values given by their finite logarithms, along `axis`: finite for every r."""
+    """log M_r along `axis` of values that are given by their logarithms; finite for every r."""
     members = log_values.shape[axis]
     if members == 1:
         return np.squeeze(np.asarray(log_values, dtype=np.float64), axis=axis)
-    others = [other for other in range(log_values.ndim) if other != axis % log_values.ndim]
-    parts: Floats = np.array(log_values.transpose(axis, *others), dtype=np.float64, order="C")
+    # np.moveaxis and np.errstate cost as much as all the rest for one input of a stream.
+    rest = [other for other in range(log_values.ndim) if other != axis % log_values.ndim]
+    parts: Floats = np.array(log_values.transpose(axis, *rest), dtype=np.float64, order="C")
     parts.sort(axis=0)
-    if r == math.inf:
-        return parts[-1].copy()
-    if r == -math.inf:
-        return parts[0].copy()
+    if math.isinf(r):
+        return parts[-1 if r > 0 else 0].copy()
     if r == 0:
         with np.errstate(over="ignore"):
             mean = parts.sum(axis=0) / members
         return mean if np.isfinite(mean).all() else (parts / members).sum(axis=0)
-    top, lower = (parts[-1], parts[:-1]) if r > 0 else (parts[0], parts[1:])
-    gaps = lower - top
+    # The largest term is factored out, so the sum neither overflows nor underflows.
+    top, others = (parts[-1], parts[:-1]) if r > 0 else (parts[0], parts[1:])
+    gaps = others - top
     if r != 1:
         with np.errstate(over="ignore"):
             gaps *= r
+    # In place: new arrays would cost as much as the logarithm.
     total: Floats = np.add.reduce(np.expm1(gaps, out=gaps), axis=0)
     total /= members
     np.log1p(total, out=total)
@@ -86,25 +157,218 @@ def pool_logs(log_values: NDArray[np.floating], r: float, axis: int = -1) -> Flo
 
 
 def generalized_mean(values: ArrayLike, r: float, axis: int = -1) -> Floats:
-    """Generalised mean M_r of non-negative values along `axis`, r in [-∞, ∞]; 0 is geometric, ±∞ are max and min."""
+    """Generalised mean M_r of non-negative values.
+
+    Parameters
+    ----------
+    values : array_like
+        Numbers of at least 0.
+    r : float
+        The exponent, in [-∞, ∞]: 1 is the mean, 0 the geometric mean, -1 the harmonic mean,
+        inf the maximum, -inf the minimum.
+    axis : int
+        The axis that is averaged.
+
+    Returns
+    -------
+    ndarray of float64
+        The means, of the shape of `values` without `axis`.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> [round(float(ag.generalized_mean([1, 4], r)), 3) for r in (-1, 0, 1, float("inf"))]
+    [1.6, 2.0, 2.5, 4.0]
+    """
     r = as_exponent(r)
     array = np.moveaxis(with_axis(values, axis, "values"), axis, -1)
     check_finite(array, "values")
     if (array < 0).any():
-        raise InputError(f"values holds {array.min():.6g}: a generalised mean is defined for values of at least 0.")
+        raise InputError(
+            f"values holds {array.min():.6g}: "
+            "a generalised mean is defined for values of at least 0."
+        )
     if array.shape[-1] == 1 or math.isinf(r):
         return np.asarray(array.max(axis=-1) if r > 0 else array.min(axis=-1))
-    return np.reshape(_mean(np.reshape(array, (-1, array.shape[-1])), r), array.shape[:-1])
+    rows = array.reshape(-1, array.shape[-1])
+    zero = rows == 0
+    if r > 0 and zero.any():
+        top = rows.max(axis=-1, keepdims=True)
+        shares = np.divide(rows, top, out=np.zeros_like(rows), where=top > 0)
+        means = top[:, 0] * np.sort(shares**r, axis=-1).mean(axis=-1) ** (1 / r)
+    else:  # for r ≤ 0, one zero makes the mean zero
+        pooled = np.exp(pool_logs(np.log(np.where(zero, 1.0, rows)), r))
+        means = np.where(zero.any(axis=-1), 0.0, pooled)
+    return means.reshape(array.shape[:-1])
 
 
-def _mean(array: Floats, r: float) -> Floats:
-    """Generalised mean of finite exponent over the last axis of (n, K)."""
-    zero = array == 0
-    logs = np.log(np.where(zero, 1.0, array))
-    if not zero.any():
-        return np.exp(pool_logs(logs, r))
-    if r <= 0:  # one zero makes the mean zero
-        return np.where(zero.any(axis=-1), 0.0, np.exp(pool_logs(logs, r)))
-    top = array.max(axis=-1, keepdims=True)
-    scaled = np.sort(np.divide(array, top, out=np.zeros_like(array), where=top > 0) ** r, axis=-1)
-    return top[:, 0] * scaled.mean(axis=-1) ** (1 / r)
+def ranks(sorted_scores: Floats, scores: Floats) -> Integers:
+    """1 + #{i : s ≤ s_i} for every score s: the numerator of the p-value."""
+    return len(sorted_scores) + 1 - np.searchsorted(sorted_scores, scores, side="left")
+
+
+def p_values(calibration_scores: ArrayLike, scores: ArrayLike) -> Floats:
+    """Conformal p-value of every score, where larger scores conform less.
+
+    Parameters
+    ----------
+    calibration_scores : array_like of shape (n,)
+        Scores of the true labels of n calibration examples.
+    scores : array_like
+        Scores of any shape, for example of the classes of new inputs.
+
+    Returns
+    -------
+    ndarray of float64
+        (1 + #{i : s ≤ s_i}) / (n + 1) for every score s, of the shape of `scores`.
+
+    Notes
+    -----
+    If the score of the true label is exchangeable with the calibration scores, its p-value is at
+    most α with probability at most α, for every α. Ties count in favour of the label.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> ag.p_values([0.1, 0.2, 0.3, 0.4], [0.0, 0.3, 9.0]).tolist()
+    [1.0, 0.6, 0.2]
+    """
+    calibration = as_floats(calibration_scores, "calibration_scores")
+    values = as_floats(scores, "scores")
+    if calibration.ndim != 1 or len(calibration) == 0:
+        raise InputError(
+            f"calibration_scores has shape {calibration.shape}: "
+            "one axis with at least one score is needed."
+        )
+    check_finite(calibration, "calibration_scores")
+    check_finite(values, "scores")
+    return np.asarray(ranks(np.sort(calibration), values) / (len(calibration) + 1.0))
+
+
+def merging_factor(r: float, K: int, table: bool = False) -> float:
+    """The constant a_{r,K} that makes a generalised mean of K p-values a p-value.
+
+    Parameters
+    ----------
+    r : float
+        The exponent of the mean, in [-∞, ∞].
+    K : int
+        The number of p-values.
+    table : bool
+        Whether to take the constant printed in Table 1 of Vovk and Wang (2020), which is larger
+        for some r < 1/(K-1).
+
+    Returns
+    -------
+    float
+        The constant; by default the smallest one that is valid under any dependence.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> [round(ag.merging_factor(r, 6), 3) for r in (-1, 0, 1, 45, float("inf"))]
+    [3.836, 2.711, 2.0, 1.041, 1.0]
+    >>> round(ag.merging_factor(0, 6, table=True), 3)
+    2.718
+    """
+    r = as_exponent(r)
+    if not is_integer(K) or K < 1:
+        raise InputError(f"K is {K!r}: give the number of p-variables, an integer of at least 1.")
+    return _factor(r, int(K), bool(table))
+
+
+@lru_cache(maxsize=4096)
+def _factor(r: float, K: int, table: bool) -> float:
+    if K == 1:
+        return 1.0
+    if r >= K - 1:
+        return K ** (1 / r)
+    if K == 2 or r == -math.inf:
+        return float(K)
+    if r >= 1 / (K - 1) or (table and r > -1):
+        return simple_factor(r)
+    if not table:
+        return _exact_factor(r, K)
+    return math.e * math.log(K) if r == -1 else r / (r + 1) * K ** (1 + 1 / r)
+
+
+def simple_factor(r: float) -> float:
+    """(r+1)^(1/r) for r > -1, which is valid for every K; e at r = 0 and 1 at r = ∞."""
+    if r == math.inf:
+        return 1.0
+    return math.e if r == 0 else math.exp(math.log1p(r) / r)
+
+
+def _balance(y: float, r: float, K: int) -> float:
+    """(left - right side of the equation for c) / (r·c^r), with d = c·e^y.
+
+    It is written so that nothing cancels near r = 0 or -1.
+    """
+    growth = math.expm1(r * y) / r if r else y
+    shrink = -math.expm1(-y)
+    if r > -0.5:
+        return (K - 1) * growth + K * (1 - growth / shrink) / (r + 1)
+    s = r + 1
+    integral = math.exp(-y) * (math.expm1(s * y) / s if s else y)
+    return (K - 1) * growth + K * (integral - shrink) / (shrink * -r)
+
+
+def _exact_factor(r: float, K: int) -> float:
+    """a_{r,K} from the root y of `_balance`: a bracket by doubling, then bisection."""
+    low = high = 1e-2 / (1 + abs(r))
+    sign = math.copysign(1.0, _balance(low, r, K))
+    while sign * _balance(high, r, K) > 0:
+        low, high = high, 2 * high
+    for _ in range(200):
+        middle = (low + high) / 2
+        if sign * _balance(middle, r, K) > 0:
+            low = middle
+        else:
+            high = middle
+    y = (low + high) / 2
+    share = (K - 1) / K
+    log_mean = math.log1p(share * math.expm1(r * y)) / r if r else share * y
+    return math.exp(float(np.logaddexp(y, math.log(K - 1))) - log_mean)
+
+
+def _as_p_values(p: ArrayLike, axis: int) -> Floats:
+    """Check p-values: numbers between 0 and 1, at least one along `axis`."""
+    array = with_axis(p, axis, "p")
+    wrong = array[~((array >= 0) & (array <= 1))]
+    if wrong.size:
+        raise InputError(f"p holds {wrong[0]}: p-variables lie between 0 and 1.")
+    return array
+
+
+def merge_p_values(p: ArrayLike, r: float, axis: int = -1, table: bool = False) -> Floats:
+    """Merge the p-values of K members: min(1, a_{r,K} · M_r(p)).
+
+    Parameters
+    ----------
+    p : array_like
+        P-values, between 0 and 1.
+    r : float
+        The exponent of the generalised mean, in [-∞, ∞].
+    axis : int
+        The axis of the members.
+    table : bool
+        Whether to take the printed constants; see `merging_factor`.
+
+    Returns
+    -------
+    ndarray of float64
+        The merged p-values, of the shape of `p` without `axis`.
+
+    Notes
+    -----
+    The result is a p-value whatever the dependence between the K given.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> ag.merge_p_values([[0.01, 0.03], [0.4, 0.8]], r=1).round(3).tolist()
+    [0.04, 1.0]
+    """
+    array = _as_p_values(p, axis)
+    factor = merging_factor(r, array.shape[axis], table)
+    return np.minimum(1.0, factor * generalized_mean(array, r, axis))

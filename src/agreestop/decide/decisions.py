@@ -1,48 +1,84 @@
 """Decisions, and how good they were.
 
-    coverage            share of inputs whose answer holds the label
-    latency             mean stopping time; normalized_latency the same over the last checkpoint's time
-    set_size            mean number of classes in an answer
-    cost                for rules with a loss: mean cost of an answer, which is the least cost of its classes
-    agreement           for rules about the final answer: share of inputs whose answer holds the ensemble's class at the last checkpoint
+    coverage     share of inputs whose answer holds the label
+    latency      mean stopping time; normalized_latency the same over the last checkpoint's time
+    set_size     mean number of classes in an answer
+    answered     share of inputs that were answered; wrong, share answered without the label
+    cost         for rules with a loss: mean cost of an answer, the least cost of its classes
+    agreement    for rules about the final answer: share of inputs whose answer holds the ensemble's
+                 class at the last checkpoint
 
-Each is an `Estimate`: a number with `low` and `high`, at 95 % if no other level is asked for.
-Shares have Wilson's interval. Means have the betting interval of `estimates`, which holds for every
+Each is an `Estimate`: a number with `low` and `high`, at 95 % unless another level is given. Shares
+have Wilson's interval. Means have the betting interval of `estimates`, which holds for every
 distribution: times lie between the first and the last checkpoint, sizes between 0 and C, and costs
 between 0 and the largest cost of the loss.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_array
+from agreestop.common import Booleans, Floats, InputError, Integers, as_array, as_floats
+from agreestop.common.errors import quoted
+from agreestop.common.estimates import Estimate
+from agreestop.common.levels import coverage_draws
+from agreestop.common.rows import as_labels, as_row_names
+from agreestop.common.schedules import Schedule, members_at
+from agreestop.common.tables import as_dataframe, as_html, as_table, decisions_html
 
-from .checks import as_labels, as_row_names
-from .conditions import find_groups, name_groups
-from .estimates import Estimate
-from .exchangeability import classes_differ, coverage_too_low, labels_misplaced, labels_unrelated
-from .levels import coverage_draws
-from .schedules import Schedule, members_at
-from .score_files import Scores
-from .tables import as_dataframe, as_table
+from .drift.exchangeability import (
+    classes_differ,
+    coverage_too_low,
+    labels_misplaced,
+    labels_unrelated,
+)
+from .examples import find_groups, name_groups
+from .scores import Scores
+
+SHARES = ("coverage", "answered", "wrong", "agreement")
+FIGURES = (*SHARES, "latency", "normalized_latency", "set_size", "cost")
 
 
 @dataclass(frozen=True)
 class Decision:
     """Where one input stopped, and the classes it answers with.
 
-    names       the names of those classes, where they are known
-    first_risk  the log-risk (the logarithm of the risk), or the least score, at the first checkpoint, where it is known; drift shows in it
-    members     the number of members that the answer rests on, where it is known: all, or with a `Schedule` those that had joined
-    block       the block of the gate, for a rule with a gate
-    row         its row, for a decision of a batch
-    number      for a stream: its place in the order in which the streams of the rule were opened; None
-                in a batch, which counts in the order given
+    Attributes
+    ----------
+    time, index
+        The time of the checkpoint at which the input stopped, and the checkpoint's index.
+    classes
+        The indices of the classes in the answer.
+    names
+        The names of these classes, where they are known.
+    first_risk
+        The log-risk (the logarithm of the risk), or the least score, at the first checkpoint, where
+        it is known. Drift shows in it.
+    members
+        The number of members behind the answer, where it is known: all of them, or with a
+        `Schedule` the members that had joined.
+    block
+        For a rule with a gate: the block of the gate.
+    row
+        For a decision of a batch: its row.
+    number
+        For a stream: its place in the order in which the streams of the rule were opened. None in
+        a batch, which counts in the order given.
+    answered
+        Whether the input was answered. An input that abstains has no classes.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> calibration, new = ag.simulate_scores(200).split(0.5, 0.5)
+    >>> rule = ag.AgreeStop(0.9, range(1, 81), 1).calibrate(calibration)
+    >>> decision = rule.decide(new)[0]
+    >>> decision.time, decision.classes, decision.answered
+    (45, (3,), True)
     """
 
     time: float
@@ -54,6 +90,7 @@ class Decision:
     block: int | None = field(default=None, compare=False)
     row: int | None = field(default=None, compare=False)
     number: int | None = field(default=None, compare=False)
+    answered: bool = True
 
     @classmethod
     def of(
@@ -65,33 +102,72 @@ class Decision:
         first_risk: float | None = None,
         block: int | None = None,
         members: int | None = None,
-        row: int | None = None,
-        number: int | None = None,
+        *known: Any,
     ) -> Self:
-        """The decision for a stop at checkpoint `index` with the set `answer`, (C,), of an ensemble with this many members."""
+        """The decision for a stop at checkpoint `index` with the set `answer`, (C,).
+
+        members: of the ensemble. known: the fields from `row` on.
+        """
         classes = tuple(np.flatnonzero(answer).tolist())
         names = None if class_names is None else tuple(class_names[label] for label in classes)
-        joined = members_at(checkpoints, index)
-        known = members if joined is None else joined
-        return cls(checkpoints[index], index, classes, names, first_risk, known, block, row, number)
+        joined = members_at(checkpoints, index) or members
+        return cls(checkpoints[index], index, classes, names, first_risk, joined, block, *known)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Decisions:
-    """Where n inputs stopped and what they answer: `stop_index` (n,), `sets` (n, C).
+    """Where n inputs stopped and what they answer; `decisions[i]` is the `Decision` of one input.
 
-    reuse        a sentence if the rule was tuned or calibrated on some of the inputs, else an empty string
-    class_names  (C,) where they are known
-    notes        a sentence for each thing that could not be checked, or that speaks against the promise
-    class_counts (C,) how often each class occurred in calibration, for rules whose promise needs classes as frequent as there
-    draw         for rules with one threshold: the number n of calibration examples and the rank of the threshold among them
-    best         (n,) the best class at the stop
-    block        (n,) for rules with a gate: the block of times in which an input first looked ready; block_names (B,) says which
-    groups       (n, G) for rules with groups: those that an input belongs to; group_names (G,)
-    first_risk   (n,) the log-risk (the logarithm of the risk), or the least score, at the first checkpoint; nan where it is not known
-    members      the number of members of the ensemble
-    loss         (C, C) for rules with a loss: the costs that the promise is about
-    final_best   (n,) for rules about the final answer: the best class at the last checkpoint; None where an engine stopped before it
+    Attributes
+    ----------
+    stop_index : (n,)
+        The index of the checkpoint at which each input stopped.
+    sets : (n, C)
+        Which classes each input answers.
+    checkpoints
+        The times of the checkpoints, which may be a `Schedule`.
+    reuse
+        A sentence if the rule was tuned or calibrated on some of the inputs, else empty.
+    class_names : (C,)
+        Where they are known.
+    notes
+        A sentence for each thing that could not be checked, or that speaks against the promise.
+    draw
+        For rules with one threshold: the number of calibration examples, and the rank of the
+        threshold among them.
+    best : (n,)
+        The best class at the stop.
+    block : (n,)
+        For rules with a gate: the block of times in which an input first looked ready.
+        `block_names` (B,) says which.
+    groups : (n, G)
+        For rules with groups: the groups of each input, named by `group_names` (G,).
+    first_risk : (n,)
+        The log-risk, or the least score, at the first checkpoint; nan where it is not known.
+    members
+        The number of members of the ensemble.
+    loss : (C, C)
+        For rules with a loss: the costs that the promise is about.
+    final_best : (n,)
+        For rules about the final answer: the best class at the last checkpoint; None where an
+        engine stopped before it.
+    class_counts : (C,)
+        For rules whose promise needs classes as frequent as in calibration: their counts there.
+    answered : (n,)
+        Whether each input was answered; True for all unless given. An input that abstains has an
+        empty set.
+    target
+        The coverage that the rule promises, where it promises one.
+    largest_loss
+        For a `StopRule`, which has no classes: the largest loss there can be. `evaluate` then takes
+        losses (n, M), and sets (n, 1) say what was answered.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> calibration, new = ag.simulate_scores(200).split(0.5, 0.5)
+    >>> ag.AgreeStop(0.9, range(1, 81), 1).calibrate(calibration).decide(new)
+    Decisions(n=100, mean stop time 26.37, mean set size 1.02)
     """
 
     stop_index: Integers
@@ -111,6 +187,13 @@ class Decisions:
     loss: Floats | None = None
     final_best: Integers | None = None
     class_counts: Integers | None = None
+    answered: Booleans = None  # type: ignore[assignment]
+    target: float | None = None
+    largest_loss: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.answered is None:
+            object.__setattr__(self, "answered", np.ones(len(self), dtype=bool))
 
     @property
     def stop_time(self) -> Integers | Floats:
@@ -119,34 +202,49 @@ class Decisions:
 
     @property
     def stop_members(self) -> Integers:
-        """The number of members that had joined when each input stopped, (n,); all of them without a `Schedule`."""
-        if isinstance(self.checkpoints, Schedule):
-            return np.array(self.checkpoints.members)[self.stop_index]
-        if self.members is None:
-            raise InputError("these decisions do not say how many members there are: take them from `decide`.")
-        return np.full(len(self), self.members)
+        """The number of members that had joined when each input stopped, (n,)."""
+        return self._members[self.stop_index]
 
     @property
     def work(self) -> Integers | Floats:
-        """The member-steps behind each answer, (n,): the stopping time times the number of members that had joined."""
+        """The member-steps behind each answer, (n,): stopping time times members."""
         return self.stop_time * self.stop_members
 
     @property
+    def _members(self) -> Integers:
+        """The number of members at each checkpoint, (M,)."""
+        if isinstance(self.checkpoints, Schedule):
+            return np.array(self.checkpoints.members)
+        if self.members is None:
+            raise InputError(
+                "these decisions do not say how many members there are: take them from `decide`."
+            )
+        return np.full(len(self.checkpoints), self.members)
+
+    @property
     def set_size(self) -> Integers:
+        """The number of classes in each answer, (n,)."""
         return np.count_nonzero(self.sets, axis=1)
 
     def __len__(self) -> int:
         return len(self.stop_index)
 
     def __repr__(self) -> str:
-        notes = f", notes={self.notes}" if self.notes else ""
-        return f"Decisions(n={len(self)}, mean stop time {self.stop_time.mean():.4g}, mean set size {self.set_size.mean():.4g}{notes})"
+        size, notes = self.set_size.mean(), f", notes={self.notes}" if self.notes else ""
+        last = f"mean set size {size:.4g}" if self.largest_loss is None else f"{size:.4g} answered"
+        means = f"mean stop time {self.stop_time.mean():.4g}, {last}"
+        return f"Decisions(n={len(self)}, {means}{notes})"
+
+    def _repr_html_(self) -> str:
+        return decisions_html(self)
 
     def to_dataframe(self) -> Any:
-        """A pandas DataFrame with a row for each input: time, classes (a tuple of names, or of indices) and set_size.
+        """A pandas DataFrame with a row for each input; pandas must be installed.
 
-        Where they are known, there are columns for best, block, each group (booleans), first_risk (a log-risk) and members. pandas must be
-        installed.
+        Its columns are time, classes (a tuple of names, or of indices) and set_size. Where they are
+        known, there are columns for best, block, each group (booleans), first_risk (a log-risk) and
+        members, and `answered` where not everything was answered. A `StopRule` has `answered` in
+        place of classes.
         """
         return as_dataframe(self)
 
@@ -155,71 +253,121 @@ class Decisions:
 
     def __getitem__(self, i: int) -> Decision:
         risk = math.nan if self.first_risk is None else float(self.first_risk[i])
-        block = None if self.block is None else int(self.block[i])
-        index = int(self.stop_index[i])
-        first_risk, row = None if math.isnan(risk) else risk, range(len(self))[i]
-        return Decision.of(index, self.sets[i], self.checkpoints, self.class_names, first_risk, block, self.members, row)
+        return Decision.of(
+            int(self.stop_index[i]),
+            self.sets[i],
+            self.checkpoints,
+            self.class_names,
+            None if math.isnan(risk) else risk,
+            None if self.block is None else int(self.block[i]),
+            self.members,
+            range(len(self))[i],
+            None,
+            bool(self.answered[i]),
+        )
 
 
 @dataclass(frozen=True)
 class Group:
-    """Coverage among the inputs that stopped at one time, or that belong to one class, block, group or person, which may have a name."""
+    """Figures of the inputs that stopped at one time, or of one class, block, group or person.
+
+    The figures are described in `agreestop.decide.decisions`. A group may have a name.
+    """
 
     key: float
     n: int
     coverage: Estimate
+    latency: Estimate
     normalized_latency: Estimate
     set_size: Estimate
     name: str = ""
     cost: Estimate | None = None
     agreement: Estimate | None = None
+    answered: Estimate | None = None
+    wrong: Estimate | None = None
 
     @classmethod
     def of(cls, groups: Sequence[Self], confidence: float = 0.95) -> Self:
-        """Several groups as one, under the key of the first; means without intervals, coverage with its own."""
+        """Several groups as one, under the key of the first. Means have no intervals."""
         total = sum(group.n for group in groups)
-
-        def mean(values: Iterable[Estimate]) -> Estimate:
-            value = sum(group.n * one for group, one in zip(groups, values, strict=True)) / total
-            return Estimate(value, math.nan, math.nan, math.nan)
-
-        def share(values: Iterable[Estimate]) -> Estimate:
-            return Estimate.of_share(round(total * mean(values)), total, confidence)
-
-        coverage = share(group.coverage for group in groups)
-        latency, set_size = mean(group.normalized_latency for group in groups), mean(group.set_size for group in groups)
-        costs = [group.cost for group in groups if group.cost is not None]
-        agreements = [group.agreement for group in groups if group.agreement is not None]
-        known = mean(costs) if costs else None, share(agreements) if agreements else None
-        return cls(groups[0].key, total, coverage, latency, set_size, "", *known)
+        joined: dict[str, Any] = {}
+        for name in FIGURES:
+            if getattr(groups[0], name) is not None:
+                mean = sum(group.n * getattr(group, name) for group in groups) / total
+                joined[name] = Estimate(mean, math.nan, math.nan, math.nan)
+                if name in SHARES:
+                    joined[name] = Estimate.of_share(round(total * mean), total, confidence)
+        return cls(groups[0].key, total, **joined)
 
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """How often the answers held the label, how early they came and how large they were. It prints as a table.
+    """How often the answers held the label, how early they came and how large they were.
 
-    draw_range      for rules with one threshold: coverages from `low` to `high` are what the draw of the calibration examples explains,
-                    at the level of the intervals. Only `low` is a limit for every rule: where scores tie, or where an answer keeps more
-                    classes than the threshold asks for, coverage may be higher
-    accuracy        share of inputs whose best class at the stop is the label; None where the best class is not known
-    singles         share of answers with one class
-    work            mean member-steps behind an answer; None where the number of members is not known
-    by_stop_time    one group for each stopping time; by_class, for each true class. Nothing is promised for these, unless the rule has
-                    class_conditional
-    by_block        for rules with a gate: one group for each block, that is by the time at which an
-                    input first looked ready, not by that at which it stopped
-    by_group        one group for each group that `evaluate` was given, or else that the rule was calibrated with
-    by_person       one group for each person that `evaluate` was given
-    cost            for rules with a loss: mean cost of an answer; the promise is that its expectation is at most max_loss
-    agreement       for rules about the final answer: share of answers that hold the ensemble's class at the last checkpoint, which is what
-                    is promised; coverage of the label is not. None where that class is not known, because an engine stopped before it
-    by_final_class  for those rules: one group for each class that the ensemble answers at the last checkpoint
-    draws_this_low  for rules with one threshold: the share of draws that would end at this coverage or below, if the promise holds with
-                    equality
-    notes           a sentence for each thing that speaks against the promise or could not be checked. First: coverage that no draw of the
-                    calibration examples explains, labels and scores that do not belong together, classes that are not as frequent as in
-                    calibration
-    confidence      the level of the intervals
+    It prints as a table.
+
+    Attributes
+    ----------
+    n
+        The number of inputs.
+    coverage, latency, normalized_latency, set_size
+        Share of answers that hold the label; mean stopping time, as it is and over the last
+        checkpoint's time; mean number of classes.
+    answered, wrong
+        Share of inputs that were answered, and share answered without the label; for a `StopRule`,
+        share answered with a loss above 0, and coverage is the share of all others.
+    accuracy
+        Share of inputs whose best class at the stop is the label; None where it is not known.
+    singles
+        Share of answers with one class.
+    work
+        Mean member-steps behind an answer; None where the number of members is not known.
+    by_stop_time, by_class
+        One group for each stopping time, and for each true class. Nothing is promised for these,
+        unless the rule has class_conditional. A `StopRule` has no classes.
+    by_block
+        For rules with a gate: one group for each block, that is by the time at which an input first
+        looked ready, not by that at which it stopped.
+    by_group, by_person
+        One group for each group that `evaluate` was given, or else that the rule was calibrated
+        with; one for each person that `evaluate` was given.
+    people_below
+        Where people were given: the share of people whose coverage here is under the rule's target;
+        None for a rule without a target.
+    draw_range
+        For rules with one threshold: coverages between these two numbers are what the draw of the
+        calibration examples explains, at the level of the intervals. Only the first is a limit for
+        every rule: where scores tie, or where an answer keeps more classes than the threshold asks
+        for, coverage may be higher.
+    draws_this_low
+        For rules with one threshold: the share of draws that would end at this coverage or below,
+        if the promise holds with equality.
+    cost
+        For rules with a loss: mean cost of an answer, which is promised to be at most max_loss. For
+        a `StopRule` the mean loss, where an input that was not answered costs nothing.
+    agreement
+        For rules about the final answer: share of answers that hold the ensemble's class at the
+        last checkpoint. This is promised, and coverage of the label is not. None where that class
+        is not known, because an engine stopped before it.
+    by_final_class
+        For these rules: one group for each class that the ensemble answers at the last checkpoint.
+    notes
+        A sentence for each thing that speaks against the promise or could not be checked: coverage
+        that no draw of the calibration examples explains, labels and scores that do not belong
+        together, classes that are not as frequent as in calibration.
+    confidence
+        The level of the intervals.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> calibration, new = ag.simulate_scores(200, steps=20, K=3, C=4).split(0.5, 0.5)
+    >>> rule = ag.AgreeStop(0.9, range(1, 21), 1).calibrate(calibration)
+    >>> evaluation = ag.evaluate(rule.decide(new), new)
+    >>> evaluation.n, len(evaluation.by_class)
+    (100, 4)
+    >>> bool(evaluation.latency <= 20)
+    True
     """
 
     n: int
@@ -242,20 +390,32 @@ class Evaluation:
     by_final_class: tuple[Group, ...] | None = None
     confidence: float = 0.95
     by_person: tuple[Group, ...] | None = None
+    people_below: Estimate | None = None
+    answered: Estimate | None = None
+    wrong: Estimate | None = None
 
     @property
     def answered_by(self) -> tuple[Group, ...]:
-        """One group for each stopping time t: the answers that came by t, which the promise of `accumulated` is about."""
-        ends = range(1, len(self.by_stop_time) + 1)
-        return tuple(replace(Group.of(self.by_stop_time[:end], self.confidence), key=self.by_stop_time[end - 1].key) for end in ends)
+        """One group for each stopping time t: the answers by t, as `accumulated` promises them."""
+        groups = self.by_stop_time
+        return tuple(
+            replace(Group.of(groups[: end + 1], self.confidence), key=last.key)
+            for end, last in enumerate(groups)
+        )
 
     def __repr__(self) -> str:
-        names = ("n", "coverage", "cost", "agreement", "normalized_latency", "set_size", "notes")
-        figures = (f"{name}={value!r}" for name in names if (value := getattr(self, name)) not in (None, ()))
-        return f"Evaluation({', '.join(figures)})"
+        names = ["n", "coverage", "cost", "agreement", "normalized_latency", "set_size", "notes"]
+        if not self.by_class:
+            names = ["n", "answered", "wrong", "cost", "normalized_latency", "notes"]
+        known = {name: getattr(self, name) for name in names}
+        shown = (f"{name}={value!r}" for name, value in known.items() if value not in (None, ()))
+        return f"Evaluation({', '.join(shown)})"
 
     def __str__(self) -> str:
         return as_table(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
 
 def evaluate(
@@ -266,123 +426,183 @@ def evaluate(
     groups: ArrayLike | None = None,
     people: ArrayLike | None = None,
 ) -> Evaluation:
-    """Compare `Decisions` with the true labels (n,), indices or names of classes, or those of a `Scores`.
+    """Compare decisions with the true labels. Rows that the rule was fitted on are refused.
 
-    Rows that the rule was tuned or calibrated on are refused.
+    Parameters
+    ----------
+    decisions
+        `Decisions`, or what holds them, such as the run of an engine.
+    labels_or_scores
+        Labels (n,), indices or names of classes; or a `Scores` with labels. For decisions of a
+        `StopRule`, losses (n, M).
+    confidence
+        The level of the intervals.
+    groups
+        (n,) whole numbers or strings, or (n, G) booleans where groups overlap: coverage by group,
+        for any rule. Without them, by the groups of the rule, if it has any.
+    people
+        (n,) whole numbers or strings: coverage by person, for any rule.
 
-    What holds decisions, such as the run of an engine, is taken too.
+    Returns
+    -------
+    Evaluation
 
-    confidence  the level of the intervals
-    groups      (n,) whole numbers or strings, or (n, G) booleans where groups overlap: coverage by
-                group, for any rule. Without them, by the groups of the rule, if it has any
-    people      (n,) whole numbers or strings: coverage by person, for any rule
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> calibration, new = ag.simulate_scores(400, steps=20, K=3, C=4).split(0.5, 0.5)
+    >>> rule = ag.AgreeStop(0.9, range(1, 21), 1).calibrate(calibration)
+    >>> coverage = ag.evaluate(rule.decide(new), new).coverage
+    >>> coverage.low < coverage < coverage.high
+    True
     """
     decisions = getattr(decisions, "decisions", decisions)
     if not isinstance(decisions, Decisions):
-        raise InputError(f"decisions is of type {type(decisions).__name__}: give what `decide` returns.")
+        kind = type(decisions).__name__
+        raise InputError(f"decisions is of type {kind}: give what `decide` returns.")
     n, classes = decisions.sets.shape
     if n == 0:
         raise InputError("there are no decisions to evaluate: decide on at least one input.")
     labels = labels_or_scores.labels if isinstance(labels_or_scores, Scores) else labels_or_scores
+    paid = None
+    if decisions.largest_loss is not None:
+        paid, labels = _paid(decisions, labels_or_scores), np.zeros(n, dtype=np.int64)
     if labels is None:
-        raise InputError("the scores hold no labels: give one label for each input to evaluate decisions.")
+        raise InputError(
+            "the scores hold no labels: give one label for each input to evaluate decisions."
+        )
     truth = as_labels(_by_name(labels, decisions.class_names), n, classes)
     if decisions.reuse:
         raise InputError(f"evaluation: {decisions.reuse}")
-    hits = decisions.sets[np.arange(n), truth]
-    times = decisions.stop_time
-    horizon = float(decisions.checkpoints[-1])
-    final, costs = decisions.final_best, None
-    if decisions.loss is not None:
-        rows_of_costs = decisions.loss[truth if final is None else final]
-        costs = np.where(decisions.sets, rows_of_costs, rows_of_costs.max(axis=1, keepdims=True)).min(axis=1)
-    counted = decisions.class_counts if final is None else None
-    distinct = tuple(dict.fromkeys(decisions.checkpoints))  # a schedule may look at one time more than once
+    everyone, final, loss = np.arange(n), decisions.final_best, decisions.loss
+    times, sizes, checkpoints = decisions.stop_time, decisions.set_size, decisions.checkpoints
+    hits = decisions.sets[everyone, truth] if paid is None else paid == 0
+    shares = {"coverage": hits, "answered": decisions.answered, "wrong": decisions.answered & ~hits}
+    means: dict[str, tuple[Any, float, float]] = {"set_size": (sizes, 0, classes)}
+    if final is not None:
+        shares["agreement"] = decisions.sets[everyone, final]
+    if loss is not None:
+        costs = loss[truth if final is None else final]
+        costs = np.where(decisions.sets, costs, costs.max(axis=1, keepdims=True)).min(axis=1)
+        means["cost"] = costs, 0, loss.max()
 
-    def mean_time(rows: Booleans) -> Estimate:
-        return Estimate.of_bounded(times[rows], float(decisions.checkpoints[0]), horizon, confidence)
+    if paid is not None and decisions.target is None:
+        means["cost"] = paid, 0, decisions.largest_loss or 0.0
+        del shares["wrong"]  # a loss between 0 and the largest is neither right nor wrong
 
-    def group(key: float, rows: Booleans, name: str = "", time: float | None = None) -> Group:
-        count = int(rows.sum())
-        coverage = Estimate.of_share(int(hits[rows].sum()), count, confidence)
-        latency = mean_time(rows) if time is None else Estimate(time, time, time, 0.0)  # all of them stopped then
-        size = Estimate.of_bounded(decisions.set_size[rows], 0, classes, confidence)
-        largest = None if decisions.loss is None else float(decisions.loss.max())
-        cost = None if costs is None or largest is None else Estimate.of_bounded(costs[rows], 0, largest, confidence)
-        agreement = None if final is None else Estimate.of_share(int(decisions.sets[rows, final[rows]].sum()), count, confidence)
-        return Group(key, count, coverage, latency.over(horizon), size, name, cost, agreement)
+    def share(values: Booleans) -> Estimate:
+        return Estimate.of_share(int(np.count_nonzero(values)), len(values), confidence)
 
-    def grouped(values: Integers, keys: Sequence[float], names: Sequence[str] | None = None) -> tuple[Group, ...]:
-        known = np.unique(values).tolist()
-        return tuple(group(keys[value], values == value, "" if names is None else names[value]) for value in known)
+    def mean(values: Any, least: float, most: float) -> Estimate:
+        return Estimate.of_bounded(values, float(least), float(most), confidence)
 
-    def members(inside: Booleans, names: Sequence[str]) -> tuple[Group, ...]:
-        return tuple(group(key, rows, name) for key, (rows, name) in enumerate(zip(inside.T, names, strict=True)) if rows.any())
+    def group(key: float, rows: Any, name: str = "", time: float | None = None) -> Group:
+        known = {one: share(values[rows]) for one, values in shares.items()}
+        known |= {one: mean(values[rows], *ends) for one, (values, *ends) in means.items()}
+        if time is None:
+            latency = mean(times[rows], checkpoints[0], checkpoints[-1])
+        else:  # all of them stopped then
+            latency = Estimate(time, time, time, 0.0)
+        known |= {"latency": latency, "normalized_latency": latency.over(float(checkpoints[-1]))}
+        return Group(key, int(np.count_nonzero(rows)), name=name, **known)
 
-    by_block = by_group = by_person = accuracy = None
-    notes = []
-    if decisions.block is not None and decisions.block_names is not None:
-        by_block = grouped(decisions.block, range(len(decisions.block_names)), decisions.block_names)
+    def grouped(numbers: Integers | None, names: Sequence[str] | None) -> tuple[Group, ...] | None:
+        if numbers is None:
+            return None
+        known = np.unique(numbers).tolist()
+        return tuple(group(one, numbers == one, names[one] if names else "") for one in known)
+
+    inside, group_names = decisions.groups, decisions.group_names
     if groups is not None:
-        by_group = members(find_groups(groups, named := name_groups(groups, n), n), named)
-    elif decisions.groups is not None and decisions.group_names is not None:
-        by_group = members(decisions.groups, decisions.group_names)
+        group_names = name_groups(groups, n)
+        inside = find_groups(groups, group_names, n)
+    by_person = below = accuracy = draw_range = draws_this_low = None
     if people is not None:
         persons, person = np.unique(as_row_names(people, n, "people"), return_inverse=True)
-        by_person = grouped(person, range(len(persons)), persons.astype(np.str_).tolist())
-    if decisions.best is not None:
-        accuracy = Estimate.of_share(int((decisions.best == truth).sum()), n, confidence)
-        about_labels = decisions.best, truth, classes
-        notes.append(labels_misplaced(*about_labels) or labels_unrelated(*about_labels))
-    notes.append(classes_differ(counted, truth, decisions.class_names))
-
-    everything = np.ones(n, dtype=bool)
-    together = group(0, everything)
-    draw_range = draws_this_low = None
+        by_person = grouped(person, persons.astype(np.str_).tolist())
+        if decisions.target is not None:
+            below = share(np.array([one.coverage < decisions.target for one in by_person or ()]))
+    together, notes = group(0, everyone >= 0), []
     if decisions.draw is not None:
         draws = coverage_draws(*decisions.draw, n)
         low, high = np.searchsorted(draws, ((1 - confidence) / 2, (1 + confidence) / 2)).tolist()
         draw_range, draws_this_low = (low / n, high / n), float(draws[hits.sum()])
-        notes.insert(0, coverage_too_low(together.coverage, low / n, confidence))
-    stopped = np.searchsorted(distinct, times)
+        notes.append(coverage_too_low(together.coverage, low / n, confidence))
+    if decisions.best is not None and paid is None:
+        accuracy = share(decisions.best == truth)
+        known = decisions.best, truth, classes
+        notes.append(labels_misplaced(*known) or labels_unrelated(*known))
+    if final is None and paid is None:
+        notes.append(classes_differ(decisions.class_counts, truth, decisions.class_names))
+    works = None
+    if decisions.members is not None and paid is None:
+        first, last = (np.array(checkpoints) * decisions._members)[[0, -1]]
+        works = mean(decisions.work, first, last)
     return Evaluation(
         n=n,
-        coverage=together.coverage,
-        latency=mean_time(everything),
-        normalized_latency=together.normalized_latency,
-        set_size=together.set_size,
-        by_stop_time=tuple(group(distinct[at], stopped == at, time=float(distinct[at])) for at in np.unique(stopped).tolist()),
-        by_class=grouped(truth, range(classes), decisions.class_names),
+        **{name: getattr(together, name) for name in FIGURES},
+        by_stop_time=tuple(
+            group(time, times == time, time=float(time)) for time in np.unique(times).tolist()
+        ),
+        by_class=() if paid is not None else grouped(truth, decisions.class_names) or (),
         accuracy=accuracy,
-        singles=Estimate.of_share(int((decisions.set_size == 1).sum()), n, confidence),
-        work=None if decisions.members is None else _work(decisions, confidence),
-        by_block=by_block,
-        by_group=by_group,
+        singles=share(sizes == 1) if paid is None else None,
+        work=works,
+        by_block=grouped(decisions.block, decisions.block_names),
+        by_group=None
+        if inside is None
+        else tuple(
+            group(key, rows, name)
+            for key, (rows, name) in enumerate(zip(inside.T, group_names or (), strict=True))
+            if rows.any()
+        ),
         draw_range=draw_range,
         draws_this_low=draws_this_low,
         notes=(*filter(None, notes), *decisions.notes),
-        cost=together.cost,
-        agreement=together.agreement,
-        by_final_class=None if final is None else grouped(final, range(classes), decisions.class_names),
+        by_final_class=grouped(final, decisions.class_names),
         confidence=confidence,
         by_person=by_person,
+        people_below=below,
     )
 
 
-def _work(decisions: Decisions, confidence: float) -> Estimate:
-    """Mean member-steps, which lie between those of the first and of the last checkpoint."""
-    ends = replace(decisions, stop_index=np.array([0, len(decisions.checkpoints) - 1]), sets=decisions.sets[[0, 0]]).work
-    return Estimate.of_bounded(decisions.work, float(ends[0]), float(ends[1]), confidence)
+def _paid(decisions: Decisions, losses: Any) -> Floats:
+    """What each decision of a `StopRule` cost, (n,): the loss where it stopped, if it was answered.
+
+    losses: (n, M), or risks with losses, which may have more times than the rule.
+    """
+    if hasattr(losses, "risk"):
+        losses = losses.at(decisions.checkpoints).loss
+    shape = len(decisions), len(decisions.checkpoints)
+    if losses is None or isinstance(losses, Scores) or np.shape(losses) != shape:
+        given = "Scores" if isinstance(losses, Scores) else f"an array of shape {np.shape(losses)}"
+        raise InputError(
+            "a StopRule is evaluated with a loss for each input and checkpoint, and this is "
+            f"{given}: give losses of shape {shape}."
+        )
+    array, most = as_floats(losses, "loss"), decisions.largest_loss or 0.0
+    inside = (array >= 0) & (array <= most)
+    if decisions.target is not None:
+        inside = (array == 0) | (array == 1)
+    if not inside.all():
+        needed = f"losses from 0 to {most:g}" if decisions.target is None else "losses of 0 and 1"
+        raise InputError(
+            f"loss holds {array[~inside][0]:g}, but the rule is about {needed}: give these."
+        )
+    return np.where(decisions.answered, array[np.arange(len(array)), decisions.stop_index], 0.0)
 
 
 def _by_name(labels: ArrayLike, names: Sequence[str] | None) -> ArrayLike:
     """Labels that are names of the classes, as class indices; others as they are."""
     array = as_array(labels, "labels")
-    if names is None or not (array.dtype.kind == "U" or (array.dtype == object and all(isinstance(one, str) for one in array.ravel()))):
+    texts = array.dtype.kind in "UO" and all(isinstance(one, str) for one in array.ravel())
+    if names is None or not texts:
         return labels
     index_of = {name: index for index, name in enumerate(names)}
-    unknown = [str(one) for one in array.ravel() if one not in index_of]
-    if unknown:
-        known = ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
-        raise InputError(f"labels holds {unknown[0]!r:.40}, which is none of the classes {known}: give names of classes, or class indices.")
+    for one in array.ravel():
+        if one not in index_of:
+            raise InputError(
+                f"labels holds {quoted(str(one))}, which is not among the classes {quoted(names)}: "
+                "give names of classes, or class indices."
+            )
     return np.array([index_of[one] for one in array.ravel()]).reshape(array.shape)

@@ -1,233 +1,191 @@
-"""How the K members of an ensemble become one: confidence merging, and merging of conformal p-variables.
+"""How the K members of an ensemble become one: the poolings, and sets from the members' ranks.
 
-`MergeConfidence` pools before calibration and costs nothing. The others calibrate each member by itself and pool the results at each
-checkpoint.
+A member's p-value is u/(n+1) with the integer rank u = 1 + #{i : s ≤ s_i}. With the level
+ℓ = α(n+1)/M, p-value merging keeps a class iff
 
-    p_c = (1 + #{i : s_c ≤ s_i}) / (n + 1)          ties count
+    a · M_r(u_1..u_K) > ℓ,  that is  Σ_k g(u_k) > 0,  g(u) = ((a·u/ℓ)^r - 1) / r  (log at r = 0).
 
-If (x, c) is exchangeable with the n calibration examples, P(p_c ≤ α) ≤ α for every α. Members give one p-variable each, and
-
-    F(p_1..p_K) = min(1, a_{r,K} · M_r(p_1..p_K))
-
-is a p-variable under any dependence between the p_k when a_{r,K} is the constant of Vovk and Wang (2020). For
-r ≥ 1/(K-1) it is known in closed form: (r+1)^(1/r) up to r = K-1 and K^(1/r) from there on. Below, the exact constant is
-1 / M_r(c, d, …, d) with d = 1 - (K-1)c and c in (0, 1/K) the root of
-
-    c^r + (K-1) d^r = K/(d-c) · ∫_c^d u^r du.
-
-With d/c = e^y it becomes one equation in y that holds for every r (`_balance`), limits at r = 0 and r = -1 included.
-
-Other dependence, other prices (Gasparin, Wang and Ramdas 2024):
-- exchangeable members in an order fixed before any data: min_m (r+1)^(1/r) · M_r(p_1..p_m), r > -1;
-- any dependence and one uniform number u per input: 2/(2-u) · mean, e^u · geometric mean;
-- majority vote: classes in more than half of the members' level-α' sets miss with probability at most 2α', or 2α'·K/(K+1) for odd K.
+g grows with u for every r, so a table of g over 1..n+1 decides. For a positive integer r, a^r is
+rational (K or r + 1), and sums within rounding of 0 are decided in integers. Elsewhere the constant
+is rounded up, which can only keep more classes.
 """
 
 import math
-from dataclasses import dataclass
-from functools import lru_cache
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_count, as_floats, check_finite, is_integer, with_axis
+from agreestop.common import Booleans, Floats, InputError, Integers, as_count
+from agreestop.common.kept import KeptInFiles
 
-from .confidence import as_exponent, generalized_mean, pool_logs
-from .rule_files import KeptInFiles
+from .checkpoints import Index, at_checkpoints
+from .confidence import (
+    as_exponent,
+    as_prefix_exponent,
+    as_randomized_exponent,
+    merging_factor,
+    pool_logs,
+    ranks,
+    simple_factor,
+)
+
+FORMS = {
+    "any": as_exponent,
+    "exchangeable": as_prefix_exponent,
+    "randomized": as_randomized_exponent,
+}
+"""The forms of p-value merging, each with the check of its exponent."""
+
+POOLINGS = (
+    "confidence:R, p-values:R, p-values:R:exchangeable, p-values:R:randomized, p-values:R:table, "
+    "ranks:R, vote or none"
+)
+ROUND_UP = 1 + 1e-12
+TIE = 1e-9  # sums nearer to 0 than this for each member are decided in integers
+LARGEST_POWER = 1000  # larger powers make integers too long, and the mean is almost the maximum
+BLOCK_NUMBERS = 1 << 18  # ranks pooled together: a block stays in the cache
 
 
-def ranks(sorted_scores: Floats, scores: Floats) -> Integers:
-    """1 + #{i : s ≤ s_i} for every score s: the numerator of the p-variable."""
-    counts = np.searchsorted(sorted_scores, scores, side="left")
-    np.subtract(len(sorted_scores) + 1, counts, out=counts)
-    return counts
+class Pooling(ABC):
+    """How the members of an ensemble become one.
 
-
-def p_values(calibration_scores: ArrayLike, scores: ArrayLike) -> Floats:
-    """Conformal p-variable of every score, shape of `scores`, against n calibration scores; larger scores conform less.
-
-    Assumes that the calibration scores are exchangeable with the score of a true label. Ties count for the label.
+    Attributes
+    ----------
+    r : float or None
+        The exponent of the generalised mean; None for a pooling without one.
+    by_rank : bool
+        Whether each member is compared with calibration data before the members are pooled.
     """
-    calibration = as_floats(calibration_scores, "calibration_scores")
-    values = as_floats(scores, "scores")
-    if calibration.ndim != 1 or len(calibration) == 0:
-        raise InputError(f"calibration_scores has shape {calibration.shape}: one axis with at least one score is needed.")
-    check_finite(calibration, "calibration_scores")
-    check_finite(values, "scores")
-    counts = ranks(np.sort(calibration), np.atleast_1d(values)).reshape(values.shape)
-    return np.asarray(counts / (len(calibration) + 1.0))
 
+    r: float | None
+    by_rank: ClassVar[bool] = True
 
-def merging_factor(r: float, K: int, table: bool = False) -> float:
-    """The constant a_{r,K}: the smallest one valid under any dependence, or with `table=True` the one printed in Table 1."""
-    r = as_exponent(r)
-    if not is_integer(K) or K < 1:
-        raise InputError(f"K is {K!r}: give the number of p-variables, an integer of at least 1.")
-    return _factor(r, int(K), bool(table))
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """A short text for tables, such as "confidence, r = 1"."""
 
+    @property
+    def assumes(self) -> str:
+        """A sentence on what the guarantee assumes of the members, after a space; often empty."""
+        return ""
 
-@lru_cache(maxsize=4096)
-def _factor(r: float, K: int, table: bool) -> float:
-    if K == 1 or r == math.inf:
-        return 1.0
-    if r == -math.inf:
-        return float(K)
-    if r >= K - 1:
-        return K ** (1 / r)
-    if r >= 1 / (K - 1):
-        return simple_factor(r)
-    if K == 2:
-        return 2.0
-    if not table:
-        return _exact_factor(r, K)
-    if r > -1:
-        return simple_factor(r)
-    if r == -1:
-        return math.e * math.log(K)
-    return r / (r + 1) * K ** (1 + 1 / r)
-
-
-def simple_factor(r: float) -> float:
-    """(r+1)^(1/r), r > -1: valid for every K; e at r = 0 and 1 at r = ∞."""
-    if r == math.inf:
-        return 1.0
-    return math.e if r == 0 else math.exp(math.log1p(r) / r)
-
-
-def _balance(y: float, r: float, K: int) -> float:
-    """(left - right side of the root equation) / (r·c^r), with d = c·e^y; written so that nothing cancels near r = 0 or -1."""
-    growth = math.expm1(r * y) / r if r else y
-    shrink = -math.expm1(-y)
-    if r > -0.5:
-        return (K - 1) * growth + K * (1 - growth / shrink) / (r + 1)
-    s = r + 1
-    integral = math.exp(-y) * (math.expm1(s * y) / s if s else y)
-    return (K - 1) * growth + K * (integral - shrink) / (shrink * -r)
-
-
-def _exact_factor(r: float, K: int) -> float:
-    low = 1e-2 / (1 + abs(r))
-    sign = math.copysign(1.0, _balance(low, r, K))
-    high = low
-    while sign * _balance(high, r, K) > 0:
-        low, high = high, 2 * high
-    for _ in range(200):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        if sign * _balance(middle, r, K) > 0:
-            low = middle
-        else:
-            high = middle
-    y = (low + high) / 2
-    share = (K - 1) / K
-    log_mean = math.log1p(share * math.expm1(r * y)) / r if r else share * y
-    return math.exp(float(np.logaddexp(y, math.log(K - 1))) - log_mean)
-
-
-def _as_p_values(p: ArrayLike, axis: int) -> Floats:
-    array = with_axis(p, axis, "p")
-    if array.size and not (array.min() >= 0 and array.max() <= 1):
-        wrong = array[~((array >= 0) & (array <= 1))][0]
-        raise InputError(f"p holds {wrong}: p-variables lie between 0 and 1.")
-    return array
-
-
-def merge_p_values(p: ArrayLike, r: float, axis: int = -1, table: bool = False) -> Floats:
-    """min(1, a_{r,K} · M_r(p)) along `axis`: a p-variable, whatever the dependence between the K given."""
-    array = _as_p_values(p, axis)
-    merged = merging_factor(r, array.shape[axis], table) * generalized_mean(array, r, axis)
-    return np.minimum(1.0, merged)
-
-
-def merge_exchangeable(p: ArrayLike, r: float, axis: int = -1) -> Floats:
-    """min over prefixes m of (r+1)^(1/r) · M_r(p_1..p_m), r > -1: a p-variable if the K members are exchangeable.
-
-    Exchangeable means: variational draws, or members from independent seeds, in an order fixed before any data were seen.
-    Members sorted by p-value break the promise, which is over the draw of the members, not for the ensemble in hand.
-    """
-    r = as_prefix_exponent(r)
-    array = np.moveaxis(_as_p_values(p, axis), axis, -1)
-    prefixes = [generalized_mean(array[..., : m + 1], r) for m in range(array.shape[-1])]
-    return np.minimum(1.0, simple_factor(r) * np.minimum.reduce(prefixes))
-
-
-def merge_randomized(p: ArrayLike, r: float, uniform: ArrayLike, axis: int = -1) -> Floats:
-    """2/(2-u) · mean (r = 1) or e^u · geometric mean (r = 0): a p-variable under any dependence between the members.
-
-    `uniform` holds one U(0, 1) number for each merged value (it broadcasts), drawn independently of the p-variables.
-    Use one number per input, shared by its classes and checkpoints.
-    """
-    r = as_randomized_exponent(r)
-    array = _as_p_values(p, axis)
-    u = np.asarray(uniform, dtype=np.float64)
-    if not ((u >= 0) & (u <= 1)).all():
-        raise InputError("uniform must hold numbers between 0 and 1, one for each input.")
-    factor = np.exp(u) if r == 0 else 2 / (2 - u)
-    return np.minimum(1.0, factor * generalized_mean(array, r, axis))
-
-
-def majority_vote(sets: NDArray[np.bool_], axis: int = -1) -> Booleans:
-    """True where more than half of the members' sets along `axis` hold the class.
-
-    Members' sets that each miss with probability at most α' give a set that misses with probability at most 2α', or 2α'·K/(K+1)
-    where the number K of members is odd, whatever the dependence between members.
-    """
-    votes = np.asarray(sets)
-    if votes.dtype != np.bool_:
-        raise InputError(f"sets has dtype {votes.dtype}: give booleans, True where a member's set holds the class.")
-    return np.asarray(2 * votes.sum(axis=axis) > votes.shape[axis])
-
-
-def as_prefix_exponent(r: float) -> float:
-    """An exponent for which prefix minima are valid: r > -1."""
-    r = as_exponent(r)
-    if r <= -1:
-        raise InputError(f"r is {r}: merging exchangeable p-variables needs r > -1, for example 1 (mean) or 0 (geometric).")
-    return r
-
-
-def as_randomized_exponent(r: float) -> float:
-    """An exponent with a randomised form: 0 or 1."""
-    r = as_exponent(r)
-    if r not in (0.0, 1.0):
-        raise InputError(f"r is {r}: randomised merging is known for r = 1 (mean) and r = 0 (geometric mean).")
-    return r
+    def pool(self, log_confidence: NDArray[np.floating]) -> Floats:
+        """Pool log-confidences (..., K, C) to (..., C)."""
+        raise InputError(f"pooling is {self!r}, which pools no confidences: give MergeConfidence.")
 
 
 @dataclass(frozen=True)
-class MergeConfidence(KeptInFiles):
-    """Confidence merging, CM(r): the generalised mean of the members' confidences; r = 1 is model averaging.
+class MergeConfidence(Pooling, KeptInFiles):
+    """Confidence merging, CM(r): the generalised mean of the members' confidences.
 
-    Assumes nothing: the pooled confidence is a score like any other. It is not renormalised over classes.
+    Parameters
+    ----------
+    r : float
+        The exponent, in [-∞, ∞]; 1 is model averaging.
+
+    Notes
+    -----
+    It assumes nothing about the members: the pooled confidence is a score like any other. Pooled
+    confidences need not sum to 1 over the classes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import agreestop as ag
+    >>> members = np.log([[0.9, 0.1], [0.5, 0.5]])
+    >>> np.exp(ag.MergeConfidence(r=1).pool(members)).round(3).tolist()
+    [0.7, 0.3]
     """
 
     r: float = 1.0
+    by_rank: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "r", as_exponent(self.r))
 
+    @property
+    def words(self) -> str:
+        return f"confidence, r = {self.r:g}"
+
     def pool(self, log_confidence: NDArray[np.floating]) -> Floats:
-        """(..., K, C) log-confidences to (..., C)."""
         return pool_logs(log_confidence, self.r, axis=-2)
 
 
 MODEL_AVERAGE = MergeConfidence(r=1)
 
-FORMS = ("any", "exchangeable", "randomized")
+
+@dataclass(frozen=True, eq=False)
+class RiskNumbers:
+    """A risk or a score as plain numbers.
+
+    exponent       r of the generalised mean over members
+    temperatures   (M,), or None
+    offsets        (M,) what is taken from it
+    learned        (M, 2 + features) bias, log time and weights of a learned risk; else no columns
+    fixed_time     whether the risk only falls with time
+    """
+
+    exponent: float
+    temperatures: Floats | None
+    offsets: Floats
+    learned: Floats
+    fixed_time: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        pooling: MergeConfidence,
+        temperatures: Floats | None,
+        count: int,
+        fixed_time: bool = False,
+    ) -> Self:
+        """A pooled and tempered confidence at `count` checkpoints, without offsets."""
+        nothing = np.zeros(count), np.empty((count, 0))
+        return cls(pooling.r, temperatures, *nothing, fixed_time)
 
 
 @dataclass(frozen=True)
-class MergePValues(KeptInFiles):
-    """P-variable merging, PM(r): a conformal p-variable for each member, then a_{r,K} · M_r of them.
+class MergePValues(Pooling, KeptInFiles):
+    """P-value merging, PM(r): a conformal p-value for each member, then a_{r,K} · M_r of them.
 
-    form "any" (default) assumes nothing about the dependence between members; `table=True` takes the printed constants.
-    form "exchangeable" takes prefix minima, r > -1: members must be exchangeable, in an order fixed before any data; the promise
-    is then over the draw of the members too. form "randomized", r = 0 or 1: any dependence, with one uniform
-    number per input. It is fresh, so that two calls may answer differently, unless the input has a number (`decide(first=)`,
-    `stream(number)`); then it follows from the seed and that number.
+    Parameters
+    ----------
+    r : float
+        The exponent, in [-∞, ∞]; above -1 for "exchangeable", 0 or 1 for "randomized".
+    form : {"any", "exchangeable", "randomized"}
+        How p-values merge. "any" is `merge_p_values`. "exchangeable" takes the least over prefixes
+        of the members, (r+1)^(1/r) · M_r(p_1..p_m), for r > -1. "randomized" draws a number u and
+        takes 2/(2-u) times the mean (r = 1), or e^u times the geometric mean (r = 0).
+    table : bool
+        Whether "any" takes the printed constants, which may be larger; see `merging_factor`.
+    seed : int
+        The seed of the random numbers of "randomized".
 
-    For r ≥ K - 1 the merged set contains the union of the members' sets: it cannot stop before its slowest member.
+    Notes
+    -----
+    "any" and "randomized" assume nothing about the dependence between members. "exchangeable"
+    needs members that are exchangeable, in an order fixed before any data; its promise is over the
+    draw of the members, too.
+
+    "randomized" draws a fresh number for every input, so two calls may answer differently. An input
+    with a number of its own (`decide(first=)`, `stream(number)`) has a draw that depends on only
+    the seed and that number.
+
+    For r ≥ K - 1 the merged set contains the union of the members' sets, so it cannot stop before
+    the slowest member.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> scores, fresh = (ag.simulate_scores(300, steps=40, K=3, C=4, seed=seed) for seed in (1, 2))
+    >>> rule = ag.SpikeCP(0.9, (20, 40), 1, pooling=ag.MergePValues(r=1)).calibrate(scores)
+    >>> rule.decide(fresh).sets.shape
+    (300, 4)
     """
 
     r: float
@@ -238,26 +196,63 @@ class MergePValues(KeptInFiles):
     def __post_init__(self) -> None:
         if self.form not in FORMS:
             raise InputError(f"form is {self.form!r}: choose one of {', '.join(FORMS)}.")
-        check = {"any": as_exponent, "exchangeable": as_prefix_exponent, "randomized": as_randomized_exponent}[self.form]
-        object.__setattr__(self, "r", check(self.r))
+        object.__setattr__(self, "r", FORMS[self.form](self.r))
         if self.table and self.form != "any":
-            raise InputError(f"table=True goes only with form='any': form {self.form!r} has one constant.")
+            raise InputError(
+                f"table=True goes only with form='any': form {self.form!r} has one constant."
+            )
         object.__setattr__(self, "seed", as_count(self.seed, "seed", least=0))
 
+    @property
+    def words(self) -> str:
+        form = "" if self.form == "any" else f", {self.form}"
+        return f"p-values, r = {self.r:g}{form}{', printed constants' * self.table}"
+
+    @property
+    def assumes(self) -> str:
+        if self.form == "exchangeable":
+            return (
+                " The members must be exchangeable, in an order fixed before any data; the "
+                "probability is over their draw too."
+            )
+        if self.form == "randomized":
+            return " The probability is over the input's uniform number too."
+        return ""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a^r is rational, so that ties can be decided in integers."""
+        return self.form != "randomized" and 0 < self.r <= LARGEST_POWER and self.r.is_integer()
+
     def least_factor(self, K: int) -> float:
-        """The constant of K p-variables; for the randomised form, the smallest it can be."""
+        """The constant for K p-values; for the randomised form, the smallest possible one."""
         if self.form == "any":
             return merging_factor(self.r, K, self.table)
         return simple_factor(self.r) if self.form == "exchangeable" else 1.0
 
 
 @dataclass(frozen=True)
-class MergeRanks(KeptInFiles):
-    """Rank pooling: p-variable merging without its price.
+class MergeRanks(Pooling, KeptInFiles):
+    """Rank pooling: p-value merging without the constant a_{r,K}.
 
-    Each member ranks the candidate among the n calibration examples, itself included; the generalised mean of the ranks is
-    a score, and its conformal p-variable is taken in the same bag. Exactly valid by symmetry, no constant a_{r,K}.
-    Costs n·K operations for each candidate class.
+    Parameters
+    ----------
+    r : float
+        The exponent of the generalised mean of the ranks, in [-∞, ∞].
+
+    Notes
+    -----
+    Each member ranks the candidate among the n calibration examples, itself included. The
+    generalised mean of the ranks is a score, and its conformal p-value is taken in the same bag.
+    That is exactly valid by symmetry. It costs n·K operations for each candidate class.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> scores, fresh = (ag.simulate_scores(300, steps=40, K=3, C=4, seed=seed) for seed in (1, 2))
+    >>> rule = ag.SpikeCP(0.9, (20, 40), 1, pooling=ag.MergeRanks()).calibrate(scores)
+    >>> rule.decide(fresh).sets.shape
+    (300, 4)
     """
 
     r: float = 1.0
@@ -265,13 +260,264 @@ class MergeRanks(KeptInFiles):
     def __post_init__(self) -> None:
         object.__setattr__(self, "r", as_exponent(self.r))
 
+    @property
+    def words(self) -> str:
+        return f"ranks, r = {self.r:g}"
+
 
 @dataclass(frozen=True)
-class MajorityVote(KeptInFiles):
-    """Classes in more than half of the members' sets, under any dependence.
+class MajorityVote(Pooling, KeptInFiles):
+    """Classes in more than half of the members' sets.
 
-    A miss needs K/2 members to miss, or (K+1)/2 where K is odd, so each member works at the miscoverage α/2M, or α(K+1)/2KM.
+    Notes
+    -----
+    It is valid under any dependence between the members. A miss needs K/2 members to miss, or
+    (K+1)/2 if K is odd, so each member works at the miscoverage α/(2M), or α(K+1)/(2KM).
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> scores, fresh = (ag.simulate_scores(300, steps=40, K=3, C=4, seed=seed) for seed in (1, 2))
+    >>> rule = ag.SpikeCP(0.9, (20, 40), 1, pooling=ag.MajorityVote()).calibrate(scores)
+    >>> rule.decide(fresh).sets.shape
+    (300, 4)
     """
 
+    r = None
 
-Pooling = MergeConfidence | MergePValues | MergeRanks | MajorityVote
+    @property
+    def words(self) -> str:
+        return "majority vote"
+
+
+def parse_pooling(text: str) -> Pooling | None:
+    """A pooling from words: 'confidence:1', 'p-values:45', 'ranks:1', 'vote', 'none'."""
+    try:
+        match text.strip().split(":"):
+            case ["none"]:
+                return None
+            case ["vote"]:
+                return MajorityVote()
+            case ["confidence", *r] if len(r) <= 1:
+                return MergeConfidence(*map(float, r))
+            case ["ranks", *r] if len(r) <= 1:
+                return MergeRanks(*map(float, r))
+            case ["p-values", r, "table"]:
+                return MergePValues(float(r), table=True)
+            case ["p-values", r]:
+                return MergePValues(float(r))
+            case ["p-values", r, form]:
+                return MergePValues(float(r), form)
+    except InputError:
+        raise
+    except ValueError:
+        pass
+    raise InputError(f"pooling is {text!r}: give {POOLINGS}, where R is a number, inf or -inf.")
+
+
+def as_pooling(pooling: "str | Pooling | None") -> Pooling | None:
+    """A pooling, or the one that words such as 'confidence:1' name."""
+    return parse_pooling(pooling) if isinstance(pooling, str) else pooling
+
+
+def pooling_of(pooling: Pooling | None) -> MergeConfidence:
+    """The confidence merging that a score or risk works on; model averaging if it is None."""
+    if pooling is None:
+        return MODEL_AVERAGE
+    if not isinstance(pooling, MergeConfidence):
+        raise InputError(
+            f"pooling is {pooling!r}: scores and risks pool confidences; "
+            "give MergeConfidence(r=...)."
+        )
+    return pooling
+
+
+def _safe_factor(merging: MergePValues, members: int) -> float:
+    """The constant a, rounded up unless comparisons are exact."""
+    exact = merging.is_exact or math.isinf(merging.r) or (members == 1 and merging.form == "any")
+    return merging.least_factor(members) * (1.0 if exact else ROUND_UP)
+
+
+def least_n_merged(merging: MergePValues, members: int, alpha: Fraction) -> int:
+    """The least n with a/(n+1) ≤ alpha, so that the smallest p-values can exclude a label."""
+    return max(1, math.ceil(Fraction(_safe_factor(merging, members)) / alpha - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class MergedRanks(KeptInFiles):
+    """PM(r) after calibration.
+
+    Attributes
+    ----------
+    calibration : ndarray of shape (M, K, n)
+        The sorted calibration losses of each member.
+    level : Fraction
+        α(n+1)/M.
+    merging : MergePValues
+    """
+
+    calibration: Floats
+    level: Fraction
+    merging: MergePValues
+    _table: Floats = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Fill the table of g(u), u = 0..n+1."""
+        _, members, n = self.calibration.shape
+        r, factor = self.merging.r, _safe_factor(self.merging, members)
+        with np.errstate(divide="ignore", over="ignore"):
+            table = np.log(np.arange(n + 2)) + math.log(factor) - math.log(float(self.level))
+            if r and not math.isinf(r):  # infinite exponents compare ranks, without a table
+                table = np.expm1(r * table) / r
+        object.__setattr__(self, "_table", table)
+
+    def uniforms(self, count: int, first: int | None) -> Floats | None:
+        """The uniform numbers (count, 1) of inputs first, first + 1, …; fresh ones for None.
+
+        The number of an input depends on only the seed and `first`. Other forms have none.
+        """
+        if self.merging.form != "randomized":
+            return None
+        if first is None:
+            return np.random.default_rng().random((count, 1))
+        bits = np.random.PCG64(self.merging.seed)
+        bits.advance(first)
+        return np.random.Generator(bits).random((count, 1))
+
+    def keeps(self, index: Index, losses: Floats, uniforms: Floats | None = None) -> Booleans:
+        """Which classes stay, (b, C), from the members' losses (b, K, C)."""
+        r, form = self.merging.r, self.merging.form
+        members = losses.shape[1]
+        u = at_checkpoints(index, losses, self._ranks).swapaxes(0, 1)
+        if math.isinf(r) or (members == 1 and form == "any"):
+            return self._extreme(u) > math.floor(self.level)
+        if form == "exchangeable":
+            sums = np.add.accumulate(self._table[u], axis=0)
+            prefixes = [self._positive(sums[m], u[: m + 1]) for m in range(members)]
+            return np.logical_and.reduce(prefixes)
+        u.sort(axis=0)  # the sum is the same for any order of the members
+        total: Floats = self._table[u[0]]
+        for k in range(1, members):  # much faster than all sums up to each member
+            total += self._table[u[k]]
+        if form == "any":
+            return self._positive(total, u)
+        assert uniforms is not None
+        return np.asarray(total > members * -uniforms * (1.0 if r == 0 else 0.5))
+
+    def _ranks(self, index: int, losses: Floats) -> Integers:
+        """The members' ranks (b, K, C) at one checkpoint; in memory the members come first."""
+        members = zip(self.calibration[index], losses.swapaxes(0, 1), strict=True)
+        return np.stack([ranks(*member) for member in members]).swapaxes(0, 1)
+
+    def _extreme(self, u: Integers) -> Integers:
+        """a · M_r where it is an integer: one member, a maximum, or K times a minimum."""
+        if len(u) == 1 or self.merging.form == "exchangeable":  # the first prefix decides
+            return u[0]
+        return u.max(axis=0) if self.merging.r > 0 else len(u) * u.min(axis=0)
+
+    def _positive(self, total: Floats, u: Integers) -> Booleans:
+        """total > 0, where total = Σ_k g(u_k) for ranks u (m, ...)."""
+        kept = total > 0
+        close = np.abs(total) <= TIE * len(u)
+        if self.merging.is_exact and close.any():
+            cells, where = np.unique(u[:, close], axis=1, return_inverse=True)
+            power, members = int(self.merging.r), self.calibration.shape[1]
+            is_maximum = self.merging.form == "any" and power >= members - 1
+            factor = Fraction(members if is_maximum else power + 1, len(u))
+            sums = [sum(rank**power for rank in cell) for cell in cells.T.tolist()]
+            exact = [factor * total > self.level**power for total in sums]
+            kept[close] = np.array(exact)[where.ravel()]
+        return kept
+
+
+@dataclass(frozen=True, eq=False)
+class PooledRanks(KeptInFiles):
+    """Rank pooling after calibration.
+
+    In the bag of the n calibration examples and the candidate, u_k(z) = #{j : s_j ≥ s_z - η} is
+    member k's rank of z. The pooled value of z is Σ_k g(u_k(z)), with g increasing and
+    integer-valued, so that ties stay ties. The candidate is kept iff
+    1 + #{i : pooled(i) ≤ pooled(candidate)} > level.
+
+    Attributes
+    ----------
+    calibration : ndarray of shape (M, K, n)
+        The members' calibration losses, with the examples in one order for all members.
+    level : Fraction
+        α(n+1)/M.
+    r : float
+        The exponent.
+    eta : ndarray of shape (M, K), optional
+        The rounding η of losses, so that losses that tie in one run tie in every run. None, in
+        files of version 0.2, is 0.
+    """
+
+    calibration: Floats
+    level: Fraction
+    r: float
+    eta: Floats | None = None
+    _ordered: Floats = field(init=False, repr=False)
+    _ranks: Integers = field(init=False, repr=False)  # 1 + rank among the calibration examples
+    _table: Integers = field(init=False, repr=False)  # g(u), u = 0..n+1
+
+    def __post_init__(self) -> None:
+        *shape, n = self.calibration.shape
+        eta = np.zeros(shape) if self.eta is None else self.eta
+        if eta.shape != tuple(shape) or not (np.isfinite(eta) & (eta >= 0)).all():
+            raise ValueError("a rounding that no calibration gives")
+        ordered = np.sort(self.calibration, axis=2)
+        inside = np.empty(self.calibration.shape, dtype=np.int64)
+        for cell in np.ndindex(*shape):
+            inside[cell] = ranks(ordered[cell], self.calibration[cell] - eta[cell])
+        object.__setattr__(self, "_ordered", ordered)
+        object.__setattr__(self, "_ranks", inside)
+        object.__setattr__(self, "_table", self._integer_table(n))
+
+    def _integer_table(self, n: int) -> Integers:
+        """g(u), u = 0..n+1, in integers."""
+        u = np.arange(n + 2)
+        if math.isinf(self.r) or self.r == 1:
+            return u
+        positive = np.maximum(u, 1)
+        if self.r == 0:
+            values = np.log(positive) / math.log(n + 2)
+        else:
+            values = np.copysign((positive / (n + 1 if self.r > 0 else 1)) ** self.r, self.r)
+        # Sums over members must fit into 64 bits. The rank itself comes second, so that g grows
+        # strictly even where the power cannot separate ranks.
+        scale = min(2**40, 2**61 // (self.calibration.shape[1] * (n + 2)))
+        return np.rint(values * scale).astype(np.int64) * (n + 2) + u
+
+    def uniforms(self, count: int, first: int | None) -> Floats | None:
+        """Nothing here is random."""
+        return None
+
+    def keeps(self, index: Index, losses: Floats, uniforms: Floats | None = None) -> Booleans:
+        """Which classes stay, (b, C), from the members' losses (b, K, C)."""
+        return at_checkpoints(index, losses, self._keeps_at)
+
+    def _keeps_at(self, index: int, losses: Floats) -> Booleans:
+        batch, _, classes = losses.shape
+        n = self.calibration.shape[2]
+        rows = max(1, BLOCK_NUMBERS // max(n * classes, 1))  # a class may have no examples
+        starts = range(0, max(batch, 1), rows)
+        return np.concatenate([self._block(index, losses[at : at + rows]) for at in starts])
+
+    def _block(self, index: int, losses: Floats) -> Booleans:
+        """`keeps` at one checkpoint, for few enough inputs."""
+        pool = np.add if not math.isinf(self.r) else np.maximum if self.r > 0 else np.minimum
+        own, others = self._terms(index, 0, losses[:, 0])
+        for k in range(1, losses.shape[1]):
+            mine, theirs = self._terms(index, k, losses[:, k])
+            pool(own, mine, out=own)  # in place: these arrays fill the cache
+            pool(others, theirs, out=others)
+        count = np.count_nonzero(others <= own[:, :, None], axis=2)
+        return count >= math.floor(self.level)
+
+    def _terms(self, index: int, k: int, losses: Floats) -> tuple[Integers, Integers]:
+        """g of member k's ranks: of the candidates (b, C), and of the examples beside each."""
+        eta = 0.0 if self.eta is None else self.eta[index, k]
+        own = self._table[ranks(self._ordered[index, k], losses - eta)]
+        inside = self._ranks[index, k]
+        counted = losses[:, :, None] >= self.calibration[index, k] - eta
+        return own, np.where(counted, self._table[inside], self._table[inside - 1])

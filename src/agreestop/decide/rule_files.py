@@ -1,11 +1,15 @@
 """Rule files: a calibrated rule in one file that any later run can decide with.
 
-    line 1      agreestop-rule <format> <bytes of the header> <sha256 of all that follows this line>
-    header      JSON that a person can read: the guarantee in words, n, versions, settings, type and shape of each array
-    arrays      raw little-endian bytes
+    line 1   agreestop-rule <format> <bytes of the header> <sha256 of all that follows this line>
+    header   JSON that a person can read: the guarantee, n, versions, settings, types and shapes
+    arrays   raw little-endian bytes
 
-Loading builds only classes that are marked as `KeptInFiles`, from plain values and arrays. It runs no code from the file, and refuses
-a file that is truncated, altered, foreign or newer.
+Loading builds only classes that derive from `KeptInFiles`, from plain values and arrays. It runs no
+code from the file, and refuses a file that is truncated, altered, foreign or newer.
+
+    format 2   agreestop 0.2; no kth_values
+    format 3   before 0.3
+    format 4   now
 """
 
 import hashlib
@@ -24,57 +28,78 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agreestop.common import InputError, atomic_writer, read_file
+from agreestop.common.errors import shortened
 from agreestop.common.files import MOST_BYTES
+from agreestop.common.kept import KEPT
+from agreestop.common.levels import as_fraction
+from agreestop.common.schedules import Schedule
 
-from .levels import as_fraction
-from .schedules import Schedule
-
-LONGEST_LINE = 200  # characters of the first line, so that its numbers have few digits
-MAGIC = "agreestop-rule"
-FORMAT = 3  # format 2, of agreestop 0.2, had no kth_values, and format 1 no ensemble_digest, class_names or ids; such files still load
-UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError, AssertionError)
+MAGIC, FORMAT = "agreestop-rule", 4
+FIRST_LINE = re.compile(rb"agreestop-rule ([1-9]\d{0,8}) (\d{1,12}) ([0-9a-f]{64})")
+UNREADABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+READERS: dict[str, Callable[[Any], Any]] = {
+    "fraction": as_fraction,
+    "number": float,
+    "schedule": Schedule,
+}
 DTYPES = ("<f8", "<f4", "<i8", "<u8", "|b1")
-
-_KNOWN: dict[str, type[Any]] = {}
 
 Kind = TypeVar("Kind")
 Built = TypeVar("Built")
 
 
-class KeptInFiles:
-    """A base of dataclasses whose objects may be kept in rule files, under the name of the class. It must be named for each class."""
+OLD: dict[str, Callable[..., Any]] = {}
+"""What makes today's objects from the fields of classes that older formats have."""
 
-    def __init_subclass__(cls) -> None:
-        if KeptInFiles in cls.__bases__:
-            _KNOWN[cls.__name__] = cls
+
+def reads_old(name: str) -> Callable[[Callable[..., Built]], Callable[..., Built]]:
+    """Mark a function that makes an object of today from the fields of the old class `name`."""
+
+    def mark(build: Callable[..., Built]) -> Callable[..., Built]:
+        OLD[name] = build
+        return build
+
+    return mark
 
 
 def write_rule_file(path: str | PathLike[str], rule: object, summary: dict[str, Any]) -> None:
-    """Write an object of a known class, whole or not at all; the header begins with the summary, for people to read."""
-    arrays: list[NDArray[Any]] = []
-    body = _encode(rule, arrays)
-    header = {
-        **summary,
-        "versions": _versions(),
-        "rule": body,
-        "arrays": [{"dtype": array.dtype.str, "shape": list(array.shape)} for array in arrays],
-    }
+    """Write an object of a known class, completely or not at all.
+
+    The header begins with the summary, for people to read.
+    """
+    kind, arrays = type(rule), list[NDArray[Any]]()
+    header = {**summary, "versions": _versions(), "rule": _encode(rule, arrays)}
+    header["arrays"] = [{"dtype": one.dtype.str, "shape": list(one.shape)} for one in arrays]
     try:
         text = _readable(header).encode() + b"\n"
-        content = text + b"".join(array.tobytes() for array in arrays)
-        _read_content(content, len(text), type(rule))  # nothing is written that could not be read again
+        content = text + b"".join(one.tobytes() for one in arrays)
+        _read_content(content, len(text), kind)  # what cannot be read is not written
     except UNREADABLE as error:
-        raise InputError(f"the {type(rule).__name__} cannot be kept in a file ({error}): change its settings.") from None
-    if len(content) > MOST_BYTES - LONGEST_LINE:
-        raise InputError(f"the {type(rule).__name__} takes {len(content):,} bytes, and files have at most {MOST_BYTES:,}: use fewer rows.")
-    line = f"{MAGIC} {FORMAT} {len(text)} {hashlib.sha256(content).hexdigest()}\n"
+        raise InputError(
+            f"the {kind.__name__} cannot be kept in a file ({shortened(error)}): "
+            "change its settings."
+        ) from None
+    line = f"{MAGIC} {FORMAT} {len(text)} {hashlib.sha256(content).hexdigest()}\n".encode()
+    if len(line + content) > MOST_BYTES:
+        raise InputError(
+            f"the {kind.__name__} takes {len(content):,} bytes, and files have at most "
+            f"{MOST_BYTES:,}: use fewer rows."
+        )
     with atomic_writer(path) as stream:
-        stream.write(line.encode() + content)
+        stream.write(line + content)
 
 
 @cache
 def _versions() -> dict[str, str]:
-    """Versions of the software. They are read once, so that a process goes on saving while the package is replaced."""
+    """Versions of the software, read once: a process goes on saving while they are replaced."""
     from importlib.metadata import version  # slow to import, and only saving needs it
 
     return {"agreestop": version("agreestop"), "numpy": np.__version__}
@@ -87,58 +112,85 @@ def _readable(header: dict[str, Any]) -> str:
     return re.sub(r"\[\n[^\[\]{}\"]*\]", lambda found: " ".join(found[0].split()), text)
 
 
-def read_rule_file(path: str | PathLike[str], kind: type[Kind], build: Callable[[Kind], Built]) -> Built:
-    """Read an object of that class. What is not a whole and unaltered rule file of a known format is refused with a sentence.
+def read_rule_file(
+    path: str | PathLike[str], kind: type[Kind], build: Callable[[Kind], Built]
+) -> Built:
+    """Read an object of that class and return `build(object)`.
 
-    `build` makes what is returned of the object, and raises an error for one that cannot work.
+    `build` raises an error for an object that cannot work. Every other file than an intact rule
+    file of a known format is refused with a sentence.
     """
     raw = read_file(path, "check the path, or calibrate a rule first")
     line, _, content = raw.partition(b"\n")
-    words = line.decode("ascii", "replace").split(" ")
-    if words[0] != MAGIC:
-        raise InputError(f"{path} is not an agreestop rule file: give one that `save` or `agreestop calibrate` wrote.")
-    if len(words) != 4 or len(line) > LONGEST_LINE or not words[1].isdigit() or not words[2].isdigit() or int(words[1]) < 1:
+    if line.split(b" ")[0] != MAGIC.encode():
+        raise InputError(
+            f"{path} is not an agreestop rule file: "
+            "give one that `save` or `agreestop calibrate` wrote."
+        )
+    if (words := FIRST_LINE.fullmatch(line)) is None:
         raise InputError(f"{path} has a damaged first line: calibrate the rule again.")
-    if int(words[1]) > FORMAT:
-        raise InputError(f"{path} has rule format {words[1]} and this agreestop reads up to {FORMAT}: install a newer agreestop.")
-    if hashlib.sha256(content).hexdigest() != words[3]:
-        raise InputError(f"{path} was truncated or altered (its checksum does not match): copy it again, or calibrate the rule again.")
+    format = int(words[1])
+    if format > FORMAT:
+        raise InputError(
+            f"{path} has rule format {format} and this agreestop reads up to {FORMAT}: "
+            "install a newer agreestop."
+        )
+    if format < 2:
+        raise InputError(f"{path} has rule format 1, of agreestop 0.1: calibrate the rule again.")
+    if hashlib.sha256(content).hexdigest() != words[3].decode():
+        raise InputError(
+            f"{path} was truncated or altered (its checksum does not match): "
+            "copy it again, or calibrate the rule again."
+        )
     try:
         return build(_read_content(content, int(words[2]), kind))
     except InputError:
         raise
     except UNREADABLE as error:
-        raise InputError(f"{path} does not hold a rule that can be built ({error}): calibrate the rule again.") from None
+        raise InputError(
+            f"{path} does not hold a rule that can be built ({shortened(error)}): "
+            "calibrate the rule again."
+        ) from None
 
 
 def _encode(value: Any, arrays: list[NDArray[Any]]) -> Any:
     """Plain JSON for settings; an array is added to `arrays`, and the JSON holds its number."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"number": str(value)}
-    if isinstance(value, Fraction):
-        return {"fraction": str(value)}
-    if isinstance(value, Schedule):
-        return {"schedule": [list(look) for look in value.looks]}
-    if isinstance(value, tuple):
-        return [_encode(item, arrays) for item in value]
-    if isinstance(value, np.ndarray):
-        arrays.append(np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")))
-        return {"array": len(arrays) - 1}
-    if is_dataclass(value) and type(value).__name__ in _KNOWN:
-        content = {field.name: _encode(getattr(value, field.name), arrays) for field in fields(value) if field.init}
-        return {"type": type(value).__name__, **content}
-    raise InputError(f"{type(value).__name__} cannot be kept in a rule file: use the scores, risks and poolings of agreestop.")
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return float(value) if math.isfinite(value) else {"number": str(value)}
+        case Fraction():
+            return {"fraction": str(value)}
+        case Schedule():
+            return {"schedule": [list(pair) for pair in value.looks]}
+        case tuple():
+            return [_encode(item, arrays) for item in value]
+        case np.ndarray():
+            arrays.append(np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")))
+            return {"array": len(arrays) - 1}
+    kind, name = type(value), type(value).__name__
+    if not is_dataclass(value) or name not in KEPT:
+        raise InputError(
+            f"{name} cannot be kept in a rule file: "
+            "use the scores, risks and poolings of agreestop, or derive from KeptInFiles."
+        )
+    if KEPT[name] is not kind:
+        raise InputError(
+            f"{kind} has the name of {KEPT[name]}, by which rule files know a class: rename it."
+        )
+    kept = [field.name for field in fields(value) if field.init]
+    return {"type": name, **{one: _encode(getattr(value, one), arrays) for one in kept}}
 
 
-def _read_content(content: bytes, header_size: int, kind: type[Kind]) -> Kind:
-    header = json.loads(content[:header_size])
-    arrays, position = [], header_size
+def _read_content(content: bytes, position: int, kind: type[Kind]) -> Kind:
+    """The object in a header of `position` bytes and the arrays after it."""
+    header = json.loads(content[:position])
+    arrays = []
     for entry in header["arrays"]:
         if entry["dtype"] not in DTYPES:
             raise ValueError(f"array of type {entry['dtype']}")
-        dtype, shape = np.dtype(entry["dtype"]), tuple(int(size) for size in entry["shape"])
+        dtype, shape = np.dtype(entry["dtype"]), tuple(map(int, entry["shape"]))
         count = math.prod(shape)
         arrays.append(np.frombuffer(content, dtype, count, position).reshape(shape).copy())
         position += count * dtype.itemsize
@@ -151,29 +203,33 @@ def _read_content(content: bytes, header_size: int, kind: type[Kind]) -> Kind:
 
 
 def _decode(value: Any, arrays: list[NDArray[Any]]) -> Any:
-    if isinstance(value, list):
-        return tuple(_decode(item, arrays) for item in value)
-    if not isinstance(value, dict):
-        if isinstance(value, int) and abs(value) >= 2**63:
+    """The value that `_encode` made JSON of."""
+    match value:
+        case list():
+            return tuple(_decode(item, arrays) for item in value)
+        case int() if abs(value) >= 2**63:
             raise ValueError("a number of more than 63 bits")
-        return value
-    if "type" in value:
-        build = _KNOWN[value["type"]]
-        parts = {name: _decode(item, arrays) for name, item in value.items() if name != "type"}
-        for field in fields(build):
-            if field.name in parts and not _fits(parts[field.name], field.type):
-                raise ValueError(f"{field.name} of {build.__name__} is of type {type(parts[field.name]).__name__}")
-        return build(**parts)
-    ((kind, content),) = value.items()
-    if kind == "array":
-        return arrays[content]
-    if kind == "fraction":
-        return as_fraction(content)
-    if kind == "number":
-        return float(content)
-    if kind == "schedule":
-        return Schedule(content)
-    raise ValueError(f"unknown entry {kind}")
+        case {"type": name, **given}:
+            return _build(name, {str(one): _decode(item, arrays) for one, item in given.items()})
+        case dict():
+            ((kind, content),) = value.items()
+            return arrays[content] if kind == "array" else READERS[kind](content)
+    return value
+
+
+def _build(name: str, given: dict[str, Any]) -> Any:
+    """An object of a known class, whose fields have the types that the class declares."""
+    if name in OLD and not (
+        name in KEPT and {one.name for one in fields(KEPT[name])} >= set(given)
+    ):
+        return OLD[name](**given)
+    if name not in KEPT:
+        raise ValueError(f"{shortened(name)} is not known: import the module that defines it")
+    for field in fields(KEPT[name]):
+        if field.name in given and not _fits(given[field.name], field.type):
+            kind = type(given[field.name]).__name__
+            raise ValueError(f"{field.name} of {name} is of type {kind}")
+    return KEPT[name](**given)
 
 
 def _fits(value: object, hint: Any) -> bool:
@@ -184,12 +240,8 @@ def _fits(value: object, hint: Any) -> bool:
     if origin in (tuple, Sequence):
         return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
     if origin is np.ndarray:
-        return isinstance(value, np.ndarray) and np.issubdtype(value.dtype, get_args(arguments[1])[0])
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if getattr(hint, "_is_protocol", False):
-        needed = [name for base in hint.__mro__ if getattr(base, "_is_protocol", False) for name in vars(base) if name[0] != "_"]
-        return all(hasattr(value, name) for name in needed)
+        scalar = get_args(arguments[1])[0]
+        return isinstance(value, np.ndarray) and np.issubdtype(value.dtype, scalar)
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
     return not isinstance(hint, type) or isinstance(value, hint)

@@ -1,279 +1,602 @@
-"""Scores S_t(x, c), fixed before calibration: the less a class fits the input, the larger.
+"""Scores: what any model hands to the decision layer, in memory or as a file.
 
-    LogLoss        S_t = -g_t                                   g_t: pooled log-confidence
-    Temperature    S_t = -log softmax(τ_t · g_t)                τ_t: least log-loss on the tuning split
-    TuningRanks    S_t = F_t(-g_t)                              F_t: distribution of the true label's loss on the tuning split
-    Spread         S_t = base + β · spread of the members' losses
-    Shaped         S_t = base - offset_t
-
-One threshold serves all times in the simultaneous and stop-aware calibrations, so scores must be comparable across time:
-raw losses are not, because counts grow. Whatever is fitted, is fitted on a tuning split that is neither calibration
-nor test data, and remembers the rows it has seen.
+A score file is a `.npz` with either `log_confidence` (n, M, K, C) and `times` (M,), or `spikes`:
+read-out spikes (n, T, K, C) as packed bits with `spikes_shape`, lossless and 64 times smaller, from
+which every checkpoint follows. Optional are `labels` (n,), the names `classes` (C,), `engine` and
+`ensemble_digest`, which say what computed the scores, `ids` (n,), `trained` (n,) with
+`trained_chance` and, beside log_confidence, `lengths` (n,) and `rounding`.
+Nothing in such a file is executed or unpickled.
 """
 
-from abc import ABC, abstractmethod
+import itertools
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Floats, InputError, Integers, as_floats, check_finite, is_number
+from agreestop.common import (
+    Arrays,
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    as_array,
+    as_names,
+    as_seed,
+    atomic_writer,
+    check_finite,
+    is_number,
+    read_list,
+    read_npz,
+    read_text,
+)
+from agreestop.common.errors import quoted, shortened
+from agreestop.common.npz import MOST_RATIO
+from agreestop.common.rows import as_ids, as_labels, as_row_names
+from agreestop.common.schedules import (
+    Schedule,
+    as_checkpoints,
+    as_times,
+    check_members,
+    columns_of,
+    members_at,
+)
 
-from .confidence import log_softmax, tempered
-from .merging import MODEL_AVERAGE, MergeConfidence
-from .rounding import Rounding, rounding_of
-from .rule_files import KeptInFiles
-from .score_files import Scores, ScoresLike, as_scores, at_checkpoint, labels_of
-from .tuned_rows import TunedRows, cut_fitted
+from .confidence import log_confidence
+
+# Spikes that any file may unpack to, and for each byte of a larger one (real ones: up to 110).
+MOST_SPIKES, SPIKES_PER_BYTE = 2**22, 300
+MOST_ROUNDING = 0.1  # larger differences are not rounding
+ROUNDED = Fraction(1, 10**9)  # shares that are sums of floats may be this much above 1
+UNPACKED = 2**25  # bytes that compressed scores may always take; calibration takes several times it
+ROWS = ("labels", "ids", "lengths", "trained")  # fields with one entry for each input
+EXAMPLE = "give shares above 0 that sum to at most 1, for example split(0.3, 0.7)"
 
 
-class Tunable(Protocol):
-    """What scores and risks have in common."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Scores:
+    """Log-confidences of n inputs at M times, from K members, for C classes.
+
+    Parameters
+    ----------
+    log_confidence : (n, M, K, C)
+        Logarithms of confidences, none above 0; see `log_confidence`.
+    labels : (n,) or None
+        Class indices.
+    times : (M,)
+        Increasing times, or a `Schedule` of M checkpoints.
+    classes : (C,), optional
+        Names of the classes.
+    engine, ensemble_digest
+        What computed the scores, and the members that did, as a hash.
+    ids : (n,), optional
+        A hash of each input, or whole numbers or strings of your own. Rows that were tuned on are
+        recognised by them.
+    lengths : (n,), optional
+        Where inputs may end early, the steps of each: its scores at its end stand for all later
+        times. The guarantee of a rule that is calibrated on them says so.
+    rounding
+        How far the log-confidences of one input may differ between runs, such as alone and in a
+        batch; 0 for counts of spikes. It is a lower bound of what the library allows for itself:
+        thresholds stay clear of shared values by more.
+    trained : (n,), optional
+        Whether the members were trained on an input, where they know it. Such rows are refused in
+        calibration and evaluation.
+    trained_chance
+        The rate at which fresh inputs may equal a training input, such as empty recordings.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import agreestop as ag
+    >>> probabilities = np.array([[[[0.8, 0.2]], [[0.9, 0.1]]]])
+    >>> ag.Scores(np.log(probabilities), labels=[0], times=(10, 20))
+    Scores(1 inputs at 2 times, 1 member, 2 classes with labels)
+    """
+
+    log_confidence: NDArray[Any]
+    labels: Integers | None
+    times: tuple[float, ...]
+    classes: tuple[str, ...] | None = None
+    engine: str = ""
+    ensemble_digest: str = ""
+    ids: NDArray[Any] | None = None
+    lengths: Integers | None = None
+    rounding: float = 0.0
+    trained: Booleans | None = None
+    trained_chance: float = 0.0
+
+    def __post_init__(self) -> None:
+        array = as_log_confidence(self.log_confidence)
+        times = as_times(self.times, array.shape[1])
+        check_members(times, array.shape[2])
+        _set(self, log_confidence=array, times=times)
+        _check(self, array, "log_confidence")
+        if self.lengths is not None:
+            _set(self, lengths=_as_lengths(self.lengths, len(array)))
+        meaning = ", the largest difference between two runs"
+        _set(self, rounding=_as_share(self.rounding, "rounding", MOST_ROUNDING, meaning))
+
+    def __len__(self) -> int:
+        return len(self.log_confidence)
+
+    def __repr__(self) -> str:
+        n, times, members, classes = self.log_confidence.shape
+        known = [one for one in ("labels", "classes", "ids") if getattr(self, one) is not None]
+        many = f"{members} member{'s' * (members > 1)}, {classes} classes"
+        named = f" with {', '.join(known)}" if known else ""
+        return f"Scores({n} inputs at {times} times, {many}{named})"
 
     @property
-    def tuned(self) -> TunedRows | None:
-        """The tuning rows that were used to fit it, if there were any."""
-        ...
+    def cells(self) -> NDArray[Any]:
+        """What rules read: (n, M, K, C)."""
+        return self.log_confidence
 
-    def cut(self, checkpoints: tuple[float, ...]) -> Self:
-        """The same score or risk, restricted to a rule's checkpoints."""
-        ...
+    @property
+    def sketched(self) -> NDArray[Any]:
+        """Numbers of at most 0 by which rows are recognised: (n, M, K, C)."""
+        return self.log_confidence
 
+    @property
+    def loss(self) -> None:
+        """Scores have labels instead; `StopRule` reads losses."""
+        return
 
-class Score(Tunable, Protocol):
-    """Anything that turns the log-confidences of one checkpoint into a score for each class."""
+    def rows(self, rows: slice | Integers | Booleans) -> Self:
+        """Some of the inputs.
 
-    def losses(self, index: int, log_confidence: Floats) -> Floats:
-        """Scores (b, C) at checkpoint `index` from log-confidences (b, K, C)."""
-        ...
+        Parameters
+        ----------
+        rows
+            A slice, indices or a mask (n,).
+        """
+        return replace(self, log_confidence=self.log_confidence[rows], **_rows(self, rows))
 
+    def split(
+        self, *shares: float, seed: int = 0, groups: ArrayLike | None = None
+    ) -> tuple[Self, ...]:
+        """Divide the inputs at random into parts, for example for tuning, calibration and test.
 
-def pooling_of(pooling: MergeConfidence | None) -> MergeConfidence:
-    """The confidence merging that a score or risk works on; model averaging if none is named."""
-    if pooling is None:
-        return MODEL_AVERAGE
-    if not isinstance(pooling, MergeConfidence):
-        raise InputError(f"pooling is {pooling!r}: scores and risks pool confidences; give MergeConfidence(r=...).")
-    return pooling
+        Parameters
+        ----------
+        *shares
+            Shares of the inputs, above 0 and together at most 1. Part boundaries are rounded, so a
+            part differs from its share by less than one input; shares that sum to 1 leave no input
+            out.
+        seed
+            The same seed gives the same parts.
+        groups
+            (n,) whole numbers or strings, such as people or recordings: inputs of one group stay
+            together, and shares are of the groups. Without them, inputs with one id stay together.
 
+        Returns
+        -------
+        tuple of Scores
+            One for each share, with inputs in random order. No input is in two parts.
 
-@dataclass(frozen=True)
-class LogLoss(KeptInFiles):
-    """The pooled log-loss, -log M_r(f): the score of the paper."""
-
-    pooling: MergeConfidence = MODEL_AVERAGE
-    tuned: ClassVar[None] = None
-
-    def losses(self, index: int, log_confidence: Floats) -> Floats:
-        pooled = self.pooling.pool(log_confidence)
-        return np.negative(pooled)
-
-    def rounding(self, base: Rounding) -> Rounding:
-        """The rounding of scores, from that of log-confidences."""
-        return base
-
-    def cut(self, checkpoints: tuple[float, ...]) -> Self:
-        return self
-
-
-def of_label(values: Floats, labels: Integers) -> Floats:
-    """The entry of each row's own label, from values (n, C)."""
-    return values[np.arange(len(values)), labels]
-
-
-def fit_temperatures(data: Scores, pooling: MergeConfidence) -> Floats:
-    """The τ_t of least log-loss at each checkpoint, by bisection on its derivative, which grows with τ."""
-    labels = labels_of(data)
-    return np.array([_fit_temperature(pooling.pool(at_checkpoint(data, index)), labels) for index in range(len(data.times))])
-
-
-def _fit_temperature(pooled: Floats, labels: Integers) -> float:
-    own = of_label(pooled, labels).mean()
-    low, high = np.log(1e-3), np.log(1e3)
-    for _ in range(26):
-        middle = (low + high) / 2
-        expected = (np.exp(log_softmax(np.exp(middle) * pooled)) * pooled).sum(axis=-1).mean()
-        if expected > own:
-            high = middle
+        Examples
+        --------
+        >>> import agreestop as ag
+        >>> calibration, test = ag.simulate_scores(100).split(0.3, 0.7)
+        >>> len(calibration), len(test)
+        (30, 70)
+        """
+        rng = np.random.default_rng(as_seed(seed))
+        if groups is None and self.ids is not None and len(np.unique(self.ids)) < len(self):
+            groups = self.ids
+        if groups is None:
+            parts = _parts(rng.permutation(len(self)), shares, "inputs")
         else:
-            low = middle
-    return float(np.exp((low + high) / 2))
+            groups = as_row_names(groups, len(self), "groups")
+            names, group_of = np.unique(groups, return_inverse=True)
+            chosen = _parts(rng.permutation(len(names)), shares, "groups")
+            parts = [rng.permutation(np.flatnonzero(np.isin(group_of, part))) for part in chosen]
+        return tuple(self.rows(part) for part in parts)
 
+    def at(self, times: Sequence[float]) -> "Scores":
+        """The scores at some of their times, or at the checkpoints of a `Schedule`.
 
-LARGEST_CONSTANT = 1e9  # beyond it, rounding makes different classes equal, and an early answer could hold more than max_set_size
-
-
-def fix_numbers(owner: Any, *names: str, positive: bool = False, largest: float = LARGEST_CONSTANT) -> None:
-    """Bring the numbers of a score or risk to float64; refuse nan, infinity and absurd sizes, from which no threshold may come."""
-    for name in names:
-        values = as_floats(getattr(owner, name), name)
-        check_finite(values, name)
-        if (found := float(np.abs(values).max(initial=0))) > largest:
-            raise InputError(f"{name} holds {found:.3g} in size: give numbers up to {largest:g}.")
-        if positive and not (values > 0).all():
-            raise InputError(f"{name} holds {values.min():.6g}: every one must be greater than 0.")
-        object.__setattr__(owner, name, values)
-
-
-class Fitted(ABC):
-    """How scores and risks with fitted numbers for each checkpoint are made, and cut to a rule's checkpoints."""
-
-    @classmethod
-    def fit(
-        cls,
-        scores_or_log_confidence: ScoresLike,
-        labels: ArrayLike | None = None,
-        pooling: MergeConfidence | None = None,
-        times: Sequence[float] | None = None,
-    ) -> Self:
-        """Fit on tuning scores, or on log-confidences (n, M, K, C) with labels (n,); with `times` rules may use some of them."""
-        data = as_scores(scores_or_log_confidence, labels, times)
-        merge = pooling_of(pooling)
-        known = None if times is None and data is not scores_or_log_confidence else data.times
-        return cls(merge, cls._learn(data, merge), known, TunedRows.of(data.log_confidence, data.ids))  # type: ignore[call-arg]
-
-    @staticmethod
-    @abstractmethod
-    def _learn(data: Scores, pooling: MergeConfidence) -> Floats:
-        """The fitted numbers, (M, ...)."""
-
-    def cut(self, checkpoints: tuple[float, ...]) -> Self:
-        return cut_fitted(self, checkpoints)
+        Scores and risks are then fitted at these.
+        """
+        return at_times(self, times)
 
 
 @dataclass(frozen=True, eq=False)
-class Temperature(Fitted, KeptInFiles):
-    """Log-loss at a temperature per checkpoint: the recommended score for stop-aware calibration."""
+class Spikes:
+    """Read-out spikes (n, T, K, C), with what else is known of them; see `Scores`."""
 
-    pooling: MergeConfidence
-    temperatures: Floats = field(metadata={"per_checkpoint": True})
-    times: tuple[float, ...] | None = None
-    tuned: TunedRows | None = None
-
-    _learn = staticmethod(fit_temperatures)
+    spikes: Booleans
+    labels: Integers | None = None
+    classes: tuple[str, ...] | None = None
+    engine: str = ""
+    ensemble_digest: str = ""
+    ids: NDArray[Any] | None = None
+    trained: Booleans | None = None
+    trained_chance: float = 0.0
 
     def __post_init__(self) -> None:
-        pooling_of(self.pooling)
-        fix_numbers(self, "temperatures", positive=True)
+        array = as_array(self.spikes, "spikes")
+        if array.ndim != 4 or array.size == 0:
+            raise InputError(
+                f"spikes has shape {array.shape}: (n, T, K, C), none of them 0, is needed."
+            )
+        if array.dtype != np.bool_ and not np.isin(array, (0, 1)).all():
+            raise InputError(
+                "spikes must hold booleans, or 0 and 1: at most one spike for each neuron and step."
+            )
+        _set(self, spikes=array.astype(bool, copy=False))
+        _check(self, array, "spikes")
 
-    def losses(self, index: int, log_confidence: Floats) -> Floats:
-        return np.negative(log_softmax(tempered(self.temperatures[index], self.pooling.pool(log_confidence))))
+    def __len__(self) -> int:
+        return len(self.spikes)
 
-    def rounding(self, base: Rounding) -> Rounding:
-        """The rounding of scores, from that of log-confidences."""
-        return base.scaled(self.temperatures)
-
-
-QUANTILES = 64
-BESIDE = 1e-4  # above the rounding of losses
+    def rows(self, rows: slice | Integers | Booleans) -> Self:
+        """Some of the inputs."""
+        return replace(self, spikes=self.spikes[rows], **_rows(self, rows))
 
 
-@dataclass(frozen=True, eq=False)
-class TuningRanks(Fitted, KeptInFiles):
-    """The rank of a class's loss among the true labels' losses of the tuning split, at the same checkpoint.
+def _set(data: object, **values: object) -> None:
+    """Set fields of a frozen dataclass while it is made."""
+    for name, value in values.items():
+        object.__setattr__(data, name, value)
 
-    The distribution is kept as quantiles; between them ranks are interpolated, beyond them the loss itself goes on, so
-    that the order of losses is never lost.
+
+def _check(data: Scores | Spikes, array: NDArray[Any], what: str) -> None:
+    """Check what is known of the inputs of an array, and bring it to one form."""
+    n, classes = len(array), array.shape[3]
+    if data.labels is not None:
+        _set(data, labels=as_labels(data.labels, n, classes))
+    if data.classes is not None:
+        if len(data.classes) != classes:
+            raise InputError(
+                f"classes names {len(data.classes)} classes and {what} has {classes}: "
+                "give one name for each."
+            )
+        _set(data, classes=as_names(data.classes, "classes"))
+    for name, text in (("engine", data.engine), ("ensemble_digest", data.ensemble_digest)):
+        if not isinstance(text, str):
+            raise InputError(f"{name} is {quoted(text)}: give a text, or leave it out.")
+        as_names([text], name)
+    if data.trained is not None:
+        trained = as_array(data.trained, "trained")
+        if trained.shape != (n,) or trained.dtype != np.bool_:
+            raise InputError(
+                f"trained has shape {trained.shape} and dtype {trained.dtype}: {n} booleans are "
+                "needed, True for each input that the members were trained on."
+            )
+        _set(data, trained=trained)
+    chance = _as_share(data.trained_chance, "trained_chance", 1.0)
+    _set(data, ids=as_ids(data.ids, n), trained_chance=chance)
+
+
+def _parts(order: Integers, shares: Sequence[float], what: str) -> list[Integers]:
+    """An order of units cut into parts by their shares."""
+    if not shares:
+        raise InputError("no shares are given: give one for each part, as in split(0.3, 0.7).")
+    for share in shares:
+        if not is_number(share) or not 0 < share <= 1:
+            raise InputError(f"a share is {quoted(share)}: {EXAMPLE}.")
+    *_, total = sums = list(itertools.accumulate(Fraction(str(share)) for share in shares))
+    if total > 1 + ROUNDED:
+        raise InputError(f"the shares sum to {float(total):g}: {EXAMPLE}.")
+    n = len(order)
+    parts = np.split(order, [min(round(n * one), n) for one in sums])[:-1]
+    for share, part in zip(shares, parts, strict=True):
+        if not len(part):
+            raise InputError(
+                f"a share of {share:g} of {n} {what} holds none: "
+                f"give a larger share, or more {what}."
+            )
+    return parts
+
+
+def _as_lengths(lengths: ArrayLike, n: int) -> Integers:
+    array = as_array(lengths, "lengths")
+    if array.shape != (n,) or array.dtype.kind not in "iu" or (n and array.min() < 1):
+        raise InputError(
+            f"lengths has shape {array.shape} and dtype {array.dtype}: "
+            f"{n} whole numbers of at least 1 are needed, one for each input."
+        )
+    return array.astype(np.int64)
+
+
+def _as_share(value: object, name: str, most: float, meaning: str = "") -> float:
+    number = np.asarray(value)
+    if number.shape != () or number.dtype.kind not in "iuf" or not 0 <= number <= most:
+        raise InputError(
+            f"{name} is {quoted(value)}: a number from 0 to {most} is needed{meaning}."
+        )
+    return float(number)
+
+
+def _rows(data: Scores | Spikes, rows: slice | Integers | Booleans) -> dict[str, Any]:
+    known = {field.name: getattr(data, field.name) for field in fields(data) if field.name in ROWS}
+    return {name: values[rows] for name, values in known.items() if values is not None}
+
+
+def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> NDArray[Any]:
+    """The array itself, checked: number of axes, not empty, finite, nowhere positive.
+
+    float32 stays float32.
     """
-
-    pooling: MergeConfidence
-    quantiles: Floats = field(metadata={"per_checkpoint": True})
-    times: tuple[float, ...] | None = None
-    tuned: TunedRows | None = None
-
-    def __post_init__(self) -> None:
-        pooling_of(self.pooling)
-        fix_numbers(self, "quantiles", largest=np.inf)
-
-    @staticmethod
-    def _learn(data: Scores, pooling: MergeConfidence) -> Floats:
-        pooled = [pooling.pool(at_checkpoint(data, index)) for index in range(len(data.times))]
-        own = [-of_label(values, labels_of(data)) for values in pooled]
-        return np.quantile(np.array(own), np.linspace(0, 1, QUANTILES), axis=1).T.copy()
-
-    def losses(self, index: int, log_confidence: Floats) -> Floats:
-        # Many inputs share a loss, and where quantiles repeat it the rank jumps: the jump stands a little beside it.
-        loss = np.negative(self.pooling.pool(log_confidence)) - BESIDE
-        grid = self.quantiles[index]
-        inside = np.interp(loss, grid, np.linspace(0, 1, QUANTILES))
-        return np.asarray(inside + np.maximum(loss - grid[-1], 0) + np.minimum(loss - grid[0], 0))
-
-    def rounding(self, base: Rounding) -> Rounding:
-        """The rounding of ranks: where quantiles lie close together, at most the rank between two of them."""
-        gaps = np.diff(self.quantiles, axis=1)
-        closest = np.where(gaps > 0, gaps, np.inf).min(axis=1)
-        steepest = np.minimum(base.absolute / (QUANTILES - 1) / closest, 1 / (QUANTILES - 1))
-        return base.plus(steepest)
+    array = as_array(log_confidence, "log_confidence")
+    ndim, given = axes.count(",") + 1, f"log_confidence has shape {array.shape}"
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"log_confidence has dtype {array.dtype}: it must hold real numbers.")
+    if array.ndim != ndim:
+        raise InputError(f"{given}: {ndim} axes {axes} are needed.")
+    if array.size == 0:
+        raise InputError(f"{given} and holds nothing: every axis of {axes} must be at least 1.")
+    low, high = array.min(), array.max()
+    if not (low > -np.inf and high <= 0):
+        check_finite(array, "log_confidence")
+        if low >= 0 and high <= 1:
+            raise InputError(
+                "log_confidence lies between 0 and 1 like probabilities: "
+                "give their logarithm, numpy.log(probabilities)."
+            )
+        raise InputError(
+            f"log_confidence reaches {high:.6g}, but the logarithm of a confidence is at most 0: "
+            "pass spike counts or logits through log_confidence() first."
+        )
+    return array
 
 
-@dataclass(frozen=True, eq=False)
-class Spread(KeptInFiles):
-    """A score plus β times the members' disagreement: the standard deviation of their losses for the class."""
-
-    base: Score
-    beta: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not is_number(self.beta) or abs(self.beta) > LARGEST_CONSTANT:
-            raise InputError(f"beta is {self.beta!r}: give a number of at most {LARGEST_CONSTANT:g} in size.")
-
-    @property
-    def tuned(self) -> TunedRows | None:
-        return self.base.tuned
-
-    def losses(self, index: int, log_confidence: Floats) -> Floats:
-        ordered = np.sort(log_confidence, axis=-2)
-        return np.asarray(self.base.losses(index, log_confidence) + self.beta * ordered.std(axis=-2))
-
-    def rounding(self, base: Rounding) -> Rounding:
-        """The rounding of scores, from that of log-confidences."""
-        own, share = rounding_of(self.base, base), 2 * abs(self.beta)
-        return replace(own.plus(share * base.absolute), relative=own.relative + share * base.relative)
-
-    def cut(self, checkpoints: tuple[float, ...]) -> Self:
-        return replace(self, base=self.base.cut(checkpoints))
+ScoresLike: TypeAlias = Scores | ArrayLike
 
 
-Base = TypeVar("Base", bound=Tunable)
+def as_scores(
+    given: ScoresLike,
+    labels: ArrayLike | None = None,
+    times: Sequence[float] | None = None,
+    checkpoints: Sequence[float] | None = None,
+) -> Scores:
+    """A `Scores` itself, or an array (n, M, K, C) with the labels and times beside it.
 
-
-@dataclass(frozen=True, eq=False)
-class ShapedOverTime(Generic[Base]):
-    """A score or risk with an offset per checkpoint."""
-
-    base: Base
-    offsets: Floats = field(metadata={"per_checkpoint": True})
-    times: tuple[float, ...] | None = None
-    rows: TunedRows | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "offsets", as_floats(self.offsets, "offsets"))
-
-    @property
-    def tuned(self) -> TunedRows | None:
-        if self.rows is None or self.times is None or self.rows.is_cut:
-            return self.base.tuned if self.rows is None else self.rows.also(self.base.tuned)
-        return self.cut(self.times).tuned  # the base may have been fitted at other times
-
-    def rounding(self, base: Rounding) -> Rounding:
-        """The rounding of the base, and of the offsets, which change the size of its numbers."""
-        own = rounding_of(self.base, base)
-        return own.plus(own.relative * np.where(np.isfinite(self.offsets), np.abs(self.offsets), 0.0))
-
-    def cut(self, checkpoints: tuple[float, ...]) -> Self:
-        return replace(cut_fitted(self, checkpoints), base=self.base.cut(checkpoints))
-
-
-class Shaped(ShapedOverTime[Score], KeptInFiles):
-    """A score less an offset per checkpoint: a threshold shaped over time, S_t ≤ λ + offset_t. `tune` finds offsets.
-
-    `rows` are the tuning rows the offsets were fitted on, where the base score does not know them already.
+    An array without times has the rule's `checkpoints`, each of them once, or 1, 2, ..., M.
     """
+    if isinstance(given, Scores):
+        for name, value in (("labels", labels), ("times", times)):
+            if value is not None:
+                raise InputError(
+                    f"{name} are given together with scores, which hold their own: "
+                    f"leave {name} out, or give arrays."
+                )
+        return given
+    array = as_array(given, "log_confidence")
+    if times is None and array.ndim == 4:
+        steps = array.shape[1]
+        known = range(1, steps + 1) if checkpoints is None else tuple(dict.fromkeys(checkpoints))
+        times = as_times(None, steps, checkpoints=known)
+    return Scores(array, labels, times)  # type: ignore[arg-type]
 
-    def __post_init__(self) -> None:
-        fix_numbers(self, "offsets")
 
-    def losses(self, index: int, log_confidence: Floats) -> Floats:
-        return np.asarray(self.base.losses(index, log_confidence) - self.offsets[index])
+def labels_of(scores: Scores) -> Integers:
+    """The labels, which must be known."""
+    if scores.labels is None:
+        raise InputError(
+            "labels are missing: give one class index for each input, or scores that hold labels."
+        )
+    return scores.labels
+
+
+def at_times(scores: Scores, times: Sequence[float]) -> Scores:
+    """The scores at some of their times."""
+    wanted = as_checkpoints(times)
+    cut = scores.log_confidence[:, columns_of(wanted, scores.times)]
+    return replace(scores, log_confidence=cut, times=wanted)
+
+
+def at_checkpoint(scores: Scores, index: int) -> Floats:
+    """(n, K, C) log-confidences of one checkpoint; with a schedule, of the members that joined."""
+    joined = scores.log_confidence[:, index, : members_at(scores.times, index)]
+    return np.ascontiguousarray(joined, dtype=np.float64)
+
+
+def save_scores(path: str | PathLike[str], scores: Scores) -> None:
+    """Write scores to a `.npz`, completely or not at all.
+
+    Parameters
+    ----------
+    path
+        The file, which is replaced if it exists.
+    scores
+        What `load_scores` will give back.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import agreestop as ag
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ag.save_scores(f"{folder}/scores.npz", ag.simulate_scores(5))
+    ...     ag.load_scores(f"{folder}/scores.npz", times=(20, 40, 80))
+    Scores(5 inputs at 3 times, 6 members, 10 classes with labels)
+    """
+    if not isinstance(scores, Scores):
+        raise InputError(
+            f"the scores are a {type(scores).__name__}: "
+            "give the path first, then a Scores: save_scores(path, scores)."
+        )
+    if isinstance(scores.times, Schedule):
+        raise InputError(
+            "these scores are cut to the checkpoints of a schedule: "
+            "save the scores that they were cut from."
+        )
+    _save(path, scores)
+
+
+def save_spikes(
+    path: str | PathLike[str],
+    spikes: ArrayLike | Spikes,
+    labels: ArrayLike | None = None,
+    classes: Sequence[str] | None = None,
+    engine: str = "",
+    ensemble_digest: str = "",
+    ids: ArrayLike | None = None,
+    trained: ArrayLike | None = None,
+    trained_chance: float = 0.0,
+) -> None:
+    """Write read-out spikes to a `.npz` as packed bits, completely or not at all.
+
+    Parameters
+    ----------
+    path
+        The file, which is replaced if it exists. `load_scores` reads it.
+    spikes : (n, T, K, C)
+        Booleans, or 0 and 1.
+    labels, classes, engine, ensemble_digest, ids, trained, trained_chance
+        As in `Scores`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import agreestop as ag
+    >>> spikes = np.random.default_rng(0).random((5, 80, 6, 10)) < 0.1
+    >>> labels = np.arange(5)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ag.save_spikes(f"{folder}/spikes.npz", spikes, labels)
+    ...     ag.load_scores(f"{folder}/spikes.npz", times=(20, 40, 80))
+    Scores(5 inputs at 3 times, 6 members, 10 classes with labels)
+    """
+    if not isinstance(spikes, Spikes):
+        known: Any = (labels, classes, engine, ensemble_digest, ids, trained, trained_chance)
+        spikes = Spikes(spikes, *known)  # type: ignore[arg-type]
+    _save(path, spikes)
+
+
+def _save(path: str | PathLike[str], data: Scores | Spikes) -> None:
+    """Write every field that says something, under its name."""
+    known = {field.name: getattr(data, field.name) for field in fields(data)}
+    unknown = (None, "", 0.0)
+    content = {
+        name: np.asarray(value)
+        for name, value in known.items()
+        if isinstance(value, np.ndarray) or value not in unknown
+    }
+    cells = 0
+    if isinstance(data, Spikes):
+        cells = data.spikes.size
+        content["spikes"] = np.packbits(data.spikes.ravel())
+        content["spikes_shape"] = np.array(data.spikes.shape)
+    size = sum(array.nbytes for array in content.values())
+    with atomic_writer(path) as stream:
+        np.savez_compressed(stream, allow_pickle=False, **content)
+        if _too_dense(size, cells, stream.tell()):
+            # `load` would take it for a file that was made to fill the memory.
+            stream.seek(0)
+            stream.truncate()
+            np.savez(stream, allow_pickle=False, **content)
+
+
+def _too_dense(unpacked: int, spikes: int, stored: int) -> bool:
+    """Whether `stored` bytes hold more than a reader unpacks: bytes of arrays, and spikes."""
+    largest = max(UNPACKED, MOST_RATIO * stored)
+    return unpacked > largest or spikes > max(MOST_SPIKES, SPIKES_PER_BYTE * stored)
+
+
+def load_spikes(path: str | PathLike[str]) -> Spikes:
+    """Read a file that `save_spikes` wrote."""
+    content = _read(path)
+    if "spikes" not in content:
+        raise InputError(
+            f"{path} holds {shortened(sorted(content))} but no 'spikes': "
+            "give a file that save_spikes wrote."
+        )
+    return Spikes(_unpack(path, content), **_known(path, content))
+
+
+def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None) -> Scores:
+    """Read a score file, which `save_scores`, `save_spikes` or `numpy.savez` wrote.
+
+    Parameters
+    ----------
+    path
+        The file.
+    times
+        Some of its times, or a `Schedule`; without them all times are read.
+
+    Returns
+    -------
+    Scores
+
+    Examples
+    --------
+    See `save_scores`.
+    """
+    content = _read(path)
+    if "inputs" in content or "pointers" in content:
+        raise InputError(
+            f"{path} holds inputs, not scores: score them first, with `ensemble.score` or "
+            "`agreestop score FILE --members MEMBERS`."
+        )
+    if "risk" in content:
+        raise InputError(
+            f"{path} holds risks, not scores: calibrate a StopRule on them (--rule stop)."
+        )
+    if "spikes" in content:
+        spikes = _unpack(path, content)
+        steps = range(1, spikes.shape[1] + 1)
+        wanted = as_checkpoints(steps if times is None else times)
+        counted = _counts_at(spikes, columns_of(wanted, steps, "spikes"))
+        return Scores(counted, times=wanted, **_known(path, content))
+    for name in ("log_confidence", "times"):
+        if name not in content:
+            raise InputError(
+                f"{path} holds {shortened(sorted(content))} but no {name!r}: "
+                "a score file has log_confidence and times, or spikes."
+            )
+    known = _known(path, content, "lengths", "rounding")
+    moments = tuple(read_list(path, content, "times"))
+    scores = Scores(content["log_confidence"], times=moments, **known)
+    return scores if times is None else at_times(scores, times)
+
+
+def _read(path: str | PathLike[str]) -> Arrays:
+    how = "write one with save_scores, save_spikes or numpy.savez"
+    return read_npz(path, "score file", how, unpacked_limit=UNPACKED)
+
+
+def _known(path: str | PathLike[str], content: Arrays, *more: str) -> dict[str, Any]:
+    """What a file says of its inputs: the fields that `Scores` and `Spikes` share, and more."""
+    names = ("ids", "trained", "trained_chance", *more)
+    known: dict[str, Any] = {name: content[name] for name in names if name in content}
+    if "classes" in content:
+        known["classes"] = tuple(read_list(path, content, "classes"))
+    texts = {name: read_text(path, content, name) for name in ("engine", "ensemble_digest")}
+    return {"labels": content.get("labels"), **known, **texts}
+
+
+def _unpack(path: str | PathLike[str], content: Arrays) -> Booleans:
+    """The spikes (n, T, K, C) of a file, whose sizes are checked before memory is taken."""
+    sizes, bits = content.get("spikes_shape", np.empty(0)), content["spikes"]
+    shape = tuple(sizes.ravel().tolist()) if sizes.dtype.kind in "iu" else ()
+    count = math.prod(shape)
+    fits = bits.dtype == np.uint8 and bits.shape == (-(-count // 8),)
+    if len(shape) != 4 or min(shape) < 1 or not fits:
+        raise InputError(
+            f"{path} holds spikes of {bits.size} bytes for the shape {shortened(shape)}: "
+            "write it with save_spikes."
+        )
+    if _too_dense(0, count, Path(path).stat().st_size):
+        raise InputError(
+            f"{path} would unpack to {count:,} spikes, far more than a file of its size holds: "
+            "divide it."
+        )
+    return np.unpackbits(bits, count=count).astype(bool).reshape(shape)
+
+
+def _counts_at(spikes: Booleans, columns: list[int]) -> Floats:
+    """Log-confidences at some steps, without the counts of all the others."""
+    kept = np.empty((len(spikes), len(columns), *spikes.shape[2:]))
+    for start in range(0, len(spikes), 256):
+        rows = slice(start, start + 256)
+        counts = np.cumsum(spikes[rows], axis=1, dtype=np.int32)
+        kept[rows] = log_confidence(counts[:, columns])
+    return kept

@@ -1,77 +1,165 @@
-"""W to thresholds: ranks, weights, and gaps between the numbers that are compared with a threshold. Small thresholds are safe.
+"""W to thresholds: ranks, weights, people, losses, and gaps between the numbers compared with λ.
 
-    plain       λ = the k-th smallest W, k = ⌊(n+1)α⌋, or the k of a promise with δ
-    weighted    λ = sup{ λ : Σ_{W_i < λ} w_i + w_max ≤ α·(Σ_i w_i + w_max) }
+Small thresholds are safe: a miss at λ implies W < λ. With α = 1 - target:
 
-The second holds under a covariate shift with known weights w = dQ/dP ≤ w_max: the same with the new input's weight in place of
-w_max is the threshold of weighted exchangeability on all n + 1, and the left side less the right one grows with that weight.
+    rows        λ = the k-th smallest W, k = ⌊(n+1)α⌋, or the k of a promise with δ
+    weights     λ = sup{ λ : Σ_{W_i < λ} w_i + w_max ≤ α·(Σ_i w_i + w_max) }
+    people      the same with w_i = 1/N_j for the N_j rows of person j, and w_max = 1
+    for people  w_j = the (⌊αN_j⌋ + 1)-th smallest W of person j (∞ if there are fewer rows),
+                λ = the ⌊(K+1)β⌋-th smallest of the K numbers w_j
+    losses      λ = sup{ λ : (Σ_i L_i(λ) + B) / (n + 1) ≤ max_loss },   L_i(λ) = the largest loss of
+                example i at any threshold up to λ, B the largest loss there can be
 
-**Gaps.** A miss at λ' ≤ λ gives W < λ' ≤ λ, so every smaller threshold keeps the promise too. A threshold that many inputs share
-a number with would put all of them on the other side in float32, in another batch or on another machine. So thresholds are taken
-from W_η, which allows for rounding up to η (see `checkpoints`), and then moved down into the first gap (b, a) wider than 2η
-between the numbers that calibration rows compare with λ:
+Weights hold under a covariate shift with known w = dQ/dP ≤ w_max: the same with the new input's
+weight in place of w_max is the threshold of weighted exchangeability on all n + 1, and the left
+side less the right one grows with that weight. People promise P(miss) ≤ α for a row of a new person
+(hierarchical conformal prediction), or that at most a share β of new people see more than a share
+α of misses. Losses are conformal risk control; with a loss of 1 for a miss it is the first line.
 
-    λ = a - min((a - b)/2, REACH)          where a is within REACH of the k-th smallest W_η; λ - η where there is no such gap
+**Gaps.** A miss at λ' ≤ λ gives W < λ' ≤ λ, so every smaller threshold keeps the promise too. A
+threshold that many inputs share a number with would put all of them on the other side in float32,
+in another batch or on another machine. So thresholds come from W_η, which allows for rounding up
+to η (see `checkpoints`), and move down into the first gap (b, a) wider than 2η between the numbers
+that calibration rows compare with λ:
+
+    λ = a - min((a - b)/2, reach)     a within reach of the k-th smallest W_η; if no gap is, λ - η
 """
 
 import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, Floats, Integers
+from agreestop.common import Booleans, Floats, InputError, Integers, KeptInFiles, as_floats
+from agreestop.common.levels import LONGEST, Target, as_fraction, order_statistic, quantile_rank
+from agreestop.common.rounding import REACH, Rounding, apart, in_gap
 
-from .conditions import Conditions, LabelledEvidence
-from .levels import order_statistic, quantile_rank
-from .rounding import Rounding
+from .answer_kinds import Answer, BestClasses, NestedSets
+from .checkpoints import Evidence, Index, Policy, State, Verdict
+from .examples import Conditions, LabelledEvidence
+from .rule_files import reads_old
 
-REACH = 0.01  # how far a threshold may move to find a gap: 1 % of a risk, since thresholds are logarithms
+LARGEST_SUM = 2**62  # sums of whole numbers stay inside 64 bits
+
+Allowed = Callable[[Integers], float]
+"""The largest safe threshold from some rows."""
 
 
-def weighted_threshold(failures: Floats, weights: Floats, max_weight: float, alpha: Fraction) -> float:
-    """sup{ λ : Σ_{W_i < λ} w_i + w_max ≤ α·(Σ w_i + w_max) }, or -∞. Sums are exact, so equal weights give the plain threshold."""
-    order = np.argsort(failures, kind="stable")
-    exact = [Fraction(weight) for weight in weights[order].tolist()]
-    allowed = alpha * (sum(exact) + Fraction(max_weight)) - Fraction(max_weight)
+def allowed_threshold(
+    failures: Floats,
+    conditions: Conditions,
+    rows: Integers,
+    target: Fraction,
+    delta: Fraction | None,
+) -> float:
+    """The largest safe threshold from the W (n,) of some rows."""
+    chosen = failures[rows]
+    if conditions.weights is not None and conditions.max_weight is not None:
+        weights = [Fraction(weight) for weight in conditions.weights[rows].tolist()]
+        return weighted_threshold(chosen, weights, Fraction(conditions.max_weight), 1 - target)
+    if conditions.people is None:
+        rank = quantile_rank(len(rows), target, delta)
+        return order_statistic(chosen, len(rows) + 1 - rank)
+    _, person, counts = np.unique(conditions.people[rows], return_inverse=True, return_counts=True)
+    if conditions.for_people is None:
+        shares = [Fraction(1, int(count)) for count in counts]
+        weights = [shares[one] for one in person.tolist()]
+        return weighted_threshold(chosen, weights, Fraction(1), 1 - target)
+    own = [chosen[person == one] for one in range(len(counts))]
+    worst = [order_statistic(W, math.floor((1 - target) * len(W)) + 1) for W in own]
+    rank = math.floor((len(worst) + 1) * (1 - conditions.for_people))
+    return order_statistic(np.array(worst), rank)
+
+
+def reduce_to_failures(
+    answer: Answer, evidence: Evidence, labels: Integers, rounding: Rounding
+) -> dict[str, NDArray[Any]]:
+    """W and W_η (n,) of examples, and their least and largest risk, for answers without closes."""
+    failures = answer.failures(evidence, labels, None, None)
+    W, known = failures.first(), np.isfinite(failures.opens)
+    return {
+        "W": W,
+        "rounded": answer.failures(evidence, labels, None, rounding).first(rounding, W),
+        "lowest": np.where(known, failures.opens, np.inf).min(axis=1),
+        "highest": np.where(known, failures.opens, -np.inf).max(axis=1),
+    }
+
+
+def useful_range(reduced: dict[str, NDArray[Any]]) -> tuple[float, float] | None:
+    """The smallest W, or the smallest risk if nothing fails, and the largest risk.
+
+    Thresholds beyond them change nothing.
+    """
+    failing = reduced["W"][np.isfinite(reduced["W"])]
+    lowest, highest = reduced["lowest"].min(initial=np.inf), reduced["highest"].max(initial=-np.inf)
+    if not lowest <= highest:
+        return None
+    return float(failing.min() if len(failing) else lowest), float(highest)
+
+
+def weighted_threshold(
+    failures: Floats, weights: Sequence[Fraction], max_weight: Fraction, alpha: Fraction
+) -> float:
+    """sup{ λ : Σ_{W_i < λ} w_i + w_max ≤ α·(Σ w_i + w_max) }, or -∞. Sums are exact."""
+    scale = math.lcm(max_weight.denominator, *(weight.denominator for weight in set(weights)))
+    whole = [int(weight * scale) for weight in weights]
+    largest = max_weight * scale
+    allowed = alpha * (sum(whole) + largest) - largest
     if allowed < 0:
         return -math.inf
-    for failure, below in zip(failures[order].tolist(), itertools.accumulate(exact), strict=True):
+    order = np.argsort(failures, kind="stable")
+    sums = itertools.accumulate(whole[row] for row in order.tolist())
+    for failure, below in zip(failures[order].tolist(), sums, strict=True):
         if below > allowed:
             return float(failure)
     return math.inf
 
 
-def allowed_threshold(failures: Floats, conditions: Conditions, rows: Integers, target: Fraction, delta: Fraction | None) -> float:
-    """The largest safe threshold from the W (n,) of some rows."""
-    if conditions.weights is not None and conditions.max_weight is not None:
-        weights = conditions.weights[rows]
-        return weighted_threshold(failures[rows], weights, conditions.max_weight, 1 - target)
-    rank = quantile_rank(len(rows), target, delta)
-    return order_statistic(failures[rows], len(rows) + 1 - rank)
+@dataclass(frozen=True, eq=False)
+class LossSteps:
+    """Losses of n examples as λ grows: L_i rises by `rises` at `breaks`, both (n, steps).
 
+    Losses are whole numbers of which `scale` make 1; `largest` is B.
+    """
 
-def in_gap(threshold: float, numbers: Floats, rounding: Rounding) -> float:
-    """The threshold, or a smaller one near it, with no number nearer than η if that can be."""
-    if not math.isfinite(threshold):
-        return threshold
-    eta = rounding.largest(threshold)
-    reach = max(REACH, 2 * eta)
-    near = numbers[(numbers >= threshold - 3 * reach) & (numbers <= threshold + eta)]
-    points = np.unique(np.append(near, threshold + eta))[::-1]
-    below = np.append(points[1:], -np.inf)
-    found = np.flatnonzero((points - below > 2 * eta) & (points >= threshold - reach))
-    if not len(found):
-        return threshold - eta
-    upper, lower = float(points[found[0]]), float(below[found[0]])
-    return upper - min((upper - lower) / 2, reach)
+    breaks: Floats
+    rises: Integers
+    scale: Fraction
+    largest: int
+
+    @classmethod
+    def of(cls, breaks: Floats, losses: Integers, scale: Fraction, largest: int) -> Self:
+        """From the loss (n, steps) above each threshold."""
+        if largest * (len(losses) + 1) >= LARGEST_SUM:
+            raise InputError(
+                "loss holds numbers with too many digits to be added exactly: round them."
+            )
+        order = np.argsort(breaks, axis=1, kind="stable")
+        breaks = np.take_along_axis(breaks, order, axis=1)
+        losses = np.take_along_axis(losses, order, axis=1)
+        rises = np.diff(np.maximum.accumulate(losses, axis=1), axis=1, prepend=0)
+        return cls(breaks, rises, scale, largest)
+
+    def threshold(self, rows: Integers, max_loss: Fraction) -> float:
+        """λ from some of the examples."""
+        allowed = max_loss * (len(rows) + 1) * self.scale - self.largest
+        if allowed < 0:
+            return -math.inf
+        where = self.breaks[rows].ravel()
+        together = np.argsort(where, kind="stable")
+        sums = np.cumsum(self.rises[rows].ravel()[together])
+        too_many = np.flatnonzero(sums > math.floor(allowed))
+        return float(where[together][too_many[0]]) if len(too_many) else math.inf
 
 
 @dataclass(frozen=True, eq=False)
 class Thresholds:
-    """(G, B) thresholds in gaps, one for each group and block, and the k-th smallest W (or what replaces it) behind each."""
+    """(G, B) thresholds in gaps, and the k-th smallest W (or what replaces it) behind each."""
 
     values: Floats
     kth: Floats
@@ -79,39 +167,308 @@ class Thresholds:
 
 def find_thresholds(
     examples: LabelledEvidence,
-    exact: Callable[[Integers], float],
-    rounded: Callable[[Integers], float],
+    exact: Allowed,
+    rounded: Allowed,
     numbers: Floats,
     rounding: Rounding,
     class_conditional: bool = False,
     blocks: Integers | None = None,
     count: int = 1,
     refine: Callable[[float, Integers], float] | None = None,
+    reach: float = REACH,
 ) -> Thresholds:
     """The thresholds that the rows of each group and block allow.
 
-    exact and rounded give the threshold that some rows allow, from W and from W_η. With class_conditional a threshold is the
-    least over the classes. numbers (n, ...) are all that are compared with a threshold. blocks (n,) are the blocks of the
-    examples; None for one block. `refine` may replace a threshold by a safer one, given the rows of the group and block.
+    exact and rounded give the threshold that some rows allow, from W and from W_η. With
+    class_conditional a threshold is the least over the classes. numbers (n, ...) are all that are
+    compared with a threshold. blocks (n,) are the blocks of the examples, of which there are
+    `count`. `refine` may replace a threshold by a safer one, given the rows of the group and block.
     """
     everybody = np.ones((len(examples), 1), dtype=bool)
-    groups = everybody if examples.conditions.groups is None else examples.conditions.groups
+    groups = examples.conditions.groups
     inside = everybody if blocks is None else blocks[:, None] == np.arange(count)
     cells = examples.cells(class_conditional)
 
-    def least(allowed: Callable[[Integers], float], rows: Booleans) -> float:
+    def least(allowed: Allowed, rows: Booleans) -> float:
         return min(allowed(cell[rows[cell]]) for cell in cells)
 
     def safe(rows: Booleans, compared: Floats) -> float:
         value = least(rounded, rows)
         if refine is not None and rows.any():
             value = refine(value, np.flatnonzero(rows))
-        return in_gap(value, compared, rounding)
+        return in_gap(value, compared, rounding, reach)
 
     values, kth = [], []
-    for group in groups.T:
+    for group in (everybody if groups is None else groups).T:
         compared = (numbers if group.all() else numbers[group]).ravel()
         each = [group & block for block in inside.T]
         values.append([safe(rows, compared) for rows in each])
         kth.append([least(exact, rows) for rows in each])
     return Thresholds(np.array(values), np.array(kth))
+
+
+@dataclass(frozen=True, eq=False)
+class OneThreshold(Policy, KeptInFiles):
+    """An answer behind thresholds: one, or one for each group and block, (G, B).
+
+    An input has the smallest threshold of its groups. An input without a known group never stops
+    early and answers what -∞ answers. With a gate, checkpoints do not count before it opens, where
+    log e_t < slack. `blocks` (M,) is the block of an input whose gate opens at a checkpoint; inputs
+    whose gate never opens are in the last block, B - 1. With `by_checkpoint` there is one threshold
+    for each checkpoint, (1, M). `reach` are the safest and the boldest threshold that were of any
+    use for the calibration examples.
+    """
+
+    answer: Answer
+    values: Floats
+    order_statistics: Floats | None = None
+    group_names: tuple[str, ...] | None = None
+    blocks: Integers | None = None
+    slack: float = 0.0
+    by_checkpoint: bool = False
+    reach: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        groups = 1 if self.group_names is None else len(self.group_names)
+        if self.values.ndim != 2 or len(self.values) != groups or not self.values.shape[1]:
+            raise ValueError(f"thresholds of shape {self.values.shape} for {groups} groups")
+        count = self.values.shape[1]
+        if self.blocks is not None and not ((self.blocks >= 0) & (self.blocks < count)).all():
+            raise ValueError(f"a block outside the {count} that have thresholds")
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one threshold decides for all inputs at all checkpoints."""
+        return self.group_names is None and self.blocks is None and not self.by_checkpoint
+
+    @property
+    def one_order_statistic(self) -> bool:
+        return self.is_single
+
+    @property
+    def thresholds(self) -> Floats:
+        return self._shown(self.values)
+
+    @property
+    def kth_values(self) -> Floats | None:
+        return None if self.order_statistics is None else self._shown(self.order_statistics)
+
+    def _shown(self, values: Floats) -> Floats:
+        """(G, B) numbers in the scale of users, without the axes that the rule does not have."""
+        shown = self.answer.shown(values)
+        if self.group_names is None:
+            return shown[0]
+        return shown[:, 0] if self.blocks is None else shown
+
+    @property
+    def never_opens(self) -> bool:
+        """Whether no checkpoint before the last can open."""
+        divided = self.blocks is not None or self.by_checkpoint
+        early = self.values[:, :-1] if divided else self.values
+        return bool((early == -np.inf).all())
+
+    def never_stops(self, needed: int | None) -> bool:
+        return self.never_opens
+
+    @property
+    def meaning(self) -> str:
+        return self.answer.meaning
+
+    def kept(self, values: Floats) -> Booleans:
+        return self.answer.kept(values, float(self.values[0, 0]))
+
+    @property
+    def movable_range(self) -> tuple[float, float] | None:
+        known = self.reach is not None and len(self.reach) == 2 and np.isfinite(self.reach).all()
+        if not known or not self.is_single or self.reach is None:
+            return None
+        return self.reach[0], self.reach[1]
+
+    def moved(self, threshold: float) -> Policy:
+        return replace(self, values=np.array([[threshold]]))
+
+    def inner(self, thresholds: Floats) -> Floats:
+        return self.answer.shown(thresholds)
+
+    def check_blocks(self, count: int) -> None:
+        divided = (self.blocks is None) == (count > 0)
+        if not self.by_checkpoint and (divided or self.values.shape[1] != max(count, 1)):
+            raise ValueError("blocks other than those of the rule")
+        names, kth = self.group_names or (), self.order_statistics
+        if len(set(names)) < len(names):
+            raise ValueError("a group that occurs twice")
+        if kth is not None and (kth.shape != self.values.shape or np.isnan(kth).any()):
+            raise ValueError("order statistics that do not belong to the thresholds")
+
+    def start(self, count: int, classes: int, first: int | None) -> State:
+        if self.is_single or self.by_checkpoint:
+            return State(count)
+        if self.group_names is None:
+            return self._start(np.broadcast_to(self.values[0], (count, self.values.shape[1])))
+        return self.start_in(np.zeros((count, len(self.group_names)), dtype=bool))
+
+    def start_in(self, groups: Booleans) -> State:
+        """The state of inputs that belong to these groups, (count, G)."""
+        limits = np.where(groups[:, :, None], self.values, np.inf).min(axis=1)
+        limits[~groups.any(axis=1)] = -np.inf
+        return self._start(limits)
+
+    def _start(self, limits: Floats) -> State:
+        block = np.full(len(limits), 0 if self.blocks is None else -1)
+        return State(len(limits), limits=limits, block=block)
+
+    def judge(
+        self, index: Index, last: bool | Booleans, evidence: Evidence, state: State
+    ) -> Verdict:
+        if state.limits is None:
+            limit = self.values[0, 0]
+            if self.by_checkpoint:
+                limit = np.broadcast_to(self.values[0, index], len(evidence))
+            return self.answer.judge(limit, last, evidence, state)
+        limits = state.limits
+        assert state.block is not None
+        if self.blocks is None:
+            return self.answer.judge(limits[:, 0], last, evidence, state)
+        block, closed = state.block, state.block < 0
+        if np.count_nonzero(closed):
+            opens = closed & (evidence.risk < self.slack)
+            closed = closed & ~opens
+            if last is not False or np.count_nonzero(opens):
+                block = np.where(opens, self.blocks[index], block)
+                block = np.where(closed & last, self.values.shape[1] - 1, block)
+                state = replace(state, block=block)
+            evidence = self.answer.closed(evidence, closed, last)
+        limits = limits[np.arange(len(block)), block]
+        return self.answer.judge(limits, last, evidence, state)
+
+    def stopping(self, evidence: Evidence) -> Booleans | None:
+        return self.answer.stopping(self.values[0, 0], evidence) if self.is_single else None
+
+
+@reads_old("RiskThreshold")
+def _read_risk_threshold(
+    threshold: float,
+    max_set_size: int,
+    fill: bool,
+    log_trim: float = 0.0,
+    final: bool = False,
+    reach: tuple[float, ...] | None = None,
+    kth_values: Floats | None = None,
+) -> OneThreshold:
+    answer = BestClasses(max_set_size, -math.inf if fill else float(log_trim), final)
+    kth = None if kth_values is None else kth_values.reshape(1, 1)
+    return OneThreshold(answer, np.array([[float(threshold)]]), kth, reach=reach)
+
+
+@reads_old("StoppingThreshold")
+def _read_stopping_threshold(
+    threshold: float,
+    max_set_size: int,
+    final: bool = False,
+    reach: tuple[float, ...] | None = None,
+    kth_values: Floats | None = None,
+) -> OneThreshold:
+    answer = NestedSets(max_set_size, final)
+    kth = None if kth_values is None else -kth_values.reshape(1, 1)
+    turned = None if reach is None else tuple(-end for end in reach)
+    return OneThreshold(answer, np.array([[-float(threshold)]]), kth, reach=turned)
+
+
+@reads_old("CheckpointRisks")
+def _read_checkpoint_risks(
+    base: OneThreshold, thresholds: Floats, kth_values: Floats | None = None
+) -> OneThreshold:
+    kth = None if kth_values is None else kth_values[None]
+    return OneThreshold(base.answer, thresholds[None], kth, by_checkpoint=True)
+
+
+@reads_old("ConditionalThresholds")
+def _read_conditional_thresholds(
+    base: OneThreshold,
+    thresholds: Floats,
+    group_names: tuple[str, ...] | None = None,
+    blocks: Integers | None = None,
+    slack: float = 0.0,
+    kth_values: Floats | None = None,
+) -> OneThreshold:
+    shown = base.answer.shown
+    kth = None if kth_values is None else shown(kth_values)
+    return OneThreshold(base.answer, shown(thresholds), kth, group_names, blocks, float(slack))
+
+
+def as_loss(loss: ArrayLike) -> Floats:
+    """A cost matrix (C, C): cost[y, d] of answering d where y is true; 0 on the diagonal."""
+    array = as_floats(loss, "loss")
+    if array.ndim != 2 or array.shape[0] != array.shape[1]:
+        raise InputError(
+            f"loss has shape {array.shape}: give one row for each true class and one column for "
+            "each answered class."
+        )
+    if not (np.isfinite(array).all() and (array >= 0).all()):
+        raise InputError(
+            "loss holds a negative, infinite or missing number: give costs of at least 0."
+        )
+    if np.diagonal(array).any():
+        raise InputError(
+            "loss has a cost for the right answer, so that even an answer of all classes costs: "
+            "give a diagonal of zeros."
+        )
+    if not array.any():
+        raise InputError("loss holds only zeros: give the cost of at least one wrong answer.")
+    return array
+
+
+def as_max_loss(max_loss: Target, loss: Floats) -> Fraction:
+    """The mean cost to promise, exactly as written; it must be less than the largest cost."""
+    try:
+        value = max_loss if isinstance(max_loss, Fraction) else as_fraction(str(max_loss).strip())
+    except (ValueError, ZeroDivisionError):
+        raise InputError(
+            f"max_loss is {max_loss!r:.80}: give the mean cost to promise, for example 0.05."
+        ) from None
+    if (bits := value.denominator.bit_length()) > LONGEST:
+        raise InputError(f"max_loss is a fraction of {bits:,} bits: give a number such as 0.05.")
+    if not 0 < value < Fraction(str(float(loss.max()))):
+        raise InputError(
+            f"max_loss is {max_loss!r:.80}: it must lie between 0 and the largest cost, "
+            f"{loss.max():g}."
+        )
+    return value
+
+
+def check_costs(loss: Floats, examples: LabelledEvidence) -> None:
+    """Refuse a matrix for other classes, and conditions without a proof."""
+    if len(loss) != examples.classes:
+        raise InputError(
+            f"loss is for {len(loss)} classes and there are {examples.classes}: give a row and a "
+            "column for each."
+        )
+    if examples.conditions.weights is not None or examples.conditions.people is not None:
+        used = examples.conditions.used
+        raise InputError(
+            f"a promise about loss with {used} is not offered: leave out {used}, or give a target."
+        )
+
+
+def reduce_costs(
+    loss: Floats, answer: BestClasses, evidence: Evidence, labels: Integers, rounding: Rounding
+) -> dict[str, Any]:
+    """The costs (n, steps) above each threshold of `breaks`, exactly and with rounding."""
+    plain, costs = answer.costs(evidence, labels, loss, None)
+    breaks, worst = answer.costs(evidence, labels, loss, rounding)
+    if not rounding.breaks_ties:
+        # Equal numbers of one input stay equal, so where different ones lie apart a run costs
+        # what this one does at a λ within η.
+        clear = apart(answer.cost_numbers(evidence), rounding).reshape(-1, 1)
+        breaks = np.where(clear, plain - rounding.at_most(plain), breaks)
+        worst = np.where(clear, costs, worst)
+    return {"breaks": plain, "costs": costs, "rounded_breaks": breaks, "rounded_costs": worst}
+
+
+def cost_steps(loss: Floats, reduced: dict[str, Any], name: str) -> LossSteps:
+    """The reduced costs of a name ("" or "rounded_") in whole parts."""
+    exact = {cost: Fraction(str(cost)) for cost in np.unique(loss).tolist()}
+    scale = math.lcm(*(cost.denominator for cost in exact.values()))
+    whole = np.array([int(cost * scale) for cost in exact.values()])
+    costs = whole[np.searchsorted(np.array(list(exact)), reduced[f"{name}costs"])]
+    return LossSteps.of(reduced[f"{name}breaks"], costs, Fraction(scale), int(whole.max()))

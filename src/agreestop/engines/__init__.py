@@ -1,9 +1,9 @@
 """Engines: run an ensemble over time and stop where a calibrated rule stops.
 
-    engine = choose_engine(network)                        dense, event-driven (CPU) or fused (GPU)
-    scores = score(engine, inputs, labels)                 log-confidences (n, T, K, C)
-    run = decide_early(engine, calibrated, inputs)         decisions, and the steps that were computed
-    session = LiveSession(engine, calibrated)              one live input
+    engine = choose_engine(network)                   dense, event-driven (CPU) or fused (GPU)
+    scores = score(engine, inputs, labels)            log-confidences (n, T, K, C)
+    run = decide_early(engine, calibrated, inputs)    decisions, and the steps that were computed
+    session = LiveSession(engine, calibrated)         one live input
 
 The names that need PyTorch or numba are loaded on first use.
 """
@@ -25,10 +25,26 @@ if TYPE_CHECKING:
     from .event_driven.engine import EventDriven as EventDriven
     from .gpu.engine import Fused as Fused
 
-__all__ = ["ENGINES", "Dense", "EarlyRun", "Engine", "EventDriven", "FreshMembers", "Fused", "Live", "LiveSession", "Pass"]
+__all__ = [
+    "ENGINES",
+    "Dense",
+    "EarlyRun",
+    "Engine",
+    "EventDriven",
+    "FreshMembers",
+    "Fused",
+    "Live",
+    "LiveSession",
+    "Pass",
+]
 __all__ += ["choose_engine", "decide_early", "lightest_engine", "run_to_end", "score"]
 
-_LAZY = {"Dense": "dense", "EventDriven": "event_driven.engine", "FreshMembers": "dense", "Fused": "gpu.engine"}
+_LAZY = {
+    "Dense": "dense",
+    "EventDriven": "event_driven.engine",
+    "FreshMembers": "dense",
+    "Fused": "gpu.engine",
+}
 _LAZY |= {"choose_engine": "choice", "lightest_engine": "choice"}
 
 

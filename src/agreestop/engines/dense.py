@@ -1,6 +1,9 @@
-"""The dense engine: every neuron of every member at every step, with PyTorch. It is the reference for the other engines.
+"""The dense engine: every neuron of every member at every step, with PyTorch.
 
-It also runs networks of the user (`networks.ModuleMembers`). `FreshMembers` runs members that are drawn for each input.
+It is the reference for the other engines.
+
+It also runs networks of the user (`networks.ModuleMembers`). `FreshMembers` runs members that are
+drawn for each input.
 """
 
 import math
@@ -23,12 +26,14 @@ from agreestop.networks.posteriors import ModulePosterior, Posterior
 from .inputs import check_inputs, check_kept_rows, check_steps, dense_step
 from .protocol import CHUNK_STEPS, EnsembleRun, Operations, describe, joined
 
-NUMBERS = 1 << 23  # numbers of input that are computed together, so that memory does not grow with T
+# numbers of input that are computed together, so that memory does not grow with T
+NUMBERS = 1 << 23
 
 
 @final
 class Dense:
-    """The `Engine` of K members on a PyTorch device, "cpu" or "cuda": a spiking network, or modules of the user.
+    """The `Engine` of K members on a PyTorch device, "cpu" or "cuda": a spiking network, or
+    modules of the user.
 
     They run in evaluation mode, which `begin` and `live` set.
     """
@@ -51,7 +56,11 @@ class Dense:
         return CHUNK_STEPS
 
     def begin(self, inputs: Inputs, first: int = 0) -> "DensePass":
-        return DensePass([self._network.eval()], self._device, check_inputs(inputs, self._network.input_shape, self._network.real_input))
+        return DensePass(
+            [self._network.eval()],
+            self._device,
+            check_inputs(inputs, self._network.input_shape, self._network.real_input),
+        )
 
     def live(self, number: int = 0) -> "DenseLive":
         return DenseLive(self._network.eval(), self._device)
@@ -62,11 +71,14 @@ class Dense:
 
 @final
 class DensePass:
-    """A batch on its way through time, in networks that each hold some of the members; see `protocol.Pass`.
+    """A batch on its way through time, in networks that each hold some of the members.
 
-    Inputs stay in host memory and are uploaded and computed one chunk of steps at a time. So memory does not grow with T, and the rest of
-    an input that stops early is never uploaded. load: the most inputs times steps that the fused engine computes together, None for the
-    dense engine. The fused engine runs booleans as float16, and with bf16 its convolutions in bfloat16.
+    See `protocol.Pass`.
+
+    Inputs stay in host memory and are uploaded and computed one chunk of steps at a time. So memory
+    does not grow with T, and the rest of an input that stops early is never uploaded. load: the
+    most inputs times steps that the fused engine computes together, None for the dense engine. The
+    fused engine runs booleans as float16, and with bf16 its convolutions in bfloat16.
     """
 
     def __init__(
@@ -77,7 +89,10 @@ class DensePass:
         load: int | None = None,
         bf16: bool = False,
     ) -> None:
-        self._networks, self._device, self._load, self._bf16 = networks, torch.device(device), load, bf16
+        self._networks = networks
+        self._device = torch.device(device)
+        self._load = load
+        self._bf16 = bf16
         self._inputs = torch.from_numpy(np.ascontiguousarray(inputs))
         self._steps, self._step_numbers = inputs.shape[1], max(1, math.prod(inputs.shape[2:]))
         self._image = upload(self._inputs, device) if self._steps == 1 else None
@@ -94,15 +109,24 @@ class DensePass:
 
     def advance_counted(self, steps: int) -> EnsembleRun:
         if isinstance(self._networks[0], ModuleMembers):
-            raise InputError("the operations of own modules cannot be counted: use run_to_end or score for their outputs.")
+            raise InputError(
+                "the operations of own modules cannot be counted: use run_to_end or score for "
+                "their outputs."
+            )
         spikes, operations = self._advance(steps, counted=True)
         return EnsembleRun(spikes, joined(operations, 1))
 
     def _advance(self, steps: int, counted: bool = False) -> tuple[NDArray[Any], list[Operations]]:
-        """Outputs (rows, steps, K, C) of the next steps, as booleans for spikes, and the operations of each chunk if they are counted."""
+        """Outputs (rows, steps, K, C) of the next steps, as booleans for spikes, and the
+        operations of each chunk if they are counted.
+        """
         check_steps(steps, self._steps, self._time)
         parts, operations, end = [], [], self._time + steps
-        autocast = nullcontext() if self._load is None else torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16)
+        autocast = (
+            nullcontext()
+            if self._load is None
+            else torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16)
+        )
         with torch.no_grad() if self._load is None else torch.inference_mode(), autocast:
             while self._time < end:
                 frames, held = self._next_frames(end)
@@ -118,14 +142,19 @@ class DensePass:
             return torch.cat(parts, 1).cpu().numpy(), operations
 
     def _next_frames(self, end: int) -> tuple[torch.Tensor, int | None]:
-        """Inputs of the next steps, up to `end` at most, and for how many steps an image is held."""
+        """Inputs of the next steps, up to `end` at most, and for how many steps an
+        image is held.
+        """
         begin, rows = self._time, max(self.rows, 1)
         load = NUMBERS // self._step_numbers if self._load is None else self._load
         self._time = min(end, begin + max(CHUNK_STEPS, load // rows))
         chosen = self._image
         if chosen is None:
             window = self._inputs[:, begin : self._time]
-            chosen = upload(window if len(window) == self.rows else window[torch.from_numpy(self._active)], self._device)
+            chosen = upload(
+                window if len(window) == self.rows else window[torch.from_numpy(self._active)],
+                self._device,
+            )
         frames = chosen.float() if self._load is None else to_input_dtype(chosen)
         return frames.transpose(0, 1), None if self._image is None else self._time - begin
 
@@ -142,21 +171,31 @@ class DensePass:
 
 def count_operations(activity: Activity) -> Operations:
     """Operations (rows, T, K), summed over the layers."""
-    totals = (value.sum(0).permute(2, 0, 1).cpu().numpy() for value in (activity.spikes, activity.accumulates, activity.multiplies))
+    totals = (
+        value.sum(0).permute(2, 0, 1).cpu().numpy()
+        for value in (activity.spikes, activity.accumulates, activity.multiplies)
+    )
     return Operations(*totals)
 
 
 def evidence_kind(output: str) -> str:
-    """What an engine gives for the output of a network: "spikes", or "logits", which the logarithms of probabilities are too."""
+    """What an engine gives for the output of a network: "spikes", or "logits", which the
+    logarithms of probabilities are too.
+    """
     return "spikes" if output == "spikes" else "logits"
 
 
 def check_network(network: Any) -> None:
     """Refuse what is not a network of members, and weights that are not finite."""
     if not isinstance(network, (SpikingNetwork, ModuleMembers)):
-        raise InputError(f"the network is a {type(network).__name__}: give a SpikingNetwork, or own modules as ModuleMembers(list).")
+        raise InputError(
+            f"the network is a {type(network).__name__}: give a SpikingNetwork, or own modules as "
+            "ModuleMembers(list)."
+        )
     if not all(bool(torch.isfinite(value).all()) for value in network.parameters()):
-        raise InputError("the members hold weights that are not finite: train again with a lower learning rate.")
+        raise InputError(
+            "the members hold weights that are not finite: train again with a lower learning rate."
+        )
 
 
 @final
@@ -168,13 +207,19 @@ class DenseLive:
         self._device, self._state, self._counts = device, cast(Any, None), cast(Any, 0)
 
     @torch.no_grad()
-    def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> NDArray[Any]:
+    def push(
+        self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None
+    ) -> NDArray[Any]:
         shape = self._network.input_shape
         if shape is None and frame is None:
-            raise InputError("the shape of one step is not known yet: give input_shape, or push(frame=array).")
+            raise InputError(
+                "the shape of one step is not known yet: give input_shape, or push(frame=array)."
+            )
         shape = np.shape(cast(Any, frame)) if shape is None else shape
         step = dense_step(events, frame, shape, self._network.real_input, self._network.repeats)
-        outputs, self._state = self._network(torch.as_tensor(step, device=self._device)[None, None], self._state)
+        outputs, self._state = self._network(
+            torch.as_tensor(step, device=self._device)[None, None], self._state
+        )
         if self._network.output != "spikes":
             return cast(NDArray[Any], outputs[0, :, 0].cpu().numpy())
         self._counts += outputs[0, :, 0].long()
@@ -183,16 +228,26 @@ class DenseLive:
 
 @final
 class FreshMembers:
-    """The `Engine` of K members drawn from a posterior for each input. A draw depends only on the seed and the number of the input."""
+    """The `Engine` of K members drawn from a posterior for each input.
+
+    A draw depends only on the seed and the number of the input.
+    """
 
     name, reason, copies_weights = "dense-fresh", "", False
 
     _part: tuple[int, int] | None = None  # the members that are run, for an engine of some of them
 
-    def __init__(self, posterior: Posterior | ModulePosterior, seed: Sequence[int], device: str = "cpu") -> None:
+    def __init__(
+        self, posterior: Posterior | ModulePosterior, seed: Sequence[int], device: str = "cpu"
+    ) -> None:
         if not isinstance(posterior, (Posterior, ModulePosterior)):
-            raise InputError(f"the posterior is a {type(posterior).__name__}: give a Posterior or a ModulePosterior.")
-        self._posterior, self._seed, self._device = posterior, tuple(as_seed(part) for part in seed), check_device(device)
+            raise InputError(
+                f"the posterior is a {type(posterior).__name__}: give a Posterior or a "
+                "ModulePosterior."
+            )
+        self._posterior = posterior
+        self._seed = tuple(as_seed(part) for part in seed)
+        self._device = check_device(device)
         self.members, self.output = posterior.member_count, evidence_kind(posterior.output)
 
     __repr__ = describe
@@ -206,12 +261,19 @@ class FreshMembers:
 
     def draw(self, number: int) -> Dense:
         """The members of the input with this number."""
-        seed = np.random.SeedSequence((*self._seed, as_count(number, "number", 0))).generate_state(1, np.uint64)[0] >> np.uint64(1)
-        drawn = Dense(self._posterior.members(torch.Generator().manual_seed(int(seed))), self._device)
+        sequence = np.random.SeedSequence((*self._seed, as_count(number, "number", 0)))
+        seed = sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)
+        drawn = Dense(
+            self._posterior.members(torch.Generator().manual_seed(int(seed))), self._device
+        )
         return drawn if self._part is None else drawn.members_slice(*self._part)
 
     def begin(self, inputs: Inputs, first: int = 0) -> "FreshPass":
-        return FreshPass(self, check_inputs(inputs, self._posterior.input_shape, self._posterior.real_input), first)
+        return FreshPass(
+            self,
+            check_inputs(inputs, self._posterior.input_shape, self._posterior.real_input),
+            first,
+        )
 
     def live(self, number: int = 0) -> DenseLive:
         return self.draw(number).live()
@@ -226,7 +288,8 @@ class FreshMembers:
 class FreshPass:
     """A batch on its way through time, each input with members of its own; see `protocol.Pass`.
 
-    Members are drawn at the first step of their input and released after its last, so a pass to the end holds one ensemble at a time.
+    Members are drawn at the first step of their input and released after its last, so a pass to the
+    end holds one ensemble at a time.
     """
 
     def __init__(self, engine: FreshMembers, inputs: NDArray[Any], first: int) -> None:
@@ -244,7 +307,9 @@ class FreshPass:
         check_steps(steps, total, self._time)
         self._time += steps
         for row, number in enumerate(self._numbers):
-            run = self._runs[row] or self._engine.draw(int(number)).begin(self._inputs[row : row + 1])
+            run = self._runs[row] or self._engine.draw(int(number)).begin(
+                self._inputs[row : row + 1]
+            )
             self._runs[row] = None if total == self._time > 1 else run
             yield run
 

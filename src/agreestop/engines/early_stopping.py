@@ -1,9 +1,11 @@
-"""Run an engine under a calibrated rule, on batches or on one live input, so that an early decision ends the computation.
+"""Run an engine under a calibrated rule, on batches or on one live input, so that an early decision
+ends the computation.
 
-    compute a chunk of steps  →  judge its checkpoints  →  drop the inputs that have stopped  →  next chunk
+    compute a chunk of steps  →  judge its checkpoints  →  drop inputs that have stopped  →  repeat
 
-Decisions are exact: they are those that the rule makes on scores computed to the end. The chunk in which an input stops is computed to its
-end, so work is saved by whole chunks. With a `Schedule` a chunk ends where members join, and those replay what they missed.
+Decisions are exact: they are those that the rule makes on scores computed to the end. The chunk in
+which an input stops is computed to its end, so work is saved by whole chunks. With a `Schedule` a
+chunk ends where members join, and those replay what they missed.
 """
 
 import warnings
@@ -17,11 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count, check_finite
 from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.checkpoints import State, Stops
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decisions
-from agreestop.decide.evidence import State, Stops
-from agreestop.decide.score_files import Scores
-from agreestop.decide.tuned_rows import Overlap, TrainingRows, or_unknown
+from agreestop.decide.leakage import Overlap, TrainingRows, or_unknown
+from agreestop.decide.scores import Scores
 from agreestop.events.container import Events, Inputs, as_inputs, input_ids
 
 from .ending import EndingInputs, as_lengths, without_padding
@@ -30,12 +32,15 @@ from .prefilter import Prefilter, can_prefilter_on_cpu, prefilter_for
 from .protocol import CountingPass, DecidingEngine, Engine, EnsembleRun, Outcomes, Result, joined
 
 BATCH_SIZE = 256
-ROUNDING = 1e-4  # log-confidences from real outputs differ less than this between batch sizes, in float32
+# log-confidences from real outputs differ less than this between batch sizes, in float32
+ROUNDING = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class EarlyRun:
-    """Decisions on n inputs, the steps (n,) and member-steps (n,) that were computed for each, and the seconds that all of it took."""
+    """Decisions on n inputs, the steps (n,) and member-steps (n,) that were computed for each,
+    and the seconds that all of it took.
+    """
 
     decisions: Decisions
     computed: Integers = field(repr=False)
@@ -58,15 +63,18 @@ def decide_early(
     first: int | None = None,
     training: TrainingRows | None = None,
 ) -> EarlyRun:
-    """Decide on inputs (n, T, ...) or `Events`, or on images (n, 1, ...) held for `steps`, and stop computing where the rule stops.
+    """Decide on inputs (n, T, ...) or `Events`, or on images (n, 1, ...) held for `steps`, and stop
+    computing where the rule stops.
 
-    The decisions are those of `calibrated.decide` on the scores that the same engine computes to the end. An input is computed up to the
-    end of the chunk in which it stops. chunk: steps computed together, the engine's choice where None. any_engine and any_members allow
-    another engine or ensemble (`ensemble_digest`) than the rule was calibrated with. Inputs of one step are held up to the rule's last
-    checkpoint where `steps` is None, with a warning. groups are those of the inputs, for a rule with groups. lengths (n,): where
-    each input ends; see `ending`. first: the number of the first input, on which randomised merging and members that are drawn for every
-    input depend. Without it the numbers begin at 0, and the random numbers of randomised merging are fresh. training: the rows that the
-    members were trained on, where they know them.
+    The decisions are those of `calibrated.decide` on the scores that the same engine computes to
+    the end. An input is computed up to the end of the chunk in which it stops. chunk: steps
+    computed together, the engine's choice where None. any_engine and any_members allow another
+    engine or ensemble (`ensemble_digest`) than the rule was calibrated with. Inputs of one step are
+    held up to the rule's last checkpoint where `steps` is None, with a warning. groups are those of
+    the inputs, for a rule with groups. lengths (n,): where each input ends; see `ending`. first:
+    the number of the first input, on which randomised merging and members that are drawn for every
+    input depend. Without it the numbers begin at 0, and the random numbers of randomised merging
+    are fresh. training: the rows that the members were trained on, where they know them.
     """
     fresh, first = first is None, 0 if first is None else as_count(first, "first", least=0)
     check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
@@ -78,9 +86,15 @@ def decide_early(
     if ends is not None:
         engine, given = EndingInputs(engine, ends, first), without_padding(given, ends)
     chunk = None if chunk is None else as_count(chunk, "chunk")
-    times = checkpoint_steps(calibrated, engine, None if steps is None and given.shape[1] == 1 else _length(given, steps))
+    times = checkpoint_steps(
+        calibrated, engine, None if steps is None and given.shape[1] == 1 else _length(given, steps)
+    )
     if steps is None and given.shape[1] == 1 < times[-1]:
-        warnings.warn(f"the inputs have one step and are held for {times[-1]}: give steps={times[-1]} if they are images.", stacklevel=2)
+        warnings.warn(
+            f"the inputs have one step and are held for {times[-1]}: give steps={times[-1]} if "
+            "they are images.",
+            stacklevel=2,
+        )
     prefilter = prefilter_for(calibrated, engine.output)
     inside = calibrated.find_groups(groups, len(given))
     began = perf_counter()
@@ -91,10 +105,14 @@ def decide_early(
 
         def decide(batch: Inputs, begin: int) -> Outcomes:
             state = calibrated.start(
-                len(batch), None if fresh else first + begin, None if inside is None else inside[begin : begin + len(batch)]
+                len(batch),
+                None if fresh else first + begin,
+                None if inside is None else inside[begin : begin + len(batch)],
             )
             run = JoiningPass(members, batch, first + begin, engine.output)
-            return _RunningBatch(engine, calibrated, on_cpu, members, run, state).decide(times, chunk)
+            return _RunningBatch(engine, calibrated, on_cpu, members, run, state).decide(
+                times, chunk
+            )
 
         return _in_batches(engine, some, batch_size, decide)
 
@@ -103,18 +121,26 @@ def decide_early(
         outcomes = decide_chunkwise(given)
     else:
         undecided = np.flatnonzero(outcomes.stops.index < 0)
-        for begin in range(0, len(undecided), batch_size):  # a rule that an engine decides with does not depend on numbers or groups
+        # a rule that an engine decides with does not depend on numbers or groups
+        for begin in range(0, len(undecided), batch_size):
             left = undecided[begin : begin + batch_size]
             outcomes.complete(left, decide_chunkwise(given[left]))
     seconds = perf_counter() - began
     if ends is not None:  # all members that run compute the same steps
         computed = np.minimum(outcomes.computed, ends)
-        outcomes = replace(outcomes, computed=computed, work=outcomes.work // outcomes.computed * computed)
+        outcomes = replace(
+            outcomes, computed=computed, work=outcomes.work // outcomes.computed * computed
+        )
     ids = input_ids(given) if calibrated.knows_ids else None  # hashing takes a while
     trained = (
         None
         if training is None
-        else Overlap.of("training", "ids", _trained(training, whole, ids if whole is given else None), training.chance)
+        else Overlap.of(
+            "training",
+            "ids",
+            _trained(training, whole, ids if whole is given else None),
+            training.chance,
+        )
     )
     about = or_unknown(trained, ensemble_digest)
     decisions = calibrated.decisions(outcomes.stops, ids, groups=inside, training=about)
@@ -122,13 +148,17 @@ def decide_early(
 
 
 def _trained(training: TrainingRows, inputs: Inputs, ids: NDArray[np.uint64] | None) -> Booleans:
-    """Which inputs are among the rows of training, as networks read them. ids: their hashes as they are, where they are known."""
+    """Which inputs are among the rows of training, as networks read them. ids: their hashes as
+    they are, where they are known.
+    """
     if ids is not None and inputs.dtype != np.float64:
         return training.find(ids)
     return training.find(input_ids(inputs, as_float32=True))
 
 
-def _decide_on_engine(engine: Engine, prefilter: Prefilter | None, inputs: Inputs, slots: int, chunk: int | None) -> Outcomes | None:
+def _decide_on_engine(
+    engine: Engine, prefilter: Prefilter | None, inputs: Inputs, slots: int, chunk: int | None
+) -> Outcomes | None:
     """The outcomes of an engine that schedules its inputs itself; None where it cannot."""
     if prefilter is None or not prefilter.fits_gpu or not isinstance(engine, DecidingEngine):
         return None
@@ -137,12 +167,18 @@ def _decide_on_engine(engine: Engine, prefilter: Prefilter | None, inputs: Input
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        warnings.warn(f"memory is too small for {slots} inputs at once with continuous batching: a slower way is used.", stacklevel=3)
+        warnings.warn(
+            f"memory is too small for {slots} inputs at once with continuous batching: a slower "
+            "way is used.",
+            stacklevel=3,
+        )
         return None
 
 
 class _RunningBatch:
-    """A batch under the rule: the state of the inputs that still run, and the results of those that have stopped."""
+    """A batch under the rule: the state of the inputs that still run, and the results of those
+    that have stopped.
+    """
 
     def __init__(
         self,
@@ -153,17 +189,25 @@ class _RunningBatch:
         run: JoiningPass,
         state: State,
     ) -> None:
-        self._engine, self._calibrated, self._prefilter, self._state = engine, calibrated, prefilter, state
+        self._engine = engine
+        self._calibrated = calibrated
+        self._prefilter = prefilter
+        self._state = state
         self._members, self._run = members, run
-        self._outcomes = Outcomes(Stops.empty(len(state), calibrated.classes), np.zeros(len(state), np.int64), run.work)
+        self._outcomes = Outcomes(
+            Stops.empty(len(state), calibrated.classes), np.zeros(len(state), np.int64), run.work
+        )
 
     def decide(self, times: Integers, chunk: int | None) -> Outcomes:
-        """Run the batch chunk by chunk until all inputs have stopped; `times` are the checkpoints of the rule."""
+        """Run the batch chunk by chunk until all inputs have stopped; `times` are the
+        checkpoints of the rule.
+        """
         first, run = 0, self._run
         while len(run.active):
             run.join(self._members.needed(first))
             length = chunk or self._engine.chunk_steps(len(run.active))
-            last = max(first + 1, int(np.searchsorted(times, run.time + length, side="right")))  # up to the next checkpoint at least
+            # up to the next checkpoint at least
+            last = max(first + 1, int(np.searchsorted(times, run.time + length, side="right")))
             last = min(last, first + self._members.run_length(first))
             offsets, steps = times[first:last] - run.time - 1, int(times[last - 1]) - run.time
             self._outcomes.computed[run.active] += steps
@@ -174,10 +218,12 @@ class _RunningBatch:
         return self._outcomes
 
     def _judge(self, evidence: NDArray[Any], checkpoints: Integers) -> Booleans:
-        """Judge the evidence (rows, checkpoints, K, C) of a chunk and return which rows continue. checkpoints: their indices in the rule.
+        """Judge the evidence (rows, checkpoints, K, C) of a chunk and return which rows continue.
+        checkpoints: their indices in the rule.
 
-        Each round judges every row at its first checkpoint that is left. Without a prefilter that is the same one for all rows, in order.
-        With a prefilter it is the first where the row may stop or change its state.
+        Each round judges every row at its first checkpoint that is left. Without a prefilter that
+        is the same one for all rows, in order. With a prefilter it is the first where the row may
+        stop or change its state.
         """
         left = np.ones(evidence.shape[:2], bool)
         if self._prefilter is not None:
@@ -202,10 +248,12 @@ class _RunningBatch:
         return running
 
     def _evidence(self, outputs: NDArray[Any] | None, offsets: Integers) -> NDArray[Any]:
-        """Spike counts so far, or logits, (rows, checkpoints, K, C), from the outputs of a chunk; None for a chunk without steps.
+        """Spike counts so far, or logits, (rows, checkpoints, K, C), from the outputs of a chunk.
 
-        offsets: the step of the chunk, from 0, after which each checkpoint is judged; -1 before the first step, where members have joined.
-        The last ends the chunk.
+        None for a chunk without steps.
+
+        offsets: the step of the chunk, from 0, after which each checkpoint is judged; -1 before the
+        first step, where members have joined. The last ends the chunk.
         """
         before = self._run.evidence
         assert before is not None
@@ -213,12 +261,20 @@ class _RunningBatch:
             return before[:, None]
         if self._engine.output == "logits":
             check_finite(outputs, "the output of the members")
-            return outputs[:, offsets] if offsets[0] >= 0 else np.concatenate([before[:, None], outputs[:, offsets[1:]]], axis=1)
+            return (
+                outputs[:, offsets]
+                if offsets[0] >= 0
+                else np.concatenate([before[:, None], outputs[:, offsets[1:]]], axis=1)
+            )
         later = offsets[offsets >= 0]
         counts = np.add.reduceat(outputs, [0, *(later[:-1] + 1)], axis=1, dtype=np.int64)
         counts[:, 0] += before
         np.cumsum(counts, axis=1, out=counts)
-        return counts if len(later) == len(offsets) else np.concatenate([before[:, None], counts], axis=1)
+        return (
+            counts
+            if len(later) == len(offsets)
+            else np.concatenate([before[:, None], counts], axis=1)
+        )
 
 
 def _length(inputs: Inputs, steps: int | None) -> int:
@@ -227,25 +283,45 @@ def _length(inputs: Inputs, steps: int | None) -> int:
 
 
 def run_to_end(
-    engine: Engine, inputs: ArrayLike | Events, batch_size: int = BATCH_SIZE, steps: int | None = None, first: int = 0
+    engine: Engine,
+    inputs: ArrayLike | Events,
+    batch_size: int = BATCH_SIZE,
+    steps: int | None = None,
+    first: int = 0,
 ) -> NDArray[Any]:
-    """Outputs (n, T, K, C) at every step of inputs (n, T, ...) or `Events`, or of images (n, 1, ...) that are held for `steps`."""
+    """Outputs (n, T, K, C) at every step of inputs (n, T, ...) or `Events`, or of images
+    (n, 1, ...) that are held for `steps`.
+    """
     given = as_inputs(inputs)
     length = _length(given, steps)
-    return _in_batches(engine, given, batch_size, lambda batch, begin: engine.begin(batch, first + begin).advance(length))
+    return _in_batches(
+        engine,
+        given,
+        batch_size,
+        lambda batch, begin: engine.begin(batch, first + begin).advance(length),
+    )
 
 
 def run_counted(
-    engine: Engine, inputs: ArrayLike | Events, batch_size: int = BATCH_SIZE, steps: int | None = None, first: int = 0
+    engine: Engine,
+    inputs: ArrayLike | Events,
+    batch_size: int = BATCH_SIZE,
+    steps: int | None = None,
+    first: int = 0,
 ) -> EnsembleRun:
-    """Spikes and operations of inputs (n, T, ...) or `Events`, or of images held for `steps`, from one pass to the end."""
+    """Spikes and operations of inputs (n, T, ...) or `Events`, or of images held for `steps`,
+    from one pass to the end.
+    """
     given = as_inputs(inputs)
     length = _length(given, steps)
 
     def run(batch: Inputs, begin: int) -> EnsembleRun:
         started = engine.begin(batch, first + begin)
         if not isinstance(started, CountingPass):
-            raise InputError(f"the {engine.name} engine cannot count the operations of these members: use run_to_end for their outputs.")
+            raise InputError(
+                f"the {engine.name} engine cannot count the operations of these members: use "
+                "run_to_end for their outputs."
+            )
         return started.advance_counted(length)
 
     return _in_batches(engine, given, batch_size, run)
@@ -263,11 +339,12 @@ def score(
     first: int = 0,
     training: TrainingRows | None = None,
 ) -> Scores:
-    """Log-confidences of all members after every step, for inputs (n, T, ...) or `Events`, or images (n, 1, ...) held for `steps`.
+    """Log-confidences of all members after every step, for inputs (n, T, ...) or `Events`, or
+    images (n, 1, ...) held for `steps`.
 
-    labels (n,) and the names of classes are those of the `Events` where they are not given. lengths (n,): where each input ends; the
-    scores at its end stand for all later steps. first: the number of the first input. training: the rows that the members were trained
-    on, where they know them.
+    labels (n,) and the names of classes are those of the `Events` where they are not given. lengths
+    (n,): where each input ends; the scores at its end stand for all later steps. first: the number
+    of the first input. training: the rows that the members were trained on, where they know them.
     """
     whole = given = as_inputs(inputs)
     if isinstance(given, Events):
@@ -286,15 +363,26 @@ def score(
         return log_confidence(outputs)
 
     values = _in_batches(engine, given, batch_size, run)
-    truth, names = None if labels is None else np.asarray(labels), None if classes is None else tuple(classes)
+    truth = None if labels is None else np.asarray(labels)
+    names = None if classes is None else tuple(classes)
     rounding = 0.0 if engine.output == "spikes" else ROUNDING
     times, ids = tuple(range(1, length + 1)), input_ids(given)
-    trained = () if training is None else (_trained(training, whole, ids if whole is given else None), training.chance)
-    return Scores(values, truth, times, names, engine.name, ensemble_digest, ids, ends, rounding, *trained)
+    trained = (
+        ()
+        if training is None
+        else (_trained(training, whole, ids if whole is given else None), training.chance)
+    )
+    return Scores(
+        values, truth, times, names, engine.name, ensemble_digest, ids, ends, rounding, *trained
+    )
 
 
-def _in_batches(engine: Engine, inputs: Inputs, batch_size: int, run: Callable[[Inputs, int], Result]) -> Result:
-    """The results of `run(batch, first)` for batches of the inputs, joined in order. A batch of `Events` is an `Events`.
+def _in_batches(
+    engine: Engine, inputs: Inputs, batch_size: int, run: Callable[[Inputs, int], Result]
+) -> Result:
+    """The results of `run(batch, first)` for batches of the inputs, joined in order.
+
+    A batch of `Events` is an `Events`.
 
     Where memory is too small for a batch, the batch size is halved, and one warning says so.
     """
@@ -309,23 +397,32 @@ def _in_batches(engine: Engine, inputs: Inputs, batch_size: int, run: Callable[[
                 raise
             if len(batch) == 1:
                 raise InputError(
-                    f"memory is too small for {engine.members} members and one input on the {engine.name} engine: use fewer members."
+                    f"memory is too small for {engine.members} members and one input on the "
+                    f"{engine.name} engine: use fewer members."
                 ) from None
             batch_size, halved = len(batch) // 2, True
             continue
         start += len(batch)
     if halved:
-        warnings.warn(f"memory was too small for the batch size that was asked for: inputs were run {batch_size} at a time.", stacklevel=3)
+        warnings.warn(
+            "memory was too small for the batch size that was asked for: inputs were run "
+            f"{batch_size} at a time.",
+            stacklevel=3,
+        )
     return joined(results)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or any(words in str(error) for words in ("out of memory", "allocate memory"))
+    return isinstance(error, MemoryError) or any(
+        words in str(error) for words in ("out of memory", "allocate memory")
+    )
 
 
 @dataclass(frozen=True)
 class TimeSaved:
-    """Median seconds of runs with early stopping and to the end on an engine, and the share of all steps that early stopping computes."""
+    """Median seconds of runs with early stopping and to the end on an engine, and the share of
+    all steps that early stopping computes.
+    """
 
     engine: str
     early: float
@@ -333,10 +430,17 @@ class TimeSaved:
     computed: float
 
 
-def measure_saving(engine: Engine, calibrated: CalibratedRule, inputs: ArrayLike | Events, repeats: int = 3) -> TimeSaved:
-    """Decide on inputs (n, T, ...) with early stopping and to the end, in turn, and compare the times."""
+def measure_saving(
+    engine: Engine, calibrated: CalibratedRule, inputs: ArrayLike | Events, repeats: int = 3
+) -> TimeSaved:
+    """Decide on inputs (n, T, ...) with early stopping and to the end, in turn, and
+    compare the times.
+    """
     last, repeats = int(calibrated.checkpoints[-1]), as_count(repeats, "repeats")
-    options: dict[str, Any] = {"any_engine": True, "steps": last if as_inputs(inputs).shape[1] == 1 else None}
+    options: dict[str, Any] = {
+        "any_engine": True,
+        "steps": last if as_inputs(inputs).shape[1] == 1 else None,
+    }
     decide_early(engine, calibrated, inputs, **options)  # warm-up: compilation and CUDA graphs
     early, to_end, computed = [], [], 0.0
     for _ in range(repeats):
@@ -351,21 +455,39 @@ def check_calibrated(rule: object) -> None:
     """Refuse what is not a calibrated rule."""
     if not isinstance(rule, CalibratedRule):
         kind = type(rule).__name__
-        raise InputError(f"the rule is of type {kind}, which is not calibrated: call rule.calibrate(scores), and give what it returns.")
+        raise InputError(
+            f"the rule is of type {kind}, which is not calibrated: call rule.calibrate(scores), "
+            "and give what it returns."
+        )
 
 
-def check_rule(calibrated: CalibratedRule, engine: Engine, ensemble_digest: str, any_engine: bool, any_members: bool) -> None:
+def check_rule(
+    calibrated: CalibratedRule,
+    engine: Engine,
+    ensemble_digest: str,
+    any_engine: bool,
+    any_members: bool,
+) -> None:
     """Refuse what is not a calibrated rule, and a rule of another engine or ensemble."""
     check_calibrated(calibrated)
     calibrated.check_source(engine.name, ensemble_digest, any_engine, any_members)
 
 
 def checkpoint_steps(calibrated: CalibratedRule, engine: Engine, steps: int | None) -> Integers:
-    """The rule's checkpoints (M,) as numbers of steps, which inputs of `steps` steps must reach; None for any length."""
+    """The rule's checkpoints (M,) as numbers of steps, which inputs of `steps` steps must reach.
+
+    None for any length.
+    """
     calibrated.check_sizes(engine.members, engine.classes)
     times = np.array([int(time) for time in calibrated.checkpoints])
     if (times != calibrated.checkpoints).any() or times[0] < 1:
-        raise InputError("the rule's checkpoints are not whole steps: an engine counts steps from 1, so calibrate on those.")
+        raise InputError(
+            "the rule's checkpoints are not whole steps: an engine counts steps from 1, so "
+            "calibrate on those."
+        )
     if steps is not None and times[-1] > steps:
-        raise InputError(f"the rule's last checkpoint is step {times[-1]}, but the inputs have {steps}: give inputs that are as long.")
+        raise InputError(
+            f"the rule's last checkpoint is step {times[-1]}, but the inputs have {steps}: give "
+            "inputs that are as long."
+        )
     return times

@@ -2,8 +2,9 @@
 
     evidence of an input of length L after step t:   that after step min(t, L)
 
-An input that has ended costs nothing more. Its spike counts, or its last logits, stand for every later step. So an input is answered from
-what was known at its end, and calibration and decisions treat such inputs alike, as the guarantee needs.
+An input that has ended costs nothing more. Its spike counts, or its last logits, stand for every
+later step. So an input is answered from what was known at its end, and calibration and decisions
+treat such inputs alike, as the guarantee needs.
 """
 
 from typing import Any, final
@@ -18,8 +19,12 @@ from .inputs import check_kept_rows
 from .protocol import DividingEngine, Engine, Live, Pass
 
 
-def as_lengths(lengths: ArrayLike | None, mask: ArrayLike | None, shape: tuple[int, ...]) -> Integers | None:
-    """The steps (n,) of inputs (n, T, ...), from `lengths` (n,) or from a `mask` (n, T) that is True up to the end of each input."""
+def as_lengths(
+    lengths: ArrayLike | None, mask: ArrayLike | None, shape: tuple[int, ...]
+) -> Integers | None:
+    """The steps (n,) of inputs (n, T, ...), from `lengths` (n,) or from a `mask` (n, T) that is
+    True up to the end of each input.
+    """
     if lengths is None and mask is None:
         return None
     if lengths is not None and mask is not None:
@@ -27,29 +32,53 @@ def as_lengths(lengths: ArrayLike | None, mask: ArrayLike | None, shape: tuple[i
     n, steps = shape[:2]
     if mask is not None:
         inside = as_array(mask, "mask")
-        if inside.shape != (n, steps) or inside.dtype != np.bool_ or (inside[:, 1:] > inside[:, :-1]).any():
+        if (
+            inside.shape != (n, steps)
+            or inside.dtype != np.bool_
+            or (inside[:, 1:] > inside[:, :-1]).any()
+        ):
             given = f"mask has shape {inside.shape} and dtype {inside.dtype}"
-            raise InputError(f"{given}: booleans ({n}, {steps}) are needed, True from the first step of each input to its last.")
+            raise InputError(
+                f"{given}: booleans ({n}, {steps}) are needed, True from the first step of each "
+                "input to its last."
+            )
         lengths = inside.sum(1)
     found = as_array(lengths, "lengths")
-    if found.shape != (n,) or found.dtype.kind not in "iu" or found.size == 0 or found.min() < 1 or found.max() > steps:
-        given = f"lengths has shape {found.shape} and dtype {found.dtype}" if found.shape != (n,) or found.dtype.kind not in "iu" else ""
+    if (
+        found.shape != (n,)
+        or found.dtype.kind not in "iu"
+        or found.size == 0
+        or found.min() < 1
+        or found.max() > steps
+    ):
+        given = (
+            f"lengths has shape {found.shape} and dtype {found.dtype}"
+            if found.shape != (n,) or found.dtype.kind not in "iu"
+            else ""
+        )
         given = given or f"lengths run from {found.min()} to {found.max()}"
-        raise InputError(f"{given}: one integer from 1 to {steps} is needed for each of the {n} inputs.")
+        raise InputError(
+            f"{given}: one integer from 1 to {steps} is needed for each of the {n} inputs."
+        )
     return found.astype(np.int64)
 
 
 def without_padding(inputs: Inputs, lengths: Integers) -> Inputs:
-    """The inputs (n, T, ...), with zeros after the end of each, so that padding of any kind has no effect."""
+    """The inputs (n, T, ...), with zeros after the end of each, so that padding of any kind
+    has no effect.
+    """
     if isinstance(inputs, Events):
         return inputs.first_steps(lengths)
     ended = np.arange(inputs.shape[1]) >= lengths[:, None]
-    return np.where(ended.reshape(*ended.shape, *[1] * (inputs.ndim - 2)), inputs.dtype.type(0), inputs)
+    return np.where(
+        ended.reshape(*ended.shape, *[1] * (inputs.ndim - 2)), inputs.dtype.type(0), inputs
+    )
 
 
 @final
 class EndingInputs:
-    """The `Engine` that runs inputs of these lengths (n,), numbered from `first` on, on another engine.
+    """The `Engine` that runs inputs of these lengths (n,), numbered from `first` on, on
+    another engine.
 
     `first` of `begin` says which of them a batch holds.
     """
@@ -74,18 +103,27 @@ class EndingInputs:
         return self._engine.live(number)
 
     def members_slice(self, first: int, last: int) -> "EndingInputs | None":
-        part = self._engine.members_slice(first, last) if isinstance(self._engine, DividingEngine) else None
+        part = (
+            self._engine.members_slice(first, last)
+            if isinstance(self._engine, DividingEngine)
+            else None
+        )
         return None if part is None else EndingInputs(part, self._lengths, self._first)
 
 
 @final
 class EndingPass:
-    """A batch on its way through time, whose rows leave the pass of the engine at their ends; see `protocol.Pass`."""
+    """A batch on its way through time, whose rows leave the pass of the engine at their ends.
+
+    See `protocol.Pass`.
+    """
 
     def __init__(self, run: Pass, lengths: Integers, spikes: bool) -> None:
         self._run, self._left, self._spikes = run, lengths, spikes
-        self._inside = np.ones(len(lengths), bool)  # the rows that the pass of the engine still holds
-        self._last: NDArray[Any] | None = None  # (rows, K, C): the output that each row repeats after its end
+        # the rows that the pass of the engine still holds
+        self._inside = np.ones(len(lengths), bool)
+        # (rows, K, C): the output that each row repeats after its end
+        self._last: NDArray[Any] | None = None
 
     @property
     def rows(self) -> int:
@@ -95,7 +133,8 @@ class EndingPass:
         parts = []
         while steps:
             running = self._left > 0
-            count = min(steps, int(self._left[running].min())) if running.any() else steps  # up to the next end
+            # up to the next end
+            count = min(steps, int(self._left[running].min())) if running.any() else steps
             parts.append(self._advance(running, count))
             steps -= count
         return np.concatenate(parts, axis=1)

@@ -1,7 +1,9 @@
-"""Members that join: the members of an engine in groups, each of which starts when a schedule first asks for it.
+"""Members that join: the members of an engine in groups, each of which starts when a schedule
+first asks for it.
 
-A group that joins at step t replays the steps 1 … t of the inputs that are still running. Members that no input asks for are never run.
-Without a schedule there is one group, which is the engine itself. An engine whose members cannot be divided runs all of them.
+A group that joins at step t replays the steps 1 … t of the inputs that are still running. Members
+that no input asks for are never run. Without a schedule there is one group, which is the engine
+itself. An engine whose members cannot be divided runs all of them.
 """
 
 from collections.abc import Sequence
@@ -11,14 +13,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Integers, as_array, check_finite
-from agreestop.decide.schedules import Schedule
+from agreestop.common.schedules import Schedule
 from agreestop.events.container import Inputs
 
 from .protocol import DividingEngine, Engine, Live, Pass
 
 
 class MemberGroups:
-    """The groups of an engine under a rule. `members` (M,) is the number of members that each look judges."""
+    """The groups of an engine under a rule.
+
+    `members` (M,) is the number of members that each look judges.
+    """
 
     def __init__(self, engine: Engine, checkpoints: Sequence[float]) -> None:
         self._engines: list[Engine | None] = [engine]
@@ -27,7 +32,11 @@ class MemberGroups:
         if isinstance(checkpoints, Schedule):
             self.members = np.array(checkpoints.members)
             ends = np.unique(self.members).tolist()
-            first = engine.members_slice(0, ends[0]) if isinstance(engine, DividingEngine) and ends != self._ends else None
+            first = (
+                engine.members_slice(0, ends[0])
+                if isinstance(engine, DividingEngine) and ends != self._ends
+                else None
+            )
             if first is not None:
                 self._ends, self._engines = ends, [first, *[None] * (len(ends) - 1)]
 
@@ -57,11 +66,15 @@ class JoiningPass:
     """A batch on its way through time; groups of members join it."""
 
     def __init__(self, groups: MemberGroups, batch: Inputs, first: int, output: str) -> None:
-        self._groups, self._batch, self._first, self._spikes = groups, batch, first, output == "spikes"
+        self._groups = groups
+        self._batch = batch
+        self._first = first
+        self._spikes = output == "spikes"
         self._passes: list[Pass] = []
         self._active: Integers = np.arange(len(batch))
         self.time, self.work = 0, np.zeros(len(batch), np.int64)
-        self.evidence: NDArray[Any] | None = None  # (rows, K, C) of the members that have joined: spike counts so far, or logits
+        # (rows, K, C) of the members that have joined: spike counts so far, or logits
+        self.evidence: NDArray[Any] | None = None
 
     @property
     def active(self) -> Integers:
@@ -69,7 +82,9 @@ class JoiningPass:
         return self._active
 
     def join(self, count: int) -> None:
-        """Let the first `count` groups take part, and bring the new ones to the time of the others."""
+        """Let the first `count` groups take part, and bring the new ones to the time
+        of the others.
+        """
         for group in range(len(self._passes), count):
             engine = self._groups.engine(group)
             self._passes.append(engine.begin(self._batch, self._first))
@@ -83,7 +98,11 @@ class JoiningPass:
                     check_finite(outputs, "the output of the members")
                 caught_up = outputs.sum(axis=1, dtype=np.int64) if self._spikes else outputs[:, -1]
                 self.work[self._active] += self.time * engine.members
-            self.evidence = caught_up if self.evidence is None else np.concatenate([self.evidence, caught_up], axis=1)
+            self.evidence = (
+                caught_up
+                if self.evidence is None
+                else np.concatenate([self.evidence, caught_up], axis=1)
+            )
 
     def advance(self, steps: int) -> NDArray[Any]:
         """Outputs (rows, steps, K, C) of the next steps, of the members that have joined."""
@@ -106,7 +125,8 @@ class JoiningLive:
     def __init__(self, groups: MemberGroups, number: int) -> None:
         self._groups, self._number = groups, number
         self._live: list[Live] = []
-        self._steps: list[tuple[ArrayLike | None, ArrayLike | None]] = []  # what was pushed, while groups are left that may join
+        # what was pushed, while groups are left that may join
+        self._steps: list[tuple[ArrayLike | None, ArrayLike | None]] = []
         self._evidence: list[NDArray[Any]] = []
         self.join(groups.needed(0))
 
@@ -122,7 +142,10 @@ class JoiningLive:
             _check(evidence)
 
     def join(self, count: int) -> NDArray[Any] | None:
-        """The evidence (K, C) of the first `count` groups, of which the new ones replay the input; None before the first step."""
+        """The evidence (K, C) of the first `count` groups, of which the new ones replay the input.
+
+        None before the first step.
+        """
         while len(self._live) < count:
             live = self._groups.engine(len(self._live)).live(self._number)
             for events, frame in self._steps:

@@ -1,4 +1,6 @@
-"""One live input under a calibrated rule: a step goes in, and a decision comes out when the rule stops."""
+"""One live input under a calibrated rule: a step goes in, and a decision comes out when
+the rule stops.
+"""
 
 from typing import final
 
@@ -20,10 +22,11 @@ from .protocol import Engine
 class LiveSession:
     """One live input, an engine and a rule: push each step until there is a decision.
 
-    A pause is a step without events. A push after the decision is refused. A stream that is over before there is a decision is answered
-    with `end`; one that is given up is closed with `close`. `number` is the number of the input: members that are drawn for each input
-    depend on it, monitors count in this order, and randomised merging draws from it, unless random numbers are to be `fresh`. Where it is
-    None it counts up by itself, and random numbers are fresh.
+    A pause is a step without events. A push after the decision is refused. A stream that is over
+    before there is a decision is answered with `end`; one that is given up is closed with `close`.
+    `number` is the number of the input: members that are drawn for each input depend on it,
+    monitors count in this order, and randomised merging draws from it, unless random numbers are to
+    be `fresh`. Where it is None it counts up by itself, and random numbers are fresh.
     """
 
     def __init__(
@@ -43,7 +46,9 @@ class LiveSession:
         self._session = Session(calibrated, number, group, fresh=fresh)
         self._members = MemberGroups(engine, calibrated.checkpoints)
         self._live = JoiningLive(self._members, self._session.number)
-        self._prefilter = prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
+        self._prefilter = (
+            prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
+        )
         self.time = 0
         self._closed = False
 
@@ -70,14 +75,20 @@ class LiveSession:
         self._closed = True
         return self._session.close()
 
-    def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> Decision | None:
+    def push(
+        self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None
+    ) -> Decision | None:
         """Run the next step and return the decision if the rule stops here, else None.
 
-        events: flat indices of the active inputs. frame: instead, one dense step of booleans or numbers.
+        events: flat indices of the active inputs. frame: instead, one dense step of
+        booleans or numbers.
         """
         session = self._session
         if session.decision is not None:
-            raise InputError(f"this input stopped at time {session.decision.time}: open a new session for the next input.")
+            raise InputError(
+                f"this input stopped at time {session.decision.time}: open a new session for the "
+                "next input."
+            )
         if self._closed:
             raise InputError("this session was closed: open a new session for the next input.")
         self._live.push(events, frame)
@@ -88,10 +99,11 @@ class LiveSession:
         return self.decision
 
     def end(self) -> Decision:
-        """The decision on a stream that is over: its last evidence stands for every checkpoint that is left.
+        """The decision on a stream that is over: its last evidence stands for every
+        checkpoint that is left.
 
-        Scores of inputs with `lengths` are made in the same way. The time of the decision is that of the checkpoint at which the rule
-        stops, which may lie after the end.
+        Scores of inputs with `lengths` are made in the same way. The time of the decision is that
+        of the checkpoint at which the rule stops, which may lie after the end.
         """
         if self.time == 0:
             raise InputError("this stream ends before its first step: push one step at least.")
@@ -106,12 +118,17 @@ class LiveSession:
         return self.decision
 
     def judge_next(self) -> None:
-        """Judge the evidence so far at the next checkpoint of the rule, with the members that it asks for."""
+        """Judge the evidence so far at the next checkpoint of the rule, with the members
+        that it asks for.
+        """
         session = self._session
         evidence = self._live.join(self._members.needed(session.index))
         assert evidence is not None
         evidence = evidence[: self._members.members[session.index]]
-        if self._prefilter is not None and not self._prefilter.may_stop(evidence[None, None], np.array([session.index]))[0, 0]:
+        if (
+            self._prefilter is not None
+            and not self._prefilter.may_stop(evidence[None, None], np.array([session.index]))[0, 0]
+        ):
             session.index += 1
         else:
             session.push(log_softmax(evidence.astype(np.float64)))

@@ -1,12 +1,16 @@
-"""Many live inputs under one calibrated rule, each at a time of its own, computed and judged together.
+"""Many live inputs under one calibrated rule, each at a time of its own, computed and
+judged together.
 
     batch = LiveBatch(calibrated, engine, slots=1000)
     row = batch.open(number=0)
-    batch.push([Push(row, Steps.of([[3, 17], []])), ...])      for each push the decision if it falls there, else None
+    batch.push([Push(row, Steps.of([[3, 17], []])), ...])
 
-Every decision is the one that `LiveSession` makes on the same steps, or `CalibratedRule.stream` on the same log-confidences. The steps of
-all pushes go through an engine with slots (`BatchingEngine`) in one call, and each round of judgements is one call of `calibrated.step`.
-Other engines, and rules with a `Schedule`, run one `LiveSession` for each input.
+`push` returns for each push the decision if it falls there, else None.
+
+Every decision is the one that `LiveSession` makes on the same steps, or `CalibratedRule.stream` on
+the same log-confidences. The steps of all pushes go through an engine with slots (`BatchingEngine`)
+in one call, and each round of judgements is one call of `calibrated.step`. Other engines, and rules
+with a `Schedule`, run one `LiveSession` for each input.
 """
 
 import math
@@ -18,12 +22,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Floats, InputError, Integers, as_count
+from agreestop.common.schedules import Schedule
 from agreestop.decide.calibrated import CalibratedRule, Session
-from agreestop.decide.checks import as_log_confidence
+from agreestop.decide.checkpoints import State, Verdict
 from agreestop.decide.confidence import log_softmax
 from agreestop.decide.decisions import Decision
-from agreestop.decide.evidence import State, Verdict
-from agreestop.decide.schedules import Schedule
+from agreestop.decide.scores import as_log_confidence
 
 from .early_stopping import check_rule, checkpoint_steps
 from .inputs import check_events
@@ -37,7 +41,9 @@ KINDS = ("events", "frames", "log-confidences")
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Steps in a row: how many events each has, counts (n,), and the flat indices of all of them, one step after the other; int64."""
+    """Steps in a row: how many events each has, counts (n,), and the flat indices of all of
+    them, one step after the other; int64.
+    """
 
     counts: Integers
     indices: Integers
@@ -51,14 +57,22 @@ class Steps:
         parts = [np.asarray(step) for step in steps]
         for part in parts:
             if part.size and (part.ndim != 1 or part.dtype.kind not in "iu"):
-                raise InputError(f"events has shape {part.shape} and dtype {part.dtype}: a list of flat indices is needed for each step.")
+                raise InputError(
+                    f"events has shape {part.shape} and dtype {part.dtype}: a list of flat indices "
+                    "is needed for each step."
+                )
         indices = parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
-        return cls(np.array([part.size for part in parts], np.int64), indices.astype(np.int64, copy=False))
+        return cls(
+            np.array([part.size for part in parts], np.int64), indices.astype(np.int64, copy=False)
+        )
 
     @classmethod
     def joined(cls, parts: Sequence["Steps"]) -> Self:
         """Several steps after several others."""
-        return cls(np.concatenate([part.counts for part in parts]), np.concatenate([part.indices for part in parts]))
+        return cls(
+            np.concatenate([part.counts for part in parts]),
+            np.concatenate([part.indices for part in parts]),
+        )
 
     @property
     def pointers(self) -> Integers:
@@ -81,7 +95,9 @@ class Steps:
         return type(self).of(steps)
 
     def check(self, inputs: int, repeats: str) -> None:
-        """Refuse an event that is not one of `inputs` inputs, a step that looks like a whole frame, and what `repeats` refuses."""
+        """Refuse an event that is not one of `inputs` inputs, a step that looks like a whole
+        frame, and what `repeats` refuses.
+        """
         counts, indices = self.counts, self.indices
         wrong: list[Integers] = []  # the numbers of wrong steps
         outside = bool(len(indices)) and bool(indices.min() < 0 or indices.max() >= inputs)
@@ -101,16 +117,33 @@ class Steps:
             wrong.append(steps[order][1:][same])
         if any(len(found) for found in wrong):
             first = min(int(found.min()) for found in wrong if len(found))
-            check_events(self.part(first, first + 1).indices, inputs, repeats)  # it says what is wrong
+            # its message says what is wrong
+            check_events(self.part(first, first + 1).indices, inputs, repeats)
 
 
 @final
 class LiveInput:
-    """One input of a `LiveBatch`: the number of steps, or of log-confidences, that it has had, and its decision once there is one."""
+    """One input of a `LiveBatch`: the number of steps, or of log-confidences, that it has had,
+    and its decision once there is one.
+    """
 
-    __slots__ = ("decision", "ended", "failed", "fresh", "group", "kind", "last", "number", "separate", "slot", "time")
+    __slots__ = (
+        "decision",
+        "ended",
+        "failed",
+        "fresh",
+        "group",
+        "kind",
+        "last",
+        "number",
+        "separate",
+        "slot",
+        "time",
+    )
 
-    def __init__(self, number: int, slot: int, group: ArrayLike | None, fresh: bool = False) -> None:
+    def __init__(
+        self, number: int, slot: int, group: ArrayLike | None, fresh: bool = False
+    ) -> None:
         self.number, self.slot, self.group, self.fresh, self.time = number, slot, group, fresh, 0
         self.ended = 0  # the checkpoint before which its end was judged
         self.decision: Decision | None = None
@@ -127,7 +160,9 @@ class LiveInput:
 
 @dataclass(frozen=True, eq=False)
 class Push:
-    """The next steps of an input as events, or as frames (m, ...); or instead its log-confidences (m, K, C) at the next m checkpoints."""
+    """The next steps of an input as events, or as frames (m, ...); or instead its
+    log-confidences (m, K, C) at the next m checkpoints.
+    """
 
     row: LiveInput
     steps: Steps | None = None
@@ -137,7 +172,9 @@ class Push:
     @property
     def content(self) -> Any:
         """What is pushed."""
-        return next(given for given in (self.steps, self.frames, self.log_confidence) if given is not None)
+        return next(
+            given for given in (self.steps, self.frames, self.log_confidence) if given is not None
+        )
 
     def __len__(self) -> int:
         return len(self.content)
@@ -145,7 +182,10 @@ class Push:
 
 @final
 class LiveBatch:
-    """At most `slots` live inputs under a rule; without an engine they only get log-confidences. It belongs to one thread at a time."""
+    """At most `slots` live inputs under a rule; without an engine they only get log-confidences.
+
+    It belongs to one thread at a time.
+    """
 
     def __init__(
         self,
@@ -157,7 +197,9 @@ class LiveBatch:
         any_engine: bool = False,
         any_members: bool = False,
     ) -> None:
-        self._calibrated, self._engine, self._allowed = calibrated, engine, (any_engine, any_members, ensemble_digest)
+        self._calibrated = calibrated
+        self._engine = engine
+        self._allowed = (any_engine, any_members, ensemble_digest)
         self._free = list(range(as_count(slots, "slots")))[::-1]
         self._times: Integers = np.zeros(0, np.int64)
         self._slots: LiveSlots | None = None
@@ -169,10 +211,13 @@ class LiveBatch:
         if isinstance(calibrated.checkpoints, Schedule):
             return
         start = calibrated.start(slots, 0, calibrated.find_groups(None, slots))
-        self._state = start.rows(np.arange(slots))  # arrays of its own, which are overwritten from now on
+        # arrays of its own, which are overwritten from now on
+        self._state = start.rows(np.arange(slots))
         if isinstance(engine, BatchingEngine):
             self._slots = engine.live_slots(slots)
-            self._prefilter = prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
+            self._prefilter = (
+                prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
+            )
 
     def open(self, number: int, group: ArrayLike | None = None, fresh: bool = False) -> LiveInput:
         """Begin an input. number, group and fresh: as for `LiveSession`."""
@@ -204,7 +249,9 @@ class LiveBatch:
         return None if math.isnan(risk) else risk
 
     def push(self, pushes: Sequence[Push]) -> list[Decision | InputError | None]:
-        """Run the pushes in their order. For each: the decision if it falls there, the error if it is refused, else None.
+        """Run the pushes in their order.
+
+        For each: the decision if it falls there, the error if it is refused, else None.
 
         An input that has its decision, or whose earlier push was refused, is not run further.
         """
@@ -230,7 +277,10 @@ class LiveBatch:
         return results
 
     def check(self, one: Push) -> InputError | None:
-        """What is wrong with a push, if it is. A push that is run in parts is checked as a whole before the first of them."""
+        """What is wrong with a push, if it is.
+
+        A push that is run in parts is checked as a whole before the first of them.
+        """
         try:
             if self._check(one) and not one.row.scored:
                 slots = cast(LiveSlots, self._slots)
@@ -240,9 +290,11 @@ class LiveBatch:
         return None
 
     def end(self, row: LiveInput, most: int | None = None) -> Decision | None:
-        """The decision on an input that is over: its last evidence stands for every checkpoint that is left.
+        """The decision on an input that is over: its last evidence stands for every
+        checkpoint that is left.
 
-        most: judge at most as many checkpoints now. None is returned if the decision has not fallen there; call it again then.
+        most: judge at most as many checkpoints now. None is returned if the decision has not fallen
+        there; call it again then.
         """
         if row.time == 0:
             raise InputError("this stream ends before its first step: push one step at least.")
@@ -258,31 +310,50 @@ class LiveBatch:
                     row.decision = row.separate.push(cast(Floats, row.last))
         elif row.decision is None:
             last = len(self._calibrated.checkpoints)
-            first = row.time if row.scored else int(np.searchsorted(self._times, row.time, side="right"))
+            first = (
+                row.time
+                if row.scored
+                else int(np.searchsorted(self._times, row.time, side="right"))
+            )
             first = max(first, row.ended)
             left = np.arange(first, last if most is None else min(last, first + most))
             evidence = row.last if row.scored else cast(LiveSlots, self._slots).evidence(row.slot)
             repeated = np.broadcast_to(cast(Any, evidence), (len(left), *cast(Any, evidence).shape))
             self._judge(np.full(len(left), row.slot), left, repeated, row.scored, [row] * len(left))
             row.ended = first + len(left)
-            assert row.decision is not None or row.ended < last, "every input stops at the last checkpoint"
+            assert row.decision is not None or row.ended < last, (
+                "every input stops at the last checkpoint"
+            )
         return row.decision
 
     def _check(self, one: Push) -> bool:
         """Refuse a wrong push. Whether it can be computed together with others."""
         row, given = (
             one.row,
-            [kind for kind, content in zip(KINDS, (one.steps, one.frames, one.log_confidence), strict=True) if content is not None],
+            [
+                kind
+                for kind, content in zip(
+                    KINDS, (one.steps, one.frames, one.log_confidence), strict=True
+                )
+                if content is not None
+            ],
         )
         if len(given) != 1:
-            raise InputError("a push needs one of steps, frames and log_confidence: give one of them.")
+            raise InputError(
+                "a push needs one of steps, frames and log_confidence: give one of them."
+            )
         if row.kind not in ("", *given):
-            raise InputError(f"this input got {row.kind} and {given[0]}: open one session for each.")
+            raise InputError(
+                f"this input got {row.kind} and {given[0]}: open one session for each."
+            )
         row.kind = given[0]
         if self._engine is None and not row.scored:
-            raise InputError(f"there are no members here that could read {row.kind}: push log-confidences.")
+            raise InputError(
+                f"there are no members here that could read {row.kind}: push log-confidences."
+            )
         if row.scored:
-            calibrated, array = self._calibrated, as_log_confidence(cast(ArrayLike, one.log_confidence), "(m, K, C)")
+            calibrated = self._calibrated
+            array = as_log_confidence(cast(ArrayLike, one.log_confidence), "(m, K, C)")
             if self._state is not None:
                 calibrated.check_sizes(array.shape[1], array.shape[2])
             return self._state is not None
@@ -297,9 +368,17 @@ class LiveBatch:
             any_engine, any_members, digest = self._allowed
             about = any_engine, any_members, digest, row.group, row.fresh
             row.separate = LiveSession(cast(Engine, self._engine), calibrated, row.number, *about)
-        for step in one.content if one.steps is None else np.split(one.steps.indices, one.steps.pointers[1:-1]):
+        for step in (
+            one.content
+            if one.steps is None
+            else np.split(one.steps.indices, one.steps.pointers[1:-1])
+        ):
             if isinstance(row.separate, LiveSession):
-                row.decision = row.separate.push(step) if row.kind == "events" else row.separate.push(frame=step)
+                row.decision = (
+                    row.separate.push(step)
+                    if row.kind == "events"
+                    else row.separate.push(frame=step)
+                )
             else:
                 row.last = np.asarray(step)
                 row.decision = row.separate.push(row.last)
@@ -316,7 +395,9 @@ class LiveBatch:
             if slots_of.repeats == "once" and len(steps) and steps.counts.max() > slots_of.inputs:
                 steps = steps.each_once(slots_of.inputs)
         except InputError:  # find the wrong ones; the others are run
-            good = [number for number in numbers if not self._refuse(pushes[number], number, results)]
+            good = [
+                number for number in numbers if not self._refuse(pushes[number], number, results)
+            ]
             if good:
                 self._run_events(pushes, good, results)
             return
@@ -326,17 +407,28 @@ class LiveBatch:
         for row, length in zip(rows, lengths.tolist(), strict=True):
             begins.append(row.time)
             row.time += length
-        within = np.arange(len(steps)) - np.repeat(np.cumsum(lengths) - lengths, lengths)  # the position of each step in its push
+        # the position of each step in its push
+        within = np.arange(len(steps)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         times = np.repeat(begins, lengths) + within + 1
         slots = np.repeat([row.slot for row in rows], lengths)
         evidence = slots_of.push(slots, steps.pointers, steps.indices)
         looks = np.searchsorted(self._times, times)
         at_look = np.flatnonzero(self._times[np.minimum(looks, len(self._times) - 1)] == times)
         source = np.repeat(numbers, lengths)[at_look]
-        self._judge(slots[at_look], looks[at_look], evidence[at_look], False, [pushes[number].row for number in source], results, source)
+        self._judge(
+            slots[at_look],
+            looks[at_look],
+            evidence[at_look],
+            False,
+            [pushes[number].row for number in source],
+            results,
+            source,
+        )
 
     def _refuse(self, one: Push, number: int, results: list[Any]) -> bool:
-        """Whether the events of a push are wrong; its input, and what else was pushed to it, is not run further."""
+        """Whether the events of a push are wrong; its input, and what else was pushed to it, is
+        not run further.
+        """
         row = one.row
         if row.failed is None:
             try:
@@ -352,15 +444,20 @@ class LiveBatch:
         looks: list[Integers] = []
         parts: list[Floats] = []
         for number in numbers:
-            row, array = pushes[number].row, np.asarray(pushes[number].log_confidence, dtype=np.float64)
-            left = np.arange(row.time, min(row.time + len(array), len(self._calibrated.checkpoints)))
+            row = pushes[number].row
+            array = np.asarray(pushes[number].log_confidence, dtype=np.float64)
+            left = np.arange(
+                row.time, min(row.time + len(array), len(self._calibrated.checkpoints))
+            )
             looks.append(left)
             parts.append(array[: len(left)])
             rows.extend([row] * len(left))
             row.time, row.last = row.time + len(array), np.array(array[-1])
         source = np.repeat(numbers, [len(part) for part in parts])
         slots = np.array([row.slot for row in rows], np.int64)
-        self._judge(slots, np.concatenate(looks), np.concatenate(parts), True, rows, results, source)
+        self._judge(
+            slots, np.concatenate(looks), np.concatenate(parts), True, rows, results, source
+        )
 
     def _judge(
         self,
@@ -372,11 +469,13 @@ class LiveBatch:
         results: list[Any] | None = None,
         source: Integers | None = None,
     ) -> None:
-        """Judge the evidence (n, K, C) of inputs in slots (n,) at looks (n,), those of an input in order, and note the decisions that fall.
+        """Judge the evidence (n, K, C) of inputs in slots (n,) at looks (n,), those of an input in
+        order, and note the decisions that fall.
 
-        scored: whether the evidence is log-confidences. source (n,): the result that each look belongs to. Each round judges the next
-        look of every input that still runs, so an input is judged as in a stream. The looks are sorted by round once, so many of them
-        cost no more for each than few.
+        scored: whether the evidence is log-confidences. source (n,): the result that each look
+        belongs to. Each round judges the next look of every input that still runs, so an input is
+        judged as in a stream. The looks are sorted by round once, so many of them cost no more for
+        each than few.
         """
         calibrated, state = self._calibrated, cast(State, self._state)
         left = np.arange(len(looks))
@@ -386,25 +485,38 @@ class LiveBatch:
             chosen = chosen[[rows[position].decision is None for position in chosen.tolist()]]
             if not len(chosen):
                 continue
-            confidence = evidence[chosen] if scored else log_softmax(evidence[chosen].astype(np.float64))
-            verdict = calibrated.step(looks[chosen], np.ascontiguousarray(confidence, dtype=np.float64), state.rows(slots[chosen]))
+            confidence = (
+                evidence[chosen] if scored else log_softmax(evidence[chosen].astype(np.float64))
+            )
+            verdict = calibrated.step(
+                looks[chosen],
+                np.ascontiguousarray(confidence, dtype=np.float64),
+                state.rows(slots[chosen]),
+            )
             state = self._state = state.overwrite(slots[chosen], verdict.state)
             for at in np.flatnonzero(verdict.stop).tolist():
                 one, position = slice(at, at + 1), int(chosen[at])
-                row_verdict = Verdict(verdict.stop[one], verdict.sets[one], verdict.state.rows(np.array([at])))
-                rows[position].decision = calibrated.decision(int(looks[position]), row_verdict, rows[position].number)
+                row_verdict = Verdict(
+                    verdict.stop[one], verdict.sets[one], verdict.state.rows(np.array([at]))
+                )
+                rows[position].decision = calibrated.decision(
+                    int(looks[position]), row_verdict, rows[position].number
+                )
                 if results is not None and source is not None:
                     results[source[position]] = rows[position].decision
 
 
 def _rounds(slots: Integers, left: Integers) -> list[Integers]:
-    """The positions `left`, those of a slot in their order, divided into rounds that hold each slot at most once."""
+    """The positions `left`, those of a slot in their order, divided into rounds that hold each
+    slot at most once.
+    """
     if not len(left):
         return []
     order = np.argsort(slots[left], kind="stable")
     ordered = slots[left][order]
     begins = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1))
-    within = np.arange(len(left)) - np.repeat(begins, np.diff(begins, append=len(left)))  # 0, 1, … in each slot
+    # 0, 1, … in each slot
+    within = np.arange(len(left)) - np.repeat(begins, np.diff(begins, append=len(left)))
     by_round = np.argsort(within, kind="stable")
     ends = np.cumsum(np.bincount(within))[:-1]
     return np.split(left[order][by_round], ends)

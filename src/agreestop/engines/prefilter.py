@@ -1,13 +1,16 @@
-"""The prefilter: a fast test that finds inputs that cannot stop yet, so that the rule judges only the others.
+"""The prefilter: a fast test that finds inputs that cannot stop yet, so that the rule judges
+only the others.
 
-At most checkpoints most inputs continue, and an approximate risk is enough to see that. For AgreeStop an approximate log-risk is computed
-in a compiled loop, here on the CPU, or in one GPU kernel (`gpu.prefilter`). An input may stop at checkpoint t only where
+At most checkpoints most inputs continue, and an approximate risk is enough to see that. For
+AgreeStop an approximate log-risk is computed in a compiled loop, here on the CPU, or in one GPU
+kernel (`gpu.prefilter`). An input may stop at checkpoint t only where
 
-    log e_t - offset_t  <  log λ + margin,        margin = SLACK (1 + |log λ + offset_t|) + rounding_bound_t
+    log e_t - offset_t  <  log λ + margin
+    margin = SLACK (1 + |log λ + offset_t|) + rounding_bound_t
 
-SLACK is far above the rounding error of that arithmetic. `rounding_bound` adds the error that a large temperature, many steps or an
-exponent near 0 amplify. The prefilter only says "cannot stop here". Every other input goes to `calibrated.step`, so decisions are those of
-the rule, bit for bit.
+SLACK is far above the rounding error of that arithmetic. `rounding_bound` adds the error that a
+large temperature, many steps or an exponent near 0 amplify. The prefilter only says "cannot stop
+here". Every other input goes to `calibrated.step`, so decisions are those of the rule, bit for bit.
 """
 
 import math
@@ -19,29 +22,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agreestop.common import Booleans, Floats, Integers
-from agreestop.decide.agree_stop import AgreeStop
+from agreestop.common.schedules import Schedule
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.policies import CheckpointRisks, ConditionalThresholds, RiskThreshold
-from agreestop.decide.risks import FEATURES, FLOOR, LearnedRisk, ShapedRisk, TopMass
-from agreestop.decide.schedules import Schedule
-from agreestop.decide.scores import LARGEST_CONSTANT
+from agreestop.decide.class_scores import LARGEST_CONSTANT
+from agreestop.decide.tuning.agreement_features import FLOOR
 
 SLACK = 1e-9
 EPSILON = float(np.finfo(np.float64).eps)
-ROUNDINGS = 16  # an upper bound on the number of roundings between spike counts or logits and the pooled log-confidence
+# an upper bound on the number of roundings between spike counts or logits and the pooled
+# log-confidence
+ROUNDINGS = 16
 WORTH_A_THREAD = 1 << 14  # counts or logits: about 0.2 ms of work
-EXPONENTS, LARGEST = (1e-3, 1e6), 1e6  # the range of exponents, and the largest number in a rule, for which float32 is precise enough
+# the range of exponents, and the largest number in a rule, for which float32 is precise enough
+EXPONENTS, LARGEST = (1e-3, 1e6), 1e6
 
 
 @dataclass(frozen=True, eq=False)
 class Prefilter:
-    """The numbers of a calibrated rule that the test needs, one entry for each of its M checkpoints.
+    """The numbers of a calibrated rule that the test needs, one entry for each of its
+    M checkpoints.
 
     max_set_size  I: the risk is the mass outside the best I classes
     exponent      of the generalised mean over members
     temperatures  (M,) of the pooled log-confidence
     bounds        (M,) log λ + offset: an input stops where its log-risk is below
-    learned       (M, 2 + features) bias, log time and weights of a learned risk; no columns for TopMass
+    learned       (M, 2 + features) bias, log time and weights of a learned risk; no
+                  columns for TopMass
     """
 
     calibrated: CalibratedRule
@@ -63,7 +69,9 @@ class Prefilter:
     def first_members(self) -> int:
         """The number of members at the first looks."""
         checkpoints = self.calibrated.checkpoints
-        return checkpoints.members[0] if isinstance(checkpoints, Schedule) else self.calibrated.members
+        return (
+            checkpoints.members[0] if isinstance(checkpoints, Schedule) else self.calibrated.members
+        )
 
     @property
     def fits_gpu(self) -> bool:
@@ -71,15 +79,27 @@ class Prefilter:
 
         Where members join, most looks must come before, and inputs must be able to stop there.
         """
-        exponent_fits = self.exponent == 0 or math.isinf(self.exponent) or EXPONENTS[0] <= abs(self.exponent) <= EXPONENTS[1]
+        exponent_fits = (
+            self.exponent == 0
+            or math.isinf(self.exponent)
+            or EXPONENTS[0] <= abs(self.exponent) <= EXPONENTS[1]
+        )
         bounds = self.bounds[np.isfinite(self.bounds)]
-        known = isinstance(self.calibrated.policy, RiskThreshold) and not self.learned.shape[1]
+        known = self.calibrated.policy.one_order_statistic and not self.learned.shape[1]
         first = self.first_looks
-        worth_it = 2 * first >= len(self.bounds) and (first == len(self.bounds) or bool((self.bounds[:first] > -np.inf).any()))
-        return known and worth_it and exponent_fits and all((np.abs(part) <= LARGEST).all() for part in (bounds, self.temperatures))
+        worth_it = 2 * first >= len(self.bounds) and (
+            first == len(self.bounds) or bool((self.bounds[:first] > -np.inf).any())
+        )
+        return (
+            known
+            and worth_it
+            and exponent_fits
+            and all((np.abs(part) <= LARGEST).all() for part in (bounds, self.temperatures))
+        )
 
     def rounding_bound(self, classes: int, epsilon: float, logit: float = 0.0) -> Floats:
-        """A bound (M,) on how far rounding of relative size `epsilon` moves two tempered log-confidences apart.
+        """A bound (M,) on how far rounding of relative size `epsilon` moves two tempered
+        log-confidences apart.
 
         It uses that a count is at most its number of steps, and a logit at most `logit` in size.
         """
@@ -88,7 +108,9 @@ class Prefilter:
         largest = np.maximum(counts, 2 * logit) + math.log(classes) + sums
         return np.asarray(2 * ROUNDINGS * epsilon * np.abs(self.temperatures) * largest)
 
-    def bounds_with_margin(self, slack: float, classes: int, epsilon: float, logit: float = 0.0) -> Floats:
+    def bounds_with_margin(
+        self, slack: float, classes: int, epsilon: float, logit: float = 0.0
+    ) -> Floats:
         """Bounds (M,) raised by the margin; an infinite bound stays as it is."""
         margin = slack * (1 + np.abs(self.bounds)) + self.rounding_bound(classes, epsilon, logit)
         return self.bounds + np.where(np.isfinite(self.bounds), margin, 0)
@@ -98,16 +120,31 @@ class Prefilter:
         return self.bounds_with_margin(SLACK, self.calibrated.classes, EPSILON)
 
     def may_stop(self, evidence: NDArray[Any], checkpoints: Integers) -> Booleans:
-        """Whether inputs with spike counts or logits (rows, m, K, C) at these m checkpoints may stop there, (rows, m)."""
-        from agreestop.networks._kernels.numba_runtime import parallel_for, threads_for  # imported here since it loads PyTorch
-        from agreestop.networks._kernels.prefilter_kernel import may_stop  # imported here since numba compiles it on import
+        """Whether inputs with spike counts or logits (rows, m, K, C) at these m checkpoints may
+        stop there, (rows, m).
+        """
+        # imported here since it loads PyTorch
+        from agreestop.networks._kernels.numba_runtime import parallel_for, threads_for
+
+        # imported here since numba compiles it on import
+        from agreestop.networks._kernels.prefilter_kernel import may_stop
 
         flags = np.empty(evidence.shape[:2], np.bool_)
         numbers = np.ascontiguousarray(evidence, dtype=np.float64)
         bounds = self._bounds_of_counts
         if evidence.dtype.kind not in "iu":
-            bounds = self.bounds_with_margin(SLACK, evidence.shape[3], EPSILON, float(np.abs(numbers).max(initial=0.0)))
-        numbers_of_rule = (self.exponent, self.temperatures, bounds, self.learned, self.max_set_size, SLACK, FLOOR)
+            bounds = self.bounds_with_margin(
+                SLACK, evidence.shape[3], EPSILON, float(np.abs(numbers).max(initial=0.0))
+            )
+        numbers_of_rule = (
+            self.exponent,
+            self.temperatures,
+            bounds,
+            self.learned,
+            self.max_set_size,
+            SLACK,
+            FLOOR,
+        )
 
         def run(_: int, first: int, last: int) -> None:
             may_stop(numbers[first:last], checkpoints, *numbers_of_rule, flags[first:last])
@@ -119,40 +156,29 @@ class Prefilter:
 
 
 def prefilter_for(calibrated: CalibratedRule, output: str = "spikes") -> Prefilter | None:
-    """The prefilter of a rule on engines with this output, spikes or logits; None for a rule that has none."""
-    rule, policy = calibrated.rule, calibrated.policy
-    if not isinstance(rule, AgreeStop):
+    """The prefilter of a rule on engines with this output, spikes or logits.
+
+    None for a rule that has none.
+    """
+    found = calibrated.rule.prefilter(calibrated.policy)
+    if found is None:
         return None
-    match policy:
-        case RiskThreshold(threshold=threshold):
-            limits: float | Floats = threshold
-        case CheckpointRisks(thresholds=thresholds):
-            limits = thresholds
-        case ConditionalThresholds(thresholds=thresholds, blocks=blocks, slack=slack):
-            # A checkpoint that neither opens the gate nor stops the input changes nothing.
-            limits = float(thresholds.max()) if blocks is None else max(float(thresholds.max()), slack)
-        case _:
-            return None
-    risk, count = rule.risk, len(rule.checkpoints)
-    offsets = np.zeros(count)
-    while isinstance(risk, ShapedRisk):
-        offsets, risk = offsets + risk.offsets, risk.base
-    learned: Floats = np.empty((count, 0))
-    if isinstance(risk, LearnedRisk):
-        if output != "spikes":  # there is no bound on how far its weights carry the rounding of large logits
-            return None
-        rows = np.broadcast_to(risk.weights, (count, len(FEATURES)))
-        learned = np.column_stack([np.full(count, risk.bias), risk.log_times, rows])
-        risk = risk.posterior
-    if not isinstance(risk, TopMass):
+    limits, numbers = found
+    # There is no bound on how far learned weights carry the rounding of large logits.
+    if numbers.learned.shape[1] and output != "spikes":
         return None
-    temperatures = np.ones(count) if risk.temperatures is None else np.asarray(risk.temperatures, np.float64)
+    count, offsets = len(limits), numbers.offsets
+    temperatures = np.ones(count)
+    if numbers.temperatures is not None:
+        temperatures = np.asarray(numbers.temperatures, np.float64)
     bounds = np.where(offsets > -np.inf, limits + np.maximum(offsets, -LARGEST_CONSTANT), -np.inf)
-    return Prefilter(calibrated, rule.max_set_size, risk.pooling.r, temperatures, bounds, np.ascontiguousarray(learned))
+    size = calibrated.rule.max_set_size
+    return Prefilter(calibrated, size, numbers.exponent, temperatures, bounds, numbers.learned)
 
 
 def can_prefilter_on_cpu() -> bool:
     """Whether the compiled loop is available."""
-    from agreestop.networks._kernels.numba_runtime import numba_available  # imported here since it loads PyTorch
+    # imported here since it loads PyTorch
+    from agreestop.networks._kernels.numba_runtime import numba_available
 
     return numba_available()

@@ -1,12 +1,15 @@
-"""What an engine offers: K members that run over inputs, in a batch or live, and that can drop the inputs that have stopped.
+"""What an engine offers: K members that run over inputs, in a batch or live, and that can drop the
+inputs that have stopped.
 
-    run = engine.begin(inputs)              inputs (n, T, ...), or images (n, 1, ...) that are held for any number of steps
-    outputs = run.advance(8)                (rows, 8, K, C): read-out spikes or logits of the next 8 steps
-    run.keep(undecided)                     the other rows cost nothing from now on
+    run = engine.begin(inputs)        inputs (n, T, ...), or images (n, 1, ...) that are held for
+                                      any number of steps
+    outputs = run.advance(8)          (rows, 8, K, C): read-out spikes or logits of the next 8 steps
+    run.keep(undecided)               the other rows cost nothing from now on
     live = engine.live()
-    evidence = live.push(events)            (K, C): spike counts so far, or logits of this step
+    evidence = live.push(events)      (K, C): spike counts so far, or logits of this step
 
-The evidence after t steps is the spike counts up to t, or the logits at t. Its log-softmax is the log-confidence that a rule judges.
+The evidence after t steps is the spike counts up to t, or the logits at t. Its log-softmax is the
+log-confidence that a rule judges.
 """
 
 from collections.abc import Sequence
@@ -17,15 +20,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, Integers
-from agreestop.decide.evidence import Stops
+from agreestop.decide.checkpoints import Stops
 from agreestop.events.container import Inputs
 
 from .prefilter import Prefilter
 
 CHUNK_STEPS = 8  # steps that an engine computes together by default
-ENGINES = ("auto", "dense", "event-driven", "event-driven-bfloat16", "event-driven-int8", "fused", "fused-bfloat16")
+ENGINES = (
+    "auto",
+    "dense",
+    "event-driven",
+    "event-driven-bfloat16",
+    "event-driven-int8",
+    "fused",
+    "fused-bfloat16",
+)
 """Names of engines for members that are drawn once; "auto" chooses one of the others."""
-PICOJOULE_MULTIPLY, PICOJOULE_ACCUMULATE = 4.6, 0.9  # energy of a multiply-accumulate and of an accumulate (Horowitz 2014)
+# energy of a multiply-accumulate and of an accumulate (Horowitz 2014)
+PICOJOULE_MULTIPLY, PICOJOULE_ACCUMULATE = 4.6, 0.9
 
 
 class Pass(Protocol):
@@ -45,19 +57,22 @@ class Pass(Protocol):
 class Live(Protocol):
     """One live input."""
 
-    def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> NDArray[Any]:
+    def push(
+        self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None
+    ) -> NDArray[Any]:
         """Run one step and return the evidence (K, C).
 
-        events: flat indices of the inputs that are active in this step, none for a pause. frame: instead, one dense step of booleans or
-        numbers, in the shape of one step of the input.
+        events: flat indices of the inputs that are active in this step, none for a pause. frame:
+        instead, one dense step of booleans or numbers, in the shape of one step of the input.
         """
 
 
 class Engine(Protocol):
     """K members, ready to run.
 
-    output: "spikes" or "logits". reason: one sentence that says why this engine was chosen, empty if it was named. copies_weights: whether
-    it runs a copy of the weights, which later training does not change.
+    output: "spikes" or "logits". reason: one sentence that says why this engine was chosen, empty
+    if it was named. copies_weights: whether it runs a copy of the weights, which later training
+    does not change.
     """
 
     name: str
@@ -74,9 +89,11 @@ class Engine(Protocol):
         """The number of steps to compute together while this many inputs are running."""
 
     def begin(self, inputs: Inputs, first: int = 0) -> Pass:
-        """Start on inputs (n, T, ...), or on images (n, 1, ...) that are held; `first` is the number of the first input.
+        """Start on inputs (n, T, ...), or on images (n, 1, ...) that are held; `first` is the
+        number of the first input.
 
-        An array or `Events`; an engine that needs an array makes one of this batch (`inputs.check_inputs`).
+        An array or `Events`; an engine that needs an array makes one of this batch
+        (`inputs.check_inputs`).
         """
 
     def live(self, number: int = 0) -> Live:
@@ -85,7 +102,10 @@ class Engine(Protocol):
 
 def describe(engine: Engine) -> str:
     """An engine in words, for its `repr`."""
-    return f"{type(engine).__name__}(name={engine.name!r}, members={engine.members}, output={engine.output!r})"
+    return (
+        f"{type(engine).__name__}(name={engine.name!r}, members={engine.members}, "
+        f"output={engine.output!r})"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,14 +118,20 @@ class Operations:
 
 
 def running_energy(operations: Operations) -> Floats:
-    """Energy (n, T, K) in nanojoules that each member has spent on each input up to each step, by the usual estimate for 45 nm."""
-    spent = PICOJOULE_MULTIPLY * operations.multiplies + PICOJOULE_ACCUMULATE * operations.accumulates
+    """Energy (n, T, K) in nanojoules that each member has spent on each input up to each step,
+    by the usual estimate for 45 nm.
+    """
+    spent = (
+        PICOJOULE_MULTIPLY * operations.multiplies + PICOJOULE_ACCUMULATE * operations.accumulates
+    )
     return np.cumsum(spent / 1000, axis=1)
 
 
 @dataclass(frozen=True, eq=False)
 class EnsembleRun:
-    """Read-out spikes (n, T, K, C) of K members over T steps, and the operations that produced them."""
+    """Read-out spikes (n, T, K, C) of K members over T steps, and the operations that
+    produced them.
+    """
 
     spikes: Booleans
     operations: Operations
@@ -128,7 +154,9 @@ class Outcomes:
     work: Integers
 
     def complete(self, rows: Integers, later: "Outcomes") -> None:
-        """Add how some rows ended that were undecided, and the work on them, which began again with their first step."""
+        """Add how some rows ended that were undecided, and the work on them, which began again
+        with their first step.
+        """
         for field in fields(self.stops):
             getattr(self.stops, field.name)[rows] = getattr(later.stops, field.name)
         self.computed[rows] = np.maximum(self.computed[rows], later.computed)
@@ -139,19 +167,33 @@ Result = TypeVar("Result")
 
 
 def joined(parts: Sequence[Result], axis: int = 0) -> Result:
-    """Arrays, or results with arrays as fields, one after the other along the inputs (axis 0), the steps (1) or the members (2)."""
+    """Arrays, or results with arrays as fields, one after the other along the inputs (axis 0),
+    the steps (1) or the members (2).
+    """
     first: Any = parts[0]
     if isinstance(first, np.ndarray):
         return cast(Result, np.concatenate(cast(Any, parts), axis))
-    return cast(Result, type(first)(*(joined([getattr(part, field.name) for part in parts], axis) for field in fields(first))))
+    return cast(
+        Result,
+        type(first)(
+            *(
+                joined([getattr(part, field.name) for part in parts], axis)
+                for field in fields(first)
+            )
+        ),
+    )
 
 
 @runtime_checkable
 class DividingEngine(Protocol):
-    """An engine that can run some of its members without the others, so that members may join later (see `decide.Schedule`)."""
+    """An engine that can run some of its members without the others, so that members may join
+    later (see `decide.Schedule`).
+    """
 
     def members_slice(self, first: int, last: int) -> Engine | None:
-        """An engine of the members first … last - 1, whose outputs are those that they have among all; None if it cannot be divided."""
+        """An engine of the members first … last - 1, whose outputs are those that they have
+        among all; None if it cannot be divided.
+        """
 
 
 class LiveSlots(Protocol):
@@ -161,7 +203,9 @@ class LiveSlots(Protocol):
     """The number of inputs of one step."""
 
     repeats: str
-    """What an event that is named several times in a step means: it counts "once" or "each" time, or is "refused"."""
+    """What an event that is named several times in a step means: it counts "once" or "each"
+    time, or is "refused".
+    """
 
     def reset(self, slot: int) -> None:
         """Begin a new input in a slot."""
@@ -172,8 +216,8 @@ class LiveSlots(Protocol):
     def push(self, slots: Integers, pointers: Integers, indices: Integers) -> NDArray[Any]:
         """Run n steps in this order and return the evidence (n, K, C) after each of them.
 
-        Step i is the next one of the input in slots[i], and its events are indices[pointers[i] : pointers[i + 1]], flat and in range;
-        pointers is (n + 1,). All three are arrays of int64.
+        Step i is the next one of the input in slots[i], and its events are indices[pointers[i] :
+        pointers[i + 1]], flat and in range; pointers is (n + 1,). All three are arrays of int64.
         """
 
 
@@ -189,8 +233,13 @@ class BatchingEngine(Protocol):
 class DecidingEngine(Protocol):
     """An engine that schedules its inputs itself while it decides (continuous batching)."""
 
-    def decide(self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes | None:
-        """Decide on inputs (n, T, ...) or `Events`, at most `slots` of them computed together; None if it cannot for these inputs.
+    def decide(
+        self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None
+    ) -> Outcomes | None:
+        """Decide on inputs (n, T, ...) or `Events`, at most `slots` of them computed together.
 
-        With a `Schedule`, inputs that the first members do not decide have the index -1 and are left to the caller.
+        None if it cannot for these inputs.
+
+        With a `Schedule`, inputs that the first members do not decide have the index -1 and are
+        left to the caller.
         """

@@ -1,4 +1,6 @@
-"""Engines side by side: members that differ in size or kind, each run by an engine of its own, as one ensemble."""
+"""Engines side by side: members that differ in size or kind, each run by an engine of its own,
+as one ensemble.
+"""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -13,17 +15,29 @@ from .protocol import Engine, Live, Pass, describe
 
 @final
 class SideBySide:
-    """The `Engine` of the members of several engines of one kind, in their order. All have the same output and classes."""
+    """The `Engine` of the members of several engines of one kind, in their order.
+
+    All have the same output and classes.
+    """
 
     reason = ""
 
     def __init__(self, engines: Sequence[Engine]) -> None:
-        for what, values in (("outputs", [engine.output for engine in engines]), ("classes", [engine.classes for engine in engines])):
+        for what, values in (
+            ("outputs", [engine.output for engine in engines]),
+            ("classes", [engine.classes for engine in engines]),
+        ):
             if len(set(values)) > 1:
-                raise InputError(f"the members have the {what} {', '.join(map(str, values))}: those of all members must be equal.")
+                raise InputError(
+                    f"the members have the {what} {', '.join(map(str, values))}: those of all "
+                    "members must be equal."
+                )
         first = engines[0]
         self._engines = list(engines)
-        self.name, self.output, self.classes, self.copies_weights = first.name, first.output, first.classes, first.copies_weights
+        self.name = first.name
+        self.output = first.output
+        self.classes = first.classes
+        self.copies_weights = first.copies_weights
         self.members = sum(engine.members for engine in engines)
 
     __repr__ = describe
@@ -76,5 +90,7 @@ class SideBySideLive:
     def __init__(self, inputs: Sequence[Live]) -> None:
         self._inputs = inputs
 
-    def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> NDArray[Any]:
+    def push(
+        self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None
+    ) -> NDArray[Any]:
         return np.concatenate([one.push(events, frame=frame) for one in self._inputs])

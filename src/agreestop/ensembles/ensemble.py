@@ -2,11 +2,13 @@
 
     ensemble = DeepEnsemble(network, members=6, seed=0)      or VariationalEnsemble
     ensemble.fit(x_train, y_train, epochs=6)
-    rule = AgreeStop(target=0.9, checkpoints=range(1, 81), max_set_size=1).calibrate(ensemble.score(x_cal, y_cal))
-    run = ensemble.decide(rule, x_new)                       stops computing an input soon after the rule stops
+    rule = AgreeStop(target=0.9, checkpoints=range(1, 81), max_set_size=1)
+    rule = rule.calibrate(ensemble.score(x_cal, y_cal))
+    run = ensemble.decide(rule, x_new)      stops computing an input soon after the rule stops
 
-Inputs are arrays (n, T, ...) of booleans or numbers, an `Events`, or images (n, 1, ...) that are held for a number of steps. Members,
-engine and rule belong together: scores carry the engine's name and the ensemble's digest, and a rule refuses others.
+Inputs are arrays (n, T, ...) of booleans or numbers, an `Events`, or images (n, 1, ...) that are
+held for a number of steps. Members, engine and rule belong together: scores carry the engine's name
+and the ensemble's digest, and a rule refuses others.
 """
 
 import reprlib
@@ -21,13 +23,27 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from agreestop.common import InputError, ProgressCallback, as_count, as_seed, check_finite, time_last, warn_of_time_last
+from agreestop.common import (
+    InputError,
+    ProgressCallback,
+    as_count,
+    as_seed,
+    check_finite,
+    time_last,
+    warn_of_time_last,
+)
+from agreestop.common.rows import as_labels
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.checks import as_labels
-from agreestop.decide.score_files import Scores
-from agreestop.decide.tuned_rows import TrainingRows
+from agreestop.decide.leakage import TrainingRows
+from agreestop.decide.scores import Scores
 from agreestop.engines.choice import choose_engine
-from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, check_calibrated, decide_early, score
+from agreestop.engines.early_stopping import (
+    BATCH_SIZE,
+    EarlyRun,
+    check_calibrated,
+    decide_early,
+    score,
+)
 from agreestop.engines.ending import as_lengths
 from agreestop.engines.live import LiveSession
 from agreestop.engines.protocol import Engine
@@ -50,26 +66,44 @@ NetworkSource: TypeAlias = Architecture | Callable[[], nn.Module] | Sequence[nn.
 
 
 class Ensemble(ABC):
-    """K members that watch the same inputs. `DeepEnsemble` and `VariationalEnsemble` are the two kinds."""
+    """K members that watch the same inputs.
+
+    `DeepEnsemble` and `VariationalEnsemble` are the two kinds.
+    """
 
     kind: str
     fresh: bool = False
 
-    def __init__(self, network: NetworkSource, members: int, seed: int, device: str, engine: str, output: str) -> None:
+    def __init__(
+        self, network: NetworkSource, members: int, seed: int, device: str, engine: str, output: str
+    ) -> None:
         # Exactly one of the three is not None.
         self._config: Architecture | None = None
         self._builder: Callable[[], nn.Module] | None = None
         self._modules: tuple[nn.Module, ...] | None = None
-        if is_dataclass(network) and not isinstance(network, (type, nn.Module)) and hasattr(network, "layers"):
+        if (
+            is_dataclass(network)
+            and not isinstance(network, (type, nn.Module))
+            and hasattr(network, "layers")
+        ):
             self._config = network
-        elif isinstance(network, (list, tuple)) and network and all(isinstance(module, nn.Module) for module in network):
+        elif (
+            isinstance(network, (list, tuple))
+            and network
+            and all(isinstance(module, nn.Module) for module in network)
+        ):
             self._modules = tuple(network)
         elif callable(network) and not isinstance(network, nn.Module):
             self._builder = network
         else:
-            given = f"one {type(network).__name__}" if isinstance(network, nn.Module) else reprlib.repr(network)
+            given = (
+                f"one {type(network).__name__}"
+                if isinstance(network, nn.Module)
+                else reprlib.repr(network)
+            )
             raise InputError(
-                f"network is {given}: give settings such as agreestop.networks.FullyConnected(...), a function that builds one module "
+                f"network is {given}: give settings such as "
+                "agreestop.networks.FullyConnected(...), a function that builds one module "
                 "and is called for each member, or a list of torch modules."
             )
         self.members, self.seed = as_count(members, "members"), as_seed(seed)
@@ -84,21 +118,28 @@ class Ensemble(ABC):
         self._density: float | None = None
 
     @abstractmethod
-    def _new_model(self, members: int, input_shape: tuple[int, ...] | None, real_input: bool = False) -> Any:
+    def _new_model(
+        self, members: int, input_shape: tuple[int, ...] | None, real_input: bool = False
+    ) -> Any:
         """A model for the training loop.
 
-        input_shape: the shape of an input at one time step. real_input: the inputs hold values other than 0 and 1.
+        input_shape: the shape of an input at one time step. real_input: the inputs hold values
+        other than 0 and 1.
         """
 
     def _settings(self, members: int, real_input: bool) -> Architecture:
         """The settings of the network, for this number of members."""
         config: Any = self._config
-        return cast(Architecture, replace(config, members=members, real_input=config.real_input or real_input))
+        return cast(
+            Architecture,
+            replace(config, members=members, real_input=config.real_input or real_input),
+        )
 
     def _build(self, count: int) -> list[nn.Module]:
         """The modules of the user: those given, or new ones of the builder.
 
-        Random numbers that the builder of member k draws from torch follow from (seed, k), and torch's own are left as they were.
+        Random numbers that the builder of member k draws from torch follow from (seed, k), and
+        torch's own are left as they were.
         """
         if self._modules is not None:
             return list(self._modules)
@@ -106,10 +147,18 @@ class Ensemble(ABC):
         built = []
         for member in range(count):
             with torch.random.fork_rng(range(torch.cuda.device_count())):
-                torch.manual_seed(int(np.random.SeedSequence((self.seed, member)).generate_state(1, np.uint64)[0] >> 1))
+                torch.manual_seed(
+                    int(
+                        np.random.SeedSequence((self.seed, member)).generate_state(1, np.uint64)[0]
+                        >> 1
+                    )
+                )
                 module = self._builder()
             if not isinstance(module, nn.Module):
-                raise InputError(f"the builder returned a {type(module).__name__}: it must return a torch.nn.Module.")
+                raise InputError(
+                    f"the builder returned a {type(module).__name__}: it must return a "
+                    "torch.nn.Module."
+                )
             built.append(module)
         return built
 
@@ -123,21 +172,38 @@ class Ensemble(ABC):
 
     @property
     def network(self) -> Runnable:
-        """What the engine runs: the K members, or the posterior from which members are drawn for every input."""
+        """What the engine runs: the K members, or the posterior from which members are drawn
+        for every input.
+        """
         if self._members is None or self._model is None:
-            raise InputError("this ensemble is not trained yet: call fit first, or load one with agreestop.ensembles.load.")
-        return self._model if self.fresh and not isinstance(self._model, TrainableMembers) else self._members
+            raise InputError(
+                "this ensemble is not trained yet: call fit first, or load one with "
+                "agreestop.ensembles.load."
+            )
+        return (
+            self._model
+            if self.fresh and not isinstance(self._model, TrainableMembers)
+            else self._members
+        )
 
     @property
     def input_shape(self) -> tuple[int, ...] | None:
-        """The shape of one step of an input; None for modules of your own before the first inputs."""
+        """The shape of one step of an input; None for modules of your own before
+        the first inputs.
+        """
         return self.network.input_shape
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the tensors and settings of the members, in hexadecimal. Scores and rules carry it."""
-        if self._engine is None or not self._engine.copies_weights:  # the members may have changed since the last call
-            self._digest = network_digest(self.network, **({"seed": self.seed} if self.fresh else {}))
+        """SHA-256 over the tensors and settings of the members, in hexadecimal.
+
+        Scores and rules carry it.
+        """
+        # the members may have changed since the last call
+        if self._engine is None or not self._engine.copies_weights:
+            self._digest = network_digest(
+                self.network, **({"seed": self.seed} if self.fresh else {})
+            )
         return self._digest
 
     @property
@@ -149,8 +215,11 @@ class Ensemble(ABC):
     def engine(self) -> Engine:
         """The engine that runs the members. It is chosen once, and its `reason` says why."""
         if self._engine is None:
-            made = choose_engine(self.network, self._engine_name, self._density or 0.0, self.seed, self.device)
-            self._digest, self._engine = self.digest, made  # the digest of the weights that the engine may have copied
+            made = choose_engine(
+                self.network, self._engine_name, self._density or 0.0, self.seed, self.device
+            )
+            # the digest of the weights that the engine may have copied
+            self._digest, self._engine = self.digest, made
         return self._engine
 
     def fit(
@@ -175,55 +244,93 @@ class Ensemble(ABC):
         A second call trains new members; modules that were given as a list are trained further.
 
         y              labels from 0 to C-1; may be left out if x is an `Events` with labels
-        steps          for images (n, 1, ...): the number of steps for which each is held. A ResNet18 is then trained with the recipe of
-                       `ensembles.images`, which spends the first three fifths of the epochs on firing rates
+        steps          for images (n, 1, ...): the number of steps for which each is held. A
+                       ResNet18 is then trained with the recipe of `ensembles.images`, which spends
+                       the first three fifths of the epochs on firing rates
         batch_size     64 by default; 256 for a ResNet18 on images
         learning_rate  5e-3 by default; 0.05 for a ResNet18 on images. It falls to 0 along a cosine
         readouts       the log-loss is taken at this many steps, evenly spread up to the last
-        kl_weight      of a variational ensemble: weight of the divergence from the prior; 1 is the true ELBO
-        warm_up        of a variational ensemble: share of the epochs in which that weight grows from 0
+        kl_weight      of a variational ensemble: weight of the divergence from the prior; 1
+                       is the true ELBO
+        warm_up        of a variational ensemble: share of the epochs in which that
+                       weight grows from 0
         bf16           compute matrix products in bfloat16
-        checkpoint     path of a file that is written after every epoch. A run that finds the file continues after the last epoch in it,
-                       and ends with the same numbers as an uninterrupted run
+        checkpoint     path of a file that is written after every epoch. A run that finds the file
+                       continues after the last epoch in it, and ends with the same numbers as an
+                       uninterrupted run
         progress       True for a bar on a terminal, or a function `(what, share)`
-        remember_rows  keep a hash of each input, here and in the file of the members, so that calibration and evaluation can refuse
-                       these rows. False for those who may not keep hashes: then nothing notices
+        remember_rows  keep a hash of each input, here and in the file of the members, so that
+                       calibration and evaluation can refuse these rows. False for those who may not
+                       keep hashes: then nothing notices
         """
         inputs, given, names = _examples(x, y)
         if given is None:
             raise InputError("there are no labels: give y, or an Events with labels.")
         self._check_inputs(inputs, steps)
         warn_of_time_last(inputs.shape, inputs.dtype.kind)
-        members = self.members if self.kind == "deep" else 1  # one draw for each step is enough to train a posterior
+        # one draw for each step is enough to train a posterior
+        members = self.members if self.kind == "deep" else 1
         model = self._new_model(members, tuple(inputs.shape[2:]), inputs.dtype != np.bool_)
         labels = as_labels(given, len(inputs), model.classes)
         if names is not None and len(names) != model.classes:
-            raise InputError(f"x names {len(names)} classes, but the network has {model.classes}: give the network {len(names)} classes.")
-        chosen: dict[str, Any] = {"seed": self.seed, "device": self.device, "bf16": bf16, "kl_weight": kl_weight}
-        chosen |= {name: value for name, value in {"batch_size": batch_size, "learning_rate": learning_rate}.items() if value is not None}
+            raise InputError(
+                f"x names {len(names)} classes, but the network has {model.classes}: give the "
+                f"network {len(names)} classes."
+            )
+        chosen: dict[str, Any] = {
+            "seed": self.seed,
+            "device": self.device,
+            "bf16": bf16,
+            "kl_weight": kl_weight,
+        }
+        chosen |= {
+            name: value
+            for name, value in {"batch_size": batch_size, "learning_rate": learning_rate}.items()
+            if value is not None
+        }
         settings: TrainingSettings
         config, note = self._config, ""
         if steps is not None and isinstance(config, ResNet18):
-            settings, inputs = ImageTraining.for_steps(epochs, steps, **chosen), dense_rows(inputs, slice(None))
+            settings, inputs = (
+                ImageTraining.for_steps(epochs, steps, **chosen),
+                dense_rows(inputs, slice(None)),
+            )
         else:
             chosen = {"learning_rate": LEARNING_RATE, **chosen}
-            settings = StreamTraining(epochs, steps=steps, readouts=readouts, warm_up=warm_up, **chosen)
+            settings = StreamTraining(
+                epochs, steps=steps, readouts=readouts, warm_up=warm_up, **chosen
+            )
             note = kl_note(kl_weight, warm_up) if self.kind == "variational" else ""
         with show_progress(progress, note) as report:
 
             def on_epoch(epoch: int, figures: Epoch) -> None:
-                what = f"epoch {epoch + 1} of {settings.total_epochs}: loss {figures.loss:.2f}, accuracy {figures.accuracy:.2f}"
+                what = (
+                    f"epoch {epoch + 1} of {settings.total_epochs}: loss {figures.loss:.2f}, "
+                    f"accuracy {figures.accuracy:.2f}"
+                )
                 report(what, (epoch + 1) / settings.total_epochs)
 
             try:
                 history = train(model, inputs, labels, settings, checkpoint, on_epoch)
-                if steps is not None and isinstance(config, ResNet18) and isinstance(inputs, np.ndarray):
-                    reestimate_batchnorm(model, inputs, config.timed or steps, self.seed, settings.batch_size, bf16=bf16)
+                if (
+                    steps is not None
+                    and isinstance(config, ResNet18)
+                    and isinstance(inputs, np.ndarray)
+                ):
+                    reestimate_batchnorm(
+                        model,
+                        inputs,
+                        config.timed or steps,
+                        self.seed,
+                        settings.batch_size,
+                        bf16=bf16,
+                    )
             finally:  # modules that were given are used again even if training was interrupted
                 model.to("cpu").eval()
         self._keep(model)
         self.history, self.class_names, self._density = tuple(history), names, _density(inputs)
-        before = self.training_rows if self._modules is not None else None  # modules of a list are trained further
+        # modules of a list are trained further
+        before = self.training_rows if self._modules is not None else None
         self.training_rows = _remember(inputs).also(before) if remember_rows else None
         return self
 
@@ -239,11 +346,13 @@ class Ensemble(ABC):
         batch_size: int = BATCH_SIZE,
         first: int = 0,
     ) -> Scores:
-        """Log-confidences of every member after every step, for inputs (n, T, ...) or images (n, 1, ...) held for `steps` steps.
+        """Log-confidences of every member after every step, for inputs (n, T, ...) or images
+        (n, 1, ...) held for `steps` steps.
 
-        y (n,) are the labels, which calibration needs. Labels and class names come from x if x is an `Events` that has them. Inputs that
-        end early have lengths (n,), or a mask (n, T) that is True up to their ends: the scores at its end stand for all later steps of an
-        input. first: the number of the first input, where x is a part of more.
+        y (n,) are the labels, which calibration needs. Labels and class names come from x if x is
+        an `Events` that has them. Inputs that end early have lengths (n,), or a mask (n, T) that is
+        True up to their ends: the scores at its end stand for all later steps of an input. first:
+        the number of the first input, where x is a part of more.
         """
         inputs, given, names = _examples(x, y)
         ends = as_lengths(lengths, mask, inputs.shape)
@@ -266,20 +375,35 @@ class Ensemble(ABC):
         batch_size: int = BATCH_SIZE,
         first: int | None = None,
     ) -> EarlyRun:
-        """Decide on inputs (n, T, ...), or on images (n, 1, ...) held for `steps`, and stop computing where the rule stops.
+        """Decide on inputs (n, T, ...), or on images (n, 1, ...) held for `steps`, and stop
+        computing where the rule stops.
 
-        The decisions are those of `rule.decide` on the scores of the same inputs. `computed` (n,) counts the steps that were computed. A
-        rule that was calibrated with another engine or with other members is refused, unless `any_engine` or `any_members` is True.
-        groups are those of the inputs, for a rule with groups. lengths or mask say where inputs end, as for `score`. first: the number of
-        the first input, on which randomised merging and members that are drawn for every input depend; without it, numbers begin at 0 and
-        the random numbers of merging are fresh.
+        The decisions are those of `rule.decide` on the scores of the same inputs. `computed` (n,)
+        counts the steps that were computed. A rule that was calibrated with another engine or with
+        other members is refused, unless `any_engine` or `any_members` is True. groups are those of
+        the inputs, for a rule with groups. lengths or mask say where inputs end, as for `score`.
+        first: the number of the first input, on which randomised merging and members that are
+        drawn for every input depend; without it, numbers begin at 0 and the random numbers of
+        merging are fresh.
         """
         check_calibrated(rule)
         inputs, _, _ = _examples(x, None)
         ends = as_lengths(lengths, mask, inputs.shape)
         engine = self.engine_for(inputs, steps)
         named = any_engine, any_members, self.digest
-        return decide_early(engine, rule, inputs, batch_size, None, *named, steps, groups, ends, first, self.training_rows)
+        return decide_early(
+            engine,
+            rule,
+            inputs,
+            batch_size,
+            None,
+            *named,
+            steps,
+            groups,
+            ends,
+            first,
+            self.training_rows,
+        )
 
     def live(
         self,
@@ -290,26 +414,45 @@ class Ensemble(ABC):
         any_members: bool = False,
         number: int | None = None,
     ) -> LiveSession:
-        """Watch one live input: call `session.push(indices)` or `session.push(frame=array)` for each step, until there is a decision.
+        """Watch one live input: call `session.push(indices)` or `session.push(frame=array)` for
+        each step, until there is a decision.
 
-        number: the number of the input, for rules with randomised merging and for members that are drawn for every input. By default it
-        counts up, and the random numbers of merging are fresh. group: the input's group, for a rule with groups.
+        number: the number of the input, for rules with randomised merging and for members that are
+        drawn for every input. By default it counts up, and the random numbers of merging are fresh.
+        group: the input's group, for a rule with groups.
         """
         check_calibrated(rule)
         if self.network.input_shape is None:
-            raise InputError("the shape of the inputs is not known yet: call score or decide once, then live.")
-        return LiveSession(self.engine, rule, number, any_engine, any_members, self.digest, group=group)
+            raise InputError(
+                "the shape of the inputs is not known yet: call score or decide once, then live."
+            )
+        return LiveSession(
+            self.engine, rule, number, any_engine, any_members, self.digest, group=group
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the ensemble to one file, which `agreestop.ensembles.load` reads. The file appears whole or not at all."""
+        """Write the ensemble to one file, which `agreestop.ensembles.load` reads.
+
+        The file appears whole or not at all.
+        """
         network = self.network
-        tensors = {f"members/{name}": value for name, value in cast(nn.Module, self._members).state_dict().items()}
+        tensors = {
+            f"members/{name}": value
+            for name, value in cast(nn.Module, self._members).state_dict().items()
+        }
         if isinstance(self._model, (Posterior, ModulePosterior)):
             network = self._model
             tensors |= {f"posterior/{name}": value for name, value in network.state_dict().items()}
         names = ("members", "seed", "output", "fresh", "class_names")
-        header = {"kind": "ensemble", "ensemble": self.kind, "density": self._density, "network": describe(network)}
-        header |= {name: getattr(self, name) for name in names} | {"history": [asdict(epoch) for epoch in self.history]}
+        header = {
+            "kind": "ensemble",
+            "ensemble": self.kind,
+            "density": self._density,
+            "network": describe(network),
+        }
+        header |= {name: getattr(self, name) for name in names} | {
+            "history": [asdict(epoch) for epoch in self.history]
+        }
         if (rows := self.training_rows) is not None:
             tensors["training_rows"] = torch.from_numpy(rows.ids.view(np.int64))
             header["training_chance"] = rows.chance
@@ -320,20 +463,28 @@ class Ensemble(ABC):
         shape, names = header["network"].get("input_shape"), header.get("class_names")
         posterior, members = select(tensors, "posterior/"), select(tensors, "members/")
         if self._config is not None:
-            check_shapes(self._settings(self.members, False), members or select(posterior, "frame."))
+            check_shapes(
+                self._settings(self.members, False), members or select(posterior, "frame.")
+            )
         model = self._new_model(self.members, None if shape is None else tuple(shape))
         if posterior:
             model.load_state_dict(posterior)
         self._keep(model)
         if members:
             cast(nn.Module, self._members).load_state_dict(members)
-        self.class_names, self._density = None if names is None else tuple(names), header.get("density")
+        self.class_names = None if names is None else tuple(names)
+        self._density = header.get("density")
         self.history = tuple(Epoch.of(entry) for entry in header.get("history", ()))
         if (hashes := tensors.get("training_rows")) is not None:
-            self.training_rows = TrainingRows(hashes.numpy().view(np.uint64), float(header["training_chance"]))
+            self.training_rows = TrainingRows(
+                hashes.numpy().view(np.uint64), float(header["training_chance"])
+            )
 
     def engine_for(self, inputs: Inputs, steps: int | None = None) -> Engine:
-        """Check inputs and give the engine. Without a density from training, these inputs decide which engine it is."""
+        """Check inputs and give the engine.
+
+        Without a density from training, these inputs decide which engine it is.
+        """
         network = self.network
         self._check_inputs(inputs, steps)
         if self._density is None:
@@ -346,12 +497,18 @@ class Ensemble(ABC):
         shape, config = tuple(inputs.shape), self._config
         if config is not None and shape[2:] != tuple(config.input_shape):
             sizes = "".join(f", {size}" for size in config.input_shape)
-            hint = time_last(shape, config.input_shape) or ", so reshape x or change input_shape of the network"
+            hint = (
+                time_last(shape, config.input_shape)
+                or ", so reshape x or change input_shape of the network"
+            )
             raise InputError(f"x has shape {shape}: the network takes (n, T{sizes}){hint}.")
         if not shape[0]:
             raise InputError("x holds no inputs: give at least one.")
         if steps is not None and shape[1] != 1:
-            raise InputError(f"steps is {steps!r}, but x has {shape[1]} steps of its own: leave steps out, or give images (n, 1, ...).")
+            raise InputError(
+                f"steps is {steps!r}, but x has {shape[1]} steps of its own: leave steps out, or "
+                "give images (n, 1, ...)."
+            )
         if steps is not None:
             as_count(steps, "steps")
         if isinstance(inputs, np.ndarray) and inputs.dtype.kind == "f":
@@ -364,10 +521,15 @@ class Ensemble(ABC):
         except InputError as error:
             state = str(error)
         source = self._builder or type(self._config or cast(Any, self._modules)[0])
-        return f"<{type(self).__name__} of {members}, {getattr(source, '__name__', 'builder')}. {state[0].upper()}{state[1:]}>"
+        return (
+            f"<{type(self).__name__} of {members}, {getattr(source, '__name__', 'builder')}. "
+            f"{state[0].upper()}{state[1:]}>"
+        )
 
 
-def _examples(x: ArrayLike | Events, y: ArrayLike | None) -> tuple[Inputs, ArrayLike | None, tuple[str, ...] | None]:
+def _examples(
+    x: ArrayLike | Events, y: ArrayLike | None
+) -> tuple[Inputs, ArrayLike | None, tuple[str, ...] | None]:
     """Inputs, labels and class names. An `Events` gives its own labels if y is None."""
     inputs = as_inputs(x)
     if isinstance(inputs, Events):
@@ -377,10 +539,15 @@ def _examples(x: ArrayLike | Events, y: ArrayLike | None) -> tuple[Inputs, Array
 
 def _remember(inputs: Inputs) -> TrainingRows:
     """Hashes of the inputs, without that of an empty input, which repeats by nature."""
-    ids, empty = input_ids(inputs, as_float32=True), input_ids(np.zeros((1, *inputs.shape[1:]), bool))
+    ids = input_ids(inputs, as_float32=True)
+    empty = input_ids(np.zeros((1, *inputs.shape[1:]), bool))
     return TrainingRows.of(ids[ids != empty])
 
 
 def _density(inputs: Inputs) -> float:
     """The share of inputs that are not zero."""
-    return inputs.density if isinstance(inputs, Events) else float(np.count_nonzero(inputs) / inputs.size)
+    return (
+        inputs.density
+        if isinstance(inputs, Events)
+        else float(np.count_nonzero(inputs) / inputs.size)
+    )

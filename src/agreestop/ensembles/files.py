@@ -1,7 +1,8 @@
-"""Files of ensembles: tensors in safetensors, everything else as JSON in the header of the same file. Written whole or not at all.
+"""Files of ensembles: tensors in safetensors, everything else as JSON in the header of the same
+file. Written whole or not at all.
 
-The header carries a SHA-256 digest of the tensors and of the rest of the header, which is checked when the file is read. Files of 0.1
-have no digest. Nothing in a file is executed or unpickled.
+The header carries a SHA-256 digest of the tensors and of the rest of the header, which is checked
+when the file is read. Files of 0.1 have no digest. Nothing in a file is executed or unpickled.
 """
 
 import json
@@ -26,7 +27,10 @@ from agreestop.networks.surrogates import Surrogate
 
 HEADER = "agreestop"
 KEYS_OF_01 = {"kind", "architecture", "settings", "prior_variance"}
-"""What the headers of members and posteriors of version 0.1 hold. A file without a digest holds nothing else."""
+"""What the headers of members and posteriors of version 0.1 hold.
+
+A file without a digest holds nothing else.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,14 +52,20 @@ Key: TypeAlias = dict[str, str]
 
 
 class UnusableFile(InputError):
-    """A file that is damaged, or whose parts do not fit together. What made it can make it again."""
+    """A file that is damaged, or whose parts do not fit together. What made it can
+    make it again.
+    """
 
 
 class OwnModules(InputError):
-    """A file of members that are torch modules of the user, which cannot be built from the file alone."""
+    """A file of members that are torch modules of the user, which cannot be built from
+    the file alone.
+    """
 
 
-def write_file(path: str | PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+def write_file(
+    path: str | PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]
+) -> None:
     """Write tensors and a header, which names its "kind"."""
     whole = {name: value.detach().contiguous().cpu().clone() for name, value in tensors.items()}
     content = {**header, "digest": digest_of(whole, header)}
@@ -64,8 +74,15 @@ def write_file(path: str | PathLike[str], tensors: Mapping[str, Tensor], header:
 
 
 def read_file(path: str | PathLike[str], *kinds: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and header of a file of one of these kinds. Refuses a file that is missing, damaged, changed or of another kind."""
-    advice = "remove it, and training starts again" if kinds == ("checkpoint",) else "copy it again, or train again"
+    """Tensors and header of a file of one of these kinds.
+
+    Refuses a file that is missing, damaged, changed or of another kind.
+    """
+    advice = (
+        "remove it, and training starts again"
+        if kinds == ("checkpoint",)
+        else "copy it again, or train again"
+    )
     try:
         with open_file(path, "check the path, or train first"), safe_open(path, "pt") as file:
             header = json.loads((file.metadata() or {})[HEADER])
@@ -78,29 +95,54 @@ def read_file(path: str | PathLike[str], *kinds: str) -> tuple[dict[str, Tensor]
         raise UnusableFile(f"{path} is damaged or is no agreestop file: {advice}.") from None
     if header.get("kind") not in kinds:
         wanted = " or ".join(repr(kind) for kind in kinds)
-        raise InputError(f"{path} holds {reprlib.repr(header.get('kind'))}, but {wanted} is needed here: give the right file.")
+        raise InputError(
+            f"{path} holds {reprlib.repr(header.get('kind'))}, but {wanted} is needed here: give "
+            "the right file."
+        )
     known = header.pop("digest", None)
-    if known != digest_of(tensors, header) and not (known is None and KEYS_OF_01.issuperset(header)):
-        raise UnusableFile(f"{path} was changed after it was written (its digest does not match): {advice}.")
+    if known != digest_of(tensors, header) and not (
+        known is None and KEYS_OF_01.issuperset(header)
+    ):
+        raise UnusableFile(
+            f"{path} was changed after it was written (its digest does not match): {advice}."
+        )
     return tensors, header
 
 
-def save_checkpoint(path: str | PathLike[str], model: nn.Module, optimiser: Optimizer, history: list[Epoch], key: Key) -> None:
+def save_checkpoint(
+    path: str | PathLike[str],
+    model: nn.Module,
+    optimiser: Optimizer,
+    history: list[Epoch],
+    key: Key,
+) -> None:
     """Save a training run after some epochs."""
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
     for index, entry in optimiser.state_dict()["state"].items():
         tensors |= {f"moments/{index}/{name}": value for name, value in entry.items()}
-    write_file(path, tensors, {"kind": "checkpoint", "history": [asdict(epoch) for epoch in history], "key": key})
+    write_file(
+        path,
+        tensors,
+        {"kind": "checkpoint", "history": [asdict(epoch) for epoch in history], "key": key},
+    )
 
 
-def load_checkpoint(path: str | PathLike[str], model: nn.Module, optimiser: Optimizer, key: Key) -> list[Epoch]:
-    """Load a training run into a model and its optimiser, and return the history. A run with other settings is refused."""
+def load_checkpoint(
+    path: str | PathLike[str], model: nn.Module, optimiser: Optimizer, key: Key
+) -> list[Epoch]:
+    """Load a training run into a model and its optimiser, and return the history.
+
+    A run with other settings is refused.
+    """
     tensors, header = read_file(path, "checkpoint")
     state: dict[int, dict[str, Tensor]] = {}
     with fitting(path, "remove it, and training starts again"):
         others = [name for name, value in key.items() if dict(header["key"])[name] != value]
         if others:
-            raise UnusableFile(f"{path} was made with other {' and other '.join(others)}: remove it, or train with those of the file.")
+            raise UnusableFile(
+                f"{path} was made with other {' and other '.join(others)}: remove it, or train "
+                "with those of the file."
+            )
         for name, value in select(tensors, "moments/").items():
             index, entry = name.split("/")
             state.setdefault(int(index), {})[entry] = value
@@ -112,7 +154,11 @@ def load_checkpoint(path: str | PathLike[str], model: nn.Module, optimiser: Opti
 
 def select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with the prefix, without it."""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 def save_members(path: str | PathLike[str], network: SpikingNetwork) -> None:
@@ -121,18 +167,31 @@ def save_members(path: str | PathLike[str], network: SpikingNetwork) -> None:
 
 
 @contextmanager
-def fitting(path: str | PathLike[str], advice: str = "copy it again, or train again") -> Iterator[None]:
+def fitting(
+    path: str | PathLike[str], advice: str = "copy it again, or train again"
+) -> Iterator[None]:
     """A file whose parts do not fit together gets a sentence."""
     try:
         yield
     except InputError:
         raise
-    except (AttributeError, IndexError, KeyError, MemoryError, RecursionError, RuntimeError, TypeError, ValueError):
+    except (
+        AttributeError,
+        IndexError,
+        KeyError,
+        MemoryError,
+        RecursionError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):
         raise UnusableFile(f"{path} does not fit the network that it names: {advice}.") from None
 
 
 def check_shapes(config: Architecture, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors of other shapes than the network has, before memory is taken for a network of that size."""
+    """Refuse tensors of other shapes than the network has, before memory is taken for a
+    network of that size.
+    """
     with torch.device("meta"):
         expected = nn.ModuleList(config.layers()).state_dict()
     shapes = {f"layers.{name}": value.shape for name, value in expected.items()}
@@ -145,5 +204,9 @@ def restore_settings(header: Mapping[str, Any]) -> Architecture:
     settings = dict(header["settings"])
     neuron = dict(settings.pop("neuron"))
     surrogate = Surrogate(**neuron.pop("surrogate"))
-    shaped: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-    return ARCHITECTURES[header["architecture"]](**shaped, neuron=Neuron(**neuron, surrogate=surrogate))
+    shaped: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
+    }
+    return ARCHITECTURES[header["architecture"]](
+        **shaped, neuron=Neuron(**neuron, surrogate=surrogate)
+    )

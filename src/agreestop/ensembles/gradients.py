@@ -1,4 +1,7 @@
-"""Losses and their gradients. A training step is hundreds of short kernels: on a GPU it is captured as a CUDA graph and replayed."""
+"""Losses and their gradients.
+
+A training step is hundreds of short kernels: on a GPU it is captured as a CUDA graph and replayed.
+"""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, final
@@ -18,13 +21,21 @@ KEPT = 2
 
 @final
 class Gradients:
-    """Calls `compute(*tensors, **settings)`, which computes the gradients of the parameters and returns figures.
+    """Calls `compute(*tensors, **settings)`, which computes the gradients of the parameters and
+    returns figures.
 
-    On a GPU one CUDA graph is captured for each combination of tensor shapes and settings, and replayed from then on; the last two are
-    kept. capture=False runs every call as it is. `compute` may draw from the generator `noise`, and may change the buffers of `model`.
+    On a GPU one CUDA graph is captured for each combination of tensor shapes and settings, and
+    replayed from then on; the last two are kept. capture=False runs every call as it is. `compute`
+    may draw from the generator `noise`, and may change the buffers of `model`.
     """
 
-    def __init__(self, compute: Callable[..., Tensor], model: nn.Module, noise: torch.Generator, capture: bool = True) -> None:
+    def __init__(
+        self,
+        compute: Callable[..., Tensor],
+        model: nn.Module,
+        noise: torch.Generator,
+        capture: bool = True,
+    ) -> None:
         self._compute, self._model, self._noise, self._capture = compute, model, noise, capture
         self._parameters = [value for value in model.parameters() if value.requires_grad]
         self._calls: dict[Hashable, int] = {}
@@ -44,7 +55,11 @@ class Gradients:
             while len(self._graphs) >= KEPT:
                 self._graphs.pop(next(iter(self._graphs)))
             self._graphs[key] = _StepGraph(
-                lambda *given: self._compute(*given, **settings), uploaded, self._parameters, list(self._model.buffers()), self._noise
+                lambda *given: self._compute(*given, **settings),
+                uploaded,
+                self._parameters,
+                list(self._model.buffers()),
+                self._noise,
             )
         return self._graphs[key](tensors)
 

@@ -1,15 +1,19 @@
-"""The recipe for images that are held still: residual networks, whose depth and normalisation need more than the recipe for streams.
+"""The recipe for images that are held still: residual networks, whose depth and normalisation need
+more than the recipe for streams.
 
-    loss = mean over the steps of the log-loss of the spike counts so far  +  log-loss of the mean current into the read-out  +  KL/N
+    loss = mean over the steps of the log-loss of the spike counts so far
+           +  log-loss of the mean current into the read-out  +  KL/N
 
-The second term reaches the features without passing through the read-out's spikes. The first epochs train firing rates instead of
-spikes, on one step and with the second term alone (`SRM.rates`). This is fast, and what is learned remains useful for spikes. The
-optimiser is stochastic gradient descent with Nesterov's momentum; the learning rate rises and falls once. Images are flipped and
-shifted at random.
+The second term reaches the features without passing through the read-out's spikes. The first
+epochs train firing rates instead of spikes, on one step and with the second term alone
+(`SRM.rates`). This is fast, and what is learned remains useful for spikes. The optimiser is
+stochastic gradient descent with Nesterov's momentum; the learning rate rises and falls once.
+Images are flipped and shifted at random.
 
-Every step costs the same, so the horizon grows: most epochs compute few steps, and the last epochs compute more. In the last horizon
-every other batch is trained on the steps after a burn-in of `burn_in` steps, which are computed without gradient. A network that runs
-longer than it was trained for needs the statistics of those later steps: `reestimate_batchnorm` estimates them.
+Every step costs the same, so the horizon grows: most epochs compute few steps, and the last epochs
+compute more. In the last horizon every other batch is trained on the steps after a burn-in of
+`burn_in` steps, which are computed without gradient. A network that runs longer than it was trained
+for needs the statistics of those later steps: `reestimate_batchnorm` estimates them.
 """
 
 import math
@@ -47,10 +51,13 @@ Model: TypeAlias = TrainableMembers[SpikingNetwork] | Posterior
 class ImageTraining(TrainingSettings):
     """How to train on held images (n, 1, channels, H, W).
 
-    rate_epochs         epochs on firing rates, before the `epochs` on spikes; the learning rate rises and falls in each of the two phases
+    rate_epochs         epochs on firing rates, before the `epochs` on spikes; the learning rate
+                        rises and falls in each of the two phases
     rate_learning_rate  highest learning rate of the epochs on firing rates
-    horizons            steps computed in the epochs on spikes; each entry holds for an equal share of these epochs
-    burn_in             steps without gradient before the trained ones, in every other batch of the last horizon
+    horizons            steps computed in the epochs on spikes; each entry holds for an equal share
+                        of these epochs
+    burn_in             steps without gradient before the trained ones, in every other batch of
+                        the last horizon
     """
 
     epochs: int = 10
@@ -69,14 +76,25 @@ class ImageTraining(TrainingSettings):
         for name, least in (("rate_epochs", 0), ("batch_size", 2), ("burn_in", 0)):
             as_count(getattr(self, name), name, least)
         if not self.horizons or min(self.horizons) < 1:
-            raise InputError(f"horizons is {self.horizons}: give at least one number of steps, each of at least 1.")
+            raise InputError(
+                f"horizons is {self.horizons}: give at least one number of steps, each of at least "
+                "1."
+            )
 
     @classmethod
     def for_steps(cls, total_epochs: int, steps: int, **settings: Any) -> Self:
-        """Settings for images held for `steps` steps; three fifths of the epochs train firing rates."""
+        """Settings for images held for `steps` steps.
+
+        Three fifths of the epochs train firing rates.
+        """
         rate_epochs = 3 * total_epochs // 5
         horizons = tuple(min(steps, horizon) for horizon in cls.horizons)
-        return cls(rate_epochs=rate_epochs, epochs=total_epochs - rate_epochs, horizons=horizons, **settings)
+        return cls(
+            rate_epochs=rate_epochs,
+            epochs=total_epochs - rate_epochs,
+            horizons=horizons,
+            **settings,
+        )
 
     @property
     def total_epochs(self) -> int:
@@ -84,26 +102,41 @@ class ImageTraining(TrainingSettings):
         return self.rate_epochs + self.epochs
 
     def batches(self, n: int) -> int:
-        """Batches in an epoch over n images; a smaller last batch is left out, since it would disturb batch normalisation."""
+        """Batches in an epoch over n images; a smaller last batch is left out, since it would
+        disturb batch normalisation.
+        """
         return max(1, n // self.batch_size)
 
     def recipe(self, model: Model, inputs: Inputs) -> "ImageRecipe":
         """The recipe for a model and images (n, 1, channels, H, W)."""
         if len(inputs.shape) != 5 or inputs.shape[1] != 1 or len(inputs) < 2:
-            raise InputError(f"images has shape {inputs.shape}: (n, 1, channels, H, W) with at least two images is needed.")
+            raise InputError(
+                f"images has shape {inputs.shape}: (n, 1, channels, H, W) with at least two images "
+                "is needed."
+            )
         return ImageRecipe(model, self, len(inputs))
 
     def horizon(self, epoch: int) -> int:
         """The steps computed in an epoch, 0 where firing rates are trained."""
-        return 0 if epoch < self.rate_epochs else self.horizons[(epoch - self.rate_epochs) * len(self.horizons) // self.epochs]
+        return (
+            0
+            if epoch < self.rate_epochs
+            else self.horizons[(epoch - self.rate_epochs) * len(self.horizons) // self.epochs]
+        )
 
     def skipped(self, epoch: int, batch: int) -> int:
         """The steps without gradient before those."""
         last = self.total_epochs - 1
-        return self.burn_in if batch % 2 and epoch >= self.rate_epochs and self.horizon(epoch) == self.horizon(last) else 0
+        return (
+            self.burn_in
+            if batch % 2 and epoch >= self.rate_epochs and self.horizon(epoch) == self.horizon(last)
+            else 0
+        )
 
     def rate(self, time: float) -> float:
-        """The learning rate, `time` epochs after the start: in each phase linearly up, then down along a cosine."""
+        """The learning rate, `time` epochs after the start: in each phase linearly up, then down
+        along a cosine.
+        """
         first, count, top = (0, self.rate_epochs, self.rate_learning_rate)
         if time >= self.rate_epochs:
             first, count, top = self.rate_epochs, self.epochs, self.learning_rate
@@ -115,15 +148,22 @@ class ImageTraining(TrainingSettings):
 
 @final
 class ImageRecipe:
-    """A model, its optimiser, and the step that moves them. There are `n` training images in all."""
+    """A model, its optimiser, and the step that moves them. There are `n` training
+    images in all.
+    """
 
     def __init__(self, model: Model, settings: ImageTraining, n: int) -> None:
         device = torch.device(settings.device)
         model.to(device)
         trained = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
         decayed = [value for name, value in trained if value.ndim > 2 and "deviation" not in name]
-        others = [value for name, value in trained if not (value.ndim > 2 and "deviation" not in name)]
-        groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        others = [
+            value for name, value in trained if not (value.ndim > 2 and "deviation" not in name)
+        ]
+        groups = [
+            {"params": decayed, "weight_decay": settings.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
         self.optimiser: torch.optim.Optimizer = torch.optim.SGD(
             groups, settings.learning_rate, settings.momentum, nesterov=settings.momentum > 0
         )
@@ -133,15 +173,25 @@ class ImageRecipe:
         self._gradients = Gradients(self._losses, model, self.noise)
         _centre(self._network)
 
-    def step(self, inputs: NDArray[Any] | Tensor, labels: Integers, time: float, batch: int) -> Tensor:
-        """Take one step on images (b, 1, channels, H, W), `time` epochs after the start: loss, accuracy and penalty."""
+    def step(
+        self, inputs: NDArray[Any] | Tensor, labels: Integers, time: float, batch: int
+    ) -> Tensor:
+        """Take one step on images (b, 1, channels, H, W), `time` epochs after the start: loss,
+        accuracy and penalty.
+        """
         settings, epoch = self._settings, int(time)
         for group in self.optimiser.param_groups:
             group["lr"] = settings.rate(time)
         horizon = settings.horizon(epoch)
         _set_rates(self._network, not horizon)
         given = torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs
-        figures = self._gradients(given, torch.from_numpy(labels), horizon=horizon, burn_in=settings.skipped(epoch, batch))
+        with _own_convolutions(not settings.bf16):
+            figures = self._gradients(
+                given,
+                torch.from_numpy(labels),
+                horizon=horizon,
+                burn_in=settings.skipped(epoch, batch),
+            )
         self.optimiser.step()
         return figures
 
@@ -151,22 +201,50 @@ class ImageRecipe:
         shown = augmented(images[:, 0], self.noise)[None].float()
         with (
             _currents_into_read_out(self._network) as currents,
-            torch.autocast(images.device.type, torch.bfloat16, enabled=settings.bf16, cache_enabled=False),
+            torch.autocast(
+                images.device.type, torch.bfloat16, enabled=settings.bf16, cache_enabled=False
+            ),
         ):
             spikes = self._model.read_out(shown, self.noise, burn_in + (horizon or 1), burn_in)
         counts = spikes.float().cumsum(0)[burn_in:]
         steps, members = counts.shape[:2]
         means = currents[-1].float().mean(0).flatten(0, 1)
-        loss = nn.functional.cross_entropy(means, truth.repeat(members), label_smoothing=settings.smoothing)
+        loss = nn.functional.cross_entropy(
+            means, truth.repeat(members), label_smoothing=settings.smoothing
+        )
         if horizon:
             answers = counts.flatten(0, 2)
-            loss = loss + nn.functional.cross_entropy(answers, truth.repeat(steps * members), label_smoothing=settings.smoothing)
+            loss = loss + nn.functional.cross_entropy(
+                answers, truth.repeat(steps * members), label_smoothing=settings.smoothing
+            )
         penalty = self._model.penalty()
         if penalty is not None:
             loss = loss + settings.kl_weight * penalty / self._n
         loss.backward()  # type: ignore[no-untyped-call]
-        right = ((counts[-1] if horizon else means.view_as(counts[-1])).argmax(-1) == truth).float().mean()
-        return torch.stack([loss.detach(), right, torch.zeros_like(right) if penalty is None else penalty.detach()])
+        right = (
+            ((counts[-1] if horizon else means.view_as(counts[-1])).argmax(-1) == truth)
+            .float()
+            .mean()
+        )
+        return torch.stack(
+            [loss.detach(), right, torch.zeros_like(right) if penalty is None else penalty.detach()]
+        )
+
+
+@contextmanager
+def _own_convolutions(chosen: bool) -> Iterator[None]:
+    """Let PyTorch compute convolutions on a CPU by itself, where chosen.
+
+    On some processors oneDNN's float32 convolutions write outside their memory while these
+    networks train: runs differ, and may abort.
+    """
+    backend: Any = torch.backends.mkldnn
+    before = backend.enabled
+    backend.enabled = before and not chosen
+    try:
+        yield
+    finally:
+        backend.enabled = before
 
 
 @torch.no_grad()
@@ -202,19 +280,35 @@ def _currents_into_read_out(network: SpikingNetwork) -> Iterator[list[Tensor]]:
 
 
 def augmented(images: Tensor, noise: torch.Generator) -> Tensor:
-    """Images (n, channels, H, W), each flipped or not and shifted by up to four pixels with mirrored borders; channels are innermost."""
+    """Images (n, channels, H, W), each flipped or not and shifted by up to four pixels with
+    mirrored borders; channels are innermost.
+    """
     n, _, height, width = images.shape
     padded = nn.functional.pad(images.float(), (SHIFT,) * 4, mode="reflect").to(images.dtype)
-    down, right, flip = (torch.randint(high, (n, 1), generator=noise, device=images.device) for high in (2 * SHIFT + 1, 2 * SHIFT + 1, 2))
+    down, right, flip = (
+        torch.randint(high, (n, 1), generator=noise, device=images.device)
+        for high in (2 * SHIFT + 1, 2 * SHIFT + 1, 2)
+    )
     rows = down + torch.arange(height, device=images.device)
     columns = torch.arange(width, device=images.device).expand(n, -1)
     columns = right + torch.where(flip == 1, width - 1 - columns, columns)
-    return padded[torch.arange(n, device=images.device)[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+    return padded[
+        torch.arange(n, device=images.device)[:, None, None],
+        :,
+        rows[:, :, None],
+        columns[:, None, :],
+    ].movedim(-1, 1)
 
 
 @torch.no_grad()
 def reestimate_batchnorm(
-    model: Model, images: NDArray[Any], steps: int, seed: int = 0, batch_size: int = 256, batches: int = 20, bf16: bool = False
+    model: Model,
+    images: NDArray[Any],
+    steps: int,
+    seed: int = 0,
+    batch_size: int = 256,
+    batches: int = 20,
+    bf16: bool = False,
 ) -> None:
     """Estimate the statistics of every batch normalisation again, in place.
 

@@ -1,9 +1,13 @@
-"""The training loop, one for all ensembles. A recipe says what one step does; the loop does the rest.
+"""The training loop, one for all ensembles.
 
-    for each epoch: shuffle the examples, seed the noise, take a step for each batch, save a checkpoint
+A recipe says what one step does; the loop does the rest.
 
-The order of the examples and all noise of an epoch depend only on (seed, epoch). A run that was killed therefore continues after
-its last complete epoch and ends with the same numbers as an uninterrupted run.
+    for each epoch: shuffle the examples, seed the noise, take a step for each batch,
+                    save a checkpoint
+
+The order of the examples and all noise of an epoch depend only on (seed, epoch). A run that was
+killed therefore continues after its last complete epoch and ends with the same numbers as an
+uninterrupted run.
 """
 
 import hashlib
@@ -23,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agreestop.common import InputError, Integers, ProgressCallback, as_count, no_progress
-from agreestop.decide.checks import as_labels
+from agreestop.common.rows import as_labels
 from agreestop.events.container import Events, Inputs, dense_rows, input_ids
 from agreestop.networks._kernels.gpu_runtime import check_device, upload
 from agreestop.networks.architectures import SpikingNetwork
@@ -44,7 +48,10 @@ Network = TypeVar("Network", SpikingNetwork, ModuleMembers)
 
 @final
 class TrainableMembers(nn.Module, Generic[Network]):
-    """K members that are trained as they are. They share the order of the examples; no gradient passes from one to another."""
+    """K members that are trained as they are.
+
+    They share the order of the examples; no gradient passes from one to another.
+    """
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -61,9 +68,16 @@ class TrainableMembers(nn.Module, Generic[Network]):
         """The number of classes C."""
         return self.network.classes
 
-    def read_out(self, x: Tensor, generator: torch.Generator, steps: int | None = None, burn_in: int = 0) -> Tensor:
-        """Outputs (T, K, batch, C) for x (T, batch, ...). An image is held for `steps` steps; the first `burn_in` have no gradient."""
-        options: dict[str, Any] = {"keep_state": False} if isinstance(self.network, SpikingNetwork) else {}
+    def read_out(
+        self, x: Tensor, generator: torch.Generator, steps: int | None = None, burn_in: int = 0
+    ) -> Tensor:
+        """Outputs (T, K, batch, C) for x (T, batch, ...).
+
+        An image is held for `steps` steps; the first `burn_in` have no gradient.
+        """
+        options: dict[str, Any] = (
+            {"keep_state": False} if isinstance(self.network, SpikingNetwork) else {}
+        )
         return read_out(self.network, x, steps, burn_in, **options)
 
     def penalty(self) -> None:
@@ -83,17 +97,23 @@ class Recipe(Protocol):
     optimiser: torch.optim.Optimizer
     noise: torch.Generator
 
-    def step(self, inputs: NDArray[Any] | Tensor, labels: Integers, time: float, batch: int) -> Tensor:
-        """Take one step on a batch of inputs (b, T, ...), `time` epochs after the start; `batch` counts within the epoch.
+    def step(
+        self, inputs: NDArray[Any] | Tensor, labels: Integers, time: float, batch: int
+    ) -> Tensor:
+        """Take one step on a batch of inputs (b, T, ...), `time` epochs after the start; `batch`
+        counts within the epoch.
 
-        Returns loss, accuracy and penalty as a tensor on the device, so that the host need not wait for them.
+        Returns loss, accuracy and penalty as a tensor on the device, so that the host need not
+        wait for them.
         """
         ...
 
 
 @dataclass(frozen=True)
 class TrainingSettings(ABC):
-    """Settings that all recipes share. kl_weight: weight of the divergence of a posterior; 1 is the true ELBO."""
+    """Settings that all recipes share. kl_weight: weight of the divergence of a posterior; 1 is
+    the true ELBO.
+    """
 
     epochs: int = 15
     batch_size: int = 64
@@ -136,8 +156,8 @@ def train(
 ) -> list[Epoch]:
     """Train on inputs (n, T, ...) with labels (n,), in place. Returns the results of every epoch.
 
-    With `checkpoint` every epoch is saved there, and a run that finds the file continues after the last saved epoch. `on_epoch` is called
-    with the index and the results of each epoch.
+    With `checkpoint` every epoch is saved there, and a run that finds the file continues after the
+    last saved epoch. `on_epoch` is called with the index and the results of each epoch.
     """
     n = len(inputs)
     labels = as_labels(labels, n, model.classes)
@@ -151,18 +171,26 @@ def train(
     seen = min(n, batches * settings.batch_size)
     for epoch in range(len(history), settings.total_epochs):
         order = np.random.default_rng([settings.seed, epoch]).permutation(n)
-        recipe.noise.manual_seed(int(np.random.default_rng([settings.seed, epoch, 1]).integers(2**62)))
+        recipe.noise.manual_seed(
+            int(np.random.default_rng([settings.seed, epoch, 1]).integers(2**62))
+        )
         totals = torch.zeros(3, device=device)
         with torch.random.fork_rng(range(torch.cuda.device_count())):
-            torch.manual_seed(recipe.noise.initial_seed())  # modules of the user may draw from torch, for example for dropout
+            # modules of the user may draw from torch, for example for dropout
+            torch.manual_seed(recipe.noise.initial_seed())
             for batch in range(batches):
                 rows = order[batch * settings.batch_size : (batch + 1) * settings.batch_size]
                 examples = dense_rows(source, rows) if isinstance(source, Events) else source[rows]
-                totals += recipe.step(examples, labels[rows], epoch + batch / batches, batch) * len(rows) / seen
+                totals += (
+                    recipe.step(examples, labels[rows], epoch + batch / batches, batch)
+                    * len(rows)
+                    / seen
+                )
         history.append(Epoch(*totals.tolist()))
         if not math.isfinite(history[-1].loss):
             raise InputError(
-                f"training diverged in epoch {epoch + 1} (loss {history[-1].loss}): lower learning_rate, or start from smaller weights."
+                f"training diverged in epoch {epoch + 1} (loss {history[-1].loss}): lower "
+                "learning_rate, or start from smaller weights."
             )
         if checkpoint is not None:
             save_checkpoint(checkpoint, model, recipe.optimiser, history, key)
@@ -173,7 +201,8 @@ def train(
 
 @contextmanager
 def show_progress(progress: bool | ProgressCallback, note: str = "") -> Iterator[ProgressCallback]:
-    """Gives a function that reports progress: the user's own, or one that draws a bar if this is a terminal.
+    """Gives a function that reports progress: the user's own, or one that draws a bar if this
+    is a terminal.
 
     The note is one sentence that is shown first.
     """
@@ -186,7 +215,11 @@ def show_progress(progress: bool | ProgressCallback, note: str = "") -> Iterator
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn(compact=True))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TimeRemainingColumn(compact=True),
+    )
     with Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as bar:
         if note:
             bar.console.print(note, markup=False)
@@ -195,10 +228,17 @@ def show_progress(progress: bool | ProgressCallback, note: str = "") -> Iterator
 
 
 def _key(model: Trainable, settings: TrainingSettings, inputs: Inputs, labels: Integers) -> Key:
-    """Hashes of what decides the numbers of a run, except its initial weights. A run may change its device."""
+    """Hashes of what decides the numbers of a run, except its initial weights.
+
+    A run may change its device.
+    """
     network = model.network if isinstance(model, TrainableMembers) else model
     values = {name: value for name, value in asdict(settings).items() if name != "device"}
-    about = describe(network), describe_modules(network), getattr(network, "initial_deviation", None)
+    about = (
+        describe(network),
+        describe_modules(network),
+        getattr(network, "initial_deviation", None),
+    )
     parts = {
         "network settings": repr(about).encode(),
         "training settings": repr((type(settings).__name__, sorted(values.items()))).encode(),
@@ -209,7 +249,9 @@ def _key(model: Trainable, settings: TrainingSettings, inputs: Inputs, labels: I
 
 
 def _on_gpu_if_it_fits(inputs: Inputs, device: torch.device) -> Inputs | Tensor:
-    """The inputs, on the GPU if an array of all of them fits there, so that batches need no upload."""
+    """The inputs, on the GPU if an array of all of them fits there, so that batches
+    need no upload.
+    """
     size = math.prod(inputs.shape) * inputs.dtype.itemsize
     if device.type != "cuda" or size > GPU_SHARE_FOR_INPUTS * torch.cuda.mem_get_info(device)[0]:
         return inputs
@@ -217,10 +259,18 @@ def _on_gpu_if_it_fits(inputs: Inputs, device: torch.device) -> Inputs | Tensor:
 
 
 def upload_in_parts(inputs: Events, device: torch.device) -> Tensor:
-    """The dense form (n, T, ...) on a device. Some rows are made dense at a time, so the host never holds the whole array."""
+    """The dense form (n, T, ...) on a device.
+
+    Some rows are made dense at a time, so the host never holds the whole array.
+    """
     together = max(1, UPLOADED // (math.prod(inputs.shape[1:]) * inputs.dtype.itemsize))
-    parts = (upload(inputs.rows(slice(start, start + together)).to_dense(), device) for start in range(0, len(inputs), together))
-    whole = torch.empty(inputs.shape, dtype=torch.from_numpy(np.empty(0, inputs.dtype)).dtype, device=device)
+    parts = (
+        upload(inputs.rows(slice(start, start + together)).to_dense(), device)
+        for start in range(0, len(inputs), together)
+    )
+    whole = torch.empty(
+        inputs.shape, dtype=torch.from_numpy(np.empty(0, inputs.dtype)).dtype, device=device
+    )
     for number, part in enumerate(parts):
         whole[number * together : number * together + len(part)] = part
     return whole

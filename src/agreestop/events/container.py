@@ -1,18 +1,23 @@
 """Events: inputs of T steps, stored without their zeros.
 
-    index of an event        i = flat index of its cell within one step, 0 <= i < cells, cells = product of shape[2:]
+    index of an event        i = flat index of its cell within one step, 0 <= i < cells,
+                             cells = product of shape[2:]
     events of step t of      indices[pointers[n, t] : pointers[n, t + 1]], in increasing order;
-    input n                  their values stand at the same positions of `values`, or are all True where `values` is None
+    input n                  their values stand at the same positions of `values`, or are all True
+                             where `values` is None
 
-Counts: several events of one cell in one step are stored once, and `values` holds their number, as any integer type. Inputs that only
-fire or not have `values` None, and pay nothing for it. A network of real inputs multiplies the weights of an event by its value.
+Counts: several events of one cell in one step are stored once, and `values` holds their number, as
+any integer type. Inputs that only fire or not have `values` None, and pay nothing for it. A network
+of real inputs multiplies the weights of an event by its value.
 
-Rows are selected without a copy of their events: a selection has pointers of its own into the same `indices` and `values`, in any order.
-So an `Events` in a memory-mapped file is read when its rows are used, and may be larger than memory. `compact` copies the events of a
-selection together; files and pickles hold the compact form.
+Rows are selected without a copy of their events: a selection has pointers of its own into the same
+`indices` and `values`, in any order. So an `Events` in a memory-mapped file is read when its rows
+are used, and may be larger than memory. `compact` copies the events of a selection together; files
+and pickles hold the compact form.
 
-A dense array (n, T, ...) is accepted wherever an `Events` is. `from_dense` and `to_dense` are inverses of each other, the dtype
-included (only the sign of a zero is lost). Both work on blocks of rows, so they need little extra memory.
+A dense array (n, T, ...) is accepted wherever an `Events` is. `from_dense` and `to_dense` are
+inverses of each other, the dtype included (only the sign of a zero is lost). Both work on blocks of
+rows, so they need little extra memory.
 """
 
 import math
@@ -38,7 +43,15 @@ from agreestop.common import (
     write_npz,
 )
 
-from .checks import RowIndex, as_labels_and_classes, as_rows, as_shape, by_row, check_sparse, index_type
+from .checks import (
+    RowIndex,
+    as_labels_and_classes,
+    as_rows,
+    as_shape,
+    by_row,
+    check_sparse,
+    index_type,
+)
 
 BLOCK = 2**22  # cells of the dense form, or events, that are handled at once
 ONE = np.float64(1.0).view(np.uint64)
@@ -48,8 +61,10 @@ ONE = np.float64(1.0).view(np.uint64)
 class Events:
     """n inputs of T steps, sparse.
 
-    indices   (nnz,) unsigned or int64: index of each event's cell within its step; uint16 where a step has at most 2^16 cells
-    pointers  (n, T + 1) int64: where the events of each step begin, and the end of the last; may be given as n T + 1 numbers from 0 to nnz
+    indices   (nnz,) unsigned or int64: index of each event's cell within its step; uint16 where a
+              step has at most 2^16 cells
+    pointers  (n, T + 1) int64: where the events of each step begin, and the end of the last; may be
+              given as n T + 1 numbers from 0 to nnz
     values    (nnz,) numbers other than 0, such as counts, or None where every event is True
     shape     (n, T, ...) of the dense form
     labels    (n,) int64, from 0 to C-1, where they are known
@@ -68,7 +83,13 @@ class Events:
         indices, given = np.asanyarray(self.indices), np.asanyarray(self.pointers)
         values = None if self.values is None else np.asanyarray(self.values)
         pointers = check_sparse(indices, given, values, shape, BLOCK)
-        self._set(indices, pointers, values, shape, *as_labels_and_classes(self.labels, self.classes, shape[0]))
+        self._set(
+            indices,
+            pointers,
+            values,
+            shape,
+            *as_labels_and_classes(self.labels, self.classes, shape[0]),
+        )
 
     def _set(self, *values: Any) -> Self:
         for field, value in zip(fields(self), values, strict=True):
@@ -76,13 +97,25 @@ class Events:
         return self
 
     @classmethod
-    def from_dense(cls, x: "ArrayLike | Events", labels: ArrayLike | None = None, classes: Sequence[str] | None = None) -> "Events":
-        """The sparse form of an array (n, T, ...) of booleans or real, finite numbers. Of an `Events`: its events, with these labels."""
+    def from_dense(
+        cls,
+        x: "ArrayLike | Events",
+        labels: ArrayLike | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> "Events":
+        """The sparse form of an array (n, T, ...) of booleans or real, finite numbers.
+
+        Of an `Events`: its events, with these labels.
+        """
         array = as_inputs(x)
         if isinstance(array, Events):
             named = as_labels_and_classes(labels, classes, len(array))
-            return object.__new__(cls)._set(array.indices, array.pointers, array.values, array.shape, *named)
-        return cls.from_blocks(lambda rows: in_memory(array[rows]), array.shape, array.dtype, labels, classes)
+            return object.__new__(cls)._set(
+                array.indices, array.pointers, array.values, array.shape, *named
+            )
+        return cls.from_blocks(
+            lambda rows: in_memory(array[rows]), array.shape, array.dtype, labels, classes
+        )
 
     @classmethod
     def from_blocks(
@@ -93,11 +126,14 @@ class Events:
         labels: ArrayLike | None = None,
         classes: Sequence[str] | None = None,
     ) -> Self:
-        """The sparse form of an array that is read some rows at a time: `read(rows)` gives the rows of a slice, and is called twice."""
+        """The sparse form of an array that is read some rows at a time: `read(rows)` gives the
+        rows of a slice, and is called twice.
+        """
         cells, steps, plain = math.prod(shape[2:]), shape[1], np.dtype(dtype) == np.bool_
         # Events are counted first, so that every array is made once, at its size.
         total = sum(int(np.count_nonzero(read(rows))) for rows in _row_blocks(shape))
-        indices, pointers = np.empty(total, index_type(cells)), np.zeros(shape[0] * steps + 1, np.int64)
+        indices = np.empty(total, index_type(cells))
+        pointers = np.zeros(shape[0] * steps + 1, np.int64)
         values = None if plain else np.empty(total, dtype)
         for rows in _row_blocks(shape):
             block = np.ascontiguousarray(read(rows)).reshape(-1)
@@ -106,24 +142,47 @@ class Events:
             found = np.flatnonzero(block if plain else block != 0)
             first = int(pointers[rows.start * steps])
             starts = cells * np.arange((rows.stop - rows.start) * steps + 1)
-            pointers[rows.start * steps : rows.stop * steps + 1] = np.searchsorted(found, starts) + first
+            pointers[rows.start * steps : rows.stop * steps + 1] = (
+                np.searchsorted(found, starts) + first
+            )
             indices[first : first + len(found)] = found % cells
             if values is not None:
                 values[first : first + len(found)] = block[found]
         made = object.__new__(cls)
-        return made._set(indices, by_row(pointers, shape), values, shape, *as_labels_and_classes(labels, classes, shape[0]))
+        return made._set(
+            indices,
+            by_row(pointers, shape),
+            values,
+            shape,
+            *as_labels_and_classes(labels, classes, shape[0]),
+        )
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """The rows of all parts, which have the same (T, ...) and dtype, one part after the other; without labels and classes."""
-        if not parts or any(part.shape[1:] != parts[0].shape[1:] or part.dtype != parts[0].dtype for part in parts):
-            raise InputError("the parts have different shapes or dtypes, or there are none: give at least one, all with the same (T, ...).")
+        """The rows of all parts, which have the same (T, ...) and dtype, one part after the
+        other; without labels and classes.
+        """
+        if not parts or any(
+            part.shape[1:] != parts[0].shape[1:] or part.dtype != parts[0].dtype for part in parts
+        ):
+            raise InputError(
+                "the parts have different shapes or dtypes, or there are none: give at least one, "
+                "all with the same (T, ...)."
+            )
         compact = [part.compact() for part in parts]
         ends = np.cumsum([0, *(len(part.indices) for part in compact)])
-        pointers = np.concatenate([part.pointers + end for part, end in zip(compact, ends[:-1], strict=True)])
-        values = None if parts[0].values is None else np.concatenate([part.values for part in compact if part.values is not None])
+        pointers = np.concatenate(
+            [part.pointers + end for part, end in zip(compact, ends[:-1], strict=True)]
+        )
+        values = (
+            None
+            if parts[0].values is None
+            else np.concatenate([part.values for part in compact if part.values is not None])
+        )
         shape = (len(pointers), *parts[0].shape[1:])
-        return object.__new__(cls)._set(np.concatenate([part.indices for part in compact]), pointers, values, shape, None, None)
+        return object.__new__(cls)._set(
+            np.concatenate([part.indices for part in compact]), pointers, values, shape, None, None
+        )
 
     def to_dense(self) -> NDArray[Any]:
         """The array (n, T, ...), with the dtype that `from_dense` was given."""
@@ -131,18 +190,24 @@ class Events:
             dense = np.zeros(self.shape, self.dtype)
         except MemoryError:
             size = math.prod(self.shape) * self.dtype.itemsize
-            raise InputError(f"inputs of shape {self.shape} take {size:,} bytes as a dense array: take fewer rows.") from None
+            raise InputError(
+                f"inputs of shape {self.shape} take {size:,} bytes as a dense array: take fewer "
+                "rows."
+            ) from None
         cells, steps = math.prod(self.shape[2:]), self.shape[1]
         flat = dense.reshape(-1)
         for rows in _row_blocks(self.shape):
             part = self.rows(rows).in_memory()
             starts = cells * np.arange(rows.start * steps, rows.stop * steps)
-            positions = np.repeat(starts, np.diff(part.pointers).reshape(-1)) + part.indices.astype(np.int64)
+            positions = np.repeat(starts, np.diff(part.pointers).reshape(-1)) + part.indices.astype(
+                np.int64
+            )
             flat[positions] = True if part.values is None else part.values
         return dense
 
     def rows(self, index: RowIndex) -> Self:
-        """Some of the inputs, in the order of `index`: a slice, integers (negative ones count from the end) or a mask (n,).
+        """Some of the inputs, in the order of `index`: a slice, integers (negative ones count from
+        the end) or a mask (n,).
 
         The events are not copied; see `compact`.
         """
@@ -151,17 +216,30 @@ class Events:
         pointers = self.pointers[rows]
         labels = None if self.labels is None else self.labels[rows]
         made = object.__new__(type(self))
-        return made._set(self.indices, pointers, self.values, (len(pointers), *self.shape[1:]), labels, self.classes)
+        return made._set(
+            self.indices,
+            pointers,
+            self.values,
+            (len(pointers), *self.shape[1:]),
+            labels,
+            self.classes,
+        )
 
     def first_steps(self, lengths: Integers) -> Self:
-        """The same inputs, of which only the first steps (n,) have events; the events are not copied."""
+        """The same inputs, of which only the first steps (n,) have events; the events
+        are not copied.
+        """
         check_unchanged(self.indices)
         ends = self.pointers[np.arange(len(self)), lengths]
         pointers = np.minimum(self.pointers, ends[:, None])
-        return object.__new__(type(self))._set(self.indices, pointers, self.values, self.shape, self.labels, self.classes)
+        return object.__new__(type(self))._set(
+            self.indices, pointers, self.values, self.shape, self.labels, self.classes
+        )
 
     def compact(self) -> Self:
-        """The same inputs with their events, and no others, one after the other in memory; views where they are so already."""
+        """The same inputs with their events, and no others, one after the other in memory; views
+        where they are so already.
+        """
         check_unchanged(self.indices)
         pointers = self.pointers
         if not len(self):
@@ -178,12 +256,19 @@ class Events:
             taken = [slice(*ends) for ends in zip(first.tolist(), last.tolist(), strict=True)]
         moved = in_memory(pointers) + (ends - last)[:, None]
         values = None if self.values is None else _take(self.values, taken)
-        return object.__new__(type(self))._set(_take(self.indices, taken), moved, values, self.shape, self.labels, self.classes)
+        return object.__new__(type(self))._set(
+            _take(self.indices, taken), moved, values, self.shape, self.labels, self.classes
+        )
 
     def in_memory(self) -> Self:
-        """The same as `compact`; what is mapped is read from the file, whose later fate does not matter then."""
+        """The same as `compact`; what is mapped is read from the file, whose later fate does
+        not matter then.
+        """
         part = self.compact()
-        read = (None if array is None else in_memory(array) for array in (part.indices, part.pointers, part.values))
+        read = (
+            None if array is None else in_memory(array)
+            for array in (part.indices, part.pointers, part.values)
+        )
         return object.__new__(type(self))._set(*read, part.shape, part.labels, part.classes)
 
     def astype(self, dtype: Any) -> Self:
@@ -191,44 +276,76 @@ class Events:
         if self.dtype == np.dtype(dtype):
             return self
         if np.dtype(dtype).kind not in "biuf":
-            raise InputError(f"dtype is {np.dtype(dtype)}: give one of booleans, integers or floating-point numbers.")
+            raise InputError(
+                f"dtype is {np.dtype(dtype)}: give one of booleans, integers or floating-point "
+                "numbers."
+            )
         part = self.compact()
         values = np.ones(part.count, dtype) if part.values is None else part.values.astype(dtype)
         if not values.all() or np.dtype(dtype) == np.bool_:
             return self.from_blocks(
-                lambda rows: part.rows(rows).to_dense().astype(dtype), self.shape, np.dtype(dtype), self.labels, self.classes
+                lambda rows: part.rows(rows).to_dense().astype(dtype),
+                self.shape,
+                np.dtype(dtype),
+                self.labels,
+                self.classes,
             )
-        return object.__new__(type(self))._set(part.indices, part.pointers, values, self.shape, self.labels, self.classes)
+        return object.__new__(type(self))._set(
+            part.indices, part.pointers, values, self.shape, self.labels, self.classes
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the file that `load` reads and memory-maps (its format: `agreestop.events.files`), whole or not at all."""
+        """Write the file that `load` reads and memory-maps (its format:
+        `agreestop.events.files`), whole or not at all.
+        """
         write_npz(path, self.arrays())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays of the file; pointers are n T + 1 numbers there."""
         part = self.compact()
         pointers = np.append(part.pointers[:, :-1].reshape(-1), len(part.indices))
-        arrays = {"shape": np.array(self.shape, np.int64), "indices": part.indices, "pointers": pointers}
+        arrays = {
+            "shape": np.array(self.shape, np.int64),
+            "indices": part.indices,
+            "pointers": pointers,
+        }
         known = {"values": part.values, "labels": self.labels}
         arrays |= {name: array for name, array in known.items() if array is not None}
-        return arrays if self.classes is None else arrays | {"classes": np.array(self.classes, np.str_)}
+        return (
+            arrays
+            if self.classes is None
+            else arrays | {"classes": np.array(self.classes, np.str_)}
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         arrays = self.arrays()
-        return type(self), (arrays["indices"], arrays["pointers"], arrays.get("values"), self.shape, self.labels, self.classes)
+        return type(self), (
+            arrays["indices"],
+            arrays["pointers"],
+            arrays.get("values"),
+            self.shape,
+            self.labels,
+            self.classes,
+        )
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        """`events[rows]` is `events.rows(rows)`; one row, or an index with several axes, gives the dense array that numpy would give."""
+        """`events[rows]` is `events.rows(rows)`.
+
+        One row, or an index with several axes, gives the dense array that numpy would give.
+        """
         if isinstance(index, tuple) or is_integer(index):
             first, *others = index if isinstance(index, tuple) else (index,)
             if is_integer(first):
                 return self.rows(first).to_dense()[(0, *others)]
             if isinstance(first, slice):
                 return self.rows(first).to_dense()[(slice(None), *others)]
-            raise InputError("the first of several axes is no slice and no integer: take the rows first, then to_dense().")
+            raise InputError(
+                "the first of several axes is no slice and no integer: take the rows first, then "
+                "to_dense()."
+            )
         return self.rows(index)
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
@@ -257,7 +374,9 @@ class Events:
 
     def __repr__(self) -> str:
         labelled = "" if self.labels is None else ", labelled"
-        return f"Events(shape={self.shape}, dtype={self.dtype}, density={self.density:.3g}{labelled})"
+        return (
+            f"Events(shape={self.shape}, dtype={self.dtype}, density={self.density:.3g}{labelled})"
+        )
 
 
 Inputs: TypeAlias = NDArray[Any] | Events
@@ -265,16 +384,24 @@ Inputs: TypeAlias = NDArray[Any] | Events
 
 
 def as_inputs(x: ArrayLike | Events) -> Inputs:
-    """An `Events` as it is, or an array (n, T, ...) of booleans or real numbers in the byte order of this machine."""
+    """An `Events` as it is, or an array (n, T, ...) of booleans or real numbers in the byte
+    order of this machine.
+    """
     if isinstance(x, Events):
         return x
     if isinstance(x, (str, PathLike)):
-        raise InputError(f"inputs is {str(x)!r}, a text or a path: give an array or Events; ag.events.load(path) reads a file.")
+        raise InputError(
+            f"inputs is {str(x)!r}, a text or a path: give an array or Events; "
+            "ag.events.load(path) reads a file."
+        )
     array = as_array(x, "inputs")
     check_unchanged(array)
     as_shape(array.shape)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-        raise InputError(f"inputs has dtype {array.dtype}: booleans or real numbers of at most 64 bits are needed.")
+        raise InputError(
+            f"inputs has dtype {array.dtype}: booleans or real numbers of at most 64 bits are "
+            "needed."
+        )
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
@@ -284,7 +411,9 @@ def input_shape(x: ArrayLike | Events) -> tuple[int, ...]:
 
 
 def dense_rows(x: ArrayLike | Events, index: RowIndex) -> NDArray[Any]:
-    """Some rows (b, T, ...) of inputs, dense or sparse, as a dense array; `index` is that of `Events.rows`."""
+    """Some rows (b, T, ...) of inputs, dense or sparse, as a dense array; `index` is that of
+    `Events.rows`.
+    """
     inputs = as_inputs(x)
     if isinstance(inputs, Events):
         return inputs.rows(index).to_dense()
@@ -292,11 +421,13 @@ def dense_rows(x: ArrayLike | Events, index: RowIndex) -> NDArray[Any]:
 
 
 def input_ids(x: ArrayLike | Events, *, as_float32: bool = False) -> NDArray[np.uint64]:
-    """A hash (n,) of each input, the same for an array and for the `Events` made from it, and independent of the other inputs.
+    """A hash (n,) of each input, the same for an array and for the `Events` made from it, and
+    independent of the other inputs.
 
-    The hash adds up one word for each event, which is mixed from its position and its value (see `common.splitmix`), and mixes the
-    sum with the shape (T, ...). Equal numbers of different dtypes have equal hashes. Two different inputs get the same hash with a
-    probability of about 2^-64. as_float32: floating-point numbers are read as float32, as networks read them.
+    The hash adds up one word for each event, which is mixed from its position and its value (see
+    `common.splitmix`), and mixes the sum with the shape (T, ...). Equal numbers of different dtypes
+    have equal hashes. Two different inputs get the same hash with a probability of about 2^-64.
+    as_float32: floating-point numbers are read as float32, as networks read them.
     """
     inputs = as_inputs(x)
     shape = inputs.shape
@@ -305,10 +436,19 @@ def input_ids(x: ArrayLike | Events, *, as_float32: bool = False) -> NDArray[np.
         form = mix(form + GAMMA * np.array([side + 1], np.uint64))
     hashes = np.empty(len(inputs), np.uint64)
     for rows in _row_blocks(shape):
-        part = inputs.rows(rows).in_memory() if isinstance(inputs, Events) else Events.from_dense(inputs[rows])
-        starts = np.tile(np.arange(shape[1], dtype=np.uint64) * np.uint64(math.prod(shape[2:])), len(part))
+        part = (
+            inputs.rows(rows).in_memory()
+            if isinstance(inputs, Events)
+            else Events.from_dense(inputs[rows])
+        )
+        starts = np.tile(
+            np.arange(shape[1], dtype=np.uint64) * np.uint64(math.prod(shape[2:])), len(part)
+        )
         counts = np.diff(part.pointers).reshape(-1)
-        words = mix(form + GAMMA * (np.repeat(starts, counts) + part.indices.astype(np.uint64) + np.uint64(1)))
+        words = mix(
+            form
+            + GAMMA * (np.repeat(starts, counts) + part.indices.astype(np.uint64) + np.uint64(1))
+        )
         values = part.values
         if as_float32 and values is not None and values.dtype.kind == "f":
             values = values.astype(np.float32)
@@ -320,17 +460,25 @@ def input_ids(x: ArrayLike | Events, *, as_float32: bool = False) -> NDArray[np.
 
 def _take(events: NDArray[Any], rows: slice | list[slice]) -> NDArray[Any]:
     """The events of consecutive rows, a view, or a copy of those of the rows given one by one."""
-    return events[rows] if isinstance(rows, slice) else np.concatenate([in_memory(events[row]) for row in rows])
+    return (
+        events[rows]
+        if isinstance(rows, slice)
+        else np.concatenate([in_memory(events[row]) for row in rows])
+    )
 
 
 def _as_words(values: NDArray[Any]) -> Words:
-    """One word for each value: its bits as float64, and what float64 loses of an integer beyond 2^53."""
+    """One word for each value: its bits as float64, and what float64 loses of an
+    integer beyond 2^53.
+    """
     numbers = values.astype(np.float64)
     words: Words = numbers.view(np.uint64)
     if values.dtype.kind == "f" or values.dtype.itemsize < 8:
         return words
     high = np.floor(numbers / 2**32)
-    kept = (high.astype(np.int64).view(np.uint64) << np.uint64(32)) + (numbers - high * 2**32).astype(np.uint64)
+    kept = (high.astype(np.int64).view(np.uint64) << np.uint64(32)) + (
+        numbers - high * 2**32
+    ).astype(np.uint64)
     return words + GAMMA * (values.view(np.uint64) - kept)
 
 

@@ -1,7 +1,9 @@
-"""Data sets, recorded or simulated: labelled event streams, their division into training, tuning and pool, and what their loaders share.
+"""Data sets, recorded or simulated: labelled event streams, their division into training, tuning
+and pool, and what their loaders share.
 
-Rows are drawn by a permutation that depends on the seed and not on the labels. So the inputs of a pool are exchangeable, as the guarantee
-of a calibrated rule assumes, and in random order: any first rows of it are as good for calibration as any others.
+Rows are drawn by a permutation that depends on the seed and not on the labels. So the inputs of a
+pool are exchangeable, as the guarantee of a calibrated rule assumes, and in random order: any first
+rows of it are as good for calibration as any others.
 """
 
 import hashlib
@@ -16,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agreestop.common import InputError, Integers, ProgressCallback, is_integer, no_progress
-from agreestop.decide.checks import as_labels
+from agreestop.common.rows import as_labels
 
 from .checks import RowIndex
 from .container import Events, Inputs, as_inputs
@@ -45,8 +47,9 @@ class EventData:
 
     name         the name of the data set in records and figures
     simulated    True where a simulator made the events, False where a sensor recorded them
-    inputs       (n, T, ...), `Events`, or an array where most cells are not zero, as in images: bool where a cell fires or not, numbers
-                 where a step counts events or holds intensities. An event camera has (n, T, 2, H, W), ON before OFF; a sensor of
+    inputs       (n, T, ...), `Events`, or an array where most cells are not zero, as in images:
+                 bool where a cell fires or not, numbers where a step counts events or holds
+                 intensities. An event camera has (n, T, 2, H, W), ON before OFF; a sensor of
                  channels has (n, T, channels)
     labels       (n,) int64, from 0 to C-1
     classes      the names of the C classes
@@ -65,9 +68,14 @@ class EventData:
     def __post_init__(self) -> None:
         inputs = as_inputs(self.inputs)
         if inputs.dtype not in NUMBERS:
-            raise InputError(f"inputs has dtype {inputs.dtype}: booleans, uint8 or float32 are needed.")
+            raise InputError(
+                f"inputs has dtype {inputs.dtype}: booleans, uint8 or float32 are needed."
+            )
         if self.held is not None and (inputs.shape[1] != 1 or self.held < 1):
-            raise InputError(f"inputs of {inputs.shape[1]} steps are held for {self.held}: give an image one step, held for at least one.")
+            raise InputError(
+                f"inputs of {inputs.shape[1]} steps are held for {self.held}: give an image one "
+                "step, held for at least one."
+            )
         object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "labels", as_labels(self.labels, len(inputs), len(self.classes)))
 
@@ -99,7 +107,9 @@ class EventData:
 
 @dataclass(frozen=True, eq=False)
 class EventSplits:
-    """The three parts of a data set: for training the members, for choosing and fitting scores, and the pool for calibration and test."""
+    """The three parts of a data set: for training the members, for choosing and fitting scores,
+    and the pool for calibration and test.
+    """
 
     training: EventData
     tuning: EventData
@@ -123,7 +133,8 @@ class DataSet:
     files        what must lie in the folder
     load         makes the three parts; its first argument is the folder, where files are needed
     check        yields what it finds about the files in the folder
-    sources      patterns of the files in the folder that the frames are made from; the files are part of the key of the cache
+    sources      patterns of the files in the folder that the frames are made from; the files are
+                 part of the key of the cache
     cached       whether making the frames takes long enough to keep them in the cache
     address      its official home; None where no files are needed
     download     the size of the download; None where it is not published, or there is none
@@ -159,7 +170,10 @@ class DataSet:
 
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All options of `load`: those given, and the defaults of the others."""
-        known = {option: value.default for option, value in list(signature(self.load).parameters.items())[self.needs_files :]}
+        known = {
+            option: value.default
+            for option, value in list(signature(self.load).parameters.items())[self.needs_files :]
+        }
         for option in given:
             if option not in known:
                 names = ", ".join(name for name in known if name != "progress")
@@ -170,7 +184,10 @@ class DataSet:
         """The folder with the files, which must exist."""
         if given is None or not given.exists():
             what = "no folder is given" if given is None else f"there is no {given}"
-            raise InputError(f"{what}: give the folder with the files of {self.name}, which come from {self.address}.")
+            raise InputError(
+                f"{what}: give the folder with the files of {self.name}, which come from "
+                f"{self.address}."
+            )
         return given
 
     def findings(self, given: Path | None) -> Findings:
@@ -181,8 +198,14 @@ class DataSet:
                 if (folder / name).is_file():
                     with (folder / name).open("rb") as stream:
                         md5 = hashlib.file_digest(stream, "md5").hexdigest()
-                    wrong = f"{name} has the md5 {md5}, not {right}: get it again from {self.address}."
-                    yield (FOUND, f"{name} has the right checksum, md5 {md5}.") if md5 == right else (DAMAGED, wrong)
+                    wrong = (
+                        f"{name} has the md5 {md5}, not {right}: get it again from {self.address}."
+                    )
+                    yield (
+                        (FOUND, f"{name} has the right checksum, md5 {md5}.")
+                        if md5 == right
+                        else (DAMAGED, wrong)
+                    )
             yield from self.check(folder)
         except InputError as error:
             yield DAMAGED, str(error)
@@ -192,38 +215,68 @@ def class_numbers(labels: Integers) -> tuple[str, ...]:
     """The numbers of the classes, from 0 to the largest label, as their names."""
     count = int(labels.max(initial=-1)) + 1
     if count > MOST_CLASSES:
-        raise InputError(f"labels holds {count - 1}: without names of the classes, give labels below {MOST_CLASSES:,}.")
+        raise InputError(
+            f"labels holds {count - 1}: without names of the classes, give labels below "
+            f"{MOST_CLASSES:,}."
+        )
     return tuple(str(label) for label in range(count))
 
 
 def as_sizes(sizes: Sequence[int]) -> Sizes:
     """How many inputs training, tuning and the pool have: three integers of at least 1."""
-    if not isinstance(sizes, (tuple, list)) or len(sizes) != 3 or not all(is_integer(size) and size >= 1 for size in sizes):
-        raise InputError(f"sizes is {sizes!r}: give how many inputs training, tuning and the pool have, for example (700, 100, 200).")
+    if (
+        not isinstance(sizes, (tuple, list))
+        or len(sizes) != 3
+        or not all(is_integer(size) and size >= 1 for size in sizes)
+    ):
+        raise InputError(
+            f"sizes is {sizes!r}: give how many inputs training, tuning and the pool have, for "
+            "example (700, 100, 200)."
+        )
     return int(sizes[0]), int(sizes[1]), int(sizes[2])
 
 
 def as_sizes_of(count: int, sizes: Sequence[int] | None, shares: tuple[float, float]) -> Sizes:
-    """The sizes that are given; by default `count` inputs are divided by the shares of training and tuning, and the pool gets the rest."""
+    """The sizes that are given.
+
+    By default `count` inputs are divided by the shares of training and tuning, and the pool
+    gets the rest.
+    """
     if sizes is not None:
         return as_sizes(sizes)
     if count < LEAST:
-        raise InputError(f"there are {count} inputs: at least {LEAST} are needed for training, tuning and a pool.")
+        raise InputError(
+            f"there are {count} inputs: at least {LEAST} are needed for training, tuning and a "
+            "pool."
+        )
     training, tuning = (round(count * share) for share in shares)
     return training, tuning, count - training - tuning
 
 
 def draw(count: int, sizes: Sequence[int], rng: np.random.Generator, what: str) -> list[Integers]:
-    """Parts of these sizes, which share no row, of `count` rows in random order; `what` names the rows in the error message."""
+    """Parts of these sizes, which share no row, of `count` rows in random order; `what` names
+    the rows in the error message.
+    """
     if sum(sizes) > count:
-        raise InputError(f"{sum(sizes):,} {what} are asked for, but there are {count:,}: ask for fewer.")
+        raise InputError(
+            f"{sum(sizes):,} {what} are asked for, but there are {count:,}: ask for fewer."
+        )
     return np.split(rng.permutation(count), np.cumsum(sizes))[: len(sizes)]
 
 
-def divide(known: int, count: int, sizes: Sizes, rng: np.random.Generator, whats: tuple[str, str], first: int = 2) -> list[Integers]:
-    """Rows of the three parts: the `first` parts are drawn from the `known` rows, the others from the rows after them.
+def divide(
+    known: int,
+    count: int,
+    sizes: Sizes,
+    rng: np.random.Generator,
+    whats: tuple[str, str],
+    first: int = 2,
+) -> list[Integers]:
+    """Rows of the three parts: the `first` parts are drawn from the `known` rows, the others from
+    the rows after them.
 
-    If no rows are known, all parts are drawn from all `count` rows. `whats` names both kinds of rows in the error message.
+    If no rows are known, all parts are drawn from all `count` rows. `whats` names both kinds of
+    rows in the error message.
     """
     if not known:
         return draw(count, sizes, rng, whats[1])
@@ -237,7 +290,9 @@ def address_of(name: str) -> str:
 
 
 def as_finding(count: int, complete: int, sentence: str, address: str) -> tuple[str, str]:
-    """A finding: all `complete` inputs are there, or enough for three parts, or too few; `sentence` says how many."""
+    """A finding: all `complete` inputs are there, or enough for three parts, or too few;
+    `sentence` says how many.
+    """
     if count == complete:
         return FOUND, f"{sentence}."
     return PARTIAL if count >= LEAST else DAMAGED, f"{sentence}: get the others from {address}."
@@ -247,7 +302,13 @@ def check_each(paths: Iterable[Path], is_whole: Callable[[Path], bool], address:
     """A finding if any file is damaged."""
     wrong = [path for path in paths if not is_whole(path)]
     if wrong:
-        yield DAMAGED, f"{len(wrong):,} files are damaged, the first of them {wrong[0]}: get them again from {address}."
+        yield (
+            DAMAGED,
+            (
+                f"{len(wrong):,} files are damaged, the first of them {wrong[0]}: get them again "
+                f"from {address}."
+            ),
+        )
 
 
 def begins_with(path: Path, start: bytes) -> bool:
@@ -256,7 +317,9 @@ def begins_with(path: Path, start: bytes) -> bool:
 
 
 def find_folder(folder: Path, inner: str, holds: Callable[[Path], bool], missing: str) -> Path:
-    """The folder itself, or the one that the archive makes in it, whichever holds the files; `missing` says what to do if none does."""
+    """The folder itself, or the one that the archive makes in it, whichever holds the files;
+    `missing` says what to do if none does.
+    """
     for path in (folder, folder / inner):
         if holds(path):
             return path
@@ -275,7 +338,8 @@ def make_splits(
     """Training, tuning and pool of the data set of that name, made one after the other.
 
     selections  the rows, files or numbers of each part
-    make        makes the inputs and labels of a selection; it may call done(i) when i entries of the selection are finished
+    make        makes the inputs and labels of a selection; it may call done(i) when i entries of
+                the selection are finished
     note        what the description of the data set says in addition
     """
     record, report = _RECORDS[name], progress or no_progress
@@ -289,25 +353,41 @@ def make_splits(
         done(0)
         inputs, labels = make(selection, done)
         description = "; ".join(filter(None, (record["description"], note)))
-        parts.append(EventData(f"{name}, {part}", record["simulated"], inputs, labels, classes, description, held))
+        parts.append(
+            EventData(
+                f"{name}, {part}", record["simulated"], inputs, labels, classes, description, held
+            )
+        )
         finished += len(selection)
     report(name, 1.0)
     return EventSplits(*parts)
 
 
 def bin_files(
-    name: str, files: Sequence[Path], labels: Integers, rows: Sequence[Integers], bin_file: Callable[[Path], NDArray[Any]], **options: Any
+    name: str,
+    files: Sequence[Path],
+    labels: Integers,
+    rows: Sequence[Integers],
+    bin_file: Callable[[Path], NDArray[Any]],
+    **options: Any,
 ) -> EventSplits:
-    """Training, tuning and pool of recordings, whose rows are those of `files` and `labels`; the options are those of `make_splits`."""
+    """Training, tuning and pool of recordings, whose rows are those of `files` and `labels`; the
+    options are those of `make_splits`.
+    """
 
     def make(some: Integers, done: Done) -> Made:
-        return join_rows((Events.from_dense(bin_file(files[row])[None]) for row in some), done), labels[some]
+        return join_rows(
+            (Events.from_dense(bin_file(files[row])[None]) for row in some), done
+        ), labels[some]
 
     return make_splits(name, rows, make, **options)
 
 
 def join_rows(rows: Iterable[Events], done: Done) -> Events:
-    """The rows of all parts, which are made one after the other; no more than one of them is ever dense."""
+    """The rows of all parts, which are made one after the other.
+
+    No more than one of them is ever dense.
+    """
     parts, count = [], 0
     for row in rows:
         parts.append(row)

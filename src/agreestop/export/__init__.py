@@ -1,9 +1,14 @@
-"""An ensemble and its rules for other places: as C for a device, or as a page in which one watches it decide.
+"""An ensemble and its rules for other places: as C for a device, or as a page in which one
+watches it decide.
 
 ensemble = agreestop.ensembles.load("members.safetensors", engine="event-driven-int8")
-rule = agreestop.load_rule("int8.rule")                      calibrated on scores of the same engine
-made = to_c(rule, ensemble, "firmware", inputs=test_inputs)  C sources, a Makefile, and inputs to check them with
-page = to_page([rule], ensemble, "demo.html", test_inputs)   one HTML file that loads nothing else; one rule for each target
+rule = agreestop.load_rule("int8.rule")
+made = to_c(rule, ensemble, "firmware", inputs=test_inputs)
+page = to_page([rule], ensemble, "demo.html", test_inputs)
+
+The rule must be calibrated on scores of the same engine. `to_c` writes C sources, a Makefile, and
+inputs to check them with. `to_page` writes one HTML file that loads nothing else; it takes one rule
+for each target.
 """
 
 from agreestop.common.errors import needs

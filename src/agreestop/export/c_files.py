@@ -1,11 +1,15 @@
 """An ensemble and its rule as C sources that decide as the event-driven engine does.
 
-    agreestop.h, agreestop.c, rule.h, rule.c, model.h, replay.c, Makefile    as they are in `c/`, which is readable code
-    sizes.h, model.c, rule_data.h                                            written here: sizes, weights, the numbers of the rule
-    inputs.bin, expected.csv                                                 with inputs: to compare the C code with Python (`make check`)
+    agreestop.h, agreestop.c, rule.h, rule.c,    as they are in `c/`, which is readable code
+    model.h, replay.c, Makefile
+    sizes.h, model.c, rule_data.h                written here: sizes, weights, the numbers of the
+                                                 rule
+    inputs.bin, expected.csv                     with inputs: to compare the C code with Python
+                                                 (`make check`)
 
-Weights are stored as the engine stores them: float32, bfloat16, or int8 with a scale for each member and output. So a rule for int8 weights
-is calibrated on scores of the engine "event-driven-int8", and nothing about its promise changes on the device.
+Weights are stored as the engine stores them: float32, bfloat16, or int8 with a scale for each
+member and output. So a rule for int8 weights is calibrated on scores of the engine
+"event-driven-int8", and nothing about its promise changes on the device.
 """
 
 import math
@@ -22,10 +26,10 @@ from numpy.typing import ArrayLike
 from agreestop.adapters.engine import AdaptedEngine
 from agreestop.common import Floats, InputError, atomic_writer, make_folder
 from agreestop.common.errors import visible
+from agreestop.common.tables import decisions_csv
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decisions
-from agreestop.decide.rules import read_evidence
-from agreestop.decide.tables import decisions_csv
+from agreestop.decide.rule import read_evidence
 from agreestop.engines.early_stopping import BATCH_SIZE, check_rule, checkpoint_steps
 from agreestop.engines.side_by_side import SideBySide
 from agreestop.ensembles.ensemble import Ensemble
@@ -38,7 +42,8 @@ SOURCES = ("agreestop.h", "agreestop.c", "rule.h", "rule.c", "model.h", "replay.
 WRITTEN = (*SOURCES, "model.c", "rule_data.h", "inputs.bin", "expected.csv", "sizes.h")
 SLACK = 1e-11  # that of rule.c
 INPUTS_FORMAT = 1
-WEIGHTS = {"float32": "float32", "uint16": "bfloat16", "int8": "int8"}  # by the type in which they are stored
+# names of precisions, by the type in which weights are stored
+WEIGHTS = {"float32": "float32", "uint16": "bfloat16", "int8": "int8"}
 
 
 @dataclass(frozen=True)
@@ -50,9 +55,11 @@ class CExport:
     flash    bytes of all numbers; the code takes a few thousand more
     ram      bytes of static memory; the stack takes a few hundred more
     inputs   the number of inputs for `make check`
-    nearest  over these inputs: the smallest distance of a risk or score to its threshold, ties left out; None without inputs
+    nearest  over these inputs: the smallest distance of a risk or score to its threshold, ties left
+             out; None without inputs
     ties     how often both were equal, up to rounding
-    rounded  how many of the ties differ in their last bits: C takes both numbers as equal, and Python does not
+    rounded  how many of the ties differ in their last bits: C takes both numbers as equal, and
+             Python does not
     """
 
     folder: Path
@@ -75,11 +82,13 @@ def to_c(
     any_engine: bool = False,
     any_members: bool = False,
 ) -> CExport:
-    """Write C99 sources of the ensemble and the rule to a folder: no allocation, and nothing needed but the C library.
+    """Write C99 sources of the ensemble and the rule to a folder: no allocation, and nothing needed
+    but the C library.
 
-    ensemble: an `Ensemble`, or what `agreestop.adapters.from_nir` returned. The weights are those of its engine, which must be
-    event-driven. inputs: (n, T, ...) of zeros and ones, or images
-    (n, 1, ...), for `make check`. A rule of another engine or of other members is refused, unless any_engine or any_members allows it.
+    ensemble: an `Ensemble`, or what `agreestop.adapters.from_nir` returned. The weights are those
+    of its engine, which must be event-driven. inputs: (n, T, ...) of zeros and ones, or images
+    (n, 1, ...), for `make check`. A rule of another engine or of other members is refused, unless
+    any_engine or any_members allows it.
     """
     check_exportable(ensemble)
     path, engine = Path(folder), ensemble.engine
@@ -90,14 +99,21 @@ def to_c(
     steps = int(checkpoint_steps(rule, engine, None)[-1])
     if steps > LARGEST:
         raise InputError(
-            f"the rule's last checkpoint is step {steps}, and exported code counts to {LARGEST:,}: calibrate with earlier ones."
+            f"the rule's last checkpoint is step {steps}, and exported code counts to {LARGEST:,}: "
+            "calibrate with earlier ones."
         )
     shape = ensemble.input_shape
     assert shape is not None, "the event-driven engine knows it"
     first: Any = engine.engines[0] if isinstance(engine, SideBySide) else engine
-    sizes = sizes_of(members, math.prod(shape), rule.classes, known.history, steps) | {"AG_COUNTS": int(first.repeats != "once")}
+    sizes = sizes_of(members, math.prod(shape), rule.classes, known.history, steps) | {
+        "AG_COUNTS": int(first.repeats != "once")
+    }
     events = None if inputs is None else as_events(inputs, shape, steps)
-    given = (None if events is None else events.classes) or rule.class_names or tuple(map(str, range(rule.classes)))
+    given = (
+        (None if events is None else events.classes)
+        or rule.class_names
+        or tuple(map(str, range(rule.classes)))
+    )
     names = tuple(visible(name) for name in given)
     contents = {name: (files(__package__) / "c" / name).read_bytes() for name in SOURCES}
     contents["model.c"] = model_text(members).encode()
@@ -111,26 +127,44 @@ def to_c(
     _write(path, contents)
     flash = flash_of(members) + known.flash + sum(len(name.encode()) + 5 for name in names)
     ram = ram_of(sizes) + known.ram(rule.classes)
-    return CExport(path, tuple(contents), WEIGHTS[members[0][0].weights.dtype.name], flash, ram, *astuple(check))
+    return CExport(
+        path,
+        tuple(contents),
+        WEIGHTS[members[0][0].weights.dtype.name],
+        flash,
+        ram,
+        *astuple(check),
+    )
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a folder whose files an export would replace or remove although they are not of an export, before any work."""
+    """Refuse a folder whose files an export would replace or remove although they are not of an
+    export, before any work.
+    """
     if folder.exists():
         make_folder(folder)  # a file in its place is refused
     taken = [name for name in WRITTEN if (folder / name).exists()]
     if taken and not (folder / "agreestop.h").exists():
-        raise InputError(f"{folder} holds a {taken[0]} that is not of an export, which would be replaced: choose another folder.")
+        raise InputError(
+            f"{folder} holds a {taken[0]} that is not of an export, which would be replaced: "
+            "choose another folder."
+        )
 
 
 def _write(folder: Path, contents: dict[str, bytes]) -> None:
-    """Write the files, of which sizes.h is the last. Until it is there nothing compiles, so an interrupted export cannot be mixed up."""
+    """Write the files, of which sizes.h is the last.
+
+    Until it is there nothing compiles, so an interrupted export cannot be mixed up.
+    """
     make_folder(folder)
-    for name in ("sizes.h", "inputs.bin", "expected.csv"):  # the last two may not be written this time
+    # the last two may not be written this time
+    for name in ("sizes.h", "inputs.bin", "expected.csv"):
         try:
             (folder / name).unlink(missing_ok=True)
         except OSError as error:
-            raise InputError(f"cannot replace {folder / name}: {error.strerror}; choose another folder.") from None
+            raise InputError(
+                f"cannot replace {folder / name}: {error.strerror}; choose another folder."
+            ) from None
     for name, content in contents.items():
         with atomic_writer(folder / name) as stream:
             stream.write(content)
@@ -138,7 +172,11 @@ def _write(folder: Path, contents: dict[str, bytes]) -> None:
 
 def _defines(sizes: dict[str, int]) -> str:
     lines = [f"#define {name} {value}\n" for name, value in sizes.items()]
-    return "/* Written by agreestop export. */\n#ifndef AG_SIZES_H\n#define AG_SIZES_H\n\n" + "".join(lines) + "\n#endif\n"
+    return (
+        "/* Written by agreestop export. */\n#ifndef AG_SIZES_H\n#define AG_SIZES_H\n\n"
+        + "".join(lines)
+        + "\n#endif\n"
+    )
 
 
 # ---- inputs to check with
@@ -155,16 +193,27 @@ class Check:
 
 
 def as_events(inputs: ArrayLike | Events, shape: tuple[int, ...], steps: int) -> Events:
-    """The inputs as events. Those that are not as long as the rule, or that hold other values than 0 and 1, are refused."""
+    """The inputs as events.
+
+    Those that are not as long as the rule, or that hold other values than 0 and 1, are refused.
+    """
     given = as_inputs(inputs)
     events = given if isinstance(given, Events) else Events.from_dense(given)
-    if events.shape[2:] != shape or len(events) < 1 or events.shape[1] not in (1, *range(steps, events.shape[1] + 1)):
-        needed = f"at least one input of shape {shape} at each of {steps} or more steps, or an image of that shape"
+    if (
+        events.shape[2:] != shape
+        or len(events) < 1
+        or events.shape[1] not in (1, *range(steps, events.shape[1] + 1))
+    ):
+        needed = (
+            f"at least one input of shape {shape} at each of {steps} or more steps, or an image of "
+            "that shape"
+        )
         raise InputError(f"the inputs have shape {events.shape}: {needed} is needed.")
     compact = events.compact()
     if compact.values is not None and not (compact.values == 1).all():
         raise InputError(
-            "the inputs hold values other than 0 and 1, and exported code takes events: threshold them, and train on the result."
+            "the inputs hold values other than 0 and 1, and exported code takes events: threshold "
+            "them, and train on the result."
         )
     return compact
 
@@ -173,7 +222,9 @@ def _inputs_file(events: Events, steps: int) -> bytes:
     """inputs.bin, which `replay` reads; its layout is described in replay.c."""
     n, total = events.shape[:2]
     kept = min(total, steps)
-    parts = [b"AGINPUTS" + struct.pack("<4I", INPUTS_FORMAT, n, kept, int(np.prod(events.shape[2:])))]
+    parts = [
+        b"AGINPUTS" + struct.pack("<4I", INPUTS_FORMAT, n, kept, int(np.prod(events.shape[2:])))
+    ]
     for pointers in events.pointers[:, : kept + 1]:
         parts.append(np.diff(pointers).astype("<u4").tobytes())
         parts.append(events.indices[pointers[0] : pointers[-1]].astype("<u2").tobytes())
@@ -181,7 +232,11 @@ def _inputs_file(events: Events, steps: int) -> bytes:
 
 
 def check_decisions(
-    rule: CalibratedRule, known: CRule, ensemble: Ensemble | AdaptedEngine, events: Events, steps: int
+    rule: CalibratedRule,
+    known: CRule,
+    ensemble: Ensemble | AdaptedEngine,
+    events: Events,
+    steps: int,
 ) -> tuple[Decisions, Check]:
     """The decisions of Python, and how near they came to others."""
     parts, near, ties, rounded = [], np.inf, 0, 0
@@ -191,23 +246,41 @@ def check_decisions(
         parts.append(rule.decide(scores, any_engine=True, any_members=True))
         for index, time in enumerate(known.times):
             running = parts[-1].stop_index >= index
-            evidence = read_evidence(rule.rule, index, np.ascontiguousarray(scores.log_confidence[running, time - 1]))
+            evidence = read_evidence(
+                rule.rule, index, np.ascontiguousarray(scores.log_confidence[running, time - 1])
+            )
             values = evidence.values if evidence.log_risk is None else evidence.log_risk[:, None]
             distance, *found = _distances(known, index, values)
             near, ties, rounded = min(near, distance), ties + found[0], rounded + found[1]
-    stops, sets = (np.concatenate([getattr(part, name) for part in parts]) for name in ("stop_index", "sets"))
+    stops, sets = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("stop_index", "sets")
+    )
     decisions = Decisions(stops, sets, rule.checkpoints)
     return decisions, Check(len(events), float(near), ties, rounded)
 
 
 def _distances(known: CRule, index: int, values: Floats) -> tuple[float, int, int]:
-    """The smallest distance of values (b, columns) to the thresholds of a look, ties left out, the number of ties, and of rounded ones."""
-    rows = known.thresholds if known.blocks is not None else known.thresholds[[index if len(known.thresholds) > 1 else 0]]
+    """The smallest distance of values (b, columns) to the thresholds of a look, ties left out,
+    the number of ties, and of rounded ones.
+    """
+    rows = (
+        known.thresholds
+        if known.blocks is not None
+        else known.thresholds[[index if len(known.thresholds) > 1 else 0]]
+    )
     if known.policy == "AG_CONFIDENCE":
         values = values.max(axis=1, keepdims=True)
     if known.blocks is not None:
         rows = np.append(rows, [[known.slack]], axis=0)
     limits = rows[:, None, :]  # (blocks, 1, columns)
-    gaps = np.where(np.isfinite(limits) & np.isfinite(values), np.abs(values - np.where(np.isfinite(limits), limits, 0)), np.inf)
+    gaps = np.where(
+        np.isfinite(limits) & np.isfinite(values),
+        np.abs(values - np.where(np.isfinite(limits), limits, 0)),
+        np.inf,
+    )
     tied = gaps <= SLACK * (1 + np.abs(np.where(np.isfinite(limits), limits, 0)))
-    return float(np.where(tied, np.inf, gaps).min(initial=np.inf)), int(np.count_nonzero(tied)), int(np.count_nonzero(tied & (gaps > 0)))
+    return (
+        float(np.where(tied, np.inf, gaps).min(initial=np.inf)),
+        int(np.count_nonzero(tied)),
+        int(np.count_nonzero(tied & (gaps > 0))),
+    )

@@ -1,7 +1,9 @@
-"""The network in C: the numbers of the event-driven engine, member by member, and the sizes of all memory.
+"""The network in C: the numbers of the event-driven engine, member by member, and the sizes
+of all memory.
 
-The engine pads its weights for wide registers and interleaves members. In C a weight row is the outputs of one member and nothing else, so
-that they fill flash without gaps and a member that joins late is one block.
+The engine pads its weights for wide registers and interleaves members. In C a weight row is the
+outputs of one member and nothing else, so that they fill flash without gaps and a member that joins
+late is one block.
 """
 
 import math
@@ -25,18 +27,37 @@ from agreestop.networks.posteriors import ModulePosterior
 
 OWN_MODULES = (
     "torch modules of your own cannot be exported, since only torch knows what they compute: "
-    "use a network of ag.networks, or write them as NIR graphs and load these with ag.adapters.from_nir."
+    "use a network of ag.networks, or write them as NIR graphs and load these with "
+    "ag.adapters.from_nir."
 )
 LARGEST = 2**16 - 1  # events, weight rows, steps and counts have 16 bits
-C_TYPES = {"float32": "float", "float64": "double", "int8": "int8_t", "uint8": "uint8_t", "uint16": "uint16_t"}
+C_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "uint16": "uint16_t",
+}
 LAYER_BYTES, MEMBER_BYTES = 48, 8  # of `ag_layer` and `ag_member` where a pointer has 4 bytes
-GEOMETRY: tuple[str, ...] = ("neuron", "rows", "outputs", "recurrent", "height", "width", "in_channels", "in_height", "in_width")
-GEOMETRY += ("window_y", "window_x", "stride_y", "stride_x", "pad_y", "pad_x", "pool")  # in the order of `ag_layer`
+GEOMETRY: tuple[str, ...] = (
+    "neuron",
+    "rows",
+    "outputs",
+    "recurrent",
+    "height",
+    "width",
+    "in_channels",
+    "in_height",
+    "in_width",
+)
+# in the order of `ag_layer`
+GEOMETRY += ("window_y", "window_x", "stride_y", "stride_x", "pad_y", "pad_x", "pool")
 
 
 @dataclass(frozen=True, eq=False)
 class CLayer:
-    """One layer of a member: weights (rows, outputs) as they are stored, scale and bias (outputs,), constants, and its geometry.
+    """One layer of a member: weights (rows, outputs) as they are stored, scale and bias (outputs,),
+    constants, and its geometry.
 
     constants: (6,) where all neurons have the same, else (6, outputs).
     """
@@ -55,7 +76,9 @@ class CLayer:
     @property
     def convolves(self) -> bool:
         """Whether it looks at its input through windows."""
-        return any(self.geometry[name] > 1 for name in ("in_height", "in_width", "window_y", "window_x"))
+        return any(
+            self.geometry[name] > 1 for name in ("in_height", "in_width", "window_y", "window_x")
+        )
 
 
 Members: TypeAlias = list[list[CLayer]]
@@ -66,7 +89,9 @@ def check_exportable(ensemble: Ensemble | AdaptedEngine) -> None:
     """Refuse members whose computation only torch knows, before any work."""
     network = ensemble.network
     modules = network.each if isinstance(network, ModuleMembers) else [network]
-    if isinstance(network, (ModuleMembers, ModulePosterior)) and not all(isinstance(one, GraphNetwork) for one in modules):
+    if isinstance(network, (ModuleMembers, ModulePosterior)) and not all(
+        isinstance(one, GraphNetwork) for one in modules
+    ):
         raise InputError(OWN_MODULES)
 
 
@@ -76,35 +101,59 @@ def c_members(engine: Engine, members: int) -> Members:
     found: Members = []
     for part in engines:
         if not isinstance(part, EventDriven):
-            advice = 'load the ensemble with engine="event-driven" (--engine), and calibrate on its scores'
+            advice = (
+                'load the ensemble with engine="event-driven" (--engine), and calibrate on its '
+                "scores"
+            )
             raise InputError(
-                f"the members run on the {engine.name} engine, and exported code computes what the event-driven one does: {advice}."
+                f"the members run on the {engine.name} engine, and exported code computes what the "
+                f"event-driven one does: {advice}."
             )
         network = part.network
-        found += [[_layer(network, layer, member) for layer in network.layers] for member in range(network.members)]
-    largest = max(value for layers in found for layer in layers for value in (layer.neurons, *layer.geometry.values()))
+        found += [
+            [_layer(network, layer, member) for layer in network.layers]
+            for member in range(network.members)
+        ]
+    largest = max(
+        value
+        for layers in found
+        for layer in layers
+        for value in (layer.neurons, *layer.geometry.values())
+    )
     largest = max(largest, math.prod(engines[0].input_shape))  # type: ignore[attr-defined]
     if largest > LARGEST:
         raise InputError(
-            f"the network has {largest:,} inputs, neurons or weight rows in a layer, and exports count to {LARGEST:,}: use a smaller one."
+            f"the network has {largest:,} inputs, neurons or weight rows in a layer, and exports "
+            f"count to {LARGEST:,}: use a smaller one."
         )
     return found[:members]
 
 
 def _layer(network: FlatNetwork, record: Any, member: int) -> CLayer:
     own, kernels = {name: int(record[name]) for name in record.dtype.names}, load_kernels()
-    rows, outputs, lanes, wide = own["rows"], own["outputs"], own["lanes"], own["wide"] * kernels.WIDE
+    rows = own["rows"]
+    outputs = own["outputs"]
+    lanes = own["lanes"]
+    wide = own["wide"] * kernels.WIDE
     first = own["weights_at"] + member * own["member_stride"]
-    weights = network.weights[first + np.arange(rows)[:, None] * own["row_stride"] + np.arange(lanes)]
+    weights = network.weights[
+        first + np.arange(rows)[:, None] * own["row_stride"] + np.arange(lanes)
+    ]
     if weights.dtype == np.uint16:  # wide tiles hold pairs of lanes j and j + 64, the second first
         pairs = weights[:, :wide].reshape(rows, -1, kernels.WIDE // 2, 2)
         weights[:, :wide] = np.concatenate([pairs[..., 1], pairs[..., 0]], -1).reshape(rows, wide)
-    scale, bias, *others = network.constants[:, own["lanes_at"] + member * lanes + np.arange(outputs)]
+    scale, bias, *others = network.constants[
+        :, own["lanes_at"] + member * lanes + np.arange(outputs)
+    ]
     constants = np.array(others)[:, 0] if own["neuron"] == kernels.SRM else np.array(others)
-    return CLayer(weights[:, :outputs], scale, bias, constants, {name: own[name] for name in GEOMETRY})
+    return CLayer(
+        weights[:, :outputs], scale, bias, constants, {name: own[name] for name in GEOMETRY}
+    )
 
 
-def sizes_of(members: Members, inputs: int, classes: int, history: int, steps: int) -> dict[str, int]:
+def sizes_of(
+    members: Members, inputs: int, classes: int, history: int, steps: int
+) -> dict[str, int]:
     """The sizes of all memory, by the names that C gives them."""
     layers = [layer for layers in members for layer in layers]
     windows = any(one[0].convolves for one in members)
@@ -125,7 +174,11 @@ def sizes_of(members: Members, inputs: int, classes: int, history: int, steps: i
 def flash_of(members: Members) -> int:
     """Bytes of the numbers of the network."""
     layers = [layer for layers in members for layer in layers]
-    numbers = sum(array.nbytes for layer in layers for array in (layer.weights, layer.scale, layer.bias, layer.constants))
+    numbers = sum(
+        array.nbytes
+        for layer in layers
+        for array in (layer.weights, layer.scale, layer.bias, layer.constants)
+    )
     return numbers + LAYER_BYTES * len(layers) + MEMBER_BYTES * len(members)
 
 
@@ -140,24 +193,39 @@ def ram_of(sizes: dict[str, int]) -> int:
 
 def model_text(members: Members) -> str:
     """model.c"""
-    parts, tables = ['/* Written by agreestop export: the numbers of the network. */\n#include "model.h"\n'], []
+    parts = ['/* Written by agreestop export: the numbers of the network. */\n#include "model.h"\n']
+    tables = []
     for member, layers in enumerate(members):
         entries = []
         for index, layer in enumerate(layers):
-            arrays = {"weights": layer.weights, "scale": layer.scale, "bias": layer.bias, "constants": layer.constants}
+            arrays = {
+                "weights": layer.weights,
+                "scale": layer.scale,
+                "bias": layer.bias,
+                "constants": layer.constants,
+            }
             end = f"{member}_{index}"
-            parts += [c_array(f"{name}_{end}", array, "ag_weight" if name == "weights" else "float") for name, array in arrays.items()]
+            parts += [
+                c_array(f"{name}_{end}", array, "ag_weight" if name == "weights" else "float")
+                for name, array in arrays.items()
+            ]
             names = ", ".join(f"{name}_{end}" for name in arrays)
-            entries.append(f"    {{{names}, {', '.join(str(layer.geometry[name]) for name in GEOMETRY)}}},\n")
+            entries.append(
+                f"    {{{names}, {', '.join(str(layer.geometry[name]) for name in GEOMETRY)}}},\n"
+            )
         parts.append(f"static const ag_layer layers_{member}[] = {{\n{''.join(entries)}}};\n")
         tables.append(f"    {{layers_{member}, {len(layers)}}},\n")
-    return "\n".join([*parts, f"const ag_member ag_members[AG_MEMBERS] = {{\n{''.join(tables)}}};\n"])
+    return "\n".join(
+        [*parts, f"const ag_member ag_members[AG_MEMBERS] = {{\n{''.join(tables)}}};\n"]
+    )
 
 
 def c_array(name: str, array: NDArray[Any], kind: str = "", scope: str = "static ") -> str:
     """The definition of a constant array, one axis, in lines of at most 16 numbers."""
     lines = ",\n".join(_lines(array))
-    return f"{scope}const {kind or C_TYPES[array.dtype.name]} {name}[{array.size}] = {{\n{lines}}};\n"
+    return (
+        f"{scope}const {kind or C_TYPES[array.dtype.name]} {name}[{array.size}] = {{\n{lines}}};\n"
+    )
 
 
 def _lines(array: NDArray[Any]) -> Iterator[str]:

@@ -1,10 +1,14 @@
-"""An ensemble and its rules as one HTML file in which members watch, agree and stop; it loads nothing and sends nothing.
+"""An ensemble and its rules as one HTML file in which members watch, agree and stop.
 
-    web/index.html, style.css                                               what one sees
-    web/engine.js, rule.js, drift.js, camera.js, view.js, draw.js, app.js   readable code without a framework, joined in this order
-    DATA                                                                    written here: weights, rules, inputs; arrays as base64
+It loads nothing and sends nothing.
 
-The browser computes what the event-driven engine does, with the same roundings: read-out spikes and decisions are equal to Python's.
+    web/index.html, style.css    what one sees
+    web/*.js                     readable code without a framework: engine, rule, drift, camera,
+                                 view, draw and app, joined in this order
+    DATA                         written here: weights, rules, inputs; arrays as base64
+
+The browser computes what the event-driven engine does, with the same roundings: read-out spikes and
+decisions are equal to Python's.
 """
 
 import base64
@@ -20,11 +24,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import InputError, atomic_writer, check_writable
-from agreestop.decide.adaptive import AdaptiveRule
+from agreestop.common.rows import as_labels
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.checks import as_labels
-from agreestop.decide.drift import DriftMonitor
-from agreestop.decide.risk_grid import RiskGrid
+from agreestop.decide.drift.adaptive import AdaptiveRule
+from agreestop.decide.drift.monitor import DriftMonitor
+from agreestop.decide.drift.risk_grid import RiskGrid
 from agreestop.engines.early_stopping import check_rule, checkpoint_steps
 from agreestop.ensembles.ensemble import Ensemble
 from agreestop.events.container import Events
@@ -38,7 +42,9 @@ SCRIPTS = ("engine.js", "rule.js", "drift.js", "camera.js", "view.js", "draw.js"
 MOST_INPUTS = 1000
 DELTA, RATE = 0.05, 0.2  # of the drift monitor and of the adaptive rule
 IMAGES = {tuple(DIGITS.size): (DIGITS, 8, 1.0), tuple(MNIST.size): (MNIST, 28, 20 / 28)}
-"""By the size of the sensor: the scene, the points of an image along each axis, and the share of them that a digit fills."""
+"""By the size of the sensor: the scene, the points of an image along each axis, and the share of
+them that a digit fills.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,9 +53,11 @@ class PageExport:
 
     size     bytes of the file
     inputs   the number of inputs in it: the first ones
-    nearest  over these inputs and all rules: the smallest distance of a risk or score to its threshold, ties left out
+    nearest  over these inputs and all rules: the smallest distance of a risk or score to its
+             threshold, ties left out
     ties     how often both were equal, up to rounding
-    rounded  how many of the ties differ in their last bits: the page takes both numbers as equal, and Python does not
+    rounded  how many of the ties differ in their last bits: the page takes both numbers as equal,
+             and Python does not
     """
 
     path: Path
@@ -70,14 +78,19 @@ def to_page(
     any_engine: bool = False,
     any_members: bool = False,
 ) -> PageExport:
-    """Write a page that replays inputs (n, T, ...) of zeros and ones under one of several rules, one for each target.
+    """Write a page that replays inputs (n, T, ...) of zeros and ones under one of several rules,
+    one for each target.
 
-    Inputs should be `Events` with labels; without labels there is no coverage. first: the index of the rule that the page begins with.
-    Members must be fully connected. A rule of another engine or of other members is refused, unless any_engine or any_members allows it.
+    Inputs should be `Events` with labels; without labels there is no coverage. first: the index of
+    the rule that the page begins with. Members must be fully connected. A rule of another engine or
+    of other members is refused, unless any_engine or any_members allows it.
     """
     given = [rules] if isinstance(rules, CalibratedRule) else list(rules)
     if not 0 <= first < len(given):
-        raise InputError(f"{len(given)} rules are given, and first is {first}: give at least one rule, and the index of one of them.")
+        raise InputError(
+            f"{len(given)} rules are given, and first is {first}: give at least one rule, and the "
+            "index of one of them."
+        )
     check_exportable(ensemble)
     check_writable(path)
     calibrated = sorted(given, key=_target_of)
@@ -85,25 +98,45 @@ def to_page(
     for rule in calibrated:
         check_rule(rule, engine, ensemble.digest, any_engine, any_members)
         if rule.final:
-            raise InputError("the rule promises the ensemble's own last answer, which the page does not wait for: calibrate with labels.")
+            raise InputError(
+                "the rule promises the ensemble's own last answer, which the page does not wait "
+                "for: calibrate with labels."
+            )
     known = [c_rule(rule) for rule in calibrated]
     members = c_members(engine, max(int(rule.members[-1]) for rule in known))
-    if any(layer.convolves or layer.geometry["neuron"] or layer.geometry["recurrent"] for layers in members for layer in layers):
-        raise InputError("the page runs fully connected members of SRM neurons, and these are others: export them with --to c.")
+    if any(
+        layer.convolves or layer.geometry["neuron"] or layer.geometry["recurrent"]
+        for layers in members
+        for layer in layers
+    ):
+        raise InputError(
+            "the page runs fully connected members of SRM neurons, and these are others: export "
+            "them with --to c."
+        )
     steps = [int(checkpoint_steps(rule, engine, None)[-1]) for rule in calibrated]
     shape = ensemble.input_shape
     assert shape is not None, "the event-driven engine knows it"
     events = as_events(inputs, shape, max(steps))
     if events.shape[1] == 1:
-        raise InputError("the inputs are images, and the page shows events over time: give inputs of shape (n, T, ...).")
+        raise InputError(
+            "the inputs are images, and the page shows events over time: give inputs of shape (n, "
+            "T, ...)."
+        )
     events = events.rows(slice(0, MOST_INPUTS)).compact()
     for rule in calibrated:
         rule.check_classes(events.classes)
-    labels = None if events.labels is None else as_labels(events.labels, len(events), calibrated[0].classes)
+    labels = (
+        None
+        if events.labels is None
+        else as_labels(events.labels, len(events), calibrated[0].classes)
+    )
     checks = [
-        check_decisions(rule, numbers, ensemble, events, last)[1] for rule, numbers, last in zip(calibrated, known, steps, strict=True)
+        check_decisions(rule, numbers, ensemble, events, last)[1]
+        for rule, numbers, last in zip(calibrated, known, steps, strict=True)
     ]
-    names = events.classes or calibrated[0].class_names or tuple(map(str, range(calibrated[0].classes)))
+    names = (
+        events.classes or calibrated[0].class_names or tuple(map(str, range(calibrated[0].classes)))
+    )
     nearest = min(float(check.nearest or np.inf) for check in checks)
     ties, rounded = sum(check.ties for check in checks), sum(check.rounded for check in checks)
     said = f"{ties or 'none'} {'is a tie' if ties < 2 else 'are ties'}"
@@ -116,8 +149,12 @@ def to_page(
         "rules": [_rule(rule, numbers) for rule, numbers in zip(calibrated, known, strict=True)],
         "inputs": _inputs(events, max(steps), labels),
         "camera": _camera(shape),
-        "about": f"The inputs are {len(events)} recordings. Spikes and decisions are computed in the browser, and are equal to Python's. "
-        f"On these inputs the smallest distance of a risk to its threshold is {nearest:.3g}; {said}.",
+        "about": (
+            f"The inputs are {len(events)} recordings. "
+            "Spikes and decisions are computed in the browser, and are equal to Python's. "
+            f"On these inputs the smallest distance of a risk to its threshold is {nearest:.3g}; "
+            f"{said}."
+        ),
     }
     text = _join(data).encode()
     with atomic_writer(path) as stream:
@@ -126,7 +163,7 @@ def to_page(
 
 
 def _target_of(rule: CalibratedRule) -> float:
-    target = getattr(rule.rule, "target", None)
+    target = rule.rule.terms.target
     return -1.0 if target is None else float(target)
 
 
@@ -159,8 +196,13 @@ def _rule(calibrated: CalibratedRule, rule: CRule) -> dict[str, Any]:
     adaptive, reason = None, ""
     try:
         healing = AdaptiveRule(calibrated, RATE)
-        policy: Any = calibrated.policy
-        adaptive = {"threshold": float(policy.threshold), "reach": list(policy.reach), "sign": -1 if policy.safest > 0 else 1}
+        reach = calibrated.reach
+        assert reach is not None
+        adaptive = {
+            "threshold": float(calibrated.thresholds[0]),
+            "reach": [calibrated.shown(end) for end in reach],
+            "sign": calibrated.shown(1.0),
+        }
         adaptive |= {"alpha": healing.miss_target, "rate": RATE, "guarantee": healing.guarantee}
     except InputError as error:
         reason = str(error)
@@ -206,7 +248,9 @@ def _inputs(events: Events, steps: int, labels: NDArray[Any] | None) -> dict[str
 
 
 def _camera(shape: tuple[int, ...]) -> dict[str, Any] | None:
-    """The simulated camera for drawings, where the inputs have the size of one that digits move in front of."""
+    """The simulated camera for drawings, where the inputs have the size of one that digits
+    move in front of.
+    """
     if len(shape) != 3 or shape[0] != 2 or shape[1:] not in IMAGES:
         return None
     scene, points, filled = IMAGES[shape[1:]]
@@ -214,10 +258,17 @@ def _camera(shape: tuple[int, ...]) -> dict[str, Any] | None:
 
 
 def _join(data: dict[str, Any]) -> str:
-    """The page. DATA is a JavaScript literal, which may hold Infinity; no text in it can end the script."""
+    """The page.
+
+    DATA is a JavaScript literal, which may hold Infinity; no text in it can end the script.
+    """
     folder = files(__package__) / "web"
-    texts = {name: (folder / name).read_text("utf-8") for name in ("index.html", "style.css", *SCRIPTS)}
+    texts = {
+        name: (folder / name).read_text("utf-8") for name in ("index.html", "style.css", *SCRIPTS)
+    }
     literal = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     code = "\n".join([f"const DATA = {literal};", *(texts[name] for name in SCRIPTS)])
     page = texts["index.html"].replace("<!-- style -->", f"<style>\n{texts['style.css']}</style>")
-    return page.replace("<!-- script -->", f'<script>\n"use strict";\n(() => {{\n{code}}})();\n</script>')
+    return page.replace(
+        "<!-- script -->", f'<script>\n"use strict";\n(() => {{\n{code}}})();\n</script>'
+    )

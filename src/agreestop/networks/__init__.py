@@ -1,4 +1,6 @@
-"""Spiking networks in torch: SRM neurons, three architectures with K members in one module, and members that are modules of the user."""
+"""Spiking networks in torch: SRM neurons, three architectures with K members in one module, and
+members that are modules of the user.
+"""
 
 from agreestop.common.errors import needs
 

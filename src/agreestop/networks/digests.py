@@ -1,4 +1,6 @@
-"""What a network computes, in settings and as a hash: scores and rules carry the hash of the members that computed them."""
+"""What a network computes, in settings and as a hash: scores and rules carry the hash of the
+members that computed them.
+"""
 
 import ast
 import hashlib
@@ -32,7 +34,9 @@ def digest_of(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> str
 
 
 def network_digest(network: Runnable, **more: Any) -> str:
-    """The digest of an ensemble: of the tensors and settings of what an engine runs, and of what modules of the user compute."""
+    """The digest of an ensemble: of the tensors and settings of what an engine runs, and of what
+    modules of the user compute.
+    """
     settings = describe(network)
     if isinstance(network, (ModuleMembers, ModulePosterior)):
         del settings["input_shape"]  # it is not known before the first use
@@ -41,23 +45,46 @@ def network_digest(network: Runnable, **more: Any) -> str:
 
 
 def describe(network: Runnable) -> dict[str, Any]:
-    """The settings of a network, for the header of a file. Modules of the user have no architecture."""
-    header = {"prior_variance": network.prior_variance} if isinstance(network, (Posterior, ModulePosterior)) else {}
+    """The settings of a network, for the header of a file.
+
+    Modules of the user have no architecture.
+    """
+    header = (
+        {"prior_variance": network.prior_variance}
+        if isinstance(network, (Posterior, ModulePosterior))
+        else {}
+    )
     if isinstance(network, (ModuleMembers, ModulePosterior)):
-        return header | {"architecture": None, "output": network.output, "input_shape": network.input_shape}
+        return header | {
+            "architecture": None,
+            "output": network.output,
+            "input_shape": network.input_shape,
+        }
     config = network.config
-    name = next((name for name, kind in ARCHITECTURES.items() if isinstance(config, kind)), type(config).__name__)
+    name = next(
+        (name for name, kind in ARCHITECTURES.items() if isinstance(config, kind)),
+        type(config).__name__,
+    )
     return header | {"architecture": name, "settings": _plain(config)}
 
 
 def describe_modules(network: Runnable) -> list[Any]:
-    """What modules of the user compute: for each part its type, its plain attributes, and its forward function where it has a source."""
+    """What modules of the user compute: for each part its type, its plain attributes, and its
+    forward function where it has a source.
+    """
     parts: list[Any] = []
     for name, part in network.named_modules():
         if part is network or not isinstance(network, (ModuleMembers, ModulePosterior)):
             continue
-        public = {key: value for key, value in vars(part).items() if key != "training" and not key.startswith("_")}
-        plain = {key: value for key, value in public.items() if value is not None and _is_plain(value)}  # neurons may note None as they run
+        public = {
+            key: value
+            for key, value in vars(part).items()
+            if key != "training" and not key.startswith("_")
+        }
+        # neurons may note None as they run
+        plain = {
+            key: value for key, value in public.items() if value is not None and _is_plain(value)
+        }
         parts.append([name, type(part).__name__, plain])
         if not type(part).__module__.startswith(("torch.", "agreestop.")):
             parts[-1] += filter(None, [source_of(type(part).forward)])
@@ -65,7 +92,8 @@ def describe_modules(network: Runnable) -> list[Any]:
 
 
 def source_of(function: Any) -> str:
-    """The source of a function, without comments and indentation, and the plain values that it holds: arguments and enclosed variables.
+    """The source of a function, without comments and indentation, and the plain values that it
+    holds: arguments and enclosed variables.
 
     Empty where there is no source, as for a function that was typed in.
     """
@@ -76,7 +104,8 @@ def source_of(function: Any) -> str:
     if not inspect.isroutine(function):  # an object that can be called
         held |= vars(function) if hasattr(function, "__dict__") else {}
         function = type(function).__call__
-    with suppress(TypeError, ValueError):  # not a function of Python, or a variable that has no value yet
+    # not a function of Python, or a variable that has no value yet
+    with suppress(TypeError, ValueError):
         held |= inspect.getclosurevars(function).nonlocals
     plain = {name: value for name, value in held.items() if _is_plain(value)}
     return _parsed(function) + (json.dumps(plain, sort_keys=True) if plain else "")

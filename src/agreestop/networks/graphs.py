@@ -1,12 +1,15 @@
 """A spiking network as a graph: linear maps and neurons, run one time step at a time.
 
-    i_t = b i_{t-1} + w x_t,    v_t = a v_{t-1} + g i_t + l,    z_t = 1 where v_t > θ,    then  v_t ← ρ, or v_t ← v_t - ρ, where z_t = 1
+    i_t = b i_{t-1} + w x_t,    v_t = a v_{t-1} + g i_t + l
+    z_t = 1 where v_t > θ,    then  v_t ← ρ, or v_t ← v_t - ρ, where z_t = 1
 
-`Integrator` is this neuron. With b = 0 it has no synaptic current (IF: a = 1; LIF: a < 1); with b > 0 it is a CubaLIF; with a = 0 it is a
-plain threshold; with θ None it never spikes and gives v_t. All constants may differ from neuron to neuron. State starts at zero.
+`Integrator` is this neuron. With b = 0 it has no synaptic current (IF: a = 1; LIF: a < 1); with
+b > 0 it is a CubaLIF; with a = 0 it is a plain threshold; with θ None it never spikes and gives
+v_t. All constants may differ from neuron to neuron. State starts at zero.
 
-A node takes the sum of the outputs of its sources. A source that is *delayed* is read one step later: so do spikes go round a cycle.
-The dense engine runs a graph as a member (`ModuleMembers`), and the event-driven engine runs chains of layers (its module `chains`).
+A node takes the sum of the outputs of its sources. A source that is *delayed* is read one step
+later: so do spikes go round a cycle. The dense engine runs a graph as a member (`ModuleMembers`),
+and the event-driven engine runs chains of layers (its module `chains`).
 """
 
 import math
@@ -31,7 +34,9 @@ def _float32(values: Floats | None) -> Tensor | None:
 
 @final
 class Linear(nn.Module):
-    """weight (out, in) times the flattened input, plus bias (out,); each=True: times the last axis of the input."""
+    """weight (out, in) times the flattened input, plus bias (out,); each=True: times the last
+    axis of the input.
+    """
 
     weight: Tensor
     bias: Tensor | None
@@ -48,7 +53,8 @@ class Linear(nn.Module):
 
 @final
 class Convolution(nn.Module):
-    """A convolution of (channels, height, width), or of (channels, length) with a window of height 1.
+    """A convolution of (channels, height, width), or of (channels, length) with a
+    window of height 1.
 
     padding: rows and columns of zeros before and after, as (top, bottom, left, right).
     """
@@ -57,7 +63,13 @@ class Convolution(nn.Module):
     bias: Tensor | None
 
     def __init__(
-        self, weight: Floats, bias: Floats | None, stride: Pair, padding: tuple[int, int, int, int], dilation: Pair, groups: int
+        self,
+        weight: Floats,
+        bias: Floats | None,
+        stride: Pair,
+        padding: tuple[int, int, int, int],
+        dilation: Pair,
+        groups: int,
     ) -> None:
         super().__init__()
         self.register_buffer("weight", _float32(weight))
@@ -73,7 +85,9 @@ class Convolution(nn.Module):
 
 @final
 class Pool(nn.Module):
-    """The sum over windows of (channels, height, width), or its average, in which zeros of the padding count."""
+    """The sum over windows of (channels, height, width), or its average, in which zeros of the
+    padding count.
+    """
 
     def __init__(self, size: Pair, stride: Pair, padding: Pair, average: bool) -> None:
         super().__init__()
@@ -81,7 +95,12 @@ class Pool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         (height, width), divisor = self.padding, math.prod(self.size) if self.average else 1
-        return F.avg_pool2d(F.pad(x, (width, width, height, height)), self.size, self.stride, divisor_override=divisor)
+        return F.avg_pool2d(
+            F.pad(x, (width, width, height, height)),
+            self.size,
+            self.stride,
+            divisor_override=divisor,
+        )
 
 
 @final
@@ -113,7 +132,9 @@ class Reshape(nn.Module):
 @final
 @dataclass(frozen=True, eq=False)
 class Constants:
-    """Constants of `Integrator`, arrays of one shape: a, b, w, g, l, θ (None: no spikes) and ρ. subtract: v - ρ instead of ρ."""
+    """Constants of `Integrator`, arrays of one shape: a, b, w, g, l, θ (None: no spikes) and ρ.
+    subtract: v - ρ instead of ρ.
+    """
 
     decay: Floats
     synapse: Floats
@@ -129,7 +150,8 @@ class Constants:
 class Integrator(nn.Module):
     """A layer of neurons: currents (batch, *shape) and state to spikes, or potentials, and state.
 
-    The state is (i, v). The strict comparison with θ is one with the next larger float32, which the event-driven engine shares.
+    The state is (i, v). The strict comparison with θ is one with the next larger float32, which the
+    event-driven engine shares.
     """
 
     decay: Tensor
@@ -145,21 +167,30 @@ class Integrator(nn.Module):
         for name in ("decay", "synapse", "weight", "gain", "leak", "reset"):
             self.register_buffer(name, _float32(getattr(constants, name)))
         threshold = constants.threshold
-        above = None if threshold is None else np.nextafter(threshold.astype(np.float32), np.float32(np.inf))
+        above = (
+            None
+            if threshold is None
+            else np.nextafter(threshold.astype(np.float32), np.float32(np.inf))
+        )
         self.register_buffer("reached", _float32(above))
         self.subtract, self.shape = constants.subtract, tuple(constants.decay.shape)
-        self.plain = bool((constants.weight == 1).all()), bool((constants.synapse == 0).all())  # w = 1, b = 0
+        # w = 1, b = 0
+        self.plain = bool((constants.weight == 1).all()), bool((constants.synapse == 0).all())
 
     @property
     def spikes(self) -> bool:
         """Whether the output is 0 or 1."""
         return self.reached is not None
 
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(
+        self, x: Tensor, state: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         current, potential = state
         x = x if self.plain[0] else x * self.weight
         current = x if self.plain[1] else torch.addcmul(x, current, self.synapse)
-        potential = torch.addcmul(torch.addcmul(self.leak, current, self.gain), potential, self.decay)
+        potential = torch.addcmul(
+            torch.addcmul(self.leak, current, self.gain), potential, self.decay
+        )
         if self.reached is None:
             return potential, (current, potential)
         fired = potential >= self.reached
@@ -172,7 +203,8 @@ class Integrator(nn.Module):
 class Node:
     """A part of a graph: its name, what it computes, the shape of its output, and its sources.
 
-    A source is the index of an earlier node, or `INPUT`. `delayed` holds indices of nodes, earlier or not, whose last output is added.
+    A source is the index of an earlier node, or `INPUT`. `delayed` holds indices of nodes, earlier
+    or not, whose last output is added.
     """
 
     name: str
@@ -184,15 +216,28 @@ class Node:
 
 def _settings(part: nn.Module) -> tuple[Any, ...]:
     """What a part computes, without its arrays."""
-    names = ("stride", "padding", "dilation", "groups", "size", "average", "each", "subtract", "spikes")
+    names = (
+        "stride",
+        "padding",
+        "dilation",
+        "groups",
+        "size",
+        "average",
+        "each",
+        "subtract",
+        "spikes",
+    )
     return type(part).__name__, *(getattr(part, name, None) for name in names)
 
 
 @final
 class GraphNetwork(nn.Module):
-    """A graph of nodes in the order in which they run. The last node gives the output (batch, classes).
+    """A graph of nodes in the order in which they run.
 
-    It is a member as `ModuleMembers` takes it: `forward(x_t, state) -> (output, state)`, first state None.
+    The last node gives the output (batch, classes).
+
+    It is a member as `ModuleMembers` takes it: `forward(x_t, state) -> (output, state)`,
+    first state None.
     """
 
     real_input, repeats = True, "each"
@@ -202,14 +247,21 @@ class GraphNetwork(nn.Module):
         self.nodes, self.input_shape = tuple(nodes), input_shape
         self.parts = nn.ModuleList(node.part for node in nodes)
         self.classes = math.prod(nodes[-1].shape)
-        self.connections = repr([(node.shape, node.sources, node.delayed, _settings(node.part)) for node in nodes])  # for the digest
+        # the digest of the members covers it
+        self.connections = repr(
+            [(node.shape, node.sources, node.delayed, _settings(node.part)) for node in nodes]
+        )
         self._kept = sorted({source for node in nodes for source in node.delayed})
 
     @property
     def output(self) -> str:
         """ "spikes" if the last neurons spike, else "logits"."""
         index = len(self.nodes) - 1
-        while index != INPUT and isinstance(self.nodes[index].part, Reshape) and len(self.nodes[index].sources) == 1:
+        while (
+            index != INPUT
+            and isinstance(self.nodes[index].part, Reshape)
+            and len(self.nodes[index].sources) == 1
+        ):
             index = self.nodes[index].sources[0]
         part = None if index == INPUT else self.nodes[index].part
         return "spikes" if isinstance(part, Integrator) and part.spikes else "logits"
@@ -220,7 +272,9 @@ class GraphNetwork(nn.Module):
         values: list[Tensor] = []
         after: list[tuple[Tensor, Tensor]] = []
         for node in self.nodes:
-            given = [x if source == INPUT else values[source] for source in node.sources] + [last[source] for source in node.delayed]
+            given = [x if source == INPUT else values[source] for source in node.sources] + [
+                last[source] for source in node.delayed
+            ]
             total = given[0] if len(given) == 1 else cast(Tensor, sum(given[1:], given[0]))
             if isinstance(node.part, Integrator):
                 value, kept = node.part(total, neurons[len(after)])
@@ -230,7 +284,13 @@ class GraphNetwork(nn.Module):
             values.append(value)
         return values[-1].flatten(1), (tuple(after), {index: values[index] for index in self._kept})
 
-    def _start(self, batch: int, device: torch.device) -> tuple[tuple[tuple[Tensor, Tensor], ...], dict[int, Tensor]]:
+    def _start(
+        self, batch: int, device: torch.device
+    ) -> tuple[tuple[tuple[Tensor, Tensor], ...], dict[int, Tensor]]:
         zeros = [torch.zeros((batch, *node.shape), device=device) for node in self.nodes]
-        neurons = tuple((zero, zero) for node, zero in zip(self.nodes, zeros, strict=True) if isinstance(node.part, Integrator))
+        neurons = tuple(
+            (zero, zero)
+            for node, zero in zip(self.nodes, zeros, strict=True)
+            if isinstance(node.part, Integrator)
+        )
         return neurons, {index: zeros[index] for index in self._kept}

@@ -1,7 +1,8 @@
 """Layers of K ensemble members at once. The first axis of every parameter and buffer is the member.
 
-Inputs are (T, batch, ...), shared by the members, or (T, K, batch, ...). Outputs are (T, K, batch, ...). There are no biases: a neuron
-without input spikes stays silent, and the event-driven engine relies on that.
+Inputs are (T, batch, ...), shared by the members, or (T, K, batch, ...). Outputs are
+(T, K, batch, ...). There are no biases: a neuron without input spikes stays silent, and the
+event-driven engine relies on that.
 """
 
 import math
@@ -18,11 +19,14 @@ from ._kernels.gpu_runtime import TRITON_AVAILABLE
 from ._kernels.numba_runtime import numba_available
 
 FEW = 4  # channels of an input for which, on a GPU, a copy of the windows pays
-CHUNK, WINDOWS = 1024, 1 << 15  # rows of a chunk in `product_in_chunks`, approximately: of a layer, and of windows
+# rows of a chunk in `product_in_chunks`, approximately: of a layer, and of windows
+CHUNK, WINDOWS = 1024, 1 << 15
 
 
 def check_input(x: Tensor, inputs: int, sizes: str, axes: int, members: int) -> None:
-    """Refuse an input that is neither (T, batch, *sizes), with this number of axes, nor (T, K, batch, *sizes). sizes[0] is `inputs`."""
+    """Refuse an input that is neither (T, batch, *sizes), with this number of axes, nor
+    (T, K, batch, *sizes). sizes[0] is `inputs`.
+    """
     if x.ndim not in (axes, axes + 1) or x.shape[2 - axes] != inputs:
         wanted = f"(T, batch, {sizes}) or (T, K, batch, {sizes})"
         raise InputError(f"the input has shape {tuple(x.shape)}: {wanted} is needed by this layer.")
@@ -32,14 +36,21 @@ def check_input(x: Tensor, inputs: int, sizes: str, axes: int, members: int) -> 
 
 
 def product_in_chunks(rows: Tensor, weight: Tensor, chunks: int) -> Tensor:
-    """(K, N, in) times (K, in, out), with N in chunks. The gradient of the weights, a sum over N, can then use the whole GPU."""
+    """(K, N, in) times (K, in, out), with N in chunks.
+
+    The gradient of the weights, a sum over N, can then use the whole GPU.
+    """
     repeated = weight[:, None].expand(-1, chunks, -1, -1).flatten(0, 1)
-    return torch.bmm(rows.reshape(len(repeated), -1, rows.shape[2]), repeated).view(len(rows), rows.shape[1], -1)
+    return torch.bmm(rows.reshape(len(repeated), -1, rows.shape[2]), repeated).view(
+        len(rows), rows.shape[1], -1
+    )
 
 
 @final
 class MemberLinear(nn.Module):
-    """y_k = x_k W_k for each member k, with weights (K, in, out); x is (T, batch, in) or (T, K, batch, in)."""
+    """y_k = x_k W_k for each member k, with weights (K, in, out); x is (T, batch, in) or
+    (T, K, batch, in).
+    """
 
     def __init__(self, members: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -48,15 +59,21 @@ class MemberLinear(nn.Module):
         self.weight = nn.Parameter(torch.zeros(members, inputs, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(T, K, batch, out). Members are outermost in memory, so the product of the next layer needs no copy.
+        """(T, K, batch, out).
 
-        On a GPU, float16 spikes and float32 weights are multiplied on tensor cores (`mixed_product`), with a float32 result.
+        Members are outermost in memory, so the product of the next layer needs no copy.
+
+        On a GPU, float16 spikes and float32 weights are multiplied on tensor cores
+        (`mixed_product`), with a float32 result.
         """
         check_input(x, self.inputs, f"{self.inputs}", 3, self.members)
         if x.device.type == "cpu" and x.dtype == torch.float32 and numba_available():
             from ._kernels import cpu_sparse  # the import compiles the loops
 
-            if cpu_sparse.can_run(x, self.weight) and (sparse := cpu_sparse.sparse_product(x, self.weight)) is not None:
+            if (
+                cpu_sparse.can_run(x, self.weight)
+                and (sparse := cpu_sparse.sparse_product(x, self.weight)) is not None
+            ):
                 return sparse
         steps, batch = len(x), x.shape[-2]
         rows = x.reshape(1, steps * batch, -1) if x.ndim == 3 else x.transpose(0, 1).flatten(1, 2)
@@ -82,44 +99,83 @@ class MemberLinear(nn.Module):
 
 @final
 class MemberConv2d(nn.Module):
-    """y_k = x_k * W_k for each member k, with weights (K, out, in, size, size), as one convolution with K groups."""
+    """y_k = x_k * W_k for each member k, with weights (K, out, in, size, size), as one
+    convolution with K groups.
+    """
 
-    def __init__(self, members: int, inputs: int, outputs: int, size: int = 3, stride: int = 1) -> None:
+    def __init__(
+        self, members: int, inputs: int, outputs: int, size: int = 3, stride: int = 1
+    ) -> None:
         super().__init__()
-        self.members, self.inputs, self.outputs, self.size, self.stride = members, inputs, outputs, size, stride
+        self.members = members
+        self.inputs = inputs
+        self.outputs = outputs
+        self.size = size
+        self.stride = stride
         self.fan_in = inputs * size**2
         self.weight = nn.Parameter(torch.zeros(members, outputs, inputs, size, size))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(T, K, batch, out, H', W'), padded by size // 2. In memory, members and channels are next to each other."""
+        """(T, K, batch, out, H', W'), padded by size // 2.
+
+        In memory, members and channels are next to each other.
+        """
         check_input(x, self.inputs, f"{self.inputs}, H, W", 5, self.members)
         x = mixed_product.match_precision(x, self.weight)
-        if x.is_cuda and torch.is_grad_enabled() and x.ndim == 5 and self.members == 1 and self.inputs <= FEW and not x.requires_grad:
+        if (
+            x.is_cuda
+            and torch.is_grad_enabled()
+            and x.ndim == 5
+            and self.members == 1
+            and self.inputs <= FEW
+            and not x.requires_grad
+        ):
             return members_first(self._by_windows(x), len(x), 1)
         planes = x.flatten(0, 1) if x.ndim == 5 else channels_first(x)
-        if self.members == 1 and x.device.type == "cpu" and torch.is_grad_enabled() and numba_available():
+        if (
+            self.members == 1
+            and x.device.type == "cpu"
+            and torch.is_grad_enabled()
+            and numba_available()
+        ):
             from ._kernels import cpu_convolution  # the import compiles the loops
 
             if cpu_convolution.can_run(planes, self.weight[0], self.stride):
-                return members_first(cpu_convolution.sparse_convolution(planes, self.weight[0]), len(x), 1)
+                return members_first(
+                    cpu_convolution.sparse_convolution(planes, self.weight[0]), len(x), 1
+                )
         groups = 1 if x.ndim == 5 else self.members
-        if x.is_cuda and torch.is_grad_enabled():  # channels innermost: faster, and kept by all layers after this one
+        # channels innermost: faster, and kept by all layers after this one
+        if x.is_cuda and torch.is_grad_enabled():
             planes = planes.contiguous(memory_format=torch.channels_last)
-        y = F.conv2d(planes, self.weight.flatten(0, 1), stride=self.stride, padding=self.size // 2, groups=groups)
+        y = F.conv2d(
+            planes,
+            self.weight.flatten(0, 1),
+            stride=self.stride,
+            padding=self.size // 2,
+            groups=groups,
+        )
         return members_first(y, len(x), self.members)
 
     def _by_windows(self, x: Tensor) -> Tensor:
-        """Images (T·batch, out, H', W') of one member, as a product of the windows of x (T, batch, in, H, W) and the weights."""
+        """Images (T·batch, out, H', W') of one member, as a product of the windows of x
+        (T, batch, in, H, W) and the weights.
+        """
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         weight = as_product(self.weight[0]).t()[None]
         seen = windows(x.permute(0, 1, 3, 4, 2), self.size, self.stride, weight.shape[1])
         count = math.prod(seen.shape[:4])
-        y = product_in_chunks(seen.view(1, count, -1), weight, math.gcd(count, max(1, count // WINDOWS)))
+        y = product_in_chunks(
+            seen.view(1, count, -1), weight, math.gcd(count, max(1, count // WINDOWS))
+        )
         return y.view(-1, *seen.shape[2:4], self.outputs).permute(0, 3, 1, 2)
 
     def reached(self, x: Tensor) -> Tensor:
-        """Synapses that the non-zero entries of x (T, K, batch, in, H, W) reach, (T, K, batch). Entries at the border reach fewer."""
+        """Synapses that the non-zero entries of x (T, K, batch, in, H, W) reach, (T, K, batch).
+
+        Entries at the border reach fewer.
+        """
         rows, columns = (self._windows(length).to(x.device) for length in x.shape[-2:])
         return self.outputs * ((x != 0).sum(-3) * rows[:, None] * columns).sum((-2, -1))
 
@@ -132,13 +188,18 @@ class MemberConv2d(nn.Module):
 
 
 def as_product(weight: Tensor) -> Tensor:
-    """Weights (out, in, size, size) of a convolution as a matrix for `windows`; products are fastest for multiples of eight."""
+    """Weights (out, in, size, size) of a convolution as a matrix for `windows`.
+
+    Products are fastest for multiples of eight.
+    """
     rows = weight.permute(0, 2, 3, 1).flatten(1)
     return F.pad(rows, (0, -rows.shape[1] % 8)) if weight.shape[-1] > 1 else rows
 
 
 def windows(x: Tensor, size: int, stride: int, inputs: int) -> Tensor:
-    """What each position of a convolution's output sees of x (S, rows, H, W, C): (S, rows, H', W', inputs), filled up with zeros."""
+    """What each position of a convolution's output sees of x (S, rows, H, W, C):
+    (S, rows, H', W', inputs), filled up with zeros.
+    """
     if size == 1:
         return x[:, :, ::stride, ::stride]
     padded = F.pad(x, (0, 0, *(size // 2,) * 4))
@@ -150,13 +211,16 @@ def windows(x: Tensor, size: int, stride: int, inputs: int) -> Tensor:
 
 @final
 class MemberBatchNorm2d(nn.Module):
-    """Batch normalisation for each member and channel, over time, batch and positions: (x - mean) / sqrt(var + epsilon) · weight + bias.
+    """Batch normalisation for each member and channel, over time, batch and positions:
+    (x - mean) / sqrt(var + epsilon) · weight + bias.
 
-    In training the statistics are those of the call, and the running statistics move towards them by `momentum`. Evaluation uses the
-    running statistics, so only then a sequence in chunks gives the same result as the whole sequence.
+    In training the statistics are those of the call, and the running statistics move towards them
+    by `momentum`. Evaluation uses the running statistics, so only then a sequence in chunks gives
+    the same result as the whole sequence.
 
-    steps > 0: each of the first steps has separate statistics, and later steps share those of the last one, because deep layers start to
-    spike only after some steps. All steps share weight and bias.
+    steps > 0: each of the first steps has separate statistics, and later steps share those of
+    the last one, because deep layers start to spike only after some steps. All steps share
+    weight and bias.
     """
 
     epsilon = 1e-5
@@ -174,36 +238,57 @@ class MemberBatchNorm2d(nn.Module):
         self.register_buffer("running_var", torch.ones(shape))
 
     def forward(self, x: Tensor, time: int = 0) -> Tensor:
-        """Normalise (T, K, batch, channels, H, W); the first step has index `time` in the sequence."""
+        """Normalise (T, K, batch, channels, H, W); the first step has index `time`
+        in the sequence.
+        """
         if x.ndim != 6 or x.shape[1] != self.members or x.shape[3] != self.channels:
             wanted = f"(T, {self.members}, batch, {self.channels}, H, W)"
-            raise InputError(f"the input has shape {tuple(x.shape)}: {wanted} is needed by this layer.")
+            raise InputError(
+                f"the input has shape {tuple(x.shape)}: {wanted} is needed by this layer."
+            )
         if not self.steps:
-            return members_first(self._normalise(channels_first(x), self.running_mean, self.running_var), len(x), self.members)
+            return members_first(
+                self._normalise(channels_first(x), self.running_mean, self.running_var),
+                len(x),
+                self.members,
+            )
         if self.training:
-            images = channels_first(x).chunk(len(x))  # joined as images, so innermost channels stay innermost
-            return members_first(torch.cat([self._normalise_step(*given) for given in enumerate(images, time)]), len(x), self.members)
+            # joined as images, so innermost channels stay innermost
+            images = channels_first(x).chunk(len(x))
+            return members_first(
+                torch.cat([self._normalise_step(*given) for given in enumerate(images, time)]),
+                len(x),
+                self.members,
+            )
         shift, scale = self._shift_and_scale(min(time, self.steps - 1), len(x), x.dtype)
         return torch.addcmul(shift, x, scale)
 
     def _shift_and_scale(self, time: int, steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Shift and scale of the steps from `time` on, each (steps, K, 1, channels, 1, 1). Cached if no gradient is needed."""
+        """Shift and scale of the steps from `time` on, each (steps, K, 1, channels, 1, 1).
+
+        Cached if no gradient is needed.
+        """
         tensors = (self.weight, self.bias, self.running_mean, self.running_var)
         versions = tuple((value, value._version) for value in tensors)
         if torch.is_grad_enabled() or not _same(self._cached[0], versions):
             self._cached = (versions, {})
         cached = self._cached[1]
         if (time, steps, dtype) not in cached:
-            index = torch.arange(time, time + steps, device=self.weight.device).clamp_(max=self.steps - 1)
+            index = torch.arange(time, time + steps, device=self.weight.device).clamp_(
+                max=self.steps - 1
+            )
             scale = self.weight[:, None] * torch.rsqrt(self.running_var[:, index] + self.epsilon)
             shift = self.bias[:, None] - self.running_mean[:, index] * scale
             shape = (steps, self.members, 1, self.channels, 1, 1)
-            cached[time, steps, dtype] = tuple(value.transpose(0, 1).reshape(shape).to(dtype) for value in (shift, scale))
+            cached[time, steps, dtype] = tuple(
+                value.transpose(0, 1).reshape(shape).to(dtype) for value in (shift, scale)
+            )
         return cached[time, steps, dtype]
 
     def _normalise_step(self, time: int, images: Tensor) -> Tensor:
         index = min(time, self.steps - 1)
-        mean, var = self.running_mean[:, index].clone(), self.running_var[:, index].clone()  # autograd saves these
+        # autograd saves these
+        mean, var = self.running_mean[:, index].clone(), self.running_var[:, index].clone()
         y = self._normalise(images, mean, var)
         self.running_mean[:, index], self.running_var[:, index] = mean, var
         return y
@@ -212,7 +297,10 @@ class MemberBatchNorm2d(nn.Module):
         """Weights and statistics of all members, for the kernels that train them."""
         from ._kernels.gpu_batchnorm import Norm  # importing Triton is slow
 
-        weight, bias, mean, var = (value.flatten() for value in (self.weight, self.bias, self.running_mean, self.running_var))
+        weight, bias, mean, var = (
+            value.flatten()
+            for value in (self.weight, self.bias, self.running_mean, self.running_var)
+        )
         return Norm(weight, bias, mean, var, self.momentum, self.epsilon)
 
     def _normalise(self, images: Tensor, mean: Tensor, var: Tensor) -> Tensor:
@@ -222,14 +310,28 @@ class MemberBatchNorm2d(nn.Module):
 
             if gpu_batchnorm.can_run(images, weight):
                 return gpu_batchnorm.batch_norm(
-                    images, gpu_batchnorm.Norm(weight, bias, mean.view(-1), var.view(-1), self.momentum, self.epsilon)
+                    images,
+                    gpu_batchnorm.Norm(
+                        weight, bias, mean.view(-1), var.view(-1), self.momentum, self.epsilon
+                    ),
                 )
-        return F.batch_norm(images, mean.view(-1), var.view(-1), weight, bias, self.training, self.momentum, self.epsilon)
+        return F.batch_norm(
+            images,
+            mean.view(-1),
+            var.view(-1),
+            weight,
+            bias,
+            self.training,
+            self.momentum,
+            self.epsilon,
+        )
 
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two lists of (tensor, version) hold the same tensors, unchanged."""
-    return one is not None and all(a is b and i == j for (a, i), (b, j) in zip(one, other, strict=True))
+    return one is not None and all(
+        a is b and i == j for (a, i), (b, j) in zip(one, other, strict=True)
+    )
 
 
 def count_nonzero(x: Tensor) -> Tensor:
@@ -247,19 +349,28 @@ def members_first(y: Tensor, steps: int, members: int) -> Tensor:
     return y.view(steps, -1, members, y.shape[1] // members, *y.shape[2:]).transpose(1, 2)
 
 
-def draw_weights(network: nn.Module, generator: torch.Generator, deviation: float | None = None) -> None:
+def draw_weights(
+    network: nn.Module, generator: torch.Generator, deviation: float | None = None
+) -> None:
     """Draw the weights of every MemberLinear and MemberConv2d in `network`, member by member.
 
-    deviation=None: U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default; else N(0, deviation²), i.i.d. With the same seed, the first
-    members of a large ensemble equal those of a small one.
+    deviation=None: U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default; else N(0, deviation²),
+    i.i.d. With the same seed, the first members of a large ensemble equal those of a small one.
     """
     if deviation is not None and not (is_number(deviation) and deviation > 0):
-        raise InputError(f"deviation is {deviation!r}: give a positive, finite standard deviation, or None for PyTorch's default.")
-    layers = [module for module in network.modules() if isinstance(module, (MemberLinear, MemberConv2d))]
+        raise InputError(
+            f"deviation is {deviation!r}: give a positive, finite standard deviation, or None for "
+            "PyTorch's default."
+        )
+    layers = [
+        module for module in network.modules() if isinstance(module, (MemberLinear, MemberConv2d))
+    ]
     with torch.no_grad():
         for member in range(max((layer.members for layer in layers), default=0)):
             for layer in layers:
-                draw = torch.empty(layer.weight.shape[1:], dtype=torch.float32, device=generator.device)
+                draw = torch.empty(
+                    layer.weight.shape[1:], dtype=torch.float32, device=generator.device
+                )
                 if deviation is None:
                     bound = 1 / math.sqrt(layer.fan_in)
                     draw.uniform_(-bound, bound, generator=generator)

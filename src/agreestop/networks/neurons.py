@@ -1,15 +1,20 @@
-"""The spike response model (SRM) neuron, over whole sequences, with a backward pass written by hand.
+"""The spike response model (SRM) neuron, over whole sequences, with a backward pass
+written by hand.
 
-    u_t = Σ_{s ≤ t} ε(t - s + 1) x_s  -  θ Σ_{s < t} e^{-(t - s)/τ_r} z_s,        z_t = 1 where u_t ≥ θ
+    u_t = Σ_{s ≤ t} ε(t - s + 1) x_s  -  θ Σ_{s < t} e^{-(t - s)/τ_r} z_s,    z_t = 1 where u_t ≥ θ
 
-    ε(n) = c (a^n - b^n) / (a - b),   a = e^{-1/τ_m},  b = e^{-1/τ_s},  c = scale · (1 - a)(1 - b);   c n a^{n-1} where a = b
+    ε(n) = c (a^n - b^n) / (a - b),   or c n a^{n-1} where a = b
+    a = e^{-1/τ_m},   b = e^{-1/τ_s},   c = scale · (1 - a)(1 - b)
 
-The current x_t arrives as its time step begins and u_t is read as it ends, so the lag n is at least one and a layer delays nothing.
-The kernel sums to `scale`. Two exponential filters in a row make it, which needs no special case for the alpha kernel a = b:
+The current x_t arrives as its time step begins and u_t is read as it ends, so the lag n is at least
+one and a layer delays nothing. The kernel sums to `scale`. Two exponential filters in a row make
+it, which needs no special case for the alpha kernel a = b:
 
-    i_t = b i_{t-1} + x_t,    m_t = a m_{t-1} + i_t,    u_t = c m_t - θ r h_{t-1},    h_t = r h_{t-1} + z_t,    r = e^{-1/τ_r}
+    i_t = b i_{t-1} + x_t,           m_t = a m_{t-1} + i_t,    u_t = c m_t - θ r h_{t-1}
+    h_t = r h_{t-1} + z_t,           r = e^{-1/τ_r}
 
-Gradients use the surrogate slope g(u_t - θ) for dz_t/du_t wherever z_t appears: the refractory path carries gradient too.
+Gradients use the surrogate slope g(u_t - θ) for dz_t/du_t wherever z_t appears: the refractory path
+carries gradient too.
 """
 
 import math
@@ -32,18 +37,25 @@ from .surrogates import Surrogate
 
 
 def srm(
-    currents: Tensor, state: SRMState | None, parameters: SRMParameters, fused: bool | None = None, float16_spikes: bool = False
+    currents: Tensor,
+    state: SRMState | None,
+    parameters: SRMParameters,
+    fused: bool | None = None,
+    float16_spikes: bool = False,
 ) -> tuple[Tensor, SRMState]:
-    """Run a layer: currents (T, ...) and the state before them (None at the start) give spikes (T, ...) and the state after them.
+    """Run a layer: currents (T, ...) and the state before them (None at the start) give spikes
+    (T, ...) and the state after them.
 
-    Spikes have the dtype of the currents. The state has the wider of the dtypes of currents and parameters. The result can be
-    differentiated once, in currents, state, decays and threshold.
+    Spikes have the dtype of the currents. The state has the wider of the dtypes of currents and
+    parameters. The result can be differentiated once, in currents, state, decays and threshold.
 
-    fused chooses the implementation. True: one Triton kernel (`gpu_srm.py`). False: step by step in PyTorch. None: the Triton kernel on a
-    GPU and the numba loop (`cpu_srm.py`) on a CPU, if they are installed, the state is float32 and each constant is one number or one
-    number per member, with shape (K, 1, ..., 1).
+    fused chooses the implementation. True: one Triton kernel (`gpu_srm.py`). False: step by step in
+    PyTorch. None: the Triton kernel on a GPU and the numba loop (`cpu_srm.py`) on a CPU, if they
+    are installed, the state is float32 and each constant is one number or one number per member,
+    with shape (K, 1, ..., 1).
 
-    float16_spikes returns float16 spikes. It has an effect only in the Triton kernel, and only when nothing is trained.
+    float16_spikes returns float16 spikes. It has an effect only in the Triton kernel, and only when
+    nothing is trained.
     """
     if currents.ndim < 2 or not len(currents) or not currents.is_floating_point():
         given = f"currents has shape {tuple(currents.shape)} and type {currents.dtype}"
@@ -51,17 +63,26 @@ def srm(
     dtype = torch.promote_types(currents.dtype, parameters.threshold.dtype)
     constants = parameters.to(dtype).constants
     if state is not None and any(value.shape != currents.shape[1:] for value in state):
-        given = f"state has shape {tuple(state.membrane.shape)} and a step of the currents {tuple(currents.shape[1:])}"
+        given = (
+            f"state has shape {tuple(state.membrane.shape)} and a step of the currents "
+            f"{tuple(currents.shape[1:])}"
+        )
         raise InputError(f"{given}: give the state that the same inputs left, or None to start.")
     if fused or (fused is None and currents.is_cuda and not torch.compiler.is_compiling()):
         reason = _why_not_triton(currents, dtype, constants)
         if reason is None:
-            from ._kernels.gpu_srm import srm_fused  # importing Triton is slow, and a CPU does not need it
+            # importing Triton is slow, and a CPU does not need it
+            from ._kernels.gpu_srm import srm_fused
 
             return srm_fused(currents, state, constants, parameters.surrogate, float16_spikes)
         if fused:
             raise InputError(f"fused is True, but {reason}: change that, or give fused=None.")
-    if fused is None and currents.device.type == "cpu" and dtype == torch.float32 and numba_available():
+    if (
+        fused is None
+        and currents.device.type == "cpu"
+        and dtype == torch.float32
+        and numba_available()
+    ):
         from ._kernels import cpu_srm  # the import compiles the loops
 
         if cpu_srm.can_run(currents, state, constants):
@@ -81,17 +102,33 @@ def _why_not_triton(currents: Tensor, dtype: torch.dtype, constants: Constants) 
 
         return objection(currents, dtype, constants)
     if currents.is_cuda:
-        warnings.warn("Triton is not installed, so spiking layers run step by step on the GPU: install triton to fuse them.", stacklevel=3)
+        warnings.warn(
+            "Triton is not installed, so spiking layers run step by step on the GPU: install "
+            "triton to fuse them.",
+            stacklevel=3,
+        )
     return "Triton is not installed"
 
 
 def _advance(
-    currents: Tensor, state: SRMState, a: Tensor, b: Tensor, r: Tensor, threshold: Tensor, gain: Tensor, potentials: Tensor | None
+    currents: Tensor,
+    state: SRMState,
+    a: Tensor,
+    b: Tensor,
+    r: Tensor,
+    threshold: Tensor,
+    gain: Tensor,
+    potentials: Tensor | None,
 ) -> tuple[Tensor, SRMState]:
-    """Run the recursion in place on a copy of the state. Write every u_t into `potentials`, if given."""
+    """Run the recursion in place on a copy of the state.
+
+    Write every u_t into `potentials`, if given.
+    """
     synapse, membrane, refractory = (value.clone() for value in state)
     spikes, reset = empty_like(currents), threshold * r
-    kept: Iterable[Tensor] = repeat(torch.empty_like(membrane)) if potentials is None else potentials.unbind(0)
+    kept: Iterable[Tensor] = (
+        repeat(torch.empty_like(membrane)) if potentials is None else potentials.unbind(0)
+    )
     for x, z, u in zip(currents.unbind(0), spikes.unbind(0), kept, strict=False):
         torch.addcmul(x, synapse, b, out=synapse)
         torch.addcmul(synapse, membrane, a, out=membrane)
@@ -109,14 +146,21 @@ def _forward(chunk: Chunk, learned: bool) -> tuple[Tensor, SRMState, Sequence[Te
 
 
 def _backward(
-    chunk: Chunk, saved: Sequence[Tensor], surrogate: Surrogate, to_spikes: Tensor, to_after: SRMState | None, learned: bool
+    chunk: Chunk,
+    saved: Sequence[Tensor],
+    surrogate: Surrogate,
+    to_spikes: Tensor,
+    to_after: SRMState | None,
+    learned: bool,
 ) -> tuple[Tensor, SRMState, Sequence[Tensor] | None]:
     potentials, (a, b, r, threshold, gain) = saved[0], chunk.constants
     after = to_after or (torch.zeros_like(potentials[0]),) * 3
     to_synapse, to_membrane, to_refractory = (value.clone() for value in after)
     to_currents = empty_like(potentials)
     kept: list[tuple[Tensor, Tensor, Tensor]] = []
-    for z, u, x in zip(*(reversed(value.unbind(0)) for value in (to_spikes, potentials, to_currents)), strict=True):
+    for z, u, x in zip(
+        *(reversed(value.unbind(0)) for value in (to_spikes, potentials, to_currents)), strict=True
+    ):
         to_u = surrogate.slope(u - threshold).mul_(to_refractory + z)
         to_membrane.addcmul_(to_u, gain)
         torch.add(to_synapse, to_membrane, out=x)
@@ -137,7 +181,10 @@ STEP_BY_STEP = Kernels(_forward, _backward)
 def _gradient_of_constants(
     chunk: Chunk, spikes: Tensor, to_currents: Tensor, kept: list[tuple[Tensor, Tensor, Tensor]]
 ) -> Sequence[Tensor]:
-    """Sums over time of gradient times state, for a, b, r, θ and c. The states are computed again, not stored."""
+    """Sums over time of gradient times state, for a, b, r, θ and c.
+
+    The states are computed again, not stored.
+    """
     assert chunk.before is not None
     (a, b, r, _, _), (synapse, membrane, refractory) = chunk.constants, chunk.before
     for_a, for_b, for_r, for_u, for_reset, for_gain = (torch.zeros_like(membrane) for _ in range(6))
@@ -154,23 +201,31 @@ def _gradient_of_constants(
         for_u.add_(to_u)
         for_gain.addcmul_(to_u, membrane)
     sums = (for_a, for_b, for_r, -for_u - r * for_reset, for_gain)
-    return [value.sum_to_size(constant.shape) for value, constant in zip(sums, chunk.constants, strict=True)]
+    return [
+        value.sum_to_size(constant.shape)
+        for value, constant in zip(sums, chunk.constants, strict=True)
+    ]
 
 
 NORMALISATIONS = ("peak", "sum")
 CONSTANTS = ("membrane_time", "synapse_time", "refractory_time", "threshold")
 LARGEST = 10_000
-"""The largest time constant and threshold. The kernel of a longer time takes long to compute, and in float32 its decay is nearly 1."""
+"""The largest time constant and threshold.
+
+The kernel of a longer time takes long to compute, and in float32 its decay is nearly 1.
+"""
 
 
 @final
 @dataclass(frozen=True)
 class Neuron:
-    """Settings of a layer of SRM neurons: τ_m, τ_s, τ_r in time steps, the threshold θ, and the surrogate gradient.
+    """Settings of a layer of SRM neurons: τ_m, τ_s, τ_r in time steps, the threshold θ, and the
+    surrogate gradient.
 
-    normalise="peak" scales the kernel to a maximum of one: one spike then raises the potential by its weight. normalise="sum" scales it to
-    a sum of one: the potential then converges to a constant current. learned=True trains the times and the threshold, one of each
-    per member and layer; the sum of the kernel does not change. τ_s = τ_m gives the alpha kernel.
+    normalise="peak" scales the kernel to a maximum of one: one spike then raises the potential by
+    its weight. normalise="sum" scales it to a sum of one: the potential then converges to a
+    constant current. learned=True trains the times and the threshold, one of each per member and
+    layer; the sum of the kernel does not change. τ_s = τ_m gives the alpha kernel.
     """
 
     membrane_time: float = 8.0
@@ -185,22 +240,30 @@ class Neuron:
         for name in CONSTANTS:
             value = getattr(self, name)
             if not is_number(value) or not 0 < value <= LARGEST:
-                raise InputError(f"{name} is {value!r}: give a positive number of at most {LARGEST:,}.")
+                raise InputError(
+                    f"{name} is {value!r}: give a positive number of at most {LARGEST:,}."
+                )
             object.__setattr__(self, name, value.item() if isinstance(value, np.generic) else value)
         if isinstance(self.surrogate, str):
             object.__setattr__(self, "surrogate", Surrogate(self.surrogate))
         if not isinstance(self.surrogate, Surrogate) or not isinstance(self.learned, bool):
             given = f"surrogate is {self.surrogate!r} and learned {self.learned!r}"
-            raise InputError(f"{given}: a Surrogate, for example Surrogate('arctan'), and True or False are needed.")
+            raise InputError(
+                f"{given}: a Surrogate, for example Surrogate('arctan'), and True or False are "
+                "needed."
+            )
         if self.normalise not in NORMALISATIONS:
-            raise InputError(f"normalise is {self.normalise!r}: choose one of {', '.join(NORMALISATIONS)}.")
+            raise InputError(
+                f"normalise is {self.normalise!r}: choose one of {', '.join(NORMALISATIONS)}."
+            )
 
     @property
     def scale(self) -> float:
         """The sum of the kernel."""
         if self.normalise == "sum":
             return 1.0
-        lags = np.arange(math.ceil(max(self.membrane_time, self.synapse_time)) + 1)  # the peak lies between the two time constants
+        # the peak lies between the two time constants
+        lags = np.arange(math.ceil(max(self.membrane_time, self.synapse_time)) + 1)
         a, b = math.exp(-1 / self.membrane_time), math.exp(-1 / self.synapse_time)
         kernel = np.convolve(a**lags, b**lags)[: len(lags)]
         return float(1 / ((1 - a) * (1 - b) * kernel.max()))
@@ -208,15 +271,19 @@ class Neuron:
 
 @final
 class SRM(nn.Module):
-    """A layer of SRM neurons of K members: currents (T, K, batch, ...) and state to spikes and state, as `srm`.
+    """A layer of SRM neurons of K members: currents (T, K, batch, ...) and state to spikes and
+    state, as `srm`.
 
-    The times and the threshold are stored as logarithms (K,), so training keeps them positive and keeps the decays in (0, 1).
-    The attributes `fused` and `float16_spikes` are arguments of `srm` and may be set. `rates = True` replaces spikes by rates: the output
-    is the rate ρ in [0, 1] at which a neuron spikes under a constant current, at which the potential just reaches the threshold:
+    The times and the threshold are stored as logarithms (K,), so training keeps them positive
+    and keeps the decays in (0, 1). The attributes `fused` and `float16_spikes` are arguments of
+    `srm` and may be set. `rates = True` replaces spikes by rates: the output is the rate ρ in
+    [0, 1] at which a neuron spikes under a constant current, at which the potential just reaches
+    the threshold:
 
         scale · x - θ r ρ / (1 - r) = θ
 
-    Rates have no state. They are a fast way to pre-train a deep network before its spikes are trained.
+    Rates have no state. They are a fast way to pre-train a deep network before its
+    spikes are trained.
     """
 
     def __init__(self, members: int, neuron: Neuron) -> None:
@@ -233,23 +300,37 @@ class SRM(nn.Module):
                 self.register_buffer(f"log_{name}", value)
 
     def parameters_for(self, currents: Tensor) -> SRMParameters:
-        """The constants in float32 or wider, with a shape that broadcasts against a step of the currents.
+        """The constants in float32 or wider, with a shape that broadcasts against a step
+        of the currents.
 
         They are cached as long as they are not trained and do not change.
         """
         logs = [getattr(self, f"log_{name}") for name in CONSTANTS]
-        if (torch.is_grad_enabled() or self.training) and any(value.requires_grad for value in logs):
+        if (torch.is_grad_enabled() or self.training) and any(
+            value.requires_grad for value in logs
+        ):
             return self._parameters_for(currents)
-        versions = [torch.is_inference_mode_enabled(), currents.ndim, *(value._version for value in logs)]
+        versions = [
+            torch.is_inference_mode_enabled(),
+            currents.ndim,
+            *(value._version for value in logs),
+        ]
         cached = self._cached
-        if cached is None or cached[1] != versions or any(old is not new for old, new in zip(cached[0], logs, strict=True)):
+        if (
+            cached is None
+            or cached[1] != versions
+            or any(old is not new for old, new in zip(cached[0], logs, strict=True))
+        ):
             self._cached = cached = (logs, versions, self._parameters_for(currents))
         return cached[2]
 
     def _parameters_for(self, currents: Tensor) -> SRMParameters:
         logs: list[Tensor] = [getattr(self, f"log_{name}") for name in CONSTANTS]
         shape = (-1, *(1,) * (currents.ndim - 2))
-        *times, threshold = (value.to(torch.promote_types(value.dtype, torch.float32)).view(shape).exp() for value in logs)
+        *times, threshold = (
+            value.to(torch.promote_types(value.dtype, torch.float32)).view(shape).exp()
+            for value in logs
+        )
         membrane, synapse, refractory = (torch.exp(-1 / time) for time in times)
         return SRMParameters(membrane, synapse, refractory, threshold, self.scale, self.surrogate)
 
@@ -265,5 +346,6 @@ class SRM(nn.Module):
 def steady_rates(currents: Tensor, parameters: SRMParameters) -> Tensor:
     """The rates ρ of neurons under constant currents, with the shape of the currents."""
     r, threshold = parameters.refractory_decay, parameters.threshold
-    start, slope = (-(1 - r) / r).to(currents.dtype), (parameters.scale * (1 - r) / (threshold * r)).to(currents.dtype)
+    start = (-(1 - r) / r).to(currents.dtype)
+    slope = (parameters.scale * (1 - r) / (threshold * r)).to(currents.dtype)
     return nn.functional.hardtanh(torch.addcmul(start, currents, slope), 0.0, 1.0)

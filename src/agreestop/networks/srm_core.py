@@ -1,4 +1,6 @@
-"""State, parameters, memory layout and autograd node of the SRM neuron, which `neurons` and the kernels share."""
+"""State, parameters, memory layout and autograd node of the SRM neuron, which `neurons` and the
+kernels share.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +17,9 @@ from .surrogates import Surrogate
 
 
 class SRMState(NamedTuple):
-    """State of a layer between time steps: i_t, m_t and h_t, each with the shape of one step of the currents."""
+    """State of a layer between time steps: i_t, m_t and h_t, each with the shape of one step
+    of the currents.
+    """
 
     synapse: Tensor
     membrane: Tensor
@@ -32,7 +36,9 @@ Constants = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class SRMParameters:
-    """a, b, r in (0, 1) and θ > 0 as tensors that broadcast against one step of the currents; the sum of the kernel; the surrogate."""
+    """a, b, r in (0, 1) and θ > 0 as tensors that broadcast against one step of the currents;
+    the sum of the kernel; the surrogate.
+    """
 
     membrane_decay: Tensor
     synapse_decay: Tensor
@@ -53,7 +59,9 @@ class SRMParameters:
         return torch.cat([value.flatten() for value in self.constants])
 
     def to(self, dtype: torch.dtype) -> "SRMParameters":
-        """Convert to another data type; the same object if it has it, because it caches its constants."""
+        """Convert to another data type; the same object if it has it, because it caches
+        its constants.
+        """
         values = (self.membrane_decay, self.synapse_decay, self.refractory_decay, self.threshold)
         if all(value.dtype == dtype for value in values):
             return self
@@ -62,7 +70,9 @@ class SRMParameters:
 
 
 class Chunk(NamedTuple):
-    """What the recurrence starts from: currents (T, ...), the state before them (None: zeros), and the constants."""
+    """What the recurrence starts from: currents (T, ...), the state before them (None: zeros),
+    and the constants.
+    """
 
     currents: Tensor
     before: SRMState | None
@@ -74,19 +84,34 @@ class Chunk(NamedTuple):
 Allocate = Callable[[Sequence[int]], Tensor]
 
 
-def empty_like(currents: Tensor, dtype: torch.dtype | None = None, allocate: Allocate | None = None) -> Tensor:
-    """An empty, dense tensor with the memory order of `currents`; axes that are expanded, such as the time of a held image, are slowest."""
-    order = sorted(range(currents.ndim), key=lambda axis: currents.stride(axis) or math.inf, reverse=True)
-    return _in_order(order, currents.shape, allocate or partial(torch.empty, dtype=dtype or currents.dtype, device=currents.device))
+def empty_like(
+    currents: Tensor, dtype: torch.dtype | None = None, allocate: Allocate | None = None
+) -> Tensor:
+    """An empty, dense tensor with the memory order of `currents`.
+
+    Axes that are expanded, such as the time of a held image, are slowest.
+    """
+    order = sorted(
+        range(currents.ndim), key=lambda axis: currents.stride(axis) or math.inf, reverse=True
+    )
+    return _in_order(
+        order,
+        currents.shape,
+        allocate or partial(torch.empty, dtype=dtype or currents.dtype, device=currents.device),
+    )
 
 
 def _in_order(order: Sequence[int], shape: Sequence[int], allocate: Allocate) -> Tensor:
     """An empty, dense tensor of this shape; `order` lists its axes, slowest first."""
-    return allocate([shape[axis] for axis in order]).permute([order.index(axis) for axis in range(len(shape))])
+    return allocate([shape[axis] for axis in order]).permute(
+        [order.index(axis) for axis in range(len(shape))]
+    )
 
 
 class Layout(NamedTuple):
-    """Memory layout of a step: its axes, slowest first; those outside and inside the member axis; and the sizes (outer, members, inner)."""
+    """Memory layout of a step: its axes, slowest first; those outside and inside the member
+    axis; and the sizes (outer, members, inner).
+    """
 
     order: tuple[int, ...]
     outside: tuple[int, ...]
@@ -95,7 +120,9 @@ class Layout(NamedTuple):
 
     @staticmethod
     def of(chunk: Chunk) -> "Layout":
-        """The layout of currents (T, K, ...), or (T, ...) if all neurons have the same constants."""
+        """The layout of currents (T, K, ...), or (T, ...) if all neurons have the
+        same constants.
+        """
         shape, strides, by_member = (
             chunk.currents.shape[1:],
             chunk.currents.stride()[1:],
@@ -105,25 +132,39 @@ class Layout(NamedTuple):
         long = tuple(axis for axis in order if shape[axis] != 1)
         cut = long.index(0) if by_member else 0
         outside, inside = long[:cut], long[cut + by_member :]
-        sizes = (math.prod(shape[axis] for axis in outside), shape[0] if by_member else 1, math.prod(shape[axis] for axis in inside))
+        sizes = (
+            math.prod(shape[axis] for axis in outside),
+            shape[0] if by_member else 1,
+            math.prod(shape[axis] for axis in inside),
+        )
         return Layout(order, outside, inside, sizes)
 
     def strides(self, values: Tensor) -> tuple[int, int, int] | None:
-        """Strides (time, outer, member) of values (T, ...), or None if they do not have this layout with a dense inner axis."""
+        """Strides (time, outer, member) of values (T, ...), or None if they do not have this
+        layout with a dense inner axis.
+        """
         shape, strides = values.shape[1:], values.stride()[1:]
         for axes in (self.outside, self.inside):
             if any(strides[slow] != strides[fast] * shape[fast] for slow, fast in pairwise(axes)):
                 return None
         if self.inside and strides[self.inside[-1]] != 1:
             return None
-        return values.stride(0), strides[self.outside[-1]] if self.outside else 1, strides[0] if self.sizes[1] > 1 else 0
+        return (
+            values.stride(0),
+            strides[self.outside[-1]] if self.outside else 1,
+            strides[0] if self.sizes[1] > 1 else 0,
+        )
 
     def fitting(self, values: Tensor, copy: bool = True) -> Tensor:
-        """The values (T, ...) if they have this layout; else a copy that has it, or empty memory for one."""
+        """The values (T, ...) if they have this layout; else a copy that has it, or empty
+        memory for one.
+        """
         if self.strides(values) is not None:
             return values
         order = (0, *(1 + axis for axis in self.order))
-        dense = _in_order(order, values.shape, partial(torch.empty, dtype=values.dtype, device=values.device))
+        dense = _in_order(
+            order, values.shape, partial(torch.empty, dtype=values.dtype, device=values.device)
+        )
         return dense.copy_(values) if copy else dense
 
     def empty_state(self, currents: Tensor, allocate: Allocate | None = None) -> SRMState:
@@ -132,12 +173,16 @@ class Layout(NamedTuple):
         return SRMState(*(_in_order(self.order, currents.shape[1:], allocate) for _ in range(3)))
 
     def dense(self, state: SRMState | None) -> tuple[Tensor, ...] | None:
-        """The tensors of a state in float32 and dense in this layout, copied only if they are not."""
+        """The tensors of a state in float32 and dense in this layout, copied only
+        if they are not.
+        """
         if state is None:
             return None
         wanted = self.empty_state(state.synapse.unsqueeze(0))
         return tuple(
-            step if step.dtype == torch.float32 and step.stride() == dense.stride() else dense.copy_(step)
+            step
+            if step.dtype == torch.float32 and step.stride() == dense.stride()
+            else dense.copy_(step)
             for step, dense in zip(state, wanted, strict=True)
         )
 
@@ -148,9 +193,11 @@ class Layout(NamedTuple):
 class Kernels(NamedTuple):
     """One implementation of the recurrence over a chunk of steps.
 
-    forward(chunk, learned) gives spikes, the state after them, and tensors to save for the backward pass. learned: whether the constants
-    need a gradient. backward(chunk, saved, surrogate, gradient in the spikes, gradient in the state after them or None, learned) gives the
-    gradients in the currents, in the state before them if there is one, and in the constants (5, members) if they are learned.
+    forward(chunk, learned) gives spikes, the state after them, and tensors to save for the
+    backward pass. learned: whether the constants need a gradient. backward(chunk, saved,
+    surrogate, gradient in the spikes, gradient in the state after them or None, learned) gives the
+    gradients in the currents, in the state before them if there is one, and in the constants
+    (5, members) if they are learned.
     """
 
     forward: Callable[[Chunk, bool], tuple[Tensor, SRMState, Sequence[Tensor]]]
@@ -165,11 +212,18 @@ def run_kernels(kernels: Kernels, surrogate: Surrogate, chunk: Chunk) -> tuple[T
 
 
 class _SRMFunction(torch.autograd.Function):
-    """One autograd node for the whole sequence. It saves the currents, the state before them, and what the kernels ask for."""
+    """One autograd node for the whole sequence.
+
+    It saves the currents, the state before them, and what the kernels ask for.
+    """
 
     @staticmethod
-    def forward(ctx: Any, kernels: Kernels, surrogate: Surrogate, currents: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-        spikes, after, saved = kernels.forward(Chunk(currents, _state(rest[:3]), rest[3:]), any(ctx.needs_input_grad[6:]))
+    def forward(
+        ctx: Any, kernels: Kernels, surrogate: Surrogate, currents: Tensor, *rest: Any
+    ) -> tuple[Tensor, ...]:
+        spikes, after, saved = kernels.forward(
+            Chunk(currents, _state(rest[:3]), rest[3:]), any(ctx.needs_input_grad[6:])
+        )
         ctx.kernels, ctx.surrogate = kernels, surrogate
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(currents, *rest, *saved)
@@ -177,23 +231,38 @@ class _SRMFunction(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_spikes: Tensor | None, *to_after: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, to_spikes: Tensor | None, *to_after: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         currents, *rest = ctx.saved_tensors
         chunk, saved = Chunk(currents, _state(rest[:3]), tuple(rest[3:8])), rest[8:]
         if to_spikes is None:
             to_spikes = torch.zeros_like(currents[:1]).expand_as(currents)
         learned = any(ctx.needs_input_grad[6:])
-        to_currents, to_before, sums = ctx.kernels.backward(chunk, saved, ctx.surrogate, to_spikes, _state(to_after), learned)
-        to_constants = [None] * 5 if sums is None else [_like(value, row) for value, row in zip(chunk.constants, sums, strict=True)]
+        to_currents, to_before, sums = ctx.kernels.backward(
+            chunk, saved, ctx.surrogate, to_spikes, _state(to_after), learned
+        )
+        to_constants = (
+            [None] * 5
+            if sums is None
+            else [_like(value, row) for value, row in zip(chunk.constants, sums, strict=True)]
+        )
         return None, None, to_currents, *(to_before or (None,) * 3), *to_constants
 
 
 def _like(constant: Tensor, sums: Tensor) -> Tensor:
-    """Sums (members,) in the type and shape of the constant; one that the members share gets the sum over them."""
+    """Sums (members,) in the type and shape of the constant.
+
+    One that the members share gets the sum over them.
+    """
     return (sums if constant.numel() > 1 else sums.sum()).to(constant.dtype).reshape(constant.shape)
 
 
 def _state(values: Sequence[Tensor | None]) -> SRMState | None:
     """The three tensors, with zeros for missing ones; None if all are missing."""
     given = next((value for value in values if value is not None), None)
-    return None if given is None else SRMState(*(torch.zeros_like(given) if value is None else value for value in values))
+    return (
+        None
+        if given is None
+        else SRMState(*(torch.zeros_like(given) if value is None else value for value in values))
+    )

@@ -3,8 +3,9 @@
     forward   z = 1 where v ≥ 0, else 0          (v is the potential minus the threshold)
     backward  dz/dv := g(v)
 
-Every slope except SuperSpike is the derivative of a smooth step from 0 to 1, so it integrates to one. SuperSpike has a peak of one.
-The default gains give every slope a peak of one, so the gradient through the refractory path does not grow.
+Every slope except SuperSpike is the derivative of a smooth step from 0 to 1, so it integrates to
+one. SuperSpike has a peak of one. The default gains give every slope a peak of one, so the gradient
+through the refractory path does not grow.
 """
 
 import math
@@ -55,7 +56,9 @@ SLOPES: dict[str, tuple[Callable[[Tensor, float], Tensor], float]] = {
 @final
 @dataclass(frozen=True)
 class Surrogate:
-    """A surrogate gradient: the name of a slope g, one of SLOPES, and its gain k. gain=None takes the default gain of the slope."""
+    """A surrogate gradient: the name of a slope g, one of SLOPES, and its gain k. gain=None
+    takes the default gain of the slope.
+    """
 
     name: str = "arctan"
     gain: float | None = None
@@ -79,4 +82,6 @@ class Surrogate:
         k = self.gain
         assert k is not None
         inside = 0.5 * math.pi * k if self.name == "arctan" else k
-        return inside, {"arctan": 0.5 * k, "fast-sigmoid": 0.5 * k, "superspike": 1.0}.get(self.name, k)
+        return inside, {"arctan": 0.5 * k, "fast-sigmoid": 0.5 * k, "superspike": 1.0}.get(
+            self.name, k
+        )

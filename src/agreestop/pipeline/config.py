@@ -1,4 +1,5 @@
-"""The configuration of a run: a TOML file in which every key must be known and every value is checked when it is read.
+"""The configuration of a run: a TOML file in which every key must be known and every value is
+checked when it is read.
 
     name = "digits"
 
@@ -8,7 +9,7 @@
     views = 3                             # how often each training digit is shown
     # name = "n-mnist"                    # or another data set of `agreestop data list`
     # folder = "..."                      # and the folder with its files
-    # name = "files"                      # or your own data, in the format of `agreestop.events.files`
+    # name = "files"                      # or your own data, as `agreestop.events.files` reads it
     # training = "a.npz"                  # a file for each part: training, tuning and pool
     # file = "all.npz"                    # or one file, divided at random
     # shares = [0.6, 0.15, 0.25]          # into parts of these shares
@@ -26,9 +27,10 @@
     [decide]
     target = 0.9
     max_set_size = 3
-    checkpoints = [20, 40, 60, 80]        # steps; if they are left out, the quarters of the inputs' steps
+    checkpoints = [20, 40, 60, 80]        # steps; by default, the quarters of the inputs' steps
 
-A key that is left out has the default that is given below. Paths are relative to the working directory.
+A key that is left out has the default that is given below. Paths are relative to the
+working directory.
 """
 
 import re
@@ -39,11 +41,21 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from agreestop.common import InputError, is_integer, is_number, read_file
-from agreestop.decide.checks import as_checkpoints, as_max_set_size
-from agreestop.decide.levels import as_target
+from agreestop.common.levels import as_target
+from agreestop.common.schedules import as_checkpoints, as_max_set_size
 from agreestop.engines.protocol import ENGINES
 from agreestop.events.datasets.catalogue import NAMES
 
@@ -51,11 +63,17 @@ OWN_FILES = "files"
 FILE_KEYS = ("training", "tuning", "pool", "file", "shares")
 WITHOUT_FOLDER = ("digits", "gesture-sim", OWN_FILES)
 WITH_VIEWS = ("digits", "mnist-dvs-sim")
-NETWORKS = {"fully-connected": ("hidden",), "convolutional": ("channels", "hidden"), "resnet18": ("width",)}  # and their sizes
+# architectures, and the keys of their sizes
+NETWORKS = {
+    "fully-connected": ("hidden",),
+    "convolutional": ("channels", "hidden"),
+    "resnet18": ("width",),
+}
 POSTERIOR_KEYS = ("kl_weight", "warm_up", "prior_variance", "initial_deviation", "fresh")
 SURROGATES = ("arctan", "sigmoid", "triangle", "fast-sigmoid", "superspike")
 LARGEST_FILE = 2**20  # bytes
-LARGEST_CONSTANT = 10_000  # time constants and thresholds, as in `networks.neurons`, whose import is slow
+# time constants and thresholds, as in `networks.neurons`, whose import is slow
+LARGEST_CONSTANT = 10_000
 
 
 class _Values(NamedTuple):
@@ -72,18 +90,42 @@ VALUES = {
     int: _Values(is_integer, "a whole number", "whole numbers"),
     float: _Values(is_number, "a finite number", "finite numbers"),
 }
-COUNT = _Values(lambda value: is_integer(value) and 1 <= value < 2**31, "a whole number of at least 1", "whole numbers of at least 1")
-SEED = _Values(lambda value: is_integer(value) and 0 <= value < 2**63, "a whole number from 0 to 2^63 - 1", "seeds")
-DEVICE = _Values(lambda value: isinstance(value, str) and bool(re.fullmatch(r"auto|cpu|cuda(:\d)?", value)), "'auto', 'cpu' or 'cuda'", "")
-POSITIVE = _Values(lambda value: is_number(value) and value > 0, "a positive number", "positive numbers")
-WEIGHT = _Values(lambda value: is_number(value) and value >= 0, "a number of at least 0", "numbers of at least 0")
-SHARE = _Values(lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1", "numbers from 0 to 1")
+COUNT = _Values(
+    lambda value: is_integer(value) and 1 <= value < 2**31,
+    "a whole number of at least 1",
+    "whole numbers of at least 1",
+)
+SEED = _Values(
+    lambda value: is_integer(value) and 0 <= value < 2**63,
+    "a whole number from 0 to 2^63 - 1",
+    "seeds",
+)
+DEVICE = _Values(
+    lambda value: isinstance(value, str) and bool(re.fullmatch(r"auto|cpu|cuda(:\d)?", value)),
+    "'auto', 'cpu' or 'cuda'",
+    "",
+)
+POSITIVE = _Values(
+    lambda value: is_number(value) and value > 0, "a positive number", "positive numbers"
+)
+WEIGHT = _Values(
+    lambda value: is_number(value) and value >= 0, "a number of at least 0", "numbers of at least 0"
+)
+SHARE = _Values(
+    lambda value: is_number(value) and 0 <= value <= 1,
+    "a number from 0 to 1",
+    "numbers from 0 to 1",
+)
 PROBABILITY = _Values(
-    lambda value: is_number(value) and 0 < value < 1, "a number strictly between 0 and 1", "numbers strictly between 0 and 1"
+    lambda value: is_number(value) and 0 < value < 1,
+    "a number strictly between 0 and 1",
+    "numbers strictly between 0 and 1",
 )
 STEP = _Values(is_number, "a step", "steps, whole numbers of at least 1 that increase")
 CONSTANT = _Values(
-    lambda value: is_number(value) and 0 < value <= LARGEST_CONSTANT, f"a positive number of at most {LARGEST_CONSTANT:,}", "constants"
+    lambda value: is_number(value) and 0 < value <= LARGEST_CONSTANT,
+    f"a positive number of at most {LARGEST_CONSTANT:,}",
+    "constants",
 )
 Count: TypeAlias = Annotated[int, COUNT]
 Seed: TypeAlias = Annotated[int, SEED]
@@ -98,13 +140,16 @@ class DataSettings:
 
     name      a data set of `agreestop data list`, or "files"
     seed      chooses the parts, their order, and everything that is simulated
-    views     digits and mnist-dvs-sim: how often each training input is shown, every time with another motion
-    folder    the folder with the files of the data set, where it has some (for mnist-dvs-sim those of MNIST)
+    views     digits and mnist-dvs-sim: how often each training input is shown, every time with
+              another motion
+    folder    the folder with the files of the data set, where it has some (for mnist-dvs-sim
+              those of MNIST)
     training  "files": the file to train on
     tuning    "files": the file to tune rules on
     pool      "files": the file that is divided into calibration and test
     file      "files": one file instead of these three, which is divided at random
-    shares    "files": the shares of that one file that become training, tuning and pool; left out: [0.6, 0.15, 0.25]
+    shares    "files": the shares of that one file that become training, tuning and pool; left out:
+              [0.6, 0.15, 0.25]
     """
 
     name: str = "digits"
@@ -120,16 +165,27 @@ class DataSettings:
     def __post_init__(self) -> None:
         if self.name not in (*NAMES, OWN_FILES):
             raise InputError(
-                f"data.name is {_shown(self.name)}: choose one of {', '.join(NAMES)}; or for your own data give name = {OWN_FILES!r} with "
-                "the paths training, tuning and pool, or file, of files that Events.save or numpy.savez wrote."
+                f"data.name is {_shown(self.name)}: choose one of {', '.join(NAMES)}; or for your "
+                f"own data give name = {OWN_FILES!r} with "
+                "the paths training, tuning and pool, or file, of files that Events.save or "
+                "numpy.savez wrote."
             )
         own = [name for name in FILE_KEYS if getattr(self, name) is not None]
         if self.name == OWN_FILES and not own:
-            raise InputError(f"data.name is {OWN_FILES!r}, but no file is given: give training, tuning and pool, or file.")
+            raise InputError(
+                f"data.name is {OWN_FILES!r}, but no file is given: give training, tuning and "
+                "pool, or file."
+            )
         if self.name != OWN_FILES and own:
-            raise InputError(f"data.{own[0]} is given for {self.name}: leave it out, or give name = {OWN_FILES!r} for your own data.")
+            raise InputError(
+                f"data.{own[0]} is given for {self.name}: leave it out, or give name = "
+                f"{OWN_FILES!r} for your own data."
+            )
         if self.name not in WITHOUT_FOLDER and self.folder is None:
-            raise InputError(f"data.folder is missing: give the folder with the files of {self.name}; `agreestop data list` says which.")
+            raise InputError(
+                f"data.folder is missing: give the folder with the files of {self.name}; "
+                "`agreestop data list` says which."
+            )
 
 
 @dataclass(frozen=True)
@@ -137,7 +193,8 @@ class NetworkSettings:
     """The architecture of every member, its sizes, and its neurons. Times are in steps.
 
     architecture     the kind of network
-    hidden           sizes of the hidden layers (fully-connected), or of those after the convolutions (convolutional)
+    hidden           sizes of the hidden layers (fully-connected), or of those after the
+                     convolutions (convolutional)
     channels         channels of each stage of a convolutional network
     width            channels of the first stage of a resnet18
     learned          whether time constants and thresholds are trained too
@@ -164,7 +221,8 @@ class NetworkSettings:
 
 @dataclass(frozen=True)
 class EnsembleSettings:
-    """How the K members are made: trained one by one (deep), or drawn from one trained posterior (variational).
+    """How the K members are made: trained one by one (deep), or drawn from one trained posterior
+    (variational).
 
     kind               how the members are made
     members            K, the number of members
@@ -172,12 +230,16 @@ class EnsembleSettings:
     batch_size         inputs in each step of the optimiser
     learning_rate      learning rate of the optimiser
     readouts           the loss is taken at this many steps, evenly spread up to the last
-    seed               chooses the initial weights, the order of the inputs, and the draws from a posterior
+    seed               chooses the initial weights, the order of the inputs, and the draws
+                       from a posterior
     kl_weight          variational: weight of the KL term; 1 is the true ELBO
-    warm_up            variational: share of the epochs in which the weight of the KL term grows from 0
+    warm_up            variational: share of the epochs in which the weight of the KL
+                       term grows from 0
     prior_variance     variational: variance of the prior of every weight
-    initial_deviation  variational: standard deviation of the posterior at the start, as a share of that of the initial weights
-    fresh              variational: draw K new members for every input, in calibration and in decisions, instead of K for all inputs
+    initial_deviation  variational: standard deviation of the posterior at the start, as a share of
+                       that of the initial weights
+    fresh              variational: draw K new members for every input, in calibration and in
+                       decisions, instead of K for all inputs
     device             where the members are trained
     bf16               compute matrix products in bfloat16 during training
 
@@ -201,23 +263,32 @@ class EnsembleSettings:
 
     def __post_init__(self) -> None:
         if self.fresh and self.kind != "variational":
-            raise InputError("ensembles.fresh is true for a deep ensemble: only a variational one can draw new members for every input.")
+            raise InputError(
+                "ensembles.fresh is true for a deep ensemble: only a variational one can draw new "
+                "members for every input."
+            )
 
 
 @dataclass(frozen=True)
 class DecideSettings:
-    """The promise, and how it is measured: on random divisions of the pool into calibration and test.
+    """The promise, and how it is measured: on random divisions of the pool into
+    calibration and test.
 
-    target         the probability with which an answer must hold the true class; all results of the report but one figure are for it
+    target         the probability with which an answer must hold the true class; all results of the
+                   report but one figure are for it
     max_set_size   the largest set that may stop early
-    n_calibration  the number of calibration examples, taken from the pool; the tuning part must hold twice as many
+    n_calibration  the number of calibration examples, taken from the pool; the tuning part must
+                   hold twice as many
     realisations   how many random divisions of the pool are measured
-    checkpoints    the few steps of rules that do not look at every step; left out: the quarters of the inputs' steps
+    checkpoints    the few steps of rules that do not look at every step; left out: the quarters of
+                   the inputs' steps
     engine         what runs the members; [engines.md](engines.md) describes each
-    targets        further targets, used only in the figure of coverage against the target; [] for none
+    targets        further targets, used only in the figure of coverage against the
+                   target; [] for none
 
-    The rules of a run are fixed; AgreeStop with a gate is one of them. Groups, weights, loss, trim and schedules are no keys of a run: give
-    them to `agreestop calibrate` or in Python, with the score files that the run wrote (see [promises.md](promises.md)).
+    The rules of a run are fixed; AgreeStop with a gate is one of them. Groups, weights, loss, trim
+    and schedules are no keys of a run: give them to `agreestop calibrate` or in Python, with the
+    score files that the run wrote (see [promises.md](promises.md)).
     """
 
     target: Probability = 0.9
@@ -238,7 +309,10 @@ class DecideSettings:
             raise InputError(f"decide: {error}") from None
         for step in steps:
             if not isinstance(step, int):
-                raise InputError(f"decide.checkpoints holds {step}: members are scored after whole steps, so give whole numbers.")
+                raise InputError(
+                    f"decide.checkpoints holds {step}: members are scored after whole steps, so "
+                    "give whole numbers."
+                )
 
 
 @dataclass(frozen=True)
@@ -251,28 +325,43 @@ class RunConfig:
     name: str = "digits"
     data: DataSettings = field(default_factory=DataSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
-    ensembles: tuple[EnsembleSettings, ...] = (EnsembleSettings("deep", epochs=6), EnsembleSettings("variational"))
+    ensembles: tuple[EnsembleSettings, ...] = (
+        EnsembleSettings("deep", epochs=6),
+        EnsembleSettings("variational"),
+    )
     decide: DecideSettings = field(default_factory=DecideSettings)
 
     def __post_init__(self) -> None:
         if not self.ensembles:
-            raise InputError("ensembles is empty: give at least one [[ensembles]] with kind = 'deep' or 'variational'.")
-        if Path(self.name).name != self.name or self.name in ("", "..") or not self.name.isprintable():
+            raise InputError(
+                "ensembles is empty: give at least one [[ensembles]] with kind = 'deep' or "
+                "'variational'."
+            )
+        if (
+            Path(self.name).name != self.name
+            or self.name in ("", "..")
+            or not self.name.isprintable()
+        ):
             raise InputError(f"name is {_shown(self.name)}: give a name that can be a folder.")
 
 
 def unused_keys(settings: DataSettings | NetworkSettings | EnsembleSettings) -> set[str]:
-    """The keys that have no effect beside the others, such as the channels of a fully connected network."""
+    """The keys that have no effect beside the others, such as the channels of a fully
+    connected network.
+    """
     if isinstance(settings, DataSettings):
         missing = {name for name in ("folder", *FILE_KEYS) if getattr(settings, name) is None}
         return missing if settings.name in WITH_VIEWS else missing | {"views"}
     if isinstance(settings, NetworkSettings):
-        return {name for sizes in NETWORKS.values() for name in sizes} - set(NETWORKS[settings.architecture])
+        known = {name for sizes in NETWORKS.values() for name in sizes}
+        return known - set(NETWORKS[settings.architecture])
     return set() if settings.kind == "variational" else set(POSTERIOR_KEYS)
 
 
 def load_config(path: str | PathLike[str]) -> RunConfig:
-    """Read a configuration from a TOML file. An unknown key is refused, and the sentence names known keys that look like it."""
+    """Read a configuration from a TOML file. An unknown key is refused, and the sentence names
+    known keys that look like it.
+    """
     return load_settings(RunConfig, path)
 
 
@@ -280,14 +369,19 @@ Settings = TypeVar("Settings")
 
 
 def load_settings(kind: type[Settings], path: str | PathLike[str]) -> Settings:
-    """Read a TOML file into a dataclass of settings, which may hold other dataclasses. Unknown keys and wrong types are refused."""
+    """Read a TOML file into a dataclass of settings, which may hold other dataclasses. Unknown
+    keys and wrong types are refused.
+    """
     text = read_file(path, most=LARGEST_FILE)
     try:
         content = tomllib.loads(text.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path} cannot be read as TOML: {error}.") from None
     except (ValueError, RecursionError):
-        raise InputError(f"{path} cannot be read as TOML: it holds a number of thousands of digits, or too many brackets.") from None
+        raise InputError(
+            f"{path} cannot be read as TOML: it holds a number of thousands of digits, or too many "
+            "brackets."
+        ) from None
     return _build(kind, content, "")
 
 
@@ -298,16 +392,26 @@ def _build(kind: type[Settings], content: Mapping[str, Any], prefix: str) -> Set
         if name not in known:
             near = get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known)
             shown = name if name.isidentifier() and len(name) < 40 else _shown(name)
-            raise InputError(f"the key {prefix}{shown} is not known: did you mean {' or '.join(near)}?")
-    values = {name: _value(types[name], value, f"{prefix}{name}") for name, value in content.items()}
-    missing = [name for name, entry in known.items() if name not in values and entry.default is entry.default_factory is MISSING]
+            raise InputError(
+                f"the key {prefix}{shown} is not known: did you mean {' or '.join(near)}?"
+            )
+    values = {
+        name: _value(types[name], value, f"{prefix}{name}") for name, value in content.items()
+    }
+    missing = [
+        name
+        for name, entry in known.items()
+        if name not in values and entry.default is entry.default_factory is MISSING
+    ]
     if missing:
         raise InputError(f"the key {prefix}{missing[0]} is missing: give it.")
     return kind(**values)
 
 
 def _value(kind: Any, value: Any, key: str) -> Any:
-    """The value of a key, as the type of its field wants it; an optional field is given or left out."""
+    """The value of a key, as the type of its field wants it; an optional field is
+    given or left out.
+    """
     if type(None) in get_args(kind):
         (kind,) = (option for option in get_args(kind) if option is not type(None))
     several = get_origin(kind) is tuple
@@ -315,7 +419,10 @@ def _value(kind: Any, value: Any, key: str) -> Any:
     if is_dataclass(entry):
         tables = value if several and isinstance(value, list) else [value]
         if not all(isinstance(one, dict) for one in tables) or (several and tables is not value):
-            raise InputError(f"{key} is {_shown(value)}: {f'tables, [[{key}]], are' if several else f'a table, [{key}], is'} needed.")
+            raise InputError(
+                f"{key} is {_shown(value)}: "
+                f"{f'tables, [[{key}]], are' if several else f'a table, [{key}], is'} needed."
+            )
         built = tuple(_build(cast(type[Any], entry), one, f"{key}.") for one in tables)
         return built if several else built[0]
     allowed = entry.__metadata__[0] if get_origin(entry) is Annotated else VALUES[entry]

@@ -1,15 +1,18 @@
-"""Measure every family of rules on one ensemble's scores, as the paper does: over targets, and over the number of members.
+"""Measure every family of rules on one ensemble's scores, as the paper does: over targets, and over
+the number of members.
 
-The rules look at a few checkpoints or at every step. Each number is a mean over many random divisions of the pool into calibration and
-test rows. Stop-aware calibration and AgreeStop are tuned on separate rows, once for each number of members.
+The rules look at a few checkpoints or at every step. Each number is a mean over many random
+divisions of the pool into calibration and test rows. Stop-aware calibration and AgreeStop are tuned
+on separate rows, once for each number of members.
 
-`run_simulated` does so on simulated scores: 600 tuning rows and a pool of 2,000, from members that count spikes for 80 steps.
+`run_simulated` does so on simulated scores: 600 tuning rows and a pool of 2,000, from members that
+count spikes for 80 steps.
 """
 
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,25 +20,35 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common import Floats, ProgressCallback, Stages, atomic_writer, folder_lock, make_folder, run_tasks
+from agreestop.common import (
+    Floats,
+    ProgressCallback,
+    Stages,
+    atomic_writer,
+    folder_lock,
+    make_folder,
+    run_tasks,
+)
+from agreestop.common.errors import CalibrationWarning
+from agreestop.common.estimates import Estimate
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.build import AnyRule, build_rule
-from agreestop.decide.checks import CalibrationWarning
 from agreestop.decide.confidence import log_confidence
-from agreestop.decide.estimates import Estimate
-from agreestop.decide.gates import LEAST_ROWS, Gate
-from agreestop.decide.risks import FixedTime
-from agreestop.decide.score_files import Scores, save_spikes
-from agreestop.decide.simulated import simulate_spikes
-from agreestop.decide.spikecp import SpikeCP
-from agreestop.decide.splits import repeat_splits
-from agreestop.decide.tuning import tune
+from agreestop.decide.merging import Pooling
+from agreestop.decide.risks import Gate
+from agreestop.decide.rule import Rule, build_rule
+from agreestop.decide.scores import Scores, save_spikes
+from agreestop.decide.tuning.gate_fit import LEAST_ROWS
+from agreestop.decide.tuning.simulated import simulate_spikes
+from agreestop.decide.tuning.splits import repeat_splits
+from agreestop.decide.tuning.tune import tune
 from agreestop.report.contents import GATED, Report, describe_ensemble, versions
 from agreestop.report.records import MeasurementSettings, Record
 
 ENERGY_REALISATIONS = 5
 POOL_REPEATS = 5  # realisations without each part of the pool
-SMALL_WORK = 1e10  # log-confidences times realisations times costs; with less work than this, starting processes hardly pays
+# log-confidences times realisations times costs; with less work than this, starting
+# processes hardly pays
+SMALL_WORK = 1e10
 STEPS, N_TUNING, N_POOL = 80, 600, 2000  # the sizes of simulated scores
 SPLITS = {
     "tuning": slice(0, N_TUNING),
@@ -44,11 +57,23 @@ SPLITS = {
 }
 
 
-def _rules(target: float, settings: MeasurementSettings, every: Sequence[float]) -> dict[str, AnyRule]:
+TUNED = ("stop-aware", "AgreeStop", "stop-aware, every step", "AgreeStop, every step")
+"""The rules whose score or risk is tuned first."""
+
+
+RULE_LABELS = (
+    *("DC-SNN", "confidence merging", "p-variable merging", "rank pooling", "simultaneous"),
+    *("stop-aware", "AgreeStop", "stop-aware, every step", "AgreeStop, every step"),
+    *("fixed time, every step", GATED),
+)
+"""The names of the rules that every page shows."""
+
+
+def _rules(target: float, settings: MeasurementSettings, every: Sequence[float]) -> dict[str, Rule]:
     """The rules that are measured, by label, before tuning."""
     few = settings.checkpoints
 
-    def rule(kind: str, checkpoints: Sequence[float], **options: Any) -> AnyRule:
+    def rule(kind: str, checkpoints: Sequence[float], **options: Any) -> Rule:
         return build_rule(kind, target, checkpoints, settings.max_set_size, **options)
 
     return {
@@ -66,48 +91,52 @@ def _rules(target: float, settings: MeasurementSettings, every: Sequence[float])
 
 
 def _gated(settings: MeasurementSettings, tuning: Scores) -> AgreeStop | None:
-    """AgreeStop at every step with a gate, for the main target; None where the tuning rows or the classes are too few for one."""
+    """AgreeStop at every step with a gate, for the main target.
+
+    None where the tuning rows or the classes are too few for one.
+    """
     target, size, every = settings.targets[0], settings.max_set_size, tuning.times
     if len(tuning) < LEAST_ROWS or size >= tuning.log_confidence.shape[3]:
         return None
     blocks = min(Gate.count_blocks(settings.n_calibration, target), len(every))
-    return AgreeStop(target, every, size, gate=Gate.fit(tuning, target=target, max_set_size=size, blocks=blocks))
-
-
-def _is_tuned(rule: AnyRule) -> bool:
-    if isinstance(rule, AgreeStop):
-        return not isinstance(rule.risk, (FixedTime, Gate))
-    return isinstance(rule, SpikeCP) and rule.calibration == "stop-aware"
-
-
-def _kind(rule: AnyRule) -> str:
-    """What a record calls the rule: fixed time and the rule with a gate are baseline and variant, not AgreeStop itself."""
-    if isinstance(rule, AgreeStop) and isinstance(rule.risk, (FixedTime, Gate)):
-        return "fixedtime" if isinstance(rule.risk, FixedTime) else "gatedagreestop"
-    return type(rule).__name__.lower()
+    return AgreeStop(
+        target, every, size, gate=Gate.fit(tuning, target=target, max_set_size=size, blocks=blocks)
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """Records of every rule, and by its label each rule at the main target and for all members, after tuning."""
+    """Records of every rule, and by its label each rule at the main target and for all
+    members, after tuning.
+    """
 
     records: tuple[Record, ...]
-    rules: dict[str, AnyRule]
+    rules: dict[str, Rule]
 
 
 @dataclass(frozen=True)
 class _Task:
-    """A rule with one number of members, at each of its targets. It is tuned once, at the first target."""
+    """A rule with one number of members, at each of its targets.
+
+    It is tuned once, at the first target.
+    """
 
     label: str
     members: int
-    rules: dict[float, AnyRule]
+    rules: dict[float, Rule]
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the rule is tuned before it is measured."""
+        return self.label in TUNED
 
     @property
     def cost(self) -> float:
-        """The time that it takes, roughly, as a multiple of the time of measuring a rule that is not tuned."""
+        """The time that it takes, roughly, as a multiple of the time of measuring a rule
+        that is not tuned.
+        """
         rule = next(iter(self.rules.values()))
-        return len(self.rules) + (5.0 + 0.5 * len(rule.checkpoints) if _is_tuned(rule) else 0.0)
+        return len(self.rules) + (5.0 + 0.5 * len(rule.checkpoints) if self.is_tuned else 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,12 +144,14 @@ class _Measured:
     """The records of one task, and its rule at the first target, after tuning."""
 
     records: tuple[Record, ...]
-    rule: AnyRule
+    rule: Rule
 
 
 @dataclass(frozen=True, eq=False)
 class _Measurer:
-    """All that is needed to measure the rules on one ensemble's scores; `spent` (n, T, K) is the energy up to each step."""
+    """All that is needed to measure the rules on one ensemble's scores; `spent` (n, T, K) is the
+    energy up to each step.
+    """
 
     ensemble: str
     tuning: Scores
@@ -132,28 +163,34 @@ class _Measurer:
         return self.measure
 
     def measure(self, task: _Task) -> _Measured:
-        """Measure one rule at its targets. What it lacks is said in its records, so it does not warn."""
+        """Measure one rule at its targets.
+
+        What it lacks is said in its records, so it does not warn.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CalibrationWarning)
             rules = task.rules
-            if _is_tuned(first := next(iter(rules.values()))):
-                tuned = _tune(first, first_members(self.tuning, task.members), self.settings)
+            first: Any = next(iter(rules.values()))
+            if task.is_tuned:
+                tuned: Any = _tune(first, first_members(self.tuning, task.members), self.settings)
                 rules = {target: replace(tuned, target=target) for target in rules}
-            pooling = first.pooling if isinstance(first, SpikeCP) else None  # tuning replaces it by a score
+            pooling = first.terms.pooling  # tuning replaces it by a score
             records = [self._record(task, target, rule, pooling) for target, rule in rules.items()]
             return _Measured(tuple(records), next(iter(rules.values())))
 
-    def _record(self, task: _Task, target: float, rule: AnyRule, pooling: object) -> Record:
+    def _record(self, task: _Task, target: float, rule: Rule, pooling: Pooling | None) -> Record:
         settings, n = self.settings, self.settings.n_calibration
         scores = first_members(self.pool, task.members)
-        splits = repeat_splits(rule, scores, n_calibration=n, repeats=settings.realisations, seed=settings.seed)
+        splits = repeat_splits(
+            rule, scores, n_calibration=n, repeats=settings.realisations, seed=settings.seed
+        )
         record = Record(
             ensemble=self.ensemble,
             label=task.label,
-            rule=_kind(rule),
+            rule=rule.terms.kind,
             pooling=None if pooling is None else type(pooling).__name__,
-            r=getattr(pooling, "r", None),
-            calibration=rule.calibration if isinstance(rule, SpikeCP) else None,
+            r=None if pooling is None else pooling.r,
+            calibration=rule.terms.calibration,
             K=task.members,
             target=target,
             checkpoints=tuple(rule.checkpoints),
@@ -165,10 +202,17 @@ class _Measurer:
             examples_needed=needed if (needed := rule.examples_needed(task.members)) > n else None,
         )
         if (target, task.members) == (settings.targets[0], max(settings.sizes)):
-            pools = splits.pool_figures(POOL_REPEATS)  # it takes longer than the rest, so only where the report states it
-            record = replace(record, coverage_pool=bounds(pools.coverage), latency_pool=bounds(pools.normalized_latency))
+            # it takes longer than the rest, so only where the report states it
+            pools = splits.pool_figures(POOL_REPEATS)
+            record = replace(
+                record,
+                coverage_pool=bounds(pools.coverage),
+                latency_pool=bounds(pools.normalized_latency),
+            )
             if self.spent is not None:
-                record = replace(record, energy=_energy(rule, self.pool, self.spent.sum(axis=2), settings))
+                record = replace(
+                    record, energy=_energy(rule, self.pool, self.spent.sum(axis=2), settings)
+                )
         return record
 
 
@@ -180,13 +224,19 @@ def measure_rules(
     progress: ProgressCallback,
     spent: Floats | None = None,
     workers: int = 1,
+    own: Mapping[str, Rule] | None = None,
 ) -> Measurement:
-    """Measure all rules on one ensemble's scores; `spent` (n, T, K) is the energy that the pool's inputs take up to each step.
+    """Measure all rules on one ensemble's scores; `spent` (n, T, K) is the energy that the pool's
+    inputs take up to each step.
 
-    The records are sorted by target and number of members. The results do not depend on the number of `workers`, which are processes.
+    The records are sorted by target and number of members. The results do not depend on the number
+    of `workers`, which are processes. `own`: further rules by label, for the main target, which
+    are measured as they are.
     """
     largest, main = max(settings.sizes), settings.targets[0]
-    cases = {largest: settings.targets} | {size: (main,) for size in settings.sizes if size != largest}
+    cases = {largest: settings.targets} | {
+        size: (main,) for size in settings.sizes if size != largest
+    }
     rules = {target: _rules(target, settings, pool.times) for target in settings.targets}
     tasks = [
         _Task(label, members, {target: rules[target][label] for target in targets})
@@ -195,21 +245,28 @@ def measure_rules(
     ]
     if (gated := _gated(settings, tuning)) is not None:
         tasks.append(_Task(GATED, largest, {main: gated}))
+    tasks += [_Task(label, largest, {main: rule}) for label, rule in (own or {}).items()]
     total, done, found = sum(task.cost for task in tasks), 0.0, dict[tuple[str, int], _Measured]()
     progress(f"{len(tasks)} rules", 0.0)
     if total * settings.realisations * pool.log_confidence.size < SMALL_WORK:
         workers = 1
-    slowest_first = sorted(tasks, key=lambda task: -task.cost)  # so that no process is left with a slow one at the end
-    for task, measured in run_tasks(_Measurer(ensemble, tuning, pool, settings, spent).prepare, slowest_first, workers):
+    # so that no process is left with a slow one at the end
+    slowest_first = sorted(tasks, key=lambda task: -task.cost)
+    for task, measured in run_tasks(
+        _Measurer(ensemble, tuning, pool, settings, spent).prepare, slowest_first, workers
+    ):
         found[task.label, task.members], done = measured, done + task.cost
         progress(f"{task.label}, K = {task.members}", done / total)
     records = [record for task in tasks for record in found[task.label, task.members].records]
     order = [(target, members) for members, targets in cases.items() for target in targets]
     records.sort(key=lambda record: (record.label == GATED, order.index((record.target, record.K))))
-    return Measurement(tuple(records), {label: one.rule for (label, members), one in found.items() if members == largest})
+    return Measurement(
+        tuple(records),
+        {label: one.rule for (label, members), one in found.items() if members == largest},
+    )
 
 
-def _energy(rule: AnyRule, pool: Scores, spent: Floats, settings: MeasurementSettings) -> float:
+def _energy(rule: Rule, pool: Scores, spent: Floats, settings: MeasurementSettings) -> float:
     """The energy spent until the stop as a share of the energy to T, over a few realisations."""
     shares = []
     for repeat in range(ENERGY_REALISATIONS):
@@ -239,21 +296,33 @@ def first_members(scores: Scores, members: int) -> Scores:
 
 
 def shortage_in_words(settings: MeasurementSettings) -> str:
-    """A sentence that names the rules that can never stop with so few calibration examples, and how many they need; empty for none."""
+    """A sentence that names the rules that can never stop with so few calibration examples, and
+    how many they need; empty for none.
+    """
     target, n = settings.targets[0], settings.n_calibration
     rules = _rules(target, settings, settings.checkpoints).items()
-    needed = {label: rule.examples_needed(max(settings.sizes)) for label, rule in rules if "every step" not in label}
+    needed = {
+        label: rule.examples_needed(max(settings.sizes))
+        for label, rule in rules
+        if "every step" not in label
+    }
     short = [f"{label} needs {least}" for label, least in needed.items() if least > n]
     if not short:
         return ""
-    return f"With {n} calibration examples these rules can never stop early at target {target:g}: {', '.join(short)}."
+    return (
+        f"With {n} calibration examples these rules can never stop early at target {target:g}: "
+        f"{', '.join(short)}."
+    )
 
 
 @contextmanager
 def locked_folder(folder: Path, progress: ProgressCallback) -> Iterator[None]:
-    """Make the folder of a run, and keep other runs out of it. A run that finds it in use says so and waits.
+    """Make the folder of a run, and keep other runs out of it.
 
-    A shortage of calibration examples was said before the run (`shortage_in_words`), so the rules do not warn of it again.
+    A run that finds it in use says so and waits.
+
+    A shortage of calibration examples was said before the run (`shortage_in_words`), so the rules
+    do not warn of it again.
     """
     make_folder(folder)
     with folder_lock(folder, lambda sentence: progress(sentence, 0.0)), warnings.catch_warnings():
@@ -263,9 +332,15 @@ def locked_folder(folder: Path, progress: ProgressCallback) -> Iterator[None]:
 
 @contextmanager
 def run_simulated(
-    folder: Path, measured: MeasurementSettings, command: str, progress: ProgressCallback, workers: int = 1
+    folder: Path,
+    measured: MeasurementSettings,
+    command: str,
+    progress: ProgressCallback,
+    workers: int = 1,
 ) -> Iterator[Report]:
-    """Measure on simulated scores; `command` is the command line that asked for it. The scores are written too, for the other verbs.
+    """Measure on simulated scores; `command` is the command line that asked for it.
+
+    The scores are written too, for the other verbs.
 
     The folder is locked until the report is written, as with `run_config`.
     """
@@ -276,7 +351,11 @@ def run_simulated(
         spikes, labels = simulate_spikes(N_TUNING + N_POOL, STEPS, members, seed=measured.seed)
         for name, rows in SPLITS.items():
             save_spikes(folder / f"{name}.npz", spikes[rows], labels[rows])
-        scores = Scores(log_confidence(np.cumsum(spikes, axis=1, dtype=np.int32)), labels, tuple(range(1, STEPS + 1)))
+        scores = Scores(
+            log_confidence(np.cumsum(spikes, axis=1, dtype=np.int32)),
+            labels,
+            tuple(range(1, STEPS + 1)),
+        )
         tuning, pool = scores.rows(slice(0, N_TUNING)), scores.rows(slice(N_TUNING, None))
         report = report_measured(
             tuning,
@@ -287,13 +366,21 @@ def run_simulated(
             workers,
             name="simulated scores",
             kind="simulated scores",
-            description=f"scores drawn from a generator, {members} simulated members that count spikes for {STEPS} steps; "
-            "there are no inputs and no networks behind them",
+            description=(
+                f"scores drawn from a generator, {members} simulated members that count spikes "
+                f"for {STEPS} steps; there are no inputs and no networks behind them"
+            ),
             command=command,
             settings=(("seed", str(measured.seed)),),
         )
         sizes = {"repeats": measured.realisations, "n_calibration": measured.n_calibration}
-        save_records(folder / "metrics.json", report.sections[0].records, data="simulated scores", seed=measured.seed, **sizes)
+        save_records(
+            folder / "metrics.json",
+            report.sections[0].records,
+            data="simulated scores",
+            seed=measured.seed,
+            **sizes,
+        )
         yield report
 
 
@@ -305,16 +392,36 @@ def report_measured(
     ensemble: str = "",
     workers: int = 1,
     groups: Sequence[str] | None = None,
+    own: Mapping[str, Rule] | None = None,
     **header: Any,
 ) -> Report:
-    """Measure all rules on scores, and collect the report. `ensemble` is their name in the records; `header`: its other fields."""
-    measurement = measure_rules(ensemble, tuning, pool, measured, stages.begin(ensemble or "rules"), workers=workers)
+    """Measure all rules on scores, and collect the report.
+
+    `ensemble` is their name in the records; `header`: its other fields.
+    """
+    measurement = measure_rules(
+        ensemble,
+        tuning,
+        pool,
+        measured,
+        stages.begin(ensemble or "rules"),
+        workers=workers,
+        own=own,
+    )
     results = measurement.records, measurement.rules, measured, stages.begin("report")
     section = describe_ensemble("", pool, *results, groups=groups)
     made_with = versions("agreestop", "numpy")
-    return Report(measured=measured, n_tuning=len(tuning), n_pool=len(pool), sections=[section], versions=made_with, **header)
+    return Report(
+        measured=measured,
+        n_tuning=len(tuning),
+        n_pool=len(pool),
+        sections=[section],
+        versions=made_with,
+        **header,
+    )
 
 
-def _tune(rule: AnyRule, tuning: Scores, settings: MeasurementSettings) -> SpikeCP | AgreeStop:
-    assert isinstance(rule, (SpikeCP, AgreeStop))
-    return tune(rule, tuning, n_calibration=settings.n_calibration, seed=settings.seed, only_if_better=False).rule
+def _tune(rule: Rule, tuning: Scores, settings: MeasurementSettings) -> Rule:
+    return tune(
+        rule, tuning, n_calibration=settings.n_calibration, seed=settings.seed, only_if_better=False
+    ).rule

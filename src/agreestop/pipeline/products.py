@@ -1,13 +1,16 @@
-"""The products of a run for one ensemble: its trained members, their scores, and the operations that they take.
+"""The products of a run for one ensemble: its trained members, their scores, and the operations
+that they take.
 
-    members.safetensors          the trained ensemble: its K members, and the posterior that they were drawn from
+    members.safetensors          the trained ensemble: its K members, and the posterior that they
+                                 were drawn from
     training.safetensors         the state of training after its last whole epoch
     tuning.npz, pool.npz         read-out spikes at every step, as packed bits
     calibration.npz, test.npz    the pool, divided
     energy.npz                   operations (n, T, K) on the pool, for the estimate of energy
 
-Each product is made once, and used again until the settings that it depends on change. Beside it lies `<product>.key`: a digest of the
-product, and a hash of these settings. A product that was damaged, or whose key was, is made again.
+Each product is made once, and used again until the settings that it depends on change. Beside it
+lies `<product>.key`: a digest of the product, and a hash of these settings. A product that was
+damaged, or whose key was, is made again.
 """
 
 import hashlib
@@ -22,7 +25,7 @@ from typing import Any, final
 import numpy as np
 
 from agreestop.common import ProgressCallback, atomic_writer, make_folder, no_progress, read_npz
-from agreestop.decide.score_files import load_spikes, save_spikes
+from agreestop.decide.scores import load_spikes, save_spikes
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.dense import FreshMembers
 from agreestop.engines.early_stopping import run_counted, run_to_end
@@ -55,7 +58,10 @@ class EnsembleFiles:
 
 
 def _is_current(path: Path, settings: Sequence[object]) -> bool:
-    """Whether the product exists, was made with these settings, and is as it was written. Keys of version 0.1 hold no digest."""
+    """Whether the product exists, was made with these settings, and is as it was written.
+
+    Keys of version 0.1 hold no digest.
+    """
     try:
         *digest, known = _key_file(path).read_bytes().split() or [b""]
         return known == _hash(settings) and digest in ([], [file_digest(path).encode()])
@@ -65,11 +71,15 @@ def _is_current(path: Path, settings: Sequence[object]) -> bool:
 
 @contextmanager
 def _recorded(path: Path, settings: Sequence[object]) -> Iterator[None]:
-    """Record the settings of a product that is written meanwhile. A run that is killed leaves no product under a wrong key."""
+    """Record the settings of a product that is written meanwhile.
+
+    A run that is killed leaves no product under a wrong key.
+    """
     _key_file(path).unlink(missing_ok=True)
     yield
     with atomic_writer(_key_file(path)) as stream:
-        # The hash stands last, because a key of version 0.1 is only the hash: a key that is cut is never taken for one.
+        # The hash stands last, because a key of version 0.1 is only the hash: a key that is cut is
+        # never taken for one.
         stream.write(file_digest(path).encode() + b"\n" + _hash(settings) + b"\n")
 
 
@@ -83,7 +93,10 @@ def _hash(settings: Sequence[object]) -> bytes:
 
 def build_network(settings: NetworkSettings, data: EventData, members: int) -> BuiltIn:
     """The architecture that the settings name, for these inputs."""
-    times = {name: getattr(settings, name) for name in ("membrane_time", "synapse_time", "refractory_time", "threshold")}
+    times = {
+        name: getattr(settings, name)
+        for name in ("membrane_time", "synapse_time", "refractory_time", "threshold")
+    }
     given: dict[str, Any] = {name: value for name, value in times.items() if value is not None}
     if settings.surrogate is not None:
         given["surrogate"] = Surrogate(settings.surrogate)
@@ -93,7 +106,9 @@ def build_network(settings: NetworkSettings, data: EventData, members: int) -> B
         return FullyConnected(shape, classes, members, settings.hidden, neuron, real)
     neuron = replace(QUICK, **given, learned=settings.learned)
     if settings.architecture == "convolutional":
-        return Convolutional(shape, classes, members, settings.channels, settings.hidden, neuron, real)
+        return Convolutional(
+            shape, classes, members, settings.channels, settings.hidden, neuron, real
+        )
     return ResNet18(shape, classes, members, settings.width, neuron, real)
 
 
@@ -103,7 +118,12 @@ def new_ensemble(settings: EnsembleSettings, network: BuiltIn) -> Ensemble:
     if settings.kind == "deep":
         return DeepEnsemble(*made_from)
     deviation = settings.initial_deviation
-    return VariationalEnsemble(*made_from, prior_variance=settings.prior_variance, initial_deviation=deviation, fresh=settings.fresh)
+    return VariationalEnsemble(
+        *made_from,
+        prior_variance=settings.prior_variance,
+        initial_deviation=deviation,
+        fresh=settings.fresh,
+    )
 
 
 def _training_key(config: RunConfig, ensemble: EnsembleSettings) -> list[object]:
@@ -111,7 +131,9 @@ def _training_key(config: RunConfig, ensemble: EnsembleSettings) -> list[object]
     return [data_key(config.data), asdict(config.network), asdict(ensemble)]
 
 
-def members_are_current(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> bool:
+def members_are_current(
+    config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles
+) -> bool:
     """Whether the same settings trained this ensemble before."""
     return _is_current(files.members, _training_key(config, ensemble))
 
@@ -124,7 +146,8 @@ def train_ensemble(
     progress: ProgressCallback,
     run: MapTasks | None = None,
 ) -> Ensemble:
-    """Train the ensemble, or load what the same settings made before; a killed training continues from its last whole epoch.
+    """Train the ensemble, or load what the same settings made before; a killed training continues
+    from its last whole epoch.
 
     run: trains the members on other machines; see `workers`.
     """
@@ -153,8 +176,13 @@ def train_ensemble(
 
 
 def load_ensemble(settings: EnsembleSettings, files: EnsembleFiles) -> Ensemble:
-    """The trained ensemble. Version 0.1 kept the posterior of fresh members in a file of its own."""
-    return load(files.posterior if settings.fresh and files.posterior.is_file() else files.members, device=settings.device)
+    """The trained ensemble. Version 0.1 kept the posterior of fresh members in a
+    file of its own.
+    """
+    return load(
+        files.posterior if settings.fresh and files.posterior.is_file() else files.members,
+        device=settings.device,
+    )
 
 
 def _score_key(config: RunConfig, ensemble: EnsembleSettings) -> list[object]:
@@ -163,7 +191,10 @@ def _score_key(config: RunConfig, ensemble: EnsembleSettings) -> list[object]:
 
 def scores_are_current(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> bool:
     """Whether the same settings scored this ensemble before."""
-    return all(_is_current(path, _score_key(config, ensemble)) for path in (files.tuning, files.pool, files.energy))
+    return all(
+        _is_current(path, _score_key(config, ensemble))
+        for path in (files.tuning, files.pool, files.energy)
+    )
 
 
 def needs_training(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> bool:
@@ -181,10 +212,11 @@ def score_ensemble(
     progress: ProgressCallback,
     run: MapTasks | None = None,
 ) -> None:
-    """Score the trained members on the tuning split and the pool, unless the same settings did so before.
+    """Score the trained members on the tuning split and the pool, unless the same settings
+    did so before.
 
-    The pool is also written as two parts: its first `decide.n_calibration` rows for calibration, the others for the test. run: scores on
-    other machines; see `workers`.
+    The pool is also written as two parts: its first `decide.n_calibration` rows for calibration,
+    the others for the test. run: scores on other machines; see `workers`.
     """
     if not scores_are_current(config, ensemble, files):
         members, settings = load_ensemble(ensemble, files), _score_key(config, ensemble)
@@ -199,17 +231,26 @@ def score_ensemble(
         with _recorded(files.energy, settings), atomic_writer(files.energy) as stream:
             np.savez_compressed(stream, **asdict(counted.operations))
     pool = load_spikes(files.pool)  # it is in random order already
-    for path, rows in ((files.calibration, slice(0, config.decide.n_calibration)), (files.test, slice(config.decide.n_calibration, None))):
+    for path, rows in (
+        (files.calibration, slice(0, config.decide.n_calibration)),
+        (files.test, slice(config.decide.n_calibration, None)),
+    ):
         save_spikes(path, pool.rows(rows))
 
 
-def _run_split(members: Ensemble, name: str, split: int, part: EventData, counted: bool, run: MapTasks | None) -> tuple[str, Any]:
-    """The name of the engine, and its outputs for all inputs, with their operations if they are counted."""
+def _run_split(
+    members: Ensemble, name: str, split: int, part: EventData, counted: bool, run: MapTasks | None
+) -> tuple[str, Any]:
+    """The name of the engine, and its outputs for all inputs, with their operations if
+    they are counted.
+    """
     make = partial(_scoring_engine, members, name, split, part)
     engine = make()
     if run is not None:
         return engine.name, score_on_workers(run, make, part, counted, no_progress)
-    return engine.name, (run_counted if counted else run_to_end)(engine, part.inputs, steps=part.held)
+    return engine.name, (run_counted if counted else run_to_end)(
+        engine, part.inputs, steps=part.held
+    )
 
 
 def _scoring_engine(members: Ensemble, name: str, split: int, part: EventData) -> Engine:
@@ -221,8 +262,19 @@ def _scoring_engine(members: Ensemble, name: str, split: int, part: EventData) -
 
 def _save_scores(path: Path, members: Ensemble, engine: str, part: EventData, spikes: Any) -> None:
     rows = members.training_rows
-    trained = () if rows is None else (rows.find(input_ids(part.inputs, as_float32=True)), rows.chance)
-    save_spikes(path, spikes, part.labels, part.classes, engine, members.digest, input_ids(part.inputs), *trained)
+    trained = (
+        () if rows is None else (rows.find(input_ids(part.inputs, as_float32=True)), rows.chance)
+    )
+    save_spikes(
+        path,
+        spikes,
+        part.labels,
+        part.classes,
+        engine,
+        members.digest,
+        input_ids(part.inputs),
+        *trained,
+    )
 
 
 def load_operations(files: EnsembleFiles) -> Operations:

@@ -1,4 +1,6 @@
-"""The main job: train the ensembles of a configuration, score them, measure every rule on the scores, and collect the report."""
+"""The main job: train the ensembles of a configuration, score them, measure every rule on the
+scores, and collect the report.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,9 +9,9 @@ from pathlib import Path
 
 from agreestop.common import InputError, ProgressCallback, Stages, no_progress
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.build import AnyRule
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.score_files import load_scores
+from agreestop.decide.rule import Rule
+from agreestop.decide.scores import load_scores
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import TimeSaved, measure_saving
 from agreestop.engines.protocol import running_energy
@@ -36,15 +38,24 @@ from .workers import MapTasks
 
 SIZES = (1, 2, 4, 6)
 EPOCH, SCORES, RULES, EXAMPLES = 2.5, 8.0, 400.0, 15.0
-"""Weights of the progress bar: relative times of an epoch of one member, of the scores, of all rules and of the examples, on the digits."""
+"""Weights of the progress bar: relative times of an epoch of one member, of the scores, of all
+rules and of the examples, on the digits.
+"""
 NOTES = {
-    "digits": "The difficulty of the embedded digits, their motion and their noise, was set by looking at held-out accuracies, so that "
-    "the classes become clear only with time. The accuracies on this page are therefore no benchmark."
+    "digits": (
+        "The difficulty of the embedded digits, their motion and their noise, was set by looking "
+        "at held-out accuracies, so that the classes become clear only with time. "
+        "The accuracies on this page are therefore no benchmark."
+    )
 }
 
 
-def train_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback, run: MapTasks | None = None) -> list[EnsembleFiles]:
-    """Train the ensembles of a configuration; the files of each. run: trains members on other machines; see `workers`."""
+def train_ensembles(
+    config: RunConfig, folder: Path, progress: ProgressCallback, run: MapTasks | None = None
+) -> list[EnsembleFiles]:
+    """Train the ensembles of a configuration; the files of each. run: trains members on other
+    machines; see `workers`.
+    """
     data, pairs = load_data(config), _ensembles(config, folder)
     with locked_folder(folder, progress):
         stages = Stages(progress, [_costs(config, *pair)[0] for pair in pairs])
@@ -53,8 +64,11 @@ def train_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback,
     return [files for _, files in pairs]
 
 
-def score_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback, run: MapTasks | None = None) -> list[EnsembleFiles]:
-    """Score the ensembles of a configuration, after training where that is missing; the files of each. Writes `test-inputs.npz` too.
+def score_ensembles(
+    config: RunConfig, folder: Path, progress: ProgressCallback, run: MapTasks | None = None
+) -> list[EnsembleFiles]:
+    """Score the ensembles of a configuration, after training where that is missing; the files of
+    each. Writes `test-inputs.npz` too.
 
     run: trains and scores on other machines; see `workers`.
     """
@@ -68,10 +82,16 @@ def score_ensembles(config: RunConfig, folder: Path, progress: ProgressCallback,
 
 
 def training_notes(config: RunConfig, folder: Path) -> list[str]:
-    """Sentences to show before training: rules that can never stop, and why the loss of a variational ensemble rises on purpose."""
-    measured = measurement_settings(config, max(config.ensembles, key=lambda ensemble: ensemble.members))
+    """Sentences to show before training: rules that can never stop, and why the loss of a
+    variational ensemble rises on purpose.
+    """
+    measured = measurement_settings(
+        config, max(config.ensembles, key=lambda ensemble: ensemble.members)
+    )
     shortage = shortage_in_words(measured)
-    return ([f"{shortage} Raise decide.n_calibration, or lower decide.target."] if shortage else []) + [
+    return (
+        [f"{shortage} Raise decide.n_calibration, or lower decide.target."] if shortage else []
+    ) + [
         f"{files.folder.name}: {kl_note(ensemble.kl_weight, ensemble.warm_up)}"
         for ensemble, files in _ensembles(config, folder)
         if ensemble.kind == "variational" and kl_note(ensemble.kl_weight, ensemble.warm_up)
@@ -80,36 +100,66 @@ def training_notes(config: RunConfig, folder: Path) -> list[str]:
 
 
 @contextmanager
-def run_config(config: RunConfig, folder: Path, command: str, progress: ProgressCallback, workers: int = 1) -> Iterator[Report]:
-    """Run a configuration and write `metrics.json`; `command` is the command line that asked for it.
+def run_config(
+    config: RunConfig, folder: Path, command: str, progress: ProgressCallback, workers: int = 1
+) -> Iterator[Report]:
+    """Run a configuration and write `metrics.json`; `command` is the command line
+    that asked for it.
 
-    What the same settings trained and scored before is used again. The folder is locked until the `with` block ends, in which the report
-    is written. The rules are measured in `workers` processes.
+    What the same settings trained and scored before is used again. The folder is locked
+    until the `with` block ends, in which the report is written. The rules are measured in
+    `workers` processes.
     """
     data, decide = load_data(config), config.decide
     if 2 * decide.n_calibration > len(data.tuning):
         raise InputError(
-            f"decide.n_calibration is {decide.n_calibration}, but there are {len(data.tuning)} inputs for tuning, and twice as many as for "
+            f"decide.n_calibration is {decide.n_calibration}, but there are {len(data.tuning)} "
+            "inputs for tuning, and twice as many as for "
             "calibration are needed: give fewer calibration examples, or more data."
         )
     with locked_folder(folder, progress):
         yield _run(config, data, folder, command, progress, workers)
 
 
-def _run(config: RunConfig, data: EventSplits, folder: Path, command: str, progress: ProgressCallback, workers: int) -> Report:
+def _run(
+    config: RunConfig,
+    data: EventSplits,
+    folder: Path,
+    command: str,
+    progress: ProgressCallback,
+    workers: int,
+) -> Report:
     decide = config.decide
     records: list[Record] = []
     sections, pictures = [], InputPictures(data.pool.inputs)
     pairs = _ensembles(config, folder)
-    stages = Stages(progress, [cost for pair in pairs for cost in (*_costs(config, *pair), RULES, EXAMPLES)])
+    stages = Stages(
+        progress, [cost for pair in pairs for cost in (*_costs(config, *pair), RULES, EXAMPLES)]
+    )
     for ensemble, files in pairs:
         name, measured = files.folder.name, measurement_settings(config, ensemble, data.pool.steps)
         _train_and_score(config, ensemble, data, files, stages)
-        tuning, pool, spent = load_scores(files.tuning), load_scores(files.pool), running_energy(load_operations(files))
-        measurement = measure_rules(name, tuning, pool, measured, stages.begin(name), spent, workers)
+        tuning = load_scores(files.tuning)
+        pool = load_scores(files.pool)
+        spent = running_energy(load_operations(files))
+        measurement = measure_rules(
+            name, tuning, pool, measured, stages.begin(name), spent, workers
+        )
         report = stages.begin(name)
-        made_with = (*in_words(config.network, unused_keys(config.network)), *in_words(ensemble, unused_keys(ensemble)))
-        section = describe_ensemble(name, pool, measurement.records, measurement.rules, measured, report, pictures, made_with)
+        made_with = (
+            *in_words(config.network, unused_keys(config.network)),
+            *in_words(ensemble, unused_keys(ensemble)),
+        )
+        section = describe_ensemble(
+            name,
+            pool,
+            measurement.records,
+            measurement.rules,
+            measured,
+            report,
+            pictures,
+            made_with,
+        )
         if not ensemble.fresh and section.summary.headline.examples_needed is None:
             report("time saved", 0.9)
             rule = measurement.rules[section.summary.headline.label]
@@ -117,9 +167,22 @@ def _run(config: RunConfig, data: EventSplits, folder: Path, command: str, progr
         sections.append(section)
         records += measurement.records
     _save_test_inputs(config, data, folder)
-    header = {"data": data.pool.description, "simulated": data.pool.simulated, "n_calibration": decide.n_calibration}
-    save_records(folder / "metrics.json", records, name=config.name, realisations=decide.realisations, **header)
-    parts = f"{len(data.training)} inputs for training, {len(data.tuning)} for tuning, {len(data.pool)} in the pool"
+    header = {
+        "data": data.pool.description,
+        "simulated": data.pool.simulated,
+        "n_calibration": decide.n_calibration,
+    }
+    save_records(
+        folder / "metrics.json",
+        records,
+        name=config.name,
+        realisations=decide.realisations,
+        **header,
+    )
+    parts = (
+        f"{len(data.training)} inputs for training, {len(data.tuning)} for tuning, "
+        f"{len(data.pool)} in the pool"
+    )
     return Report(
         name=config.name,
         kind="simulated events" if data.pool.simulated else "recorded events",
@@ -130,16 +193,28 @@ def _run(config: RunConfig, data: EventSplits, folder: Path, command: str, progr
         sections=sections,
         command=command,
         versions=versions("agreestop", "numpy", "torch", "scikit-learn"),
-        settings=(("inputs", _shape_in_words(data.pool)), ("parts", parts), *in_words(config.data, unused_keys(config.data))),
+        settings=(
+            ("inputs", _shape_in_words(data.pool)),
+            ("parts", parts),
+            *in_words(config.data, unused_keys(config.data)),
+        ),
         notes=tuple(note for name, note in NOTES.items() if name == config.data.name),
     )
 
 
 def _ensembles(config: RunConfig, folder: Path) -> list[tuple[EnsembleSettings, EnsembleFiles]]:
-    """Each ensemble and its files, in a folder named after its kind, with a number where there are several of one kind."""
+    """Each ensemble and its files, in a folder named after its kind, with a number where there
+    are several of one kind.
+    """
     kinds = [ensemble.kind for ensemble in config.ensembles]
-    names = [kind if kinds.count(kind) == 1 else f"{kind}-{kinds[: index + 1].count(kind)}" for index, kind in enumerate(kinds)]
-    return [(ensemble, EnsembleFiles(folder / name)) for ensemble, name in zip(config.ensembles, names, strict=True)]
+    names = [
+        kind if kinds.count(kind) == 1 else f"{kind}-{kinds[: index + 1].count(kind)}"
+        for index, kind in enumerate(kinds)
+    ]
+    return [
+        (ensemble, EnsembleFiles(folder / name))
+        for ensemble, name in zip(config.ensembles, names, strict=True)
+    ]
 
 
 def _train_and_score(
@@ -159,27 +234,42 @@ def _train_and_score(
 
 def _save_test_inputs(config: RunConfig, data: EventSplits, folder: Path) -> None:
     """Write the inputs behind `test.npz`, for `agreestop decide --members`."""
-    save_events(folder / "test-inputs.npz", data.pool.rows(slice(config.decide.n_calibration, None)))
+    save_events(
+        folder / "test-inputs.npz", data.pool.rows(slice(config.decide.n_calibration, None))
+    )
 
 
-def _costs(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles) -> tuple[float, float]:
+def _costs(
+    config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles
+) -> tuple[float, float]:
     """The weights of training and of scoring, each 0 where its product can be used again."""
     members = ensemble.members if ensemble.kind == "deep" else 1
     training = EPOCH * ensemble.epochs * members if needs_training(config, ensemble, files) else 0.0
     return training, 0.0 if scores_are_current(config, ensemble, files) else SCORES
 
 
-def _time_saved(config: RunConfig, ensemble: EnsembleSettings, files: EnsembleFiles, rule: AnyRule, data: EventSplits) -> TimeSaved:
+def _time_saved(
+    config: RunConfig,
+    ensemble: EnsembleSettings,
+    files: EnsembleFiles,
+    rule: Rule,
+    data: EventSplits,
+) -> TimeSaved:
     """The time that early stopping saves on the test inputs of the first division of the pool."""
     calibrated = rule.calibrate(load_scores(files.calibration))
-    members = train_ensemble(config, ensemble, data, files, no_progress)  # in most cases this loads them
+    # in most cases this loads them
+    members = train_ensemble(config, ensemble, data, files, no_progress)
     engine = choose_engine(members.network, config.decide.engine, data.pool.density)
-    return measure_saving(engine, calibrated, data.pool.rows(slice(config.decide.n_calibration, None)).inputs)
+    return measure_saving(
+        engine, calibrated, data.pool.rows(slice(config.decide.n_calibration, None)).inputs
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Demonstration:
-    """Rules to watch, one for each target, the main one first, and the files of their members and of the test inputs."""
+    """Rules to watch, one for each target, the main one first, and the files of their members
+    and of the test inputs.
+    """
 
     rules: list[CalibratedRule]
     members: Path
@@ -187,9 +277,12 @@ class Demonstration:
 
 
 def find_demonstration(config: RunConfig, folder: Path) -> Demonstration | None:
-    """AgreeStop, calibrated on the first division of the pool; None where no page can run the members or no rule can stop.
+    """AgreeStop, calibrated on the first division of the pool.
 
-    It looks at every step but the first few: the alarm from inputs ranks the risk at the first look, and at step 1 all inputs are alike.
+    None where no page can run the members or no rule can stop.
+
+    It looks at every step but the first few: the alarm from inputs ranks the risk at the first
+    look, and at step 1 all inputs are alike.
     """
     decide = config.decide
     if config.network.architecture != "fully-connected":
@@ -201,25 +294,45 @@ def find_demonstration(config: RunConfig, folder: Path) -> Demonstration | None:
         targets = [*dict.fromkeys((decide.target, *decide.targets))]
         times = [time for time in scores.times if 16 * time >= scores.times[-1]]
         rules = [AgreeStop(target, times, decide.max_set_size) for target in targets]
-        able = [rule for rule in rules if rule.examples_needed(ensemble.members) <= decide.n_calibration]
+        able = [
+            rule for rule in rules if rule.examples_needed(ensemble.members) <= decide.n_calibration
+        ]
         if able and scores.engine.startswith("event-driven"):
-            return Demonstration([rule.calibrate(scores) for rule in able], files.members, folder / "test-inputs.npz")
+            return Demonstration(
+                [rule.calibrate(scores) for rule in able], files.members, folder / "test-inputs.npz"
+            )
     return None
 
 
-def measurement_settings(config: RunConfig, ensemble: EnsembleSettings, steps: int = 80) -> MeasurementSettings:
-    """The targets, ensemble sizes and checkpoints at which the rules are measured, on inputs of this many steps."""
+def measurement_settings(
+    config: RunConfig, ensemble: EnsembleSettings, steps: int = 80
+) -> MeasurementSettings:
+    """The targets, ensemble sizes and checkpoints at which the rules are measured, on inputs of
+    this many steps.
+    """
     decide = config.decide
     targets = (decide.target, *(target for target in decide.targets if target != decide.target))
     sizes = tuple(sorted({*(size for size in SIZES if size < ensemble.members), ensemble.members}))
-    checkpoints = decide.checkpoints or tuple(sorted({-(-steps * quarter // 4) for quarter in (1, 2, 3, 4)}))
+    checkpoints = decide.checkpoints or tuple(
+        sorted({-(-steps * quarter // 4) for quarter in (1, 2, 3, 4)})
+    )
     return MeasurementSettings(
-        targets, sizes, checkpoints, decide.max_set_size, decide.n_calibration, decide.realisations, config.data.seed
+        targets,
+        sizes,
+        checkpoints,
+        decide.max_set_size,
+        decide.n_calibration,
+        decide.realisations,
+        config.data.seed,
     )
 
 
 def _shape_in_words(part: EventData) -> str:
     shape = part.shape
     polarity = len(shape) == 3 and shape[0] == 2
-    cells = f"{shape[1]} × {shape[2]} pixels, ON and OFF events" if polarity else f"{' × '.join(map(str, shape))} values in each step"
+    cells = (
+        f"{shape[1]} × {shape[2]} pixels, ON and OFF events"
+        if polarity
+        else f"{' × '.join(map(str, shape))} values in each step"
+    )
     return f"{part.steps} steps, {cells}, {len(part.classes)} classes"

@@ -1,25 +1,39 @@
 """A report from scores: every rule is measured on them, and the page says which to take.
 
-Some rows are put aside for tuning. The others are the pool, which is divided many times at random into calibration and test rows, as in
-`measure`. The scores may come from any model.
+Some rows are put aside for tuning. The others are the pool, which is divided many times at random
+into calibration and test rows, as in `measure`. The scores may come from any model.
 """
 
 import warnings
+from collections.abc import Mapping
+from fractions import Fraction
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import InputError, ProgressCallback, Stages, as_count, as_seed, check_writable, needs, no_progress
-from agreestop.decide.checks import CalibrationWarning, as_max_set_size
-from agreestop.decide.levels import Target, as_target
-from agreestop.decide.schedules import Schedule
-from agreestop.decide.score_files import Scores, load_scores
+from agreestop.common import (
+    InputError,
+    ProgressCallback,
+    Stages,
+    as_count,
+    as_seed,
+    check_writable,
+    needs,
+    no_progress,
+)
+from agreestop.common.errors import CalibrationWarning
+from agreestop.common.levels import Target, as_target, in_words
+from agreestop.common.schedules import Schedule, as_max_set_size
+from agreestop.decide.rule import Rule
+from agreestop.decide.scores import Scores, load_scores
+from agreestop.decide.stop_rule import load_risks
 from agreestop.report.contents import Report
 from agreestop.report.records import MeasurementSettings
 
-from .measure import report_measured
+from .measure import RULE_LABELS, report_measured
+from .risks_report import holds_risks, measure_risks, write_risks_page
 
 OTHER_TARGETS = (0.8, 0.85, 0.9, 0.95)
 TUNING_SHARE, MOST_CALIBRATION, LEAST_ROWS = 1 / 3, 200, 40
@@ -35,14 +49,22 @@ def write_report(
     groups: ArrayLike | None = None,
     n_calibration: int | None = None,
     seed: int = 0,
+    rules: Mapping[str, Rule] | None = None,
     progress: ProgressCallback = no_progress,
 ) -> Path:
-    """Measure every rule on labelled scores, or on a score file, and write one HTML page: coverage by time, class and group, and advice.
+    """Measure every rule on labelled scores, or on a score file, and write one HTML page: coverage
+    by time, class and group, and advice.
 
     groups         (n,) numbers or strings: a group of each row, whose coverage is shown by itself
-    n_calibration  calibration rows in each division of the pool; half of the tuning rows, but at most 200, if it is None
+    n_calibration  calibration rows in each division of the pool; half of the tuning rows, but at
+                   most 200, if it is None
+    rules          further rules by name, for the same target, which are measured beside the others
 
-    It takes a minute or a few. The page is one file that loads nothing. Needs matplotlib and jinja2.
+    A file of risks and losses gets a small page instead: how early a `StopRule` stops at several
+    targets, with and without abstention, against one time for all.
+
+    It takes a minute or a few. The page is one file that loads nothing. Needs
+    matplotlib and jinja2.
     """
     with needs("write_report"):
         from agreestop.report.page import write_page
@@ -54,8 +76,28 @@ def write_report(
         if not isinstance(given, kinds):
             raise InputError(f"write_report got a {type(given).__name__}: give {needed}.")
     check_writable(path)
-    data, name = (scores, "your scores") if isinstance(scores, Scores) else (load_scores(scores), Path(scores).name)
-    return write_page(report_scores(data, target, max_set_size, groups, n_calibration, seed, name, progress=progress), Path(path))
+    if not isinstance(scores, Scores) and holds_risks(scores):
+        rows = measure_risks(load_risks(scores), n_calibration, seed, progress)
+        return write_risks_page(rows, Path(path), Path(scores).name)
+    data, name = (
+        (scores, "your scores")
+        if isinstance(scores, Scores)
+        else (load_scores(scores), Path(scores).name)
+    )
+    return write_page(
+        report_scores(
+            data,
+            target,
+            max_set_size,
+            groups,
+            n_calibration,
+            seed,
+            name,
+            rules=rules,
+            progress=progress,
+        ),
+        Path(path),
+    )
 
 
 def report_scores(
@@ -67,51 +109,89 @@ def report_scores(
     seed: int = 0,
     name: str = "your scores",
     command: str = "ag.write_report",
+    rules: Mapping[str, Rule] | None = None,
     progress: ProgressCallback = no_progress,
 ) -> Report:
     """What `write_report` writes, as data."""
     if data.labels is None:
-        raise InputError(f"{name} hold no labels: a report compares answers with labels; give scores with one label for each input.")
+        raise InputError(
+            f"{name} hold no labels: a report compares answers with labels; give scores with one "
+            "label for each input."
+        )
     if isinstance(data.times, Schedule):
-        raise InputError(f"{name} are at the looks of a schedule: give the scores of all members at each time.")
+        raise InputError(
+            f"{name} are at the looks of a schedule: give the scores of all members at each time."
+        )
     if len(data) < LEAST_ROWS:
-        raise InputError(f"{name} have {len(data)} rows: a report divides them into tuning, calibration and test, and needs {LEAST_ROWS}.")
+        raise InputError(
+            f"{name} have {len(data)} rows: a report divides them into tuning, calibration and "
+            f"test, and needs {LEAST_ROWS}."
+        )
     named = None if groups is None else _group_names(groups, len(data))
+    for label, rule in (rules or {}).items():
+        _check_own_rule(label, rule, as_target(target))
     order = np.random.default_rng(as_seed(seed)).permutation(len(data))
     rows, others = np.split(order, [round(TUNING_SHARE * len(data))])
     measured = _settings(data, target, max_set_size, len(rows) // 2, n_calibration, seed)
     if measured.n_calibration > min(len(rows) // 2, len(others) - 1):
-        raise InputError(f"n_calibration is {measured.n_calibration}: with {len(data)} rows give at most {len(rows) // 2}.")
+        raise InputError(
+            f"n_calibration is {measured.n_calibration}: with {len(data)} rows give at most "
+            f"{len(rows) // 2}."
+        )
     stages = Stages(progress, (12.0, 1.0))
     tuning, pool = data.rows(rows), data.rows(others)
     n, moments, members, classes = data.log_confidence.shape
     many = f"{members} members" if members > 1 else "one member"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)  # the page says which rules cannot stop, and how many examples they need
+        # the page says which rules cannot stop, and how many examples they need
+        warnings.simplefilter("ignore", CalibrationWarning)
         return report_measured(
             tuning,
             pool,
             measured,
             stages,
             groups=None if named is None else [named[row] for row in others],
+            own=rules,
             name=name,
             kind="scores",
-            description=f"scores of {n} inputs at {moments} times, from {many}, for {classes} classes",
+            description=(
+                f"scores of {n} inputs at {moments} times, from {many}, for {classes} classes"
+            ),
             command=command,
             settings=(("engine", data.engine or "not known"), ("seed", str(seed))),
             folder=False,
         )
 
 
+def _check_own_rule(label: str, rule: object, target: Fraction) -> None:
+    """Refuse a further rule that the page could not show beside the others."""
+    if not isinstance(rule, Rule):
+        raise InputError(
+            f"rules holds a {type(rule).__name__} as {label!r:.80}: give rules before calibration."
+        )
+    if rule.terms.target != target:
+        raise InputError(
+            f"the rule {label!r:.80} has another target than the page: give it {in_words(target)}."
+        )
+    if label in RULE_LABELS:
+        raise InputError(f"{label!r:.80} is the name of another rule of the page: give your own.")
+
+
 def _group_names(groups: ArrayLike, n: int) -> list[str]:
     names = np.asarray(groups)
     if names.shape != (n,):
-        raise InputError(f"groups has shape {names.shape}: give one group for each of the {n} rows.")
+        raise InputError(
+            f"groups has shape {names.shape}: give one group for each of the {n} rows."
+        )
     return [str(name) for name in names.tolist()]
 
 
-def _settings(data: Scores, target: Target, size: int, most: int, n_calibration: int | None, seed: int) -> MeasurementSettings:
-    """The settings of the measurement: the target first, four checkpoints for the rules that look at few, one member and all of them."""
+def _settings(
+    data: Scores, target: Target, size: int, most: int, n_calibration: int | None, seed: int
+) -> MeasurementSettings:
+    """The settings of the measurement: the target first, four checkpoints for the rules that
+    look at few, one member and all of them.
+    """
     members, main = data.log_confidence.shape[2], float(as_target(target))
     quarters = sorted({-(-len(data.times) * quarter // 4) for quarter in (1, 2, 3, 4)})
     return MeasurementSettings(
@@ -119,7 +199,9 @@ def _settings(data: Scores, target: Target, size: int, most: int, n_calibration:
         sizes=tuple(sorted({1, members})),
         checkpoints=tuple(data.times[index - 1] for index in quarters),
         max_set_size=_checked_size(size, data.log_confidence.shape[3]),
-        n_calibration=min(most, MOST_CALIBRATION) if n_calibration is None else as_count(n_calibration, "n_calibration"),
+        n_calibration=min(most, MOST_CALIBRATION)
+        if n_calibration is None
+        else as_count(n_calibration, "n_calibration"),
         realisations=REALISATIONS,
         seed=as_seed(seed),
     )
@@ -127,5 +209,8 @@ def _settings(data: Scores, target: Target, size: int, most: int, n_calibration:
 
 def _checked_size(size: int, classes: int) -> int:
     if as_max_set_size(size) >= classes:
-        raise InputError(f"max_set_size is {size} of {classes} classes: an answer with every class says nothing; give fewer.")
+        raise InputError(
+            f"max_set_size is {size} of {classes} classes: an answer with every class says "
+            "nothing; give fewer."
+        )
     return size

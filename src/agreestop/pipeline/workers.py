@@ -1,7 +1,9 @@
-"""Training and scoring divided among workers on other machines, with the same numbers as in one process.
+"""Training and scoring divided among workers on other machines, with the same numbers as
+in one process.
 
-Each member of a deep ensemble trains separately, because no gradient passes from one to another. Inputs are scored in ranges of rows that
-begin with a batch. The caller gives the function that runs the tasks, `MapTasks`; the package `agreestop.cluster` has one.
+Each member of a deep ensemble trains separately, because no gradient passes from one to another.
+Inputs are scored in ranges of rows that begin with a batch. The caller gives the function that runs
+the tasks, `MapTasks`; the package `agreestop.cluster` has one.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,15 +24,25 @@ ROWS = 4 * BATCH_SIZE  # inputs of one task
 
 
 class MapTasks(Protocol):
-    """Runs tasks on workers, each of which `build` makes once, and returns the results in order. what: the tasks in words."""
+    """Runs tasks on workers, each of which `build` makes once, and returns the results in order.
+    what: the tasks in words.
+    """
 
     def __call__(
-        self, build: Callable[[], Callable[[Any], Any]], tasks: Sequence[Any], progress: ProgressCallback, what: str
+        self,
+        build: Callable[[], Callable[[Any], Any]],
+        tasks: Sequence[Any],
+        progress: ProgressCallback,
+        what: str,
     ) -> list[Any]: ...
 
 
-def fit_with_checkpoint(ensemble: Callable[[], Ensemble], data: EventData, checkpoint: Path, options: dict[str, Any]) -> Ensemble:
-    """Train a new ensemble; a checkpoint that is damaged, or of a training with other settings, is removed."""
+def fit_with_checkpoint(
+    ensemble: Callable[[], Ensemble], data: EventData, checkpoint: Path, options: dict[str, Any]
+) -> Ensemble:
+    """Train a new ensemble; a checkpoint that is damaged, or of a training with other
+    settings, is removed.
+    """
     given = data.inputs, data.labels
     try:
         return ensemble().fit(*given, steps=data.held, checkpoint=checkpoint, **options)
@@ -41,7 +53,10 @@ def fit_with_checkpoint(ensemble: Callable[[], Ensemble], data: EventData, check
 
 @dataclass(frozen=True)
 class MemberTraining:
-    """A worker that trains members of an ensemble, each with its own checkpoint; None trains the whole ensemble."""
+    """A worker that trains members of an ensemble, each with its own checkpoint.
+
+    None trains the whole ensemble.
+    """
 
     ensemble: Ensemble
     data: EventData
@@ -50,17 +65,30 @@ class MemberTraining:
 
     def __call__(self, index: int | None) -> bytes:
         """The content of the file of the member, or of the ensemble."""
-        checkpoint = self.folder / ("training.safetensors" if index is None else f"training-{index}.safetensors")
+        checkpoint = self.folder / (
+            "training.safetensors" if index is None else f"training-{index}.safetensors"
+        )
         ensemble = self.ensemble
-        new = partial(ensemble.member, index) if isinstance(ensemble, DeepEnsemble) and index is not None else lambda: ensemble
+        new = (
+            partial(ensemble.member, index)
+            if isinstance(ensemble, DeepEnsemble) and index is not None
+            else lambda: ensemble
+        )
         with TemporaryDirectory() as folder:
             path = Path(folder) / "trained"
-            fit_with_checkpoint(new, self.data, checkpoint, {**self.options, "progress": False}).save(path)
+            fit_with_checkpoint(
+                new, self.data, checkpoint, {**self.options, "progress": False}
+            ).save(path)
             return path.read_bytes()
 
 
 def fit_on_workers(
-    run: MapTasks, ensemble: Ensemble, data: EventData, folder: Path, options: dict[str, Any], progress: ProgressCallback
+    run: MapTasks,
+    ensemble: Ensemble,
+    data: EventData,
+    folder: Path,
+    options: dict[str, Any],
+    progress: ProgressCallback,
 ) -> Ensemble:
     """Train a new ensemble on workers: a deep one member by member, another one as a whole."""
     deep = ensemble if isinstance(ensemble, DeepEnsemble) else None
@@ -77,7 +105,9 @@ def fit_on_workers(
 
 
 class RowScoring:
-    """A worker that runs an engine, which `engine` makes, over ranges of inputs. counted: whether operations are counted too."""
+    """A worker that runs an engine, which `engine` makes, over ranges of inputs. counted:
+    whether operations are counted too.
+    """
 
     def __init__(self, engine: Callable[[], Engine], data: EventData, counted: bool) -> None:
         self._engine, self._data, self._run = engine(), data, run_counted if counted else run_to_end
@@ -88,6 +118,21 @@ class RowScoring:
         return self._run(self._engine, part.inputs, steps=part.held, first=begin)
 
 
-def score_on_workers(run: MapTasks, engine: Callable[[], Engine], data: EventData, counted: bool, progress: ProgressCallback) -> Any:
-    """The outputs of an engine for all inputs, with their operations if they are counted, computed on workers."""
-    return joined(run(partial(RowScoring, engine, data, counted), range(0, len(data), ROWS), progress, f"parts of {data.name}"))
+def score_on_workers(
+    run: MapTasks,
+    engine: Callable[[], Engine],
+    data: EventData,
+    counted: bool,
+    progress: ProgressCallback,
+) -> Any:
+    """The outputs of an engine for all inputs, with their operations if they are counted,
+    computed on workers.
+    """
+    return joined(
+        run(
+            partial(RowScoring, engine, data, counted),
+            range(0, len(data), ROWS),
+            progress,
+            f"parts of {data.name}",
+        )
+    )

@@ -1,6 +1,7 @@
 """Which rule to take, in sentences: what the numbers of a report say to someone who has to choose.
 
-Each piece of advice rests on an interval: a difference that chance explains is not given as a reason.
+Each piece of advice rests on an interval: a difference that chance explains is not
+given as a reason.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,18 +18,29 @@ def advise(section: Section, measured: MeasurementSettings) -> list[str]:
     """Sentences, the most important first."""
     headline = section.summary.headline
     if headline.examples_needed is not None:
-        needed = f"Label at least {headline.examples_needed} examples for calibration (here there were {measured.n_calibration})"
-        return [f"{needed}, or lower the target: with fewer, no rule can keep the promise and stop early."]
+        needed = (
+            f"Label at least {headline.examples_needed} examples for calibration (here there were "
+            f"{measured.n_calibration})"
+        )
+        return [
+            (
+                f"{needed}, or lower the target: with fewer, no rule can keep the promise and stop "
+                "early."
+            )
+        ]
     if not section.summary.kept:
         return [
-            "No rule kept the promise here. It can only fail by chance or where rows are not exchangeable: check whether rows repeat, "
+            "No rule kept the promise here. It can only fail by chance or where rows are not "
+            "exchangeable: check whether rows repeat, "
             "come from one recording, or are sorted by time."
         ]
     return [*_choice(section), *_groups(section, headline.target), *_draws(section, measured)]
 
 
 def rule_in_code(record: Record, max_set_size: int) -> str:
-    """Lines of Python that tune and calibrate the rule of a record of AgreeStop or of stop-aware calibration."""
+    """Lines of Python that tune and calibrate the rule of a record of AgreeStop or of
+    stop-aware calibration.
+    """
     every = "every step" in record.label
     checkpoints = "calibration_scores.times" if every else repr(tuple(record.checkpoints))
     settings = f"target={record.target:g}, checkpoints={checkpoints}, max_set_size={max_set_size}"
@@ -44,45 +56,82 @@ def _choice(section: Section) -> Iterator[str]:
     """Which rule, and what it is worth."""
     summary, headline = section.summary, section.summary.headline
     share = summary.share_of_horizon(headline)
-    yield f"Take {headline.label}: of our rules that kept the promise it stops earliest, at {share:.1%} of T on average."
-    fixed = next((rule for rule in summary.rules if rule.label == FIXED and promise_of(rule) in ("kept", "within its interval")), None)
+    yield (
+        f"Take {headline.label}: of our rules that kept the promise it stops earliest, at "
+        f"{share:.1%} of T on average."
+    )
+    fixed = next(
+        (
+            rule
+            for rule in summary.rules
+            if rule.label == FIXED and promise_of(rule) in ("kept", "within its interval")
+        ),
+        None,
+    )
     if fixed is not None:
         other = summary.share_of_horizon(fixed)
         if share.high < other.low:
-            yield f"Adapting to each input is worth it: one fixed time for all inputs would be {other:.1%} of T with the same promise."
+            yield (
+                "Adapting to each input is worth it: one fixed time for all inputs would be "
+                f"{other:.1%} of T with the same promise."
+            )
         else:
-            yield f"One fixed time for all inputs, {other:.1%} of T, is as early within its interval, and simpler."
+            yield (
+                f"One fixed time for all inputs, {other:.1%} of T, is as early within its "
+                "interval, and simpler."
+            )
     if (smaller := summary.smaller) is not None:
         sizes = f"{smaller.set_size:.2f} classes instead of {headline.set_size:.2f}"
         yield f"For smaller answers take {smaller.label}: {sizes}, as early within the interval."
     if summary.one_member is not None and summary.one_member.earlier.low <= 0:
-        yield f"One member stops as early as {headline.K} within its interval: further members bring nothing here."
+        yield (
+            f"One member stops as early as {headline.K} within its interval: further members bring "
+            "nothing here."
+        )
     if headline.set_size > len(section.classes) / 2:
-        yield "The answers name more than half of the classes: the model hardly tells them apart; a better model helps more than a rule."
+        yield (
+            "The answers name more than half of the classes: the model hardly tells them apart; a "
+            "better model helps more than a rule."
+        )
 
 
 def _groups(section: Section, target: float) -> Iterator[str]:
-    """Groups that are covered less often than promised on average, and the promise that covers them."""
+    """Groups that are covered less often than promised on average, and the promise
+    that covers them.
+    """
     parts = section.breakdown
     if low := _below(parts.by_class, target):
-        yield f"Less often right than {target:g}: class {low}. If each class needs the promise, give class_conditional=True."
+        yield (
+            f"Less often right than {target:g}: class {low}. If each class needs the promise, give "
+            "class_conditional=True."
+        )
     if low := _below(parts.by_group, target):
-        yield f"Less often right than {target:g}: group {low}. If each group needs the promise, calibrate with groups=."
+        yield (
+            f"Less often right than {target:g}: group {low}. If each group needs the promise, "
+            "calibrate with groups=."
+        )
     if low := _below(parts.by_time, target):
-        yield f"Less often right than {target:g}: answers at {low}. A gate (ag.Gate.fit) promises the same for early and for late inputs."
+        yield (
+            f"Less often right than {target:g}: answers at {low}. A gate (ag.Gate.fit) promises "
+            "the same for early and for late inputs."
+        )
 
 
 def _draws(section: Section, measured: MeasurementSettings) -> Iterator[str]:
     lowest, target = section.breakdown.lowest, section.summary.headline.target
     if lowest < target - WIDE:
         yield (
-            f"With {measured.n_calibration} calibration examples, single draws ended as low as {lowest:.1%}: more examples narrow that, "
+            f"With {measured.n_calibration} calibration examples, single draws ended as low as "
+            f"{lowest:.1%}: more examples narrow that, "
             "or give delta=0.1 for a promise that 90 % of the draws keep."
         )
 
 
 def _below(groups: Sequence[GroupCoverage], target: float) -> str:
     """The groups whose whole interval lies below the target, in words; empty for none."""
-    low = sorted((group for group in groups if group.coverage.high < target), key=lambda group: group.coverage)
+    low = sorted(
+        (group for group in groups if group.coverage.high < target),
+        key=lambda group: group.coverage,
+    )
     more = f" and {len(low) - MOST_NAMED} more" if len(low) > MOST_NAMED else ""
     return ", ".join(f"{group.name} ({group.coverage:.0%})" for group in low[:MOST_NAMED]) + more

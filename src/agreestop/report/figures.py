@@ -1,4 +1,5 @@
-"""Figures, drawn with matplotlib: whole ones as PNG and SVG files, and single panels for the page, where they wrap on narrow screens.
+"""Figures, drawn with matplotlib: whole ones as PNG and SVG files, and single panels for the page,
+where they wrap on narrow screens.
 
 A colour and a marker belong to a rule, wherever it is drawn and whatever is drawn beside it.
 """
@@ -30,7 +31,9 @@ Dashes = Literal["-", "--", ":"]
 
 @dataclass(frozen=True)
 class RuleStyle:
-    """Colour, matplotlib marker, the same marker as a character, and the line: solid, dashed or dotted."""
+    """Colour, matplotlib marker, the same marker as a character, and the line: solid,
+    dashed or dotted.
+    """
 
     colour: str
     marker: str
@@ -56,7 +59,10 @@ _UNKNOWN = RuleStyle("#56B4E9", "h", "⬢")
 
 
 def style_of(rule: str) -> RuleStyle:
-    """The style of a rule, by its label ("AgreeStop, every step") or its key ("agreestop"); rules at every step are dashed."""
+    """The style of a rule, by its label ("AgreeStop, every step") or its key ("agreestop").
+
+    Rules at every step are dashed.
+    """
     name, _, checkpoints = rule.partition(",")
     style = _STYLES.get(re.sub("[^a-z0-9]", "", name.lower()), _UNKNOWN)
     return replace(style, dashes="--") if "every" in checkpoints else style
@@ -64,7 +70,9 @@ def style_of(rule: str) -> RuleStyle:
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One part of a figure: its heading, words that describe it, its size in inches, and a function that draws it."""
+    """One part of a figure: its heading, words that describe it, its size in inches, and a
+    function that draws it.
+    """
 
     heading: str
     words: str
@@ -79,7 +87,10 @@ class Panel:
 
 
 def save_panels(panels: Sequence[Panel], folder: Path, title: str, name: str) -> list[Path]:
-    """Draw panels side by side, with one legend for all, and write the figure as PNG and SVG. Returns the paths written."""
+    """Draw panels side by side, with one legend for all, and write the figure as PNG and SVG.
+
+    Returns the paths written.
+    """
     width, height = sum(panel.size[0] for panel in panels), panels[0].size[1] + 1.1
     figure = Figure(figsize=(width, height), layout="constrained")
     (parts,) = figure.subfigures(1, len(panels), squeeze=False)
@@ -89,25 +100,44 @@ def save_panels(panels: Sequence[Panel], folder: Path, title: str, name: str) ->
     figure.suptitle(title, fontsize=13, parse_math=False)
     handles, names = parts[-1].axes[0].get_legend_handles_labels()
     if names:
-        figure.legend(handles, names, loc="outside lower center", ncols=min(5, int(width // 2)), frameon=False, fontsize=9)
+        figure.legend(
+            handles,
+            names,
+            loc="outside lower center",
+            ncols=min(5, int(width // 2)),
+            frameon=False,
+            fontsize=9,
+        )
     return save_figure(figure, folder, name)
 
 
 def coverage_and_latency_panels(records: Sequence[Record]) -> list[Panel]:
-    """Coverage against the target, and latency and set size against the number of members, with a line for each rule."""
+    """Coverage against the target, and latency and set size against the number of members, with
+    a line for each rule.
+    """
     target, members = records[0].target, max(record.K for record in records)
     at_target = [record for record in records if record.target == target]
     of_all = [record for record in records if members == record.K]
 
     def words(value: str, form: str) -> str:
-        return "; ".join(f"{record.label} {getattr(record, value):{form}}" for record in of_all if record.target == target)
+        return "; ".join(
+            f"{record.label} {getattr(record, value):{form}}"
+            for record in of_all
+            if record.target == target
+        )
 
     def draw_coverage(figure: Figure | SubFigure) -> None:
         axes, targets = figure.subplots(), sorted({record.target for record in records})
         _lines(axes, of_all, "target", "coverage", "judged_coverage")
         promised = targets if len(targets) > 1 else [targets[0] - 0.02, min(targets[0] + 0.02, 1.0)]
         axes.plot(promised, promised, color="black", linewidth=1, zorder=0)
-        axes.annotate("promised", (targets[-1], targets[-1]), textcoords="offset points", xytext=(-26, -20), fontsize=9)
+        axes.annotate(
+            "promised",
+            (targets[-1], targets[-1]),
+            textcoords="offset points",
+            xytext=(-26, -20),
+            fontsize=9,
+        )
         axes.set(xlabel="target", ylabel="coverage")
         _in_percent(axes.xaxis)
         _in_percent(axes.yaxis)
@@ -115,41 +145,97 @@ def coverage_and_latency_panels(records: Sequence[Record]) -> list[Panel]:
     def draw_latency(figure: Figure | SubFigure) -> None:
         axes = figure.subplots()
         _lines(axes, at_target, "K", "latency", "judged_latency")
-        axes.set(xlabel="members K", ylabel="latency / T", ylim=(0, 1.03), xticks=sorted({record.K for record in records}))
+        axes.set(
+            xlabel="members K",
+            ylabel="latency / T",
+            ylim=(0, 1.03),
+            xticks=sorted({record.K for record in records}),
+        )
         _in_percent(axes.yaxis)
 
     def draw_size(figure: Figure | SubFigure) -> None:
         axes = figure.subplots()
         _lines(axes, at_target, "K", "set_size")
-        axes.set(xlabel="members K", ylabel="mean set size", ylim=(0, None), xticks=sorted({record.K for record in records}))
+        axes.set(
+            xlabel="members K",
+            ylabel="mean set size",
+            ylim=(0, None),
+            xticks=sorted({record.K for record in records}),
+        )
 
-    coverage, latency, size = words("coverage", ".1%"), words("latency", ".1%"), words("set_size", ".2f")
+    coverage = words("coverage", ".1%")
+    latency = words("latency", ".1%")
+    size = words("set_size", ".2f")
     return [
-        Panel(f"Is the promise kept? ({members} members)", f"Coverage at target {target:.0%}: {coverage}", PANEL, draw_coverage),
-        Panel(f"How early does it stop? (target {target:.0%})", f"Latency with {members} members: {latency}", PANEL, draw_latency),
-        Panel("How large are the answers?", f"Mean set size with {members} members: {size}", PANEL, draw_size),
+        Panel(
+            f"Is the promise kept? ({members} members)",
+            f"Coverage at target {target:.0%}: {coverage}",
+            PANEL,
+            draw_coverage,
+        ),
+        Panel(
+            f"How early does it stop? (target {target:.0%})",
+            f"Latency with {members} members: {latency}",
+            PANEL,
+            draw_latency,
+        ),
+        Panel(
+            "How large are the answers?",
+            f"Mean set size with {members} members: {size}",
+            PANEL,
+            draw_size,
+        ),
     ]
 
 
-def _lines(axes: Axes, records: Sequence[Record], x: str, y: str, judged: str | None = None) -> None:
-    """Draw a line for each rule, of the fields x and y of its records, and where `judged` is given the two 95 % intervals.
+def _lines(
+    axes: Axes, records: Sequence[Record], x: str, y: str, judged: str | None = None
+) -> None:
+    """Draw a line for each rule, of the fields x and y of its records, and where `judged` is given
+    the two 95 % intervals.
 
-    A hollow marker is a rule with too few examples to ever stop. The whiskers are over the realisations. The bar, wide and pale, is for
-    the draw of the pool, where it is known.
+    A hollow marker is a rule with too few examples to ever stop. The whiskers are over the
+    realisations. The bar, wide and pale, is for the draw of the pool, where it is known.
     """
     for label in dict.fromkeys(record.label for record in records):
         style = style_of(label)
-        mine = sorted((record for record in records if record.label == label), key=lambda record: getattr(record, x))
+        mine = sorted(
+            (record for record in records if record.label == label),
+            key=lambda record: getattr(record, x),
+        )
         at, mean = ([getattr(record, name) for record in mine] for name in (x, y))
-        look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linestyle": style.dashes}
+        look: dict[str, Any] = {
+            "color": style.colour,
+            "marker": style.marker,
+            "linestyle": style.dashes,
+        }
         half = [Z * getattr(record, judged).se if judged else 0.0 for record in mine]
-        axes.errorbar(at, mean, yerr=half, label=label, linewidth=1.6, markersize=5, capsize=2, **look)
-        stuck = [(getattr(record, x), getattr(record, y)) for record in mine if record.examples_needed is not None]
+        axes.errorbar(
+            at, mean, yerr=half, label=label, linewidth=1.6, markersize=5, capsize=2, **look
+        )
+        stuck = [
+            (getattr(record, x), getattr(record, y))
+            for record in mine
+            if record.examples_needed is not None
+        ]
         if stuck:
-            axes.plot(*zip(*stuck, strict=True), style.marker, color=style.colour, markerfacecolor="white", markersize=5, zorder=3)
+            axes.plot(
+                *zip(*stuck, strict=True),
+                style.marker,
+                color=style.colour,
+                markerfacecolor="white",
+                markersize=5,
+                zorder=3,
+            )
         for record in mine:
             if judged and getattr(record, f"{y}_pool") is not None:
-                axes.vlines(getattr(record, x), *getattr(record, f"{y}_pool"), color=style.colour, linewidth=5, alpha=0.3)
+                axes.vlines(
+                    getattr(record, x),
+                    *getattr(record, f"{y}_pool"),
+                    color=style.colour,
+                    linewidth=5,
+                    alpha=0.3,
+                )
     tidy(axes)
 
 
@@ -165,27 +251,54 @@ def tidy(axes: Axes) -> None:
 
 
 def breakdown_panels(breakdown: Breakdown, target: float) -> list[Panel]:
-    """Coverage by stopping time, by class and by group where there are groups, with intervals and the number of inputs."""
-    panels, parts = [], {"stopping time": breakdown.by_time, "true class": breakdown.by_class, "group": breakdown.by_group}
+    """Coverage by stopping time, by class and by group where there are groups, with intervals
+    and the number of inputs.
+    """
+    panels = []
+    parts = {
+        "stopping time": breakdown.by_time,
+        "true class": breakdown.by_class,
+        "group": breakdown.by_group,
+    }
     for xlabel, groups in parts.items():
         if not groups:
             continue
-        listed = "; ".join(f"{group.name}: {group.coverage:.1%} of {group.inputs:.0f} inputs" for group in groups)
-        panels.append(Panel(f"By {xlabel}", f"Coverage by {xlabel}. {listed}", WIDE_PANEL, partial(_draw_groups, groups, target, xlabel)))
+        listed = "; ".join(
+            f"{group.name}: {group.coverage:.1%} of {group.inputs:.0f} inputs" for group in groups
+        )
+        panels.append(
+            Panel(
+                f"By {xlabel}",
+                f"Coverage by {xlabel}. {listed}",
+                WIDE_PANEL,
+                partial(_draw_groups, groups, target, xlabel),
+            )
+        )
     return panels
 
 
 def gate_panels(gated: GateBreakdown, target: float) -> list[Panel]:
-    """Coverage with a gate and without it: by block, which the gate promises, and by stopping time, which nothing promises."""
+    """Coverage with a gate and without it: by block, which the gate promises, and by stopping
+    time, which nothing promises.
+    """
     panels = []
     for heading, xlabel, groups, others in (
-        ("By the time it first looked ready", "first looked ready", gated.by_block, gated.plain_by_block),
+        (
+            "By the time it first looked ready",
+            "first looked ready",
+            gated.by_block,
+            gated.plain_by_block,
+        ),
         ("By stopping time", "stopping time", gated.by_time, gated.plain_by_time),
     ):
         without = {group.name: group for group in others}
         listed = "; ".join(
             f"{group.name}: {group.coverage:.1%} of {group.inputs:.0f} inputs"
-            + (f", without the gate {without[group.name].coverage:.1%}" if group.name in without else "")
+            + (
+                f", without the gate {without[group.name].coverage:.1%}"
+                if group.name in without
+                else ""
+            )
             for group in groups
         )
         draw = partial(_draw_groups, groups, target, xlabel, others=others)
@@ -194,24 +307,44 @@ def gate_panels(gated: GateBreakdown, target: float) -> list[Panel]:
 
 
 def _draw_groups(
-    groups: Sequence[GroupCoverage], target: float, xlabel: str, figure: Figure | SubFigure, others: Sequence[GroupCoverage] = ()
+    groups: Sequence[GroupCoverage],
+    target: float,
+    xlabel: str,
+    figure: Figure | SubFigure,
+    others: Sequence[GroupCoverage] = (),
 ) -> None:
-    """Draw coverage above and the number of inputs below; others: the same groups under another rule, drawn as hollow diamonds."""
+    """Draw coverage above and the number of inputs below; others: the same groups under another
+    rule, drawn as hollow diamonds.
+    """
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     draw_coverage(above, groups, target)
     names = [group.name for group in groups]
     for other in others:
         if other.name in names:
-            value, reach = float(other.coverage), [[other.coverage - other.coverage.low], [other.coverage.high - other.coverage]]
-            look: dict[str, Any] = {"color": BESIDE, "marker": "D", "markerfacecolor": "white", "markersize": 5, "linewidth": 1.2}
+            value = float(other.coverage)
+            reach = [[other.coverage - other.coverage.low], [other.coverage.high - other.coverage]]
+            look: dict[str, Any] = {
+                "color": BESIDE,
+                "marker": "D",
+                "markerfacecolor": "white",
+                "markersize": 5,
+                "linewidth": 1.2,
+            }
             above.errorbar(names.index(other.name) + 0.22, value, yerr=reach, capsize=3, **look)
     lowest = min(target, *(group.coverage.low for group in (*groups, *others)))
     above.set(ylim=(max(0.0, lowest - 0.04), 1.02))
     below.bar(range(len(groups)), [group.inputs for group in groups], color=MUTED, width=0.7)
     for position, group in enumerate(groups):
         words = f"{group.inputs:.0f}" if group.inputs >= 0.95 else f"{group.inputs:.1f}"
-        below.annotate(words, (position, group.inputs), xytext=(0, 2), **_SMALL, va="bottom", ha="center")
-    below.set(xlabel=xlabel, ylabel="inputs", ylim=(0, 1.35 * max(group.inputs for group in groups)), yticks=[])
+        below.annotate(
+            words, (position, group.inputs), xytext=(0, 2), **_SMALL, va="bottom", ha="center"
+        )
+    below.set(
+        xlabel=xlabel,
+        ylabel="inputs",
+        ylim=(0, 1.35 * max(group.inputs for group in groups)),
+        yticks=[],
+    )
     name_groups(below, names)
     for axes in (above, below):
         tidy(axes)
@@ -220,15 +353,35 @@ def _draw_groups(
 
 
 def draw_coverage(axes: Axes, groups: Sequence[GroupCoverage], target: float | None) -> None:
-    """Draw the coverage of each group with its interval; a group is orange where its whole interval lies below the target."""
+    """Draw the coverage of each group with its interval; a group is orange where its whole
+    interval lies below the target.
+    """
     for position, group in enumerate(groups):
-        value, colour = float(group.coverage), BELOW if target is not None and group.coverage.high < target else ABOVE
+        value = float(group.coverage)
+        colour = BELOW if target is not None and group.coverage.high < target else ABOVE
         reach = [[max(0.0, value - group.coverage.low)], [max(0.0, group.coverage.high - value)]]
         marker = "v" if colour == BELOW else "o"
-        axes.errorbar(position, value, yerr=reach, color=colour, marker=marker, markersize=6, capsize=3, linewidth=1.6)
+        axes.errorbar(
+            position,
+            value,
+            yerr=reach,
+            color=colour,
+            marker=marker,
+            markersize=6,
+            capsize=3,
+            linewidth=1.6,
+        )
     if target is not None:
         axes.axhline(target, color="black", linewidth=1, zorder=0)
-        axes.annotate("promised", (1, target), xycoords=("axes fraction", "data"), xytext=(5, 0), **_SMALL, va="center", ha="left")
+        axes.annotate(
+            "promised",
+            (1, target),
+            xycoords=("axes fraction", "data"),
+            xytext=(5, 0),
+            **_SMALL,
+            va="center",
+            ha="left",
+        )
     axes.set(ylabel="coverage")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
@@ -237,21 +390,43 @@ def name_groups(axes: Axes, names: Sequence[str]) -> None:
     """Write the names of groups under an axis, turned where they are long."""
     letters = sum(len(name) for name in names)
     turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if letters > 50 else {"ha": "center"}
-    axes.set_xticks(range(len(names)), names, fontsize=9 if letters <= 34 else 8, parse_math=False, **turned)
+    axes.set_xticks(
+        range(len(names)), names, fontsize=9 if letters <= 34 else 8, parse_math=False, **turned
+    )
 
 
 def work_panel(points: Sequence[WorkPoint]) -> Panel:
     """Latency against member-steps on logarithmic axes, with a point for each schedule."""
-    listed = "; ".join(f"{point.name}: {point.work:.1f} member-steps, {point.latency:.1%} of T" for point in points)
-    return Panel("Latency against work", f"Latency against work. {listed}", WORK_PANEL, partial(_draw_work, points))
+    listed = "; ".join(
+        f"{point.name}: {point.work:.1f} member-steps, {point.latency:.1%} of T" for point in points
+    )
+    return Panel(
+        "Latency against work",
+        f"Latency against work. {listed}",
+        WORK_PANEL,
+        partial(_draw_work, points),
+    )
 
 
 def _draw_work(points: Sequence[WorkPoint], figure: Figure | SubFigure) -> None:
     axes = figure.subplots()
-    for point, colour, marker in zip(points, (MUTED, BESIDE, "#009E73", BELOW, ABOVE), "sDP^o", strict=True):
-        across, up = ([[value - value.low], [value.high - value]] for value in (point.work, point.latency))
-        look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": "", "capsize": 3, "markersize": 7, "elinewidth": 1.2}
-        axes.errorbar(float(point.work), float(point.latency), xerr=across, yerr=up, label=point.name, **look)
+    for point, colour, marker in zip(
+        points, (MUTED, BESIDE, "#009E73", BELOW, ABOVE), "sDP^o", strict=True
+    ):
+        across, up = (
+            [[value - value.low], [value.high - value]] for value in (point.work, point.latency)
+        )
+        look: dict[str, Any] = {
+            "color": colour,
+            "marker": marker,
+            "linestyle": "",
+            "capsize": 3,
+            "markersize": 7,
+            "elinewidth": 1.2,
+        }
+        axes.errorbar(
+            float(point.work), float(point.latency), xerr=across, yerr=up, label=point.name, **look
+        )
     axes.set(xlabel="member-steps behind an answer", ylabel="mean stopping time, share of T")
     log_axes(axes, [point.work for point in points], [point.latency for point in points])
     if not isinstance(figure, SubFigure):
@@ -260,13 +435,17 @@ def _draw_work(points: Sequence[WorkPoint], figure: Figure | SubFigure) -> None:
 
 
 def log_axes(axes: Axes, x: Sequence[float], y: Sequence[float]) -> None:
-    """Make both axes logarithmic, with a margin around the points and plain numbers at the ticks."""
+    """Make both axes logarithmic, with a margin around the points and plain
+    numbers at the ticks.
+    """
     axes.set(xscale="log", yscale="log")
     for axis, values, limit in ((axes.xaxis, x, axes.set_xlim), (axes.yaxis, y, axes.set_ylim)):
         low, high = min(values), max(values)
         margin = max((high / low) ** 0.2, 1.2)
         limit(low / margin, high * margin)
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > 3 else (1, 1.5, 2, 3, 4, 5, 6, 8)))
+        axis.set_major_locator(
+            LogLocator(subs=(1, 2, 5) if high / low > 3 else (1, 1.5, 2, 3, 4, 5, 6, 8))
+        )
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
@@ -276,7 +455,8 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     paths = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
     for path in paths:
         with atomic_writer(path) as stream:
-            undated: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}  # so that the same figure gives the same bytes
+            # so that the same figure gives the same bytes
+            undated: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
             with mpl.rc_context({"svg.hashsalt": name}):
                 figure.savefig(stream, format=path.suffix[1:], dpi=150, metadata=undated)
     return paths

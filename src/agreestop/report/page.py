@@ -21,11 +21,19 @@ from matplotlib.image import imsave
 
 from agreestop.common import Floats, atomic_writer
 from agreestop.common.errors import visible
-from agreestop.decide.estimates import Estimate
+from agreestop.common.estimates import Estimate
 
 from .advice import advise, rule_in_code
 from .contents import Example, Report, Section
-from .figures import Panel, breakdown_panels, coverage_and_latency_panels, gate_panels, save_panels, style_of, work_panel
+from .figures import (
+    Panel,
+    breakdown_panels,
+    coverage_and_latency_panels,
+    gate_panels,
+    save_panels,
+    style_of,
+    work_panel,
+)
 from .records import interval, promise_of
 
 PAPER = "https://doi.org/10.3390/e26020126"
@@ -42,20 +50,45 @@ FIRST, SECOND = (43, 143, 214), (224, 98, 38)  # ON and OFF events, or positive 
 
 
 def write_report(report: Report, folder: Path) -> list[Path]:
-    """Write the figures and `report.html` to an existing folder. Returns the paths written, the page last."""
+    """Write the figures and `report.html` to an existing folder.
+
+    Returns the paths written, the page last.
+    """
     written: list[Path] = []
     for section in report.sections:
         headline, ending = section.summary.headline, f"-{section.name}" if section.name else ""
-        title = visible(", ".join(dict.fromkeys((report.name, *([f"{section.name} ensemble"] if section.name else []), report.kind))))
-        written += save_panels(coverage_and_latency_panels(section.records), folder, title, f"coverage-and-latency{ending}")
+        title = visible(
+            ", ".join(
+                dict.fromkeys(
+                    (
+                        report.name,
+                        *([f"{section.name} ensemble"] if section.name else []),
+                        report.kind,
+                    )
+                )
+            )
+        )
+        written += save_panels(
+            coverage_and_latency_panels(section.records),
+            folder,
+            title,
+            f"coverage-and-latency{ending}",
+        )
         if headline.examples_needed is None:
             if section.work:
                 written += save_panels([work_panel(section.work)], folder, title, f"work{ending}")
             groups = breakdown_panels(section.breakdown, headline.target)
-            written += save_panels(groups, folder, f"{title}: {headline.label}", f"coverage-by-time-and-class{ending}")
+            written += save_panels(
+                groups, folder, f"{title}: {headline.label}", f"coverage-by-time-and-class{ending}"
+            )
             if section.gated is not None:
                 gate = gate_panels(section.gated, headline.target)
-                written += save_panels(gate, folder, f"{title}: with a gate, and without it (diamonds)", f"coverage-by-block{ending}")
+                written += save_panels(
+                    gate,
+                    folder,
+                    f"{title}: with a gate, and without it (diamonds)",
+                    f"coverage-by-block{ending}",
+                )
     return [*written, write_page(report, folder / "report.html")]
 
 
@@ -76,10 +109,31 @@ def render_page(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (percent, give_or_take, number, plain, times, inline_svg, on_page, style_of, promise_of)
-    functions = (promise_of, interval, says_little, coverage_and_latency_panels, breakdown_panels, gate_panels, work_panel, frames_of)
+    filters = (
+        percent,
+        give_or_take,
+        number,
+        plain,
+        times,
+        inline_svg,
+        on_page,
+        style_of,
+        promise_of,
+    )
+    functions = (
+        promise_of,
+        interval,
+        says_little,
+        coverage_and_latency_panels,
+        breakdown_panels,
+        gate_panels,
+        work_panel,
+        frames_of,
+    )
     environment.filters |= {helper.__name__: helper for helper in filters}
-    environment.globals |= {helper.__name__: helper for helper in (*functions, advise, rule_in_code)}
+    environment.globals |= {
+        helper.__name__: helper for helper in (*functions, advise, rule_in_code)
+    }
     return environment.get_template("page.html.j2").render(report=report, paper=PAPER)
 
 
@@ -88,16 +142,28 @@ def summary_in_words(section: Section) -> list[str]:
     summary, headline = section.summary, section.summary.headline
     name = section.name or "promise"
     if headline.examples_needed is not None:
-        needed = f"{headline.examples_needed} calibration examples for a target of {percent(headline.target, 0)}"
-        return [f"{name}: cannot stop early", f"  {headline.label} needs {needed}".replace(SPACE, " ")]
+        needed = (
+            f"{headline.examples_needed} calibration examples for a target of "
+            f"{percent(headline.target, 0)}"
+        )
+        return [
+            f"{name}: cannot stop early",
+            f"  {headline.label} needs {needed}".replace(SPACE, " "),
+        ]
     coverage, kept = headline.judged_coverage, "kept" if summary.kept else "NOT kept"
     if summary.kept and headline.coverage < headline.target:
         kept = "kept within its interval"
-    first = f"{kept}, {percent(coverage)}{give_or_take(coverage)} of at least {percent(headline.target, 0)}, with {headline.label}"
+    first = (
+        f"{kept}, {percent(coverage)}{give_or_take(coverage)} of at least "
+        f"{percent(headline.target, 0)}, with {headline.label}"
+    )
     second = f"  stops at {percent(summary.share_of_horizon(headline))} of T"
     if summary.paper is not None:
         earlier = summary.paper.earlier
-        second += f", {percent(abs(earlier), 0)} {'earlier' if earlier >= 0 else 'later'} than the paper's best"
+        second += (
+            f", {percent(abs(earlier), 0)} {'earlier' if earlier >= 0 else 'later'} than the "
+            "paper's best"
+        )
     if headline.energy is not None:
         second += f"; {percent(1 - headline.energy, 0)} less energy"
     lines = [f"{name}: {first}", second]
@@ -108,7 +174,10 @@ def summary_in_words(section: Section) -> list[str]:
 
 
 def says_little(section: Section) -> bool:
-    """Whether an answer names more than half of the classes on average; such a promise is easy to keep."""
+    """Whether an answer names more than half of the classes on average.
+
+    Such a promise is easy to keep.
+    """
     return section.summary.headline.set_size > len(section.classes) / 2
 
 
@@ -136,18 +205,25 @@ def times(checkpoints: Sequence[float]) -> str:
     """Checkpoints in words: their number, and the times themselves where they are few."""
     if len(checkpoints) > 8:
         return f"{len(checkpoints)} checkpoints"
-    return f"{len(checkpoints)} checkpoint{'s' * (len(checkpoints) > 1)}: {', '.join(f'{time:g}' for time in checkpoints)}"
+    return (
+        f"{len(checkpoints)} checkpoint{'s' * (len(checkpoints) > 1)}: "
+        f"{', '.join(f'{time:g}' for time in checkpoints)}"
+    )
 
 
 def frames_of(example: Example) -> list[str]:
-    """Pictures of the example at each moment, all on the scale of the last, and then of the whole input."""
+    """Pictures of the example at each moment, all on the scale of the last, and then of
+    the whole input.
+    """
     most = float(example.moments[-1].picture.sum(axis=0).max())
     whole = input_picture(example.whole, float(example.whole.sum(axis=0).max()))
     return [*(input_picture(moment.picture, most) for moment in example.moments), whole]
 
 
 def inline_svg(panel: Panel, prefix: str) -> Markup:
-    """A panel as an SVG element without metadata, with letters as text, ids that begin with the prefix, and the colours of the page."""
+    """A panel as an SVG element without metadata, with letters as text, ids that begin with the
+    prefix, and the colours of the page.
+    """
     buffer = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
         panel.figure().savefig(buffer, format="svg", metadata={"Date": None})
@@ -156,7 +232,10 @@ def inline_svg(panel: Panel, prefix: str) -> Markup:
         element.tag = _local(element.tag)
         for child in [child for child in element if _local(child.tag) in ("metadata", "style")]:
             element.remove(child)
-        element.attrib = {_local(name): _page_value(_local(name), value, prefix) for name, value in element.attrib.items()}
+        element.attrib = {
+            _local(name): _page_value(_local(name), value, prefix)
+            for name, value in element.attrib.items()
+        }
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     root.attrib |= {"role": "img", "aria-label": panel.words}
@@ -187,8 +266,8 @@ def on_page(colour: str) -> str:
 def input_picture(planes: Floats, most: float) -> str:
     """A picture (planes, H, W) of an input as a PNG data address, one pixel for each cell.
 
-    Three planes are red, green and blue from 0 to 255. With one or two, the colour says which plane is larger at a cell, and the
-    opacity how large their sum is compared with `most`.
+    Three planes are red, green and blue from 0 to 255. With one or two, the colour says which plane
+    is larger at a cell, and the opacity how large their sum is compared with `most`.
     """
     pixels = np.zeros((*planes.shape[1:], 4), dtype=np.uint8)
     if len(planes) == 3:

@@ -1,12 +1,14 @@
-"""Pictures of inputs of any shape, as small arrays (planes, H, W) that `inline.input_picture` colours.
+"""Pictures of inputs of any shape, as small arrays (planes, H, W) that
+`inline.input_picture` colours.
 
-    cells of a step   picture                                                planes
-    (2, H, W)         events so far, ON and OFF                              2
-    (3, H, W) bytes   the image itself, which is held still                  3
-    (H, W), or more   sum of the steps so far (over all axes but the last two)  1, or 2 where there are negative values
-    (channels,)       channels × T, blank after the present step             1, or 2 where there are negative values
+    cells of a step   picture                                                     planes
+    (2, H, W)         events so far, ON and OFF                                   2
+    (3, H, W) bytes   the image itself, which is held still                       3
+    (H, W), or more   sum of the steps so far (over all axes but the last two)    1 or 2
+    (channels,)       channels × T, blank after the present step                  1 or 2
 
-Axes of length 1 do not count.
+Of "1 or 2" planes, the second is for negative values where there are some. Axes of length 1 do
+not count.
 """
 
 from typing import final
@@ -36,10 +38,18 @@ class InputPictures:
             return ()
         if len(self._cells) < 2:
             rows = "each row is a channel, each column a step"
-            return (f"{rows}; positive values", "negative values") if self._signed else (f"{rows}; a stronger colour is a larger value",)
+            return (
+                (f"{rows}; positive values", "negative values")
+                if self._signed
+                else (f"{rows}; a stronger colour is a larger value",)
+            )
         if self._signed:
             return ("mostly positive values so far", "mostly negative values so far")
-        return POLARITIES if self._has_polarity else ("events so far; a stronger colour is more of them",)
+        return (
+            POLARITIES
+            if self._has_polarity
+            else ("events so far; a stronger colour is more of them",)
+        )
 
     @property
     def _has_polarity(self) -> bool:
@@ -47,7 +57,11 @@ class InputPictures:
 
     def until(self, row: int, time: float) -> Floats:
         """The picture (planes, H, W) of an input up to a time."""
-        steps = dense_rows(self._inputs, [row]).reshape(self._inputs.shape[1], *self._cells).astype(np.float64)
+        steps = (
+            dense_rows(self._inputs, [row])
+            .reshape(self._inputs.shape[1], *self._cells)
+            .astype(np.float64)
+        )
         if self._image:
             return steps[0]
         seen = np.arange(len(steps)) < time
@@ -59,4 +73,8 @@ class InputPictures:
         return self._planes(total.reshape(-1, *self._cells[-2:]).sum(axis=0))
 
     def _planes(self, values: Floats) -> Floats:
-        return np.stack([np.maximum(values, 0), np.maximum(-values, 0)]) if self._signed else values[None]
+        return (
+            np.stack([np.maximum(values, 0), np.maximum(-values, 0)])
+            if self._signed
+            else values[None]
+        )

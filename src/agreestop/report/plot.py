@@ -1,9 +1,11 @@
 """Figures as functions that draw on matplotlib axes: `ag.plot`.
 
-coverage(evaluation)          coverage by stopping time, class, block or group, with intervals and the target
+coverage(evaluation)          coverage by stopping time, class, block or group, with intervals
+                              and the target
 stopping(decisions)           the share of inputs that have been answered by each time
 compare({name: evaluation})   coverage against latency, with a point for each rule
-drift(monitor)                the evidence of a drift monitor; the threshold or the misses of an adaptive rule
+drift(monitor)                the evidence of a drift monitor; the threshold or the misses of
+                              an adaptive rule
 
 Each takes `axes`, the current ones if none are given, and returns them.
 """
@@ -16,11 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from agreestop.common import InputError
-from agreestop.decide.adaptive import AdaptiveRule
+from agreestop.common.levels import as_target
+from agreestop.common.tables import few_times
 from agreestop.decide.decisions import Decisions, Evaluation
-from agreestop.decide.drift import DriftMonitor
-from agreestop.decide.levels import as_target
-from agreestop.decide.tables import few_times
+from agreestop.decide.drift.adaptive import AdaptiveRule
+from agreestop.decide.drift.monitor import DriftMonitor
 
 from .contents import GroupCoverage
 from .drift import draw_adaptive, draw_evidence
@@ -28,18 +30,37 @@ from .figures import draw_coverage, name_groups, style_of, tidy
 
 __all__ = ["compare", "coverage", "drift", "stopping"]
 
-PARTS = {"time": "stopping time", "class": "true class", "block": "first looked ready", "group": "group"}
+PARTS = {
+    "time": "stopping time",
+    "class": "true class",
+    "block": "first looked ready",
+    "group": "group",
+}
 
 
-def coverage(evaluation: Evaluation, axes: Axes | None = None, *, by: str = "time", target: float | None = None) -> Axes:
-    """Coverage with its intervals, by "time", "class", "block" or "group"; with a target, what lies below it is orange."""
+def coverage(
+    evaluation: Evaluation,
+    axes: Axes | None = None,
+    *,
+    by: str = "time",
+    target: float | None = None,
+) -> Axes:
+    """Coverage with its intervals, by "time", "class", "block" or "group".
+
+    With a target, what lies below it is orange.
+    """
     if by not in PARTS:
         raise InputError(f"by is {by!r}: choose one of {', '.join(PARTS)}.")
     _check(evaluation, Evaluation, "coverage", "an Evaluation, which ag.evaluate returns")
     groups = tuple(few_times(evaluation)) if by == "time" else getattr(evaluation, f"by_{by}")
     if not groups:
-        raise InputError(f"this evaluation has no {by}s: a rule has them if it has a gate, or was calibrated with groups.")
-    shown = [GroupCoverage(group.name or f"{group.key:g}", group.n, group.coverage) for group in groups]
+        raise InputError(
+            f"this evaluation has no {by}s: a rule has them if it has a gate, or was calibrated "
+            "with groups."
+        )
+    shown = [
+        GroupCoverage(group.name or f"{group.key:g}", group.n, group.coverage) for group in groups
+    ]
     axes = _current(axes)
     draw_coverage(axes, shown, None if target is None else float(as_target(target)))
     name_groups(axes, [group.name for group in shown])
@@ -49,7 +70,9 @@ def coverage(evaluation: Evaluation, axes: Axes | None = None, *, by: str = "tim
 
 
 def stopping(decisions: Decisions, axes: Axes | None = None, *, label: str | None = None) -> Axes:
-    """The share of inputs that have been answered by each time, as a curve with a name for the legend."""
+    """The share of inputs that have been answered by each time, as a curve with a name
+    for the legend.
+    """
     decisions = getattr(decisions, "decisions", decisions)
     _check(decisions, Decisions, "stopping", "Decisions, which calibrated.decide returns")
     axes, times = _current(axes), np.unique(np.array(decisions.checkpoints, dtype=np.float64))
@@ -61,15 +84,29 @@ def stopping(decisions: Decisions, axes: Axes | None = None, *, label: str | Non
     return axes
 
 
-def compare(evaluations: Mapping[str, Evaluation], axes: Axes | None = None, *, target: float | None = None) -> Axes:
-    """Coverage against latency as a share of T, with intervals, a point for each named evaluation."""
+def compare(
+    evaluations: Mapping[str, Evaluation], axes: Axes | None = None, *, target: float | None = None
+) -> Axes:
+    """Coverage against latency as a share of T, with intervals, a point for each
+    named evaluation.
+    """
     _check(evaluations, Mapping, "compare", "a dictionary of names and evaluations")
     axes = _current(axes)
     for name, result in evaluations.items():
         _check(result, Evaluation, "compare", "an Evaluation for each name")
         style, (x, y) = style_of(name), (result.normalized_latency, result.coverage)
         reach = [[[value - value.low], [value.high - value]] for value in (x, y)]
-        axes.errorbar([x], [y], xerr=reach[0], yerr=reach[1], color=style.colour, marker=style.marker, linestyle="", capsize=2, label=name)
+        axes.errorbar(
+            [x],
+            [y],
+            xerr=reach[0],
+            yerr=reach[1],
+            color=style.colour,
+            marker=style.marker,
+            linestyle="",
+            capsize=2,
+            label=name,
+        )
     if target is not None:
         axes.axhline(float(as_target(target)), color="black", linewidth=1, zorder=0)
     axes.set(xlabel="latency / T", ylabel="coverage")
@@ -80,8 +117,11 @@ def compare(evaluations: Mapping[str, Evaluation], axes: Axes | None = None, *, 
     return axes
 
 
-def drift(watched: DriftMonitor | AdaptiveRule, axes: Axes | None = None, *, misses: bool = False) -> Axes:
-    """The evidence of a `DriftMonitor` with its alarms, or the threshold of an `AdaptiveRule`, over the decisions.
+def drift(
+    watched: DriftMonitor | AdaptiveRule, axes: Axes | None = None, *, misses: bool = False
+) -> Axes:
+    """The evidence of a `DriftMonitor` with its alarms, or the threshold of an `AdaptiveRule`, over
+    the decisions.
 
     misses: of an `AdaptiveRule`, the share of answers that missed instead.
     """
@@ -104,7 +144,10 @@ def _check(given: object, kind: Any, function: str, needed: str) -> None:
 def _current(axes: Axes | None) -> Axes:
     if axes is not None:
         if not isinstance(axes, Axes):
-            raise InputError(f"axes is a {type(axes).__name__}: give one pair of axes, such as axes[0, 1] of plt.subplots(2, 2).")
+            raise InputError(
+                f"axes is a {type(axes).__name__}: give one pair of axes, such as axes[0, 1] of "
+                "plt.subplots(2, 2)."
+            )
         return axes
     from matplotlib import pyplot  # slow to import, and only needed for the current axes
 

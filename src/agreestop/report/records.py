@@ -1,8 +1,10 @@
-"""Records of what was measured, as written to `metrics.json`, and the summary of one ensemble's records.
+"""Records of what was measured, as written to `metrics.json`, and the summary of one
+ensemble's records.
 
-The headline rule is the earliest of our rules whose coverage keeps the promise within its interval, at the main target and with all
-members. It is picked after measuring, so the report says so and shows the other rules beside it. A rule with too few calibration
-examples to ever stop is never praised: where no other is left, the headline says what it needs.
+The headline rule is the earliest of our rules whose coverage keeps the promise within its interval,
+at the main target and with all members. It is picked after measuring, so the report says so and
+shows the other rules beside it. A rule with too few calibration examples to ever stop is never
+praised: where no other is left, the headline says what it needs.
 """
 
 import math
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agreestop.common import InputError
-from agreestop.decide.estimates import Estimate
+from agreestop.common.estimates import Estimate
 
 Z = 1.96  # intervals are at 95 %, from standard errors
 Promise = Literal["kept", "within its interval", "not kept", "none made", "cannot stop"]
@@ -21,7 +23,8 @@ Promise = Literal["kept", "within its interval", "not kept", "none made", "canno
 class MeasurementSettings:
     """How rules are measured.
 
-    targets        the probabilities that are promised; the first is the main one, at which numbers of members are compared
+    targets        the probabilities that are promised; the first is the main one, at which numbers
+                   of members are compared
     sizes          numbers of members; a smaller ensemble is the first members of the largest
     checkpoints    the few times of rules that do not look at every step
     max_set_size   I_th, the largest set that may stop early
@@ -40,13 +43,16 @@ class MeasurementSettings:
 
 @dataclass(frozen=True)
 class Record:
-    """One rule at one target and number of members: means over realisations and their standard errors. Latency is a share of T.
+    """One rule at one target and number of members: means over realisations and their standard
+    errors. Latency is a share of T.
 
     coverage_se, latency_se      over the realisations of this one pool, which share its examples
-    energy                       the energy spent until the stop as a share of the energy of running to T, where it was measured
-    examples_needed              the least number of calibration examples with which the rule could stop early, where it was given fewer
-    coverage_pool, latency_pool  low and high end of the 95 % interval for the draw of the pool, where it was measured; claims are
-                                 judged by it
+    energy                       the energy spent until the stop as a share of the energy of running
+                                 to T, where it was measured
+    examples_needed              the least number of calibration examples with which the rule could
+                                 stop early, where it was given fewer
+    coverage_pool, latency_pool  low and high end of the 95 % interval for the draw of the pool,
+                                 where it was measured; claims are judged by it
     """
 
     ensemble: str
@@ -70,7 +76,9 @@ class Record:
 
     @property
     def judged_coverage(self) -> Estimate:
-        """The coverage with the interval that claims are judged by: for the draw of the pool where it is known."""
+        """The coverage with the interval that claims are judged by: for the draw of the pool
+        where it is known.
+        """
         return interval(self.coverage, self.coverage_se, self.coverage_pool)
 
     @property
@@ -86,7 +94,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How much earlier the headline rule stops than another; `earlier` is 1 - its mean stopping time over the other's."""
+    """How much earlier the headline rule stops than another; `earlier` is 1 - its mean stopping
+    time over the other's.
+    """
 
     other: Record
     earlier: Estimate
@@ -94,13 +104,16 @@ class Comparison:
 
 @dataclass(frozen=True)
 class EnsembleSummary:
-    """The headline rule and what it is compared with; `rules` are all rules at the same target and number of members.
+    """The headline rule and what it is compared with; `rules` are all rules at the same target and
+    number of members.
 
     kept              whether the headline's coverage reaches the target within its interval
     paper             the paper's earliest rule that keeps its promise too
     one_member        the same rule with one member
-    same_checkpoints  the earliest of our rules at the paper's checkpoints, where the headline has more of them
-    smaller           the rule with the smallest answers among ours that stop as early as the headline within its interval
+    same_checkpoints  the earliest of our rules at the paper's checkpoints, where the headline
+                      has more of them
+    smaller           the rule with the smallest answers among ours that stop as early as the
+                      headline within its interval
     horizon           T, the time at which the whole input has been seen
     """
 
@@ -114,19 +127,26 @@ class EnsembleSummary:
     horizon: float
 
     def share_of_horizon(self, record: Record, judged: bool = False) -> Estimate:
-        """A rule's mean stopping time as a share of T, with the interval over the realisations, or with that which claims are judged by."""
+        """A rule's mean stopping time as a share of T, with the interval over the realisations,
+        or with that which claims are judged by.
+        """
         latency = record.judged_latency if judged else interval(record.latency, record.latency_se)
         return latency.over(self.horizon / record.checkpoints[-1])
 
 
 def interval(value: float, se: float, pool: tuple[float, float] | None = None) -> Estimate:
-    """A mean with its interval: over the realisations, unknown where there was only one of them, or the one for the draw of the pool."""
+    """A mean with its interval: over the realisations, unknown where there was only one of them,
+    or the one for the draw of the pool.
+    """
     low, high = (value - Z * se, value + Z * se) if pool is None else pool
     return Estimate(value, low, high, se)
 
 
 def promise_of(record: Record) -> Promise:
-    """Whether a rule kept its promise. DC-SNN makes none, and a rule that can never stop keeps it by answering every class at the end."""
+    """Whether a rule kept its promise.
+
+    DC-SNN makes none, and a rule that can never stop keeps it by answering every class at the end.
+    """
     if record.rule == "dcsnn":
         return "none made"
     if record.examples_needed is not None:
@@ -144,14 +164,25 @@ def summarise(records: Sequence[Record]) -> EnsembleSummary:
     rules = tuple(record for record in records if (record.target, record.K) == (target, members))
     ours = [record for record in rules if _is_ours(record)]
     if not ours:
-        raise InputError("no record is of stop-aware calibration or AgreeStop: measure one of them, because the report is about them.")
+        raise InputError(
+            "no record is of stop-aware calibration or AgreeStop: measure one of them, because the "
+            "report is about them."
+        )
     keeping = [record for record in ours if _keeps(record)]
     broken = [record for record in ours if promise_of(record) == "not kept"]
     closest = max(broken, key=lambda record: record.coverage, default=None)
-    headline = _earliest(keeping) or closest or min(ours, key=lambda record: record.examples_needed or 0)
+    headline = (
+        _earliest(keeping) or closest or min(ours, key=lambda record: record.examples_needed or 0)
+    )
     paper = _earliest(record for record in rules if _is_the_papers(record) and _keeps(record))
-    single = [one for one in records if (one.label, one.target, one.K) == (headline.label, target, 1)]
-    same = [record for record in keeping if paper is not None and record.checkpoints == paper.checkpoints]
+    single = [
+        one for one in records if (one.label, one.target, one.K) == (headline.label, target, 1)
+    ]
+    same = [
+        record
+        for record in keeping
+        if paper is not None and record.checkpoints == paper.checkpoints
+    ]
     return EnsembleSummary(
         headline=headline,
         kept=bool(keeping),
@@ -169,7 +200,10 @@ def _is_ours(record: Record) -> bool:
 
 
 def _is_the_papers(record: Record) -> bool:
-    return record.calibration == "bonferroni" and record.pooling in ("MergeConfidence", "MergePValues")
+    return record.calibration == "bonferroni" and record.pooling in (
+        "MergeConfidence",
+        "MergePValues",
+    )
 
 
 def _keeps(record: Record) -> bool:
@@ -182,12 +216,21 @@ def _earliest(records: Iterable[Record]) -> Record | None:
 
 def _smaller(headline: Record, keeping: Sequence[Record]) -> Record | None:
     latest = headline.judged_latency.high * headline.checkpoints[-1]
-    others = [record for record in keeping if record.stop_time <= latest and record.set_size < 0.9 * headline.set_size]
+    others = [
+        record
+        for record in keeping
+        if record.stop_time <= latest and record.set_size < 0.9 * headline.set_size
+    ]
     return min(others, key=lambda record: record.set_size, default=None)
 
 
 def _compare(headline: Record, other: Record) -> Comparison:
-    """The interval treats the two means as independent. They share their realisations, so the interval is wider than needed."""
+    """The interval treats the two means as independent.
+
+    They share their realisations, so the interval is wider than needed.
+    """
     ratio = headline.stop_time / other.stop_time
-    se = ratio * math.hypot(headline.latency_se / headline.latency, other.latency_se / other.latency)
+    se = ratio * math.hypot(
+        headline.latency_se / headline.latency, other.latency_se / other.latency
+    )
     return Comparison(other, interval(1 - ratio, se))

@@ -1,19 +1,20 @@
-"""What the latency of an ensemble costs in work: one member, all members, and a few fixed schedules in which members join.
+"""What the latency of an ensemble costs in work: one member, all members, and a few fixed schedules
+in which members join.
 
-A member-step is one member run for one step, so an input that stops after t steps with k members has cost t·k member-steps. All points
-are AgreeStop as it is, not tuned, with a look at every step.
+A member-step is one member run for one step, so an input that stops after t steps with k members
+has cost t·k member-steps. All points are AgreeStop as it is, not tuned, with a look at every step.
 """
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agreestop.common.errors import CalibrationWarning
+from agreestop.common.estimates import Estimate
+from agreestop.common.schedules import Schedule
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.checks import CalibrationWarning
-from agreestop.decide.estimates import Estimate
-from agreestop.decide.schedules import Schedule
-from agreestop.decide.score_files import Scores
-from agreestop.decide.splits import repeat_splits
+from agreestop.decide.scores import Scores
+from agreestop.decide.tuning.splits import repeat_splits
 
 from .records import MeasurementSettings
 
@@ -24,7 +25,9 @@ ONE, ALL, HALF = "one member", "all members", "half of the members"
 
 @dataclass(frozen=True)
 class WorkPoint:
-    """Mean member-steps behind an answer, mean stopping time over T, and coverage, over realisations."""
+    """Mean member-steps behind an answer, mean stopping time over T, and coverage,
+    over realisations.
+    """
 
     name: str
     work: Estimate
@@ -33,7 +36,10 @@ class WorkPoint:
 
 
 def measure_work(pool: Scores, measured: MeasurementSettings) -> tuple[WorkPoint, ...]:
-    """The points at the main target; none with fewer than three members, or with too few calibration examples to stop."""
+    """The points at the main target.
+
+    None with fewer than three members, or with too few calibration examples to stop.
+    """
     members = pool.log_confidence.shape[2]
     if members < LEAST_MEMBERS:
         return ()
@@ -45,22 +51,40 @@ def measure_work(pool: Scores, measured: MeasurementSettings) -> tuple[WorkPoint
         repeats = min(measured.realisations, REALISATIONS)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CalibrationWarning)
-            splits = repeat_splits(rule, pool, n_calibration=measured.n_calibration, repeats=repeats, seed=measured.seed)
+            splits = repeat_splits(
+                rule,
+                pool,
+                n_calibration=measured.n_calibration,
+                repeats=repeats,
+                seed=measured.seed,
+            )
         assert splits.work is not None
         points.append(WorkPoint(name, splits.work, splits.normalized_latency, splits.coverage))
     return tuple(points)
 
 
 def fixed_schedules(times: Sequence[float], members: int) -> dict[str, Schedule]:
-    """Schedules by name. Where members join, each of them is asked only if those before it have not stopped the input."""
+    """Schedules by name.
+
+    Where members join, each of them is asked only if those before it have not stopped the input.
+    """
     first, last, others = times[0], times[-1], range(members - 1)
-    fixed = {name: Schedule([(time, count) for time in times]) for name, count in ((ONE, 1), (ALL, members), (HALF, (members + 1) // 2))}
-    doubling, up_to_half = [first * 2**number for number in others], [last / 2 ** (number + 1) for number in others]
-    return fixed | {"joining as time doubles": _joining(times, doubling), "joining until T/2": _joining(times, up_to_half)}
+    fixed = {
+        name: Schedule([(time, count) for time in times])
+        for name, count in ((ONE, 1), (ALL, members), (HALF, (members + 1) // 2))
+    }
+    doubling = [first * 2**number for number in others]
+    up_to_half = [last / 2 ** (number + 1) for number in others]
+    return fixed | {
+        "joining as time doubles": _joining(times, doubling),
+        "joining until T/2": _joining(times, up_to_half),
+    }
 
 
 def _joining(times: Sequence[float], joins: Sequence[float]) -> Schedule:
-    """One member from the start, and another from each time of `joins` on, first looked at without and then with it."""
+    """One member from the start, and another from each time of `joins` on, first looked at
+    without and then with it.
+    """
     looks = []
     for index, time in enumerate(times):
         before = 1 + (sum(join <= times[index - 1] for join in joins) if index else 0)

@@ -1,9 +1,12 @@
-"""The live server, its clients and its page: events go in over a WebSocket, and decisions come out when they fall.
+"""The live server, its clients and its page: events go in over a WebSocket, and decisions come out
+when they fall.
 
     agreestop serve RULE --members FILE                 the server, from a shell
     Server(rule, ensemble).run()                        the server, from Python
-    session = Client("ws://127.0.0.1:8000").open()      one input; AsyncClient is the same with async and await
+    session = Client("ws://127.0.0.1:8000").open()      one input
     session.push(indices)                               -> Decision or None
+
+`AsyncClient` is the same with async and await.
 
 It needs the extra `serve`. A client alone needs websockets and numpy.
 """

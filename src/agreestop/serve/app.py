@@ -1,4 +1,6 @@
-"""The web application around a `Hub`: the WebSocket of the clients, the page, its numbers, and those for Prometheus."""
+"""The web application around a `Hub`: the WebSocket of the clients, the page, its numbers, and
+those for Prometheus.
+"""
 
 import asyncio
 import hmac
@@ -23,20 +25,27 @@ from .sessions import Connection
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PAGE = Path(__file__).with_name("page.html")
-REQUESTS_AT_ONCE, REQUEST_INTERVAL = 200, 0.004  # requests and handshakes that are answered at once, and seconds between further ones
+# requests and handshakes that are answered at once, and seconds between further ones
+REQUESTS_AT_ONCE, REQUEST_INTERVAL = 200, 0.004
 SAFE = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "connect-src 'self'; img-src data:",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+        "connect-src 'self'; img-src data:"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
 
 
 def make_app(hub: Hub, token: str | None = None, *, local_names_only: bool = False) -> ASGIApp:
-    """The application. With a token, all but /healthz needs it: as `Authorization: Bearer TOKEN`, or for browsers as ?token=TOKEN.
+    """The application.
 
-    local_names_only: refuse requests for another host name than those of this machine. A site whose name is pointed at 127.0.0.1 could
-    otherwise let the browser of a visitor read the pages and open sessions, because the browser takes both for one site.
+    With a token, all but /healthz needs it: as `Authorization: Bearer TOKEN`, or for browsers
+    as ?token=TOKEN.
+
+    local_names_only: refuse requests for another host name than those of this machine. A site whose
+    name is pointed at 127.0.0.1 could otherwise let the browser of a visitor read the pages and
+    open sessions, because the browser takes both for one site.
     """
     page = PAGE.read_text(encoding="utf-8")
 
@@ -44,7 +53,10 @@ def make_app(hub: Hub, token: str | None = None, *, local_names_only: bool = Fal
         """Why a request is refused, if it is."""
         if local_names_only and _host_name(connection.headers.get("host", "")) not in LOOPBACK:
             return PlainTextResponse(
-                "this server answers to 127.0.0.1 and localhost alone: start it with a token to use another name.\n", 403, SAFE
+                "this server answers to 127.0.0.1 and localhost alone: start it with a token to "
+                "use another name.\n",
+                403,
+                SAFE,
             )
         if token is None:
             return None
@@ -52,7 +64,9 @@ def make_app(hub: Hub, token: str | None = None, *, local_names_only: bool = Fal
         given = bearer if scheme.lower() == "bearer" else connection.query_params.get("token", "")
         if hmac.compare_digest(given.encode(), token.encode()):
             return None
-        return PlainTextResponse("a token is needed: give it as ?token= or as Authorization: Bearer.\n", 401, SAFE)
+        return PlainTextResponse(
+            "a token is needed: give it as ?token= or as Authorization: Bearer.\n", 401, SAFE
+        )
 
     async def show_page(request: Request) -> Response:
         return denial(request) or HTMLResponse(page, headers=SAFE)
@@ -61,24 +75,37 @@ def make_app(hub: Hub, token: str | None = None, *, local_names_only: bool = Fal
         if refused := denial(request):
             return refused
         counts = hub.sessions, len(hub.connections), hub.draining
-        return JSONResponse(await hub.in_watch(status, hub.metrics, hub.watch, *counts), headers=SAFE)
+        return JSONResponse(
+            await hub.in_watch(status, hub.metrics, hub.watch, *counts), headers=SAFE
+        )
 
     async def show_metrics(request: Request) -> Response:
         if refused := denial(request):
             return refused
-        text = await hub.in_watch(prometheus, hub.metrics, hub.watch, hub.sessions, len(hub.connections))
+        text = await hub.in_watch(
+            prometheus, hub.metrics, hub.watch, hub.sessions, len(hub.connections)
+        )
         return PlainTextResponse(text, headers=SAFE, media_type="text/plain; version=0.0.4")
 
     async def show_health(request: Request) -> Response:
         failures = hub.metrics.failures
-        said = [f"{name} failed {count} times and went on: the log says more\n" for name, count in failures.items()]
-        return PlainTextResponse("".join(["the server stops\n" if hub.draining else "ok\n", *said]), 503 if hub.draining else 200, SAFE)
+        said = [
+            f"{name} failed {count} times and went on: the log says more\n"
+            for name, count in failures.items()
+        ]
+        return PlainTextResponse(
+            "".join(["the server stops\n" if hub.draining else "ok\n", *said]),
+            503 if hub.draining else 200,
+            SAFE,
+        )
 
     async def serve_client(websocket: WebSocket) -> None:
         if refused := denial(websocket) or _refusal(websocket, hub):
             await websocket.send_denial_response(refused)
         else:
-            await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
+            await websocket.accept(
+                SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None
+            )
             await _talk(hub, websocket)
 
     @asynccontextmanager
@@ -100,7 +127,9 @@ def make_app(hub: Hub, token: str | None = None, *, local_names_only: bool = Fal
 
 
 def _in_turn(app: ASGIApp) -> ASGIApp:
-    """The application, but many requests and handshakes at once are answered one after the other, so that sessions are not delayed."""
+    """The application, but many requests and handshakes at once are answered one after the
+    other, so that sessions are not delayed.
+    """
     due = 0.0
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,14 +161,22 @@ def _site(origin: str) -> str | None:
 
 
 def _refusal(websocket: WebSocket, hub: Hub) -> Response | None:
-    """Why a client may not connect: another page's script, another version of the protocol, or too many clients."""
+    """Why a client may not connect: another page's script, another version of the protocol, or
+    too many clients.
+    """
     origin, offered = websocket.headers.get("origin"), websocket.scope["subprotocols"]
     if origin is not None and _site(origin) != websocket.headers.get("host"):
         return PlainTextResponse("scripts of other sites may not connect.\n", 403)
     if offered and SUBPROTOCOL not in offered:
-        return PlainTextResponse(f"this server speaks {SUBPROTOCOL}: take a client of the same version.\n", 400)
+        return PlainTextResponse(
+            f"this server speaks {SUBPROTOCOL}: take a client of the same version.\n", 400
+        )
     if hub.draining or len(hub.connections) >= hub.limits.clients:
-        why = "the server stops" if hub.draining else f"{hub.limits.clients} clients are connected, and no more may"
+        why = (
+            "the server stops"
+            if hub.draining
+            else f"{hub.limits.clients} clients are connected, and no more may"
+        )
         return PlainTextResponse(f"{why}: try again later.\n", 503)
     return None
 

@@ -35,22 +35,30 @@ from .protocol import write
 class AsyncSession(SharedSession):
     """One input at the server, of an `AsyncClient`; see `ClientSession`.
 
-    A push that is cancelled has been sent, and the server runs its step: its answer is awaited by nobody, but goes to no other push.
+    A push that is cancelled has been sent, and the server runs its step: its answer is awaited by
+    nobody, but goes to no other push.
     """
 
     def __init__(self, client: "AsyncClient", session: int) -> None:
         super().__init__(session)
         self._client = client
-        self._due: deque[asyncio.Future[None]] = deque()  # for each message without an answer, who waits for it; in their order
+        # for each message without an answer, who waits for it; in their order
+        self._due: deque[asyncio.Future[None]] = deque()
 
     async def push(
-        self, indices: ArrayLike | None = None, *, frame: ArrayLike | None = None, log_confidence: ArrayLike | None = None
+        self,
+        indices: ArrayLike | None = None,
+        *,
+        frame: ArrayLike | None = None,
+        log_confidence: ArrayLike | None = None,
     ) -> Decision | None:
         """Send the next step, and return the decision if the rule stops here, else None."""
         await self._ask(self._step_message(indices, frame, log_confidence))
         return self.decision
 
-    async def push_steps(self, steps: Sequence[ArrayLike] | None = None, *, frames: ArrayLike | None = None) -> Decision | None:
+    async def push_steps(
+        self, steps: Sequence[ArrayLike] | None = None, *, frames: ArrayLike | None = None
+    ) -> Decision | None:
         """Send several steps in one message; steps after the decision are ignored."""
         await self._ask(self._steps_message(steps, frames))
         return self.decision
@@ -68,7 +76,9 @@ class AsyncSession(SharedSession):
             await self._ask(write(type="close", session=self._id), may_close=True)
 
     async def label(self, label: int | None) -> tuple[str, ...]:
-        """Give the label of the decision. Returns the alarms of the drift monitor so far, in words."""
+        """Give the label of the decision. Returns the alarms of the drift monitor so
+        far, in words.
+        """
         return await self._client._label(self._label_message(label), self._key)
 
     async def _ask(self, message: str | bytes, may_close: bool = False) -> None:
@@ -88,7 +98,9 @@ class AsyncSession(SharedSession):
     def _take(self, answer: dict[str, Any]) -> None:
         super()._take(answer)
         over = self.decision is not None or bool(self._closed)
-        for waits in [self._due.popleft() for _ in range(len(self._due) if over else min(1, len(self._due)))]:
+        for waits in [
+            self._due.popleft() for _ in range(len(self._due) if over else min(1, len(self._due)))
+        ]:
             if not waits.done():
                 waits.set_result(None)
         if over:
@@ -97,14 +109,18 @@ class AsyncSession(SharedSession):
 
 @final
 class AsyncClient:
-    """A connection to a server, as a context: `async with AsyncClient(url) as client`. `about`: what is served there."""
+    """A connection to a server, as a context: `async with AsyncClient(url) as client`.
+
+    `about`: what is served there.
+    """
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
         self._url, self._token = url, token
         self.about: dict[str, Any] = {}
         self._sessions: dict[int, AsyncSession] = {}
         self._labels: dict[str, deque[asyncio.Future[dict[str, Any]]]] = {}
-        self._unwanted: set[asyncio.Task[None]] = set()  # sessions whose opening was cancelled, on their way to be closed
+        # sessions whose opening was cancelled, on their way to be closed
+        self._unwanted: set[asyncio.Task[None]] = set()
         self._next, self._error = 0, ""
 
     async def __aenter__(self) -> Self:
@@ -115,7 +131,9 @@ class AsyncClient:
         try:
             self._socket = await connect(live_address(self._url), **connect_options(self._token))
             try:
-                self.about = read_welcome(await asyncio.wait_for(self._socket.recv(), WELCOME_SECONDS))
+                self.about = read_welcome(
+                    await asyncio.wait_for(self._socket.recv(), WELCOME_SECONDS)
+                )
             except BaseException:
                 await self._socket.close()
                 raise
@@ -124,7 +142,12 @@ class AsyncClient:
         self._reader = asyncio.create_task(self._read())
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self._socket.close()
         await self._reader
 
@@ -177,16 +200,26 @@ class AsyncClient:
                 elif answer["type"] == "error" and answer.get("session") is None:
                     self._error = f"the server refused a message: {answer['error']}"
         except (ConnectionClosed, InputError) as error:
-            lost = InputError(self._error) if self._error else error if isinstance(error, InputError) else connection_lost(error)
+            lost = (
+                InputError(self._error)
+                if self._error
+                else error
+                if isinstance(error, InputError)
+                else connection_lost(error)
+            )
             self._error = str(lost)
-            waiting: list[asyncio.Future[Any]] = [one for session in self._sessions.values() for one in session._due]
+            waiting: list[asyncio.Future[Any]] = [
+                one for session in self._sessions.values() for one in session._due
+            ]
             waiting += [one for labels in self._labels.values() for one in labels]
             for future in waiting:
                 if not future.done():
                     future.set_exception(lost)
 
     def _take_label(self, answer: dict[str, Any]) -> None:
-        """Hand the answer to a label to the first that waits for it, which may have been cancelled."""
+        """Hand the answer to a label to the first that waits for it, which may have
+        been cancelled.
+        """
         key = answer["decision"]
         if waiting := self._labels.get(key):
             first = waiting.popleft()

@@ -7,8 +7,8 @@
                 break
         session.label(3)                 once it is known; the drift monitor of the server uses it
 
-A client has one connection, and any number of sessions on it. A `Client` belongs to one thread. The sessions of an `AsyncClient` may be
-used by as many tasks.
+A client has one connection, and any number of sessions on it. A `Client` belongs to one thread. The
+sessions of an `AsyncClient` may be used by as many tasks.
 """
 
 from collections.abc import Sequence
@@ -45,23 +45,34 @@ class ClientSession(SharedSession):
         self._due = 0  # messages without an answer; more than one after a push that was interrupted
 
     def push(
-        self, indices: ArrayLike | None = None, *, frame: ArrayLike | None = None, log_confidence: ArrayLike | None = None
+        self,
+        indices: ArrayLike | None = None,
+        *,
+        frame: ArrayLike | None = None,
+        log_confidence: ArrayLike | None = None,
     ) -> Decision | None:
         """Send the next step, and return the decision if the rule stops here, else None.
 
-        indices: flat indices of the active inputs, [] for a pause. frame: instead, one dense step of booleans or numbers. log_confidence:
-        instead, (K, C) at the next checkpoint, or (m, K, C) at the next m. A session gets one of the three.
+        indices: flat indices of the active inputs, [] for a pause. frame: instead, one dense step
+        of booleans or numbers. log_confidence: instead, (K, C) at the next checkpoint, or (m, K, C)
+        at the next m. A session gets one of the three.
         """
         self._client._ask(self, self._step_message(indices, frame, log_confidence))
         return self.decision
 
-    def push_steps(self, steps: Sequence[ArrayLike] | None = None, *, frames: ArrayLike | None = None) -> Decision | None:
-        """Send several steps in one message, each a list of flat indices, or frames (m, ...); steps after the decision are ignored."""
+    def push_steps(
+        self, steps: Sequence[ArrayLike] | None = None, *, frames: ArrayLike | None = None
+    ) -> Decision | None:
+        """Send several steps in one message, each a list of flat indices, or frames (m, ...);
+        steps after the decision are ignored.
+        """
         self._client._ask(self, self._steps_message(steps, frames))
         return self.decision
 
     def end(self) -> Decision:
-        """The decision on a stream that is over: its last evidence stands for every checkpoint that is left."""
+        """The decision on a stream that is over: its last evidence stands for every
+        checkpoint that is left.
+        """
         self._check_open()
         self._client._ask(self, write(type="end", session=self._id))
         assert self.decision is not None
@@ -73,7 +84,10 @@ class ClientSession(SharedSession):
             self._client._ask(self, write(type="close", session=self._id), may_close=True)
 
     def label(self, label: int | None) -> tuple[str, ...]:
-        """Give the label of the decision, None if it will never be known. Returns the alarms of the drift monitor so far, in words."""
+        """Give the label of the decision, None if it will never be known.
+
+        Returns the alarms of the drift monitor so far, in words.
+        """
         return self._client._label(self, label)
 
 
@@ -114,7 +128,12 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _label(self, session: ClientSession, label: int | None) -> tuple[str, ...]:
@@ -125,12 +144,15 @@ class Client:
             answer = self._receive()
             if answer.get("decision") == key and answer["type"] in ("labelled", "error"):
                 self._labels_due[key] -= 1
-                if not self._labels_due[key]:  # else it is the answer to a label that was interrupted
+                # else it is the answer to a label that was interrupted
+                if not self._labels_due[key]:
                     del self._labels_due[key]
                     return read_alarms(answer)
 
     def _ask(self, session: ClientSession, message: str | bytes, may_close: bool = False) -> None:
-        """Send a message about a session, and wait for its answer, behind those to messages that were interrupted."""
+        """Send a message about a session, and wait for its answer, behind those to messages that
+        were interrupted.
+        """
         session._due += 1
         self._send(message)
         while session._due:
@@ -142,7 +164,10 @@ class Client:
         from websockets.exceptions import ConnectionClosed
 
         if self._is_sending:
-            raise InputError("an earlier message was interrupted while it was sent, perhaps in its middle: connect again.")
+            raise InputError(
+                "an earlier message was interrupted while it was sent, perhaps in its middle: "
+                "connect again."
+            )
         self._is_sending = True
         try:
             self._socket.send(message)
@@ -166,6 +191,8 @@ class Client:
             session._due = 0 if over else max(0, session._due - 1)
             if over:
                 del self._sessions[session._id]
-        elif answer["type"] == "error" and "decision" not in answer and answer.get("session") is None:
+        elif (
+            answer["type"] == "error" and "decision" not in answer and answer.get("session") is None
+        ):
             raise InputError(f"the server refused a message: {answer['error']}")
         return answer

@@ -27,7 +27,8 @@ log = logging.getLogger("agreestop.serve")
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """What became of a batch: a result for each message, the steps that were run, and the seconds that it took.
+    """What became of a batch: a result for each message, the steps that were run, and the
+    seconds that it took.
 
     cpu_seconds: of this thread alone, without those in which it waited for the interpreter.
     """
@@ -47,9 +48,11 @@ class Computing:
         self._steps = 0
 
     def run(self, work: Sequence[Work], units: Sequence[int]) -> Computed:
-        """Run a batch, of each message at most about so many units: steps, or checkpoints of a stream that is over.
+        """Run a batch, of each message at most about so many units: steps, or checkpoints of a
+        stream that is over.
 
-        For each message: its decision or its error, if there is one; UNFINISHED if there is more to do.
+        For each message: its decision or its error, if there is one; UNFINISHED if there
+        is more to do.
         """
         began, cpu_began = perf_counter(), thread_time()
         self._steps = 0
@@ -68,7 +71,8 @@ class Computing:
                     results[number] = self._begin(one.session, message)
                 elif isinstance(message, PushSteps) and row is not None:
                     part, rest = message.cut(most)
-                    if rest is not None and not one.begun:  # wrong steps are refused before the first is run
+                    # wrong steps are refused before the first is run
+                    if rest is not None and not one.begun:
                         results[number] = self._batch.check(message.push(row))
                     if results[number] is None:
                         self._steps += len(part)
@@ -85,7 +89,9 @@ class Computing:
                     results[number] = self._end(one.session.row, most)
         except Exception as error:  # a fault of ours: these sessions are lost, and the others go on
             log.exception("a batch failed")
-            results = [InputError(f"the server failed ({type(error).__name__}): open a new session.")] * len(work)
+            results = [
+                InputError(f"the server failed ({type(error).__name__}): open a new session.")
+            ] * len(work)
         for one, result in zip(work, results, strict=True):
             over = result is not None or isinstance(one.message, (End, Close))
             if over and result is not Progress.UNFINISHED and one.session.row is not None:

@@ -2,8 +2,10 @@
 
 uvicorn reads requests and WebSockets; the two protocols here add what it leaves open:
 
-    deadlines     a request, a handshake, a message and an answer each have some seconds; then the connection is aborted
-    connections   there are at most `most`; those that are no WebSocket yet are few in all and for each address, else the oldest go
+    deadlines     a request, a handshake, a message and an answer each have some seconds; then the
+                  connection is aborted
+    connections   there are at most `most`; those that are no WebSocket yet are few in all and for
+                  each address, else the oldest go
     control       pings and pongs are few, and are never written to a client that does not read
     reading       a little at a time, and a client whose bytes took long to read rests
 """
@@ -23,7 +25,8 @@ MESSAGE_SECONDS = 30.0  # for all of a WebSocket message
 CONTROL_FRAMES, CONTROL_RATE = 60, 10.0  # pings and pongs at once, and a second
 FRAGMENTS = 64  # frames of one message
 READ_BYTES = 4096  # at a time from one connection
-SLOW_TO_READ, RESTS = 0.001, 25  # seconds of the event loop; the time that the connection rests, in multiples of that
+# seconds of the event loop; the time that the connection rests, in multiples of that
+SLOW_TO_READ, RESTS = 0.001, 25
 log = logging.getLogger("agreestop.serve")
 
 
@@ -50,7 +53,8 @@ class Door:
         self.open: set[Guarded] = set()
         self.refused = self.late = 0
         self._waiting: dict[str, dict[Http, float]] = {}  # by address: since when, the oldest first
-        self._unread: dict[Guarded, float] = {}  # since when something is written that the client has not read
+        # since when something is written that the client has not read
+        self._unread: dict[Guarded, float] = {}
 
     @property
     def waiting(self) -> int:
@@ -62,7 +66,8 @@ class Door:
         if len(self.open) >= self.most:
             crowd = max(self._waiting.values(), key=len, default={})
             late = self.late
-            self._make_room(crowd, len(crowd) - 1, now)  # the place of one that has waited is free in a moment
+            # the place of one that has waited is free in a moment
+            self._make_room(crowd, len(crowd) - 1, now)
             if self.late == late:
                 self.refused += 1
                 connection.transport.abort()
@@ -97,7 +102,11 @@ class Door:
             now = asyncio.get_running_loop().time()
             addresses = sorted(self._waiting.values(), key=len)
             for left, waiting in enumerate(reversed(addresses)):
-                share = max(1, WAITING // (len(addresses) - left)) if self.waiting > WAITING else WAITING_OF_ADDRESS
+                share = (
+                    max(1, WAITING // (len(addresses) - left))
+                    if self.waiting > WAITING
+                    else WAITING_OF_ADDRESS
+                )
                 self._make_room(waiting, min(share, WAITING_OF_ADDRESS), now)
             for connection in list(self.open):
                 if self._is_late(connection, now):
@@ -106,7 +115,9 @@ class Door:
 
     def _is_late(self, connection: Guarded, now: float) -> bool:
         transport = connection.transport
-        if transport.get_write_buffer_size() and (transport.is_closing() or isinstance(connection, Http)):
+        if transport.get_write_buffer_size() and (
+            transport.is_closing() or isinstance(connection, Http)
+        ):
             if now - self._unread.setdefault(connection, now) > self.slow_seconds:
                 return True
         else:
@@ -145,7 +156,8 @@ class Http(H11Protocol):
     def handle_websocket_upgrade(self, event: Any) -> None:
         self._door.leave(self, self._address)
         super().handle_websocket_upgrade(event)
-        early, _ = self.conn.trailing_data  # a client that did not wait for the answer: uvicorn would lose this
+        # a client that did not wait for the answer: uvicorn would lose this
+        early, _ = self.conn.trailing_data
         websocket = self.transport.get_protocol()
         if early and isinstance(websocket, WebSocket):
             websocket.data_received(early)
@@ -156,14 +168,17 @@ class Http(H11Protocol):
 
 @final
 class WebSocket(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, with deadlines, few control frames, and an `abort` for the application."""
+    """uvicorn's WebSocket, with deadlines, few control frames, and an `abort` for
+    the application.
+    """
 
     def __init__(self, door: Door, **settings: Any) -> None:
         super().__init__(**settings)
         self._door = door
         self._fragments, self._allowed = 0, float(CONTROL_FRAMES)
         self._refilled = self._made = self._rests_until = self.loop.time()
-        self._since: float | None = None  # since when a frame or a message is read that is not whole
+        # since when a frame or a message is read that is not whole
+        self._since: float | None = None
         self._whole_frames = 0
 
     def connection_made(self, transport: Any) -> None:
@@ -181,7 +196,8 @@ class WebSocket(WebSocketsSansIOProtocol):
     async def send(self, message: Any) -> None:
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
-            self.handshake_complete = True  # with a refusal, which uvicorn would call unfinished and log
+            # with a refusal, which uvicorn would call unfinished and log
+            self.handshake_complete = True
 
     async def receive(self) -> Any:
         if (left := self._rests_until - self.loop.time()) > 0:
@@ -237,17 +253,24 @@ class WebSocket(WebSocketsSansIOProtocol):
         return self._since is not None and now - self._since > MESSAGE_SECONDS
 
     def _count(self, event: Any) -> None:
-        """Count the frames of a message; one of very many small ones costs far more memory than its bytes."""
+        """Count the frames of a message.
+
+        One of very many small ones costs far more memory than its bytes.
+        """
         self._whole_frames += 1
         self._fragments = 0 if event.fin else self._fragments + 1
         if self._fragments > FRAGMENTS:
             self._drop()
 
     def _may_control(self) -> bool:
-        """Whether a control frame may be handled; a client that sends too many, or does not read the answers, is dropped."""
+        """Whether a control frame may be handled; a client that sends too many, or does not read
+        the answers, is dropped.
+        """
         self._whole_frames += 1
         now = self.loop.time()
-        self._allowed = min(CONTROL_FRAMES, self._allowed + CONTROL_RATE * (now - self._refilled)) - 1
+        self._allowed = (
+            min(CONTROL_FRAMES, self._allowed + CONTROL_RATE * (now - self._refilled)) - 1
+        )
         self._refilled = now
         if self._allowed < 0 or not self.writable.is_set():
             self._drop()
@@ -266,5 +289,7 @@ def _survive(read: Callable[[bytes], None], data: bytes, transport: asyncio.Tran
     try:
         read(data)
     except Exception as error:
-        log.warning("a connection was ended whose bytes could not be read (%s)", type(error).__name__)
+        log.warning(
+            "a connection was ended whose bytes could not be read (%s)", type(error).__name__
+        )
         transport.abort()

@@ -1,15 +1,19 @@
-"""Sessions of all clients, computed together: whatever has come while one batch was computed is the next batch.
+"""Sessions of all clients, computed together: whatever has come while one batch was computed is
+the next batch.
 
     receive   a message is checked and queued; one that is wrong costs its session
-    tick      a share of what each client has queued goes through `LiveBatch` in a worker thread, while the event loop receives more
+    tick      a share of what each client has queued goes through `LiveBatch` in a worker thread,
+              while the event loop receives more
     deliver   every message gets one answer, and a decision ends its session
 
-Everything here runs on the event loop; `Computing` and `Watch` have a thread each. Nothing is buffered without bound: of a
-client whose messages wait for too many answers no more is read (`wait_for_room`), and a client that does not read its answers is dropped.
+Everything here runs on the event loop; `Computing` and `Watch` have a thread each. Nothing is
+buffered without bound: of a client whose messages wait for too many answers no more is read
+(`wait_for_room`), and a client that does not read its answers is dropped.
 
-No client delays the others for long. Every tick computes about TICK_SECONDS of work of each client, in turn, and goes on with the rest
-of a long message in the next tick. A client whose message took long to read rests for RESTS times as long while others are connected.
-The tasks that do all this begin again if they fail (`_supervise`).
+No client delays the others for long. Every tick computes about TICK_SECONDS of work of each client,
+in turn, and goes on with the rest of a long message in the next tick. A client whose message took
+long to read rests for RESTS times as long while others are connected. The tasks that do all this
+begin again if they fail (`_supervise`).
 """
 
 import asyncio
@@ -32,7 +36,19 @@ from agreestop.engines.protocol import Engine
 from .computing import Computing, Progress, Result
 from .limits import Limits
 from .metrics import Metrics
-from .protocol import BadMessage, Bounds, Close, End, Label, Message, Open, PushSteps, read_message, write, write_decision
+from .protocol import (
+    BadMessage,
+    Bounds,
+    Close,
+    End,
+    Label,
+    Message,
+    Open,
+    PushSteps,
+    read_message,
+    write,
+    write_decision,
+)
 from .sessions import MESSAGE_COST, Connection, Session, Work
 from .watch import Watch
 
@@ -43,7 +59,8 @@ TICK_BYTES = 8 << 20  # of evidence of one client in one batch at most
 UNIT_SECONDS = 1e-5  # for a step, before the first is measured
 LEAST_UNITS = 8  # of one client in one batch, if it has as many
 OPEN_UNITS = 8  # steps that cost about as much as the beginning of a session
-SLOW_TO_READ, RESTS = 0.001, 25  # seconds of the event loop for a message; the time that its client rests, in multiples of that
+# seconds of the event loop for a message; the time that its client rests, in multiples of that
+SLOW_TO_READ, RESTS = 0.001, 25
 LONGEST_REST = 5.0  # seconds
 TURN_SECONDS = 0.0002  # of reading the messages of one client before it is the turn of the others
 LABELS = 8  # labels of one client that the monitor may hold at once
@@ -71,25 +88,43 @@ class Hub:
         any_members: bool = False,
     ) -> None:
         self.calibrated, self.limits, self.input_shape = calibrated, limits or Limits(), input_shape
-        allowed = {"ensemble_digest": ensemble_digest, "any_engine": any_engine, "any_members": any_members}
+        allowed = {
+            "ensemble_digest": ensemble_digest,
+            "any_engine": any_engine,
+            "any_members": any_members,
+        }
         self._computing = Computing(LiveBatch(calibrated, engine, self.limits.sessions, **allowed))  # type: ignore[arg-type]
         self.watch, self.metrics = Watch(calibrated, monitor, self.limits), Metrics()
         self.connections: set[Connection] = set()
         self.sessions, self.draining, self._queued = 0, False, 0
         self._number = self.watch.next_number
         self._bounds = Bounds.of(calibrated, input_shape)
-        self._turns: deque[Connection] = deque()  # the clients that have work, each once, in the order of their turns
+        # the clients that have work, each once, in the order of their turns
+        self._turns: deque[Connection] = deque()
         self._unit_seconds = UNIT_SECONDS
-        self._most_units = max(1, min(TICK_STEPS, TICK_BYTES // (8 * (calibrated.members or 1) * (calibrated.classes or 1))))
-        self.background: dict[str, Callable[[], Awaitable[None]]] = {"computing": self._tick_forever, "sweeping": self._sweep_forever}
+        self._most_units = max(
+            1,
+            min(
+                TICK_STEPS,
+                TICK_BYTES // (8 * (calibrated.members or 1) * (calibrated.classes or 1)),
+            ),
+        )
+        self.background: dict[str, Callable[[], Awaitable[None]]] = {
+            "computing": self._tick_forever,
+            "sweeping": self._sweep_forever,
+        }
         self._observing: deque[asyncio.Future[None]] = deque()
-        self._compute_thread, self._watch_thread = ThreadPoolExecutor(1, "compute"), ThreadPoolExecutor(1, "watch")
+        self._compute_thread = ThreadPoolExecutor(1, "compute")
+        self._watch_thread = ThreadPoolExecutor(1, "watch")
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin to compute, on the running event loop."""
         self._wake, self._ticked = asyncio.Event(), asyncio.Event()
-        self._tasks = [asyncio.create_task(self._supervise(name, task)) for name, task in self.background.items()]
+        self._tasks = [
+            asyncio.create_task(self._supervise(name, task))
+            for name, task in self.background.items()
+        ]
 
     async def stop(self) -> None:
         """Stop computing, and save the monitor."""
@@ -121,7 +156,9 @@ class Hub:
             await asyncio.sleep(0.02)
         for connection in list(self.connections):
             for session in list(connection.sessions.values()):
-                self._queue(session, Close(session.id), reason="the server stops: connect again later.")
+                self._queue(
+                    session, Close(session.id), reason="the server stops: connect again later."
+                )
         until = monotonic() + self.limits.drain_seconds
         while (self._turns or self.sessions) and monotonic() < until:
             await asyncio.sleep(0.02)
@@ -133,24 +170,44 @@ class Hub:
 
     async def in_watch(self, function: Callable[..., Value], *arguments: Any) -> Value:
         """Run a function in the thread of the monitor."""
-        return await asyncio.get_running_loop().run_in_executor(self._watch_thread, function, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._watch_thread, function, *arguments
+        )
 
     def connect(self, abort: Callable[[], object]) -> Connection:
         """A new client, which is told what is served here."""
         connection, calibrated = Connection(self.limits, abort), self.calibrated
         self.connections.add(connection)
-        about: dict[str, Any] = {"members": calibrated.members, "classes": calibrated.classes, "class_names": calibrated.class_names}
-        limits = {"message_bytes": self.limits.message_bytes, "sessions": self.limits.sessions_per_client}
+        about: dict[str, Any] = {
+            "members": calibrated.members,
+            "classes": calibrated.classes,
+            "class_names": calibrated.class_names,
+        }
+        limits = {
+            "message_bytes": self.limits.message_bytes,
+            "sessions": self.limits.sessions_per_client,
+        }
         last, promise, shape = calibrated.checkpoints[-1], calibrated.guarantee, self.input_shape
         about |= {"inputs": None if shape is None else math.prod(shape), "shape": shape}
         about |= {"checkpoints": len(calibrated.checkpoints), "last_time": last, "promise": promise}
-        connection.send(write(type="welcome", protocol=1, **about, limits=limits | {"idle_seconds": self.limits.idle_seconds}))
+        connection.send(
+            write(
+                type="welcome",
+                protocol=1,
+                **about,
+                limits=limits | {"idle_seconds": self.limits.idle_seconds},
+            )
+        )
         return connection
 
     def disconnect(self, connection: Connection) -> None:
-        """Take no more from a client, and give up its sessions. It counts as a client until `forget`."""
+        """Take no more from a client, and give up its sessions.
+
+        It counts as a client until `forget`.
+        """
         connection.end()
-        for one in [one for one in connection.work if isinstance(one.message, (PushSteps, End))]:  # nobody waits for them
+        # nobody waits for them
+        for one in [one for one in connection.work if isinstance(one.message, (PushSteps, End))]:
             connection.work.remove(one)
             self._queued -= one.cost
         for session in list(connection.sessions.values()):
@@ -169,7 +226,9 @@ class Hub:
             while not connection.ended and (left := over - perf_counter()) > 0:
                 await asyncio.sleep(min(left, 0.1))
             connection.turn = perf_counter()
-        while not connection.ended and (self._has_no_room(connection) or connection.labels >= LABELS):
+        while not connection.ended and (
+            self._has_no_room(connection) or connection.labels >= LABELS
+        ):
             await self._ticked.wait()
         while not connection.ended and connection.outbox.qsize() >= UNSENT:
             await asyncio.sleep(0.005)
@@ -177,7 +236,9 @@ class Hub:
     def _has_no_room(self, connection: Connection) -> bool:
         """Whether the messages of a client fill its own room, or its share of the room of all."""
         share = QUEUED_BYTES // max(1, len(self.connections))
-        return connection.queued >= self.limits.queued_bytes or (self._queued >= QUEUED_BYTES and connection.queued >= share)
+        return connection.queued >= self.limits.queued_bytes or (
+            self._queued >= QUEUED_BYTES and connection.queued >= share
+        )
 
     def receive(self, connection: Connection, data: str | bytes) -> None:
         """Take a message of a client: queue it, or answer why not."""
@@ -212,13 +273,19 @@ class Hub:
     def _open(self, connection: Connection, message: Open, cost: int) -> None:
         limits, refused = self.limits, ""
         if message.session in connection.sessions:
-            raise BadMessage(f"session {message.session} is open: choose another number for the next input.", message.session)
+            raise BadMessage(
+                f"session {message.session} is open: choose another number for the next input.",
+                message.session,
+            )
         if self.draining:
             refused = "the server stops: connect again later."
         elif self.sessions >= limits.sessions:
             refused = f"all {limits.sessions} sessions of the server are in use: try again later."
         elif len(connection.sessions) >= limits.sessions_per_client:
-            refused = f"{limits.sessions_per_client} sessions are open, and a client may have no more: close one first."
+            refused = (
+                f"{limits.sessions_per_client} sessions are open, and a client may have no more: "
+                "close one first."
+            )
         if refused:
             raise BadMessage(refused, message.session)
         session = Session(connection, message.session, self._number)
@@ -237,26 +304,50 @@ class Hub:
         next_step = 0
         if isinstance(message, PushSteps):
             if message.step != session.step:
-                raise BadMessage(f"step {message.step} came where step {session.step} is due: send every step once, in order.", session.id)
+                raise BadMessage(
+                    f"step {message.step} came where step {session.step} is due: send every step "
+                    "once, in order.",
+                    session.id,
+                )
             cost = max(cost, MESSAGE_COST + message.nbytes)
             next_step = session.step = session.step + len(message)
-            connection.rest = RESTS * max(0.0, message.largest_units * self._unit_seconds - TICK_SECONDS)
-        self._queue(session, message, cost, next_step, "the client closed it." if isinstance(message, Close) else "")
+            connection.rest = RESTS * max(
+                0.0, message.largest_units * self._unit_seconds - TICK_SECONDS
+            )
+        self._queue(
+            session,
+            message,
+            cost,
+            next_step,
+            "the client closed it." if isinstance(message, Close) else "",
+        )
 
-    def _queue(self, session: Session, message: Message, cost: int = 0, next_step: int = 0, reason: str = "", wrong: bool = False) -> None:
+    def _queue(
+        self,
+        session: Session,
+        message: Message,
+        cost: int = 0,
+        next_step: int = 0,
+        reason: str = "",
+        wrong: bool = False,
+    ) -> None:
         session.ending = session.ending or isinstance(message, (End, Close))
         session.connection.queued += cost
         self._queued += cost
         if not session.connection.work:
             self._turns.append(session.connection)
-        session.connection.work.append(Work(session, message, cost, perf_counter(), next_step, reason, wrong))
+        session.connection.work.append(
+            Work(session, message, cost, perf_counter(), next_step, reason, wrong)
+        )
         self._wake.set()
 
     def _take_label(self, connection: Connection, message: Label, cost: int) -> None:
         connection.queued += cost
         connection.labels += 1
         self._queued += cost
-        task = asyncio.get_running_loop().run_in_executor(self._watch_thread, self.watch.label, message.key, message.label)
+        task = asyncio.get_running_loop().run_in_executor(
+            self._watch_thread, self.watch.label, message.key, message.label
+        )
 
         def answer(done: asyncio.Future[tuple[str, ...]]) -> None:
             connection.queued -= cost
@@ -266,11 +357,16 @@ class Hub:
             error = None if done.cancelled() else done.exception()
             if isinstance(error, InputError):
                 self.metrics.errors += 1
-                self._send(connection, write(type="error", session=None, decision=message.key, error=str(error)))
+                self._send(
+                    connection,
+                    write(type="error", session=None, decision=message.key, error=str(error)),
+                )
             elif error is not None:
                 log.error("a label could not be taken", exc_info=error)
             elif not done.cancelled():
-                self._send(connection, write(type="labelled", decision=message.key, alarms=done.result()))
+                self._send(
+                    connection, write(type="labelled", decision=message.key, alarms=done.result())
+                )
 
         task.add_done_callback(answer)
 
@@ -280,7 +376,9 @@ class Hub:
             await self._wake.wait()
             work, units = self._next_batch()
             try:
-                done = await loop.run_in_executor(self._compute_thread, self._computing.run, work, units)
+                done = await loop.run_in_executor(
+                    self._compute_thread, self._computing.run, work, units
+                )
                 self._deliver(work, done.results)
             except Exception:  # their messages would never be answered
                 for connection in {one.session.connection for one in work}:
@@ -292,11 +390,15 @@ class Hub:
             total = sum(units)
             weight = min(0.5, total / 64)  # a tick of few steps says little about the price of one
             self._unit_seconds += weight * (done.cpu_seconds / max(1, total) - self._unit_seconds)
-            while self._observing and (self._observing[0].done() or len(self._observing) > OBSERVING):
+            while self._observing and (
+                self._observing[0].done() or len(self._observing) > OBSERVING
+            ):
                 await self._observing.popleft()
 
     def _next_batch(self) -> tuple[list[Work], list[int]]:
-        """The next work of every client, as much as its share of a tick allows, and the units of each."""
+        """The next work of every client, as much as its share of a tick allows, and the
+        units of each.
+        """
         share = min(self._most_units, max(LEAST_UNITS, int(TICK_SECONDS / self._unit_seconds)))
         work: list[Work] = []
         units: list[int] = []
@@ -323,7 +425,9 @@ class Hub:
         return OPEN_UNITS if isinstance(message, Open) else 1
 
     def _deliver(self, work: list[Work], results: list[Result]) -> None:
-        """Answer every message of a batch that is finished, queue the rest of the others first, and hand the decisions to the monitor."""
+        """Answer every message of a batch that is finished, queue the rest of the others first,
+        and hand the decisions to the monitor.
+        """
         decided: list[tuple[str, Decision]] = []
         skipped: list[tuple[int, float | None]] = []
         now = perf_counter()
@@ -339,23 +443,37 @@ class Hub:
             self._queued -= one.cost
             is_open = connection.sessions.get(session.id) is session
             if not is_open:
-                self._answer(connection, one, "error", error=f"session {session.id} is not open: it has its decision, or was closed.")
+                self._answer(
+                    connection,
+                    one,
+                    "error",
+                    error=f"session {session.id} is not open: it has its decision, or was closed.",
+                )
             elif isinstance(result, Decision):
                 key = secrets.token_hex(8)
                 decided.append((key, result))
                 self.metrics.decided(now - one.received, result.time)
-                self._send(connection, write_decision(session.id, key, result, self.calibrated.guarantee))
+                self._send(
+                    connection, write_decision(session.id, key, result, self.calibrated.guarantee)
+                )
             elif isinstance(result, InputError):
                 self.metrics.errors += 1
                 self._answer(connection, one, "error", error=str(result))
             elif result is Progress.UNFINISHED:
                 continue  # its client is gone, and its session is given up next
             elif isinstance(one.message, PushSteps):
-                self._send(connection, f'{{"type":"next","session":{session.id},"step":{one.next_step}}}')
+                self._send(
+                    connection, f'{{"type":"next","session":{session.id},"step":{one.next_step}}}'
+                )
             elif isinstance(one.message, Open):
                 self._answer(connection, one, "opened", number=session.number)
             elif one.reason:
-                self._answer(connection, one, "error" if one.wrong else "closed", **{"error" if one.wrong else "reason": one.reason})
+                self._answer(
+                    connection,
+                    one,
+                    "error" if one.wrong else "closed",
+                    **{"error" if one.wrong else "reason": one.reason},
+                )
             if is_open and (result is not None or isinstance(one.message, (End, Close))):
                 del connection.sessions[session.id]
                 self.sessions -= 1
@@ -364,9 +482,13 @@ class Hub:
         self._pulse()
         if decided or skipped:
             loop = asyncio.get_running_loop()
-            self._observing.append(loop.run_in_executor(self._watch_thread, self._observe, decided, skipped))
+            self._observing.append(
+                loop.run_in_executor(self._watch_thread, self._observe, decided, skipped)
+            )
 
-    def _observe(self, decided: list[tuple[str, Decision]], skipped: list[tuple[int, float | None]]) -> None:
+    def _observe(
+        self, decided: list[tuple[str, Decision]], skipped: list[tuple[int, float | None]]
+    ) -> None:
         try:
             self.watch.observe(decided, skipped)
         except Exception:  # a fault of ours: the monitor misses these decisions, and sessions go on
@@ -384,9 +506,17 @@ class Hub:
         self._ticked = asyncio.Event()
 
     async def _sweep_forever(self) -> None:
-        """Close what is idle, drop who does not read, and let the monitor save itself, every now and then."""
+        """Close what is idle, drop who does not read, and let the monitor save itself,
+        every now and then.
+        """
         limits, saved, unsaved = self.limits, monotonic(), False
-        pause = min(1.0, limits.idle_seconds / 4, limits.session_seconds / 4, limits.slow_seconds / 4, limits.save_seconds)
+        pause = min(
+            1.0,
+            limits.idle_seconds / 4,
+            limits.session_seconds / 4,
+            limits.slow_seconds / 4,
+            limits.save_seconds,
+        )
         while True:
             await asyncio.sleep(pause)
             now = monotonic()
@@ -400,7 +530,11 @@ class Hub:
                 except Exception as error:  # whatever it is, it may pass
                     if not unsaved:  # once, not every second
                         fault = None if isinstance(error, InputError) else error
-                        log.error("the monitor cannot be saved, and a stop would lose what is new: %s", error, exc_info=fault)
+                        log.error(
+                            "the monitor cannot be saved, and a stop would lose what is new: %s",
+                            error,
+                            exc_info=fault,
+                        )
                         self.metrics.failures["saving"] = self.metrics.failures.get("saving", 0) + 1
                     unsaved = True
 
@@ -418,9 +552,17 @@ class Hub:
                 continue
             if now - session.seen > limits.idle_seconds:
                 self.metrics.idle += 1
-                self._queue(session, Close(session.id), reason=f"it had no push for {limits.idle_seconds:g} seconds.")
+                self._queue(
+                    session,
+                    Close(session.id),
+                    reason=f"it had no push for {limits.idle_seconds:g} seconds.",
+                )
             elif now - session.began > limits.session_seconds:
                 self.metrics.idle += 1
-                self._queue(session, Close(session.id), reason=f"it had no decision after {limits.session_seconds:g} seconds.")
+                self._queue(
+                    session,
+                    Close(session.id),
+                    reason=f"it had no decision after {limits.session_seconds:g} seconds.",
+                )
         if not connection.sessions and now - connection.seen > limits.idle_seconds:
             connection.finish(1001, "idle")

@@ -13,10 +13,13 @@ class Limits:
     sessions             open at once, in all
     sessions_per_client  open at once on one connection
     clients              connections at once
-    idle_seconds         after which a session without a push is closed, and a connection without a session
-    session_seconds      after which a session without a decision is closed, however often it is pushed
+    idle_seconds         after which a session without a push is closed, and a connection
+                         without a session
+    session_seconds      after which a session without a decision is closed, however
+                         often it is pushed
     slow_seconds         for which a client may not read what the server sends; then it is dropped
-    queued_bytes         of messages of one client that wait for their answers; then the server reads no more from it for a while
+    queued_bytes         of messages of one client that wait for their answers; then the server
+                         reads no more from it for a while
     labels_waiting       decisions that wait for their labels; the labels of older ones are given up
     label_seconds        for which a decision waits for its label
     restart_seconds      for which decisions from before a restart wait for their labels
@@ -41,5 +44,12 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not is_number(value) or not 0 < value < float("inf") or (field.type is int and value != int(value)):
-                raise InputError(f"{field.name} is {value!r}: give a number above 0{', a whole one' if field.type is int else ''}.")
+            if (
+                not is_number(value)
+                or not 0 < value < float("inf")
+                or (field.type is int and value != int(value))
+            ):
+                raise InputError(
+                    f"{field.name} is {value!r}: give a number above "
+                    f"0{', a whole one' if field.type is int else ''}."
+                )

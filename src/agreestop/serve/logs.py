@@ -1,4 +1,6 @@
-"""Logs that a client cannot fill: of an event that comes again and again, a few records a minute, with a count of the others."""
+"""Logs that a client cannot fill: of an event that comes again and again, a few records a
+minute, with a count of the others.
+"""
 
 import logging
 from collections.abc import Callable
@@ -11,7 +13,9 @@ KINDS = 200  # that are counted apart; all further ones count as one kind
 
 @final
 class FewOfAKind(logging.Filter):
-    """Passes AT_ONCE records of a kind in SECONDS. The next one that passes says how many were left out.
+    """Passes AT_ONCE records of a kind in SECONDS.
+
+    The next one that passes says how many were left out.
 
     A kind is a message before its arguments are filled in, and the type of its exception.
     """
@@ -19,7 +23,8 @@ class FewOfAKind(logging.Filter):
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._kinds: dict[object, list[float]] = {}  # when its time began, records since, records left out
+        # when its time began, records since, records left out
+        self._kinds: dict[object, list[float]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         fault = record.exc_info[0] if record.exc_info else None
@@ -30,7 +35,10 @@ class FewOfAKind(logging.Filter):
         counts = self._kinds.setdefault(kind, [now, 0, 0])
         if now - counts[0] > SECONDS:
             if counts[2]:
-                record.msg = f"{record.getMessage()} (and {int(counts[2])} times more in the last {now - counts[0]:.0f} seconds)"
+                record.msg = (
+                    f"{record.getMessage()} (and {int(counts[2])} times more in the last "
+                    f"{now - counts[0]:.0f} seconds)"
+                )
                 record.args = ()
             counts[:] = [now, 0, 0]
         counts[1] += 1

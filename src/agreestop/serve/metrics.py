@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.decide.estimates import Estimate
-from agreestop.decide.levels import as_target
+from agreestop.common.estimates import Estimate
 
 from .watch import Watch
 
@@ -21,8 +20,8 @@ RECENT = 1000  # decisions from which the page takes its quantiles
 class Metrics:
     """Counts since the start.
 
-    latency: seconds from the arrival of a push to its decision, by bucket; recent: those of the last decisions
-    failures: how often background work failed, by its name; it went on each time
+    latency: seconds from the arrival of a push to its decision, by bucket; recent: those of the
+    last decisions failures: how often background work failed, by its name; it went on each time
     """
 
     opened: int = 0
@@ -49,12 +48,14 @@ class Metrics:
         self.recent.append(seconds)
 
 
-def status(metrics: Metrics, watch: Watch, sessions: int, clients: int, draining: bool) -> dict[str, Any]:
+def status(
+    metrics: Metrics, watch: Watch, sessions: int, clients: int, draining: bool
+) -> dict[str, Any]:
     """All numbers of the page, as JSON can hold them; None where there is nothing to say yet."""
     calibrated, monitor = watch.monitor.calibrated, watch.monitor
     coverage = Estimate.of_share(watch.hits, watch.labels, 0.95) if watch.labels else None
     p50, p99 = np.quantile(metrics.recent, [0.5, 0.99]).tolist() if metrics.recent else (None, None)
-    target = getattr(calibrated.rule, "target", None)
+    target = calibrated.rule.terms.target
     return {
         "sessions": sessions,
         "clients": clients,
@@ -75,14 +76,17 @@ def status(metrics: Metrics, watch: Watch, sessions: int, clients: int, draining
         "last_time": calibrated.checkpoints[-1],
         "labels": watch.labels,
         "coverage": None if coverage is None else [float(coverage), coverage.low, coverage.high],
-        "target": None if target is None else float(as_target(target)),
+        "target": None if target is None else float(target),
         "promise": calibrated.guarantee,
         "watched": monitor.observed,
         "processed": monitor.labels,
         "waiting": monitor.waiting,
         "alarms": [str(alarm) for alarm in monitor.alarms],
         "alarm_at": float(1 / monitor.delta),
-        "evidence": {"misses": float(np.log10(monitor.misses.evidence)), "inputs": float(np.log10(monitor.inputs.evidence))},
+        "evidence": {
+            "misses": float(np.log10(monitor.misses.evidence)),
+            "inputs": float(np.log10(monitor.inputs.evidence)),
+        },
     }
 
 
@@ -106,22 +110,54 @@ def prometheus(metrics: Metrics, watch: Watch, sessions: int, clients: int) -> s
     add("dropped_total", "counter", "Idle sessions closed, and slow readers dropped.", *dropped)
     add("ticks_total", "counter", "Batches computed.", ("", metrics.ticks))
     add("tick_seconds_total", "counter", "Seconds spent on batches.", ("", metrics.tick_seconds))
-    add("stop_time_total", "counter", "Sum of the stopping times of the decisions.", ("", metrics.stop_times))
+    add(
+        "stop_time_total",
+        "counter",
+        "Sum of the stopping times of the decisions.",
+        ("", metrics.stop_times),
+    )
     total, buckets = 0, []
     for bound, count in zip((*BOUNDS, float("inf")), metrics.latency, strict=True):
         total += count
         buckets.append((f'{{le="{"+Inf" if bound == float("inf") else bound}"}}', total))
     words = "Seconds from the arrival of a push to its decision."
-    lines.extend((f"# HELP agreestop_decision_seconds {words}", "# TYPE agreestop_decision_seconds histogram"))
+    lines.extend(
+        (
+            f"# HELP agreestop_decision_seconds {words}",
+            "# TYPE agreestop_decision_seconds histogram",
+        )
+    )
     lines.extend(f"agreestop_decision_seconds_bucket{labels} {value}" for labels, value in buckets)
-    lines.extend((f"agreestop_decision_seconds_sum {metrics.latency_sum:.17g}", f"agreestop_decision_seconds_count {total}"))
+    lines.extend(
+        (
+            f"agreestop_decision_seconds_sum {metrics.latency_sum:.17g}",
+            f"agreestop_decision_seconds_count {total}",
+        )
+    )
     add("labels_total", "counter", "Labels of decisions since the start.", ("", watch.labels))
     add("hits_total", "counter", "Labels that the answer holds.", ("", watch.hits))
-    add("monitor_decisions", "gauge", "Decisions that the drift monitor has seen, earlier runs included.", ("", monitor.observed))
-    add("monitor_labels", "gauge", "Labels that the drift monitor has processed, earlier runs included.", ("", monitor.labels))
+    add(
+        "monitor_decisions",
+        "gauge",
+        "Decisions that the drift monitor has seen, earlier runs included.",
+        ("", monitor.observed),
+    )
+    add(
+        "monitor_labels",
+        "gauge",
+        "Labels that the drift monitor has processed, earlier runs included.",
+        ("", monitor.labels),
+    )
     raised = {alarm.kind for alarm in monitor.alarms}
     kinds = {"misses": monitor.misses, "inputs": monitor.inputs}
-    add("alarm", "gauge", "1 if this alarm was raised.", *((f'{{kind="{kind}"}}', kind in raised) for kind in kinds))
-    evidence = ((f'{{kind="{kind}"}}', float(np.log10(wealth.evidence))) for kind, wealth in kinds.items())
+    add(
+        "alarm",
+        "gauge",
+        "1 if this alarm was raised.",
+        *((f'{{kind="{kind}"}}', kind in raised) for kind in kinds),
+    )
+    evidence = (
+        (f'{{kind="{kind}"}}', float(np.log10(wealth.evidence))) for kind, wealth in kinds.items()
+    )
     add("evidence_log10", "gauge", "Evidence for drift.", *evidence)
     return "\n".join(lines) + "\n"

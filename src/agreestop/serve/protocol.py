@@ -8,7 +8,8 @@ A client sends JSON objects, or binary pushes:
     events   uint32      count numbers: how many events each step has
     indices  uint32      the flat indices of the events, step after step
 
-Dense steps of numbers have FRAME in place of each number of events, and float32 in place of the indices, frame after frame.
+Dense steps of numbers have FRAME in place of each number of events, and float32 in place of the
+indices, frame after frame.
 
 The server answers every message with one JSON object.
 """
@@ -42,11 +43,15 @@ LONGEST_GROUP = 10_000  # characters, or booleans
 DEEPEST = 16  # lists within lists
 SPARE_LISTS = 10_000  # beyond those that a push can need; a message with more is not parsed
 EVENTS_A_UNIT = 16  # events that cost about as much to compute as a step
-CONTENTS = ("events", "steps", "frame", "frames", "log_confidence")  # what a push may hold, one of them
+# what a push may hold, one of them
+CONTENTS = ("events", "steps", "frame", "frames", "log_confidence")
 
 
 class BadMessage(InputError):
-    """A message that cannot be used. It costs the session that it names; the connection if it names none."""
+    """A message that cannot be used.
+
+    It costs the session that it names; the connection if it names none.
+    """
 
     def __init__(self, message: str, session: int | None = None) -> None:
         super().__init__(message)
@@ -55,7 +60,9 @@ class BadMessage(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one message may hold, known before it is parsed: steps, checkpoints with log-confidences, and JSON lists."""
+    """What one message may hold, known before it is parsed: steps, checkpoints with
+    log-confidences, and JSON lists.
+    """
 
     steps: int = LARGEST
     checkpoints: int = LARGEST
@@ -67,7 +74,9 @@ class Bounds:
         steps, checkpoints = int(calibrated.checkpoints[-1]), len(calibrated.checkpoints)
         of_a_frame = sum(math.prod((shape or ())[:depth]) for depth in range(len(shape or ()) + 1))
         of_a_checkpoint = 1 + (calibrated.members or 1)
-        return cls(steps, checkpoints, SPARE_LISTS + max(steps * of_a_frame, checkpoints * of_a_checkpoint))
+        return cls(
+            steps, checkpoints, SPARE_LISTS + max(steps * of_a_frame, checkpoints * of_a_checkpoint)
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -80,7 +89,8 @@ class Open:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PushSteps:
-    """The next steps of a session, as events or as frames (m, ...), or its log-confidences (m, K, C) at the next m checkpoints.
+    """The next steps of a session, as events or as frames (m, ...), or its log-confidences
+    (m, K, C) at the next m checkpoints.
 
     `step` is the number of the first.
     """
@@ -92,12 +102,22 @@ class PushSteps:
     frames: NDArray[Any] | None = None
 
     def __len__(self) -> int:
-        return len(next(given for given in (self.steps, self.frames, self.log_confidence) if given is not None))
+        return len(
+            next(
+                given
+                for given in (self.steps, self.frames, self.log_confidence)
+                if given is not None
+            )
+        )
 
     @property
     def nbytes(self) -> int:
         """Bytes of its arrays."""
-        arrays = (self.frames, self.log_confidence) if self.steps is None else (self.steps.counts, self.steps.indices)
+        arrays = (
+            (self.frames, self.log_confidence)
+            if self.steps is None
+            else (self.steps.counts, self.steps.indices)
+        )
         return sum(array.nbytes for array in arrays if array is not None)
 
     @property
@@ -115,7 +135,9 @@ class PushSteps:
         return Push(row, self.steps, self.log_confidence, self.frames)
 
     def cut(self, units: int) -> tuple[Self, Self | None]:
-        """The first steps that are about so many units of work, one step at least; and the rest, if there is one."""
+        """The first steps that are about so many units of work, one step at least; and the rest,
+        if there is one.
+        """
         if self.steps is None:
             count = max(1, units)
         else:
@@ -124,14 +146,19 @@ class PushSteps:
         if count >= len(self):
             return self, None
         if self.frames is not None:
-            return replace(self, frames=self.frames[:count]), replace(self, frames=self.frames[count:])
+            return replace(self, frames=self.frames[:count]), replace(
+                self, frames=self.frames[count:]
+            )
         if self.log_confidence is not None:
             values = self.log_confidence
-            return replace(self, log_confidence=values[:count]), replace(self, log_confidence=values[count:])
+            return replace(self, log_confidence=values[:count]), replace(
+                self, log_confidence=values[count:]
+            )
         assert self.steps is not None
         counts, indices = self.steps.counts, self.steps.indices
         events = int(counts[:count].sum())
-        head, tail = Steps(counts[:count], indices[:events]), Steps(counts[count:], indices[events:])
+        head = Steps(counts[:count], indices[:events])
+        tail = Steps(counts[count:], indices[events:])
         return replace(self, steps=head), replace(self, steps=tail)
 
 
@@ -163,7 +190,8 @@ Message = Open | PushSteps | End | Close | Label
 def read_message(data: str | bytes, bounds: Bounds | None = None) -> Message:
     """The message of a client. What is no message is refused with a sentence.
 
-    Nothing is made of a message before its size and its types are known: a list in it costs its own length, and no more.
+    Nothing is made of a message before its size and its types are known: a list in it costs its own
+    length, and no more.
     """
     bounds = bounds or Bounds()
     if isinstance(data, bytes):
@@ -176,14 +204,18 @@ def read_message(data: str | bytes, bounds: Bounds | None = None) -> Message:
         return _read_label(content)
     session = content.get("session")
     if type(session) is not int or not 0 <= session <= LARGEST:
-        raise BadMessage(f"session is missing or no number: give a whole number from 0 to {LARGEST}.")
+        raise BadMessage(
+            f"session is missing or no number: give a whole number from 0 to {LARGEST}."
+        )
     if kind == "push":
         return _read_push(content, session, bounds)
     if kind == "open":
         return Open(session, read_group(content.get("group"), session))
     if kind == "end" or kind == "close":
         return End(session) if kind == "end" else Close(session)
-    raise BadMessage("the type of the message is unknown: send open, push, end, close or label.", session)
+    raise BadMessage(
+        "the type of the message is unknown: send open, push, end, close or label.", session
+    )
 
 
 def _read_json(text: str, bounds: Bounds) -> Any:
@@ -191,13 +223,20 @@ def _read_json(text: str, bounds: Bounds) -> Any:
     if (lists := text.count("[") + text.count("{")) > bounds.lists:
         named = re.search(r'"session"\s*:\s*([0-9]{1,10})(?![0-9])', text[:1000])
         session = None if named is None else min(int(named[1]), LARGEST)
-        raise BadMessage(f"the message has {lists} lists, and none can need more than {bounds.lists}: send fewer steps.", session)
+        raise BadMessage(
+            f"the message has {lists} lists, and none can need more than {bounds.lists}: send "
+            "fewer steps.",
+            session,
+        )
     collecting = gc.isenabled()
-    gc.disable()  # JSON has no cycles, and to look for them would take many times as long as to read it
+    # JSON has no cycles, and to look for them would take many times as long as to read it
+    gc.disable()
     try:
         return json.loads(text, parse_constant=no_constant)
     except (ValueError, RecursionError):
-        raise BadMessage("the message is no JSON: send one JSON object, or a binary push.") from None
+        raise BadMessage(
+            "the message is no JSON: send one JSON object, or a binary push."
+        ) from None
     finally:
         if collecting:
             gc.enable()
@@ -213,15 +252,30 @@ def _read_label(content: dict[str, Any]) -> Label:
     if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
         raise BadMessage("decision is missing: give the key that came with the decision.")
     if label is not None and (type(label) is not int or not 0 <= label <= LARGEST):
-        raise BadMessage("label is no class index: give a whole number from 0, or null if it will never be known.")
+        raise BadMessage(
+            "label is no class index: give a whole number from 0, or null if it will never be "
+            "known."
+        )
     return Label(key, label)
 
 
 def read_group(group: Any, session: int) -> Any:
     """The group of an input, as it may be in a message."""
-    known = group is None or type(group) in (str, int) or (type(group) is list and set(map(type, group)) <= {bool})
-    if not known or (type(group) is int and abs(group) > LARGEST) or (type(group) in (str, list) and len(group) > LONGEST_GROUP):
-        raise BadMessage("group is none: give a string, a whole number, or a list of booleans where groups overlap.", session)
+    known = (
+        group is None
+        or type(group) in (str, int)
+        or (type(group) is list and set(map(type, group)) <= {bool})
+    )
+    if (
+        not known
+        or (type(group) is int and abs(group) > LARGEST)
+        or (type(group) in (str, list) and len(group) > LONGEST_GROUP)
+    ):
+        raise BadMessage(
+            "group is none: give a string, a whole number, or a list of booleans where groups "
+            "overlap.",
+            session,
+        )
     return group
 
 
@@ -231,13 +285,20 @@ def _read_push(content: dict[str, Any], session: int, bounds: Bounds) -> PushSte
         raise BadMessage(f"a push needs one of {', '.join(CONTENTS)}, as a list.", session)
     step, values = content.get("step"), content[given[0]]
     if type(step) is not int or not 1 <= step <= LARGEST:
-        raise BadMessage("step is missing or no number: give the number of the first step in the message, from 1.", session)
+        raise BadMessage(
+            "step is missing or no number: give the number of the first step in the message, from "
+            "1.",
+            session,
+        )
     try:
         if given[0] == "log_confidence":
             array = _as_numbers(values)
             array = array[None] if array.ndim == 2 else array
             if array.ndim != 3 or array.dtype.kind not in "fiu" or not array.size:
-                raise InputError("log_confidence is no list of numbers (K, C), or of several (m, K, C): give the logarithms by member.")
+                raise InputError(
+                    "log_confidence is no list of numbers (K, C), or of several (m, K, C): give "
+                    "the logarithms by member."
+                )
             _check_length(len(array), bounds.checkpoints)
             return PushSteps(session, step, log_confidence=array)
         several = [values] if given[0] in ("events", "frame") else values
@@ -248,31 +309,42 @@ def _read_push(content: dict[str, Any], session: int, bounds: Bounds) -> PushSte
     except InputError as error:
         raise BadMessage(str(error), session) from None
     except (ValueError, OverflowError):
-        raise BadMessage(f"{given[0]} is no regular list of numbers: give indices, a frame, or log-confidences (K, C).", session) from None
+        raise BadMessage(
+            f"{given[0]} is no regular list of numbers: give indices, a frame, or log-confidences "
+            "(K, C).",
+            session,
+        ) from None
 
 
 def _check_length(steps: int, most: int) -> None:
     if steps > most:
-        raise InputError(f"the message has {steps} steps, but the rule decides within {most}: send fewer.")
+        raise InputError(
+            f"the message has {steps} steps, but the rule decides within {most}: send fewer."
+        )
 
 
 def _as_steps(steps: list[Any]) -> Steps:
     """Steps from lists of flat indices; a ValueError if a step holds lists."""
     if not steps or set(map(type, steps)) != {list}:
-        raise InputError("steps is empty or no list of lists: give a list of flat indices for each step.")
+        raise InputError(
+            "steps is empty or no list of lists: give a list of flat indices for each step."
+        )
     flat = list(chain.from_iterable(steps))
     kinds = set(map(type, flat))
     if list in kinds:
         raise ValueError("a step holds lists")
     if not kinds <= {int}:
-        raise InputError("events holds what is no whole number: a list of flat indices is needed for each step.")
+        raise InputError(
+            "events holds what is no whole number: a list of flat indices is needed for each step."
+        )
     return Steps(np.array(list(map(len, steps)), np.int64), np.array(flat, np.int64))
 
 
 def _as_numbers(values: list[Any]) -> NDArray[Any]:
     """An array of booleans or numbers from lists of lists; a ValueError if they are not regular.
 
-    Every level is checked before the next, so a list of strings never becomes an array of the width of the longest.
+    Every level is checked before the next, so a list of strings never becomes an array of the width
+    of the longest.
     """
     shape, level = [len(values)], values
     while level and type(level[0]) is list and len(shape) < DEEPEST:
@@ -285,23 +357,37 @@ def _as_numbers(values: list[Any]) -> NDArray[Any]:
         raise ValueError("a ragged list")
     if not kinds <= {bool, int, float}:
         return np.zeros(0, object)  # words or objects: refused for their type
-    return np.array(level, np.float64 if float in kinds else np.int64 if int in kinds else np.bool_).reshape(shape)
+    return np.array(
+        level, np.float64 if float in kinds else np.int64 if int in kinds else np.bool_
+    ).reshape(shape)
 
 
 def _as_frames(values: ArrayLike) -> NDArray[Any]:
-    """Dense steps (m, ...) of booleans or numbers; whether they fit the members is not known here."""
+    """Dense steps (m, ...) of booleans or numbers; whether they fit the members is
+    not known here.
+    """
     frames = np.asarray(values)
     if frames.ndim < 2 or not frames.size or frames.dtype.kind not in "bfiu":
-        raise InputError("the frames are no lists of numbers: give a number for each input, in the shape of a step or flat.")
+        raise InputError(
+            "the frames are no lists of numbers: give a number for each input, in the shape of a "
+            "step or flat."
+        )
     return frames
 
 
 def _read_binary(data: bytes, bounds: Bounds) -> PushSteps:
     if len(data) < HEADER.size:
-        raise BadMessage(f"the binary message has {len(data)} bytes: a push begins with session, step and count, 12 bytes.")
+        raise BadMessage(
+            f"the binary message has {len(data)} bytes: a push begins with session, step and "
+            "count, 12 bytes."
+        )
     session, step, count = HEADER.unpack_from(data)
     if len(data) % 4 or len(data) < HEADER.size + 4 * count or not count or not step:
-        raise BadMessage(f"the binary message has {len(data)} bytes, which do not fit its {count} steps from step {step}.", session)
+        raise BadMessage(
+            f"the binary message has {len(data)} bytes, which do not fit its {count} steps from "
+            f"step {step}.",
+            session,
+        )
     try:
         _check_length(count, bounds.steps)
     except InputError as error:
@@ -309,20 +395,35 @@ def _read_binary(data: bytes, bounds: Bounds) -> PushSteps:
     numbers = np.frombuffer(data, "<u4", offset=HEADER.size)
     if (numbers[:count] == FRAME).all():
         if len(numbers) == count or len(numbers) % count:
-            raise BadMessage(f"the binary message has {len(numbers) - count} numbers for {count} frames: send whole frames.", session)
+            raise BadMessage(
+                f"the binary message has {len(numbers) - count} numbers for {count} frames: send "
+                "whole frames.",
+                session,
+            )
         return PushSteps(session, step, frames=numbers[count:].view("<f4").reshape(count, -1))
     counts, indices = numbers[:count].astype(np.int64), numbers[count:].astype(np.int64)
     if (total := int(counts.sum())) != len(indices):
-        raise BadMessage(f"the binary message has {len(indices)} events, but its steps have {total}.", session)
+        raise BadMessage(
+            f"the binary message has {len(indices)} events, but its steps have {total}.", session
+        )
     return PushSteps(session, step, Steps(counts, indices))
 
 
 def write_push(session: int, step: int, steps: Sequence[ArrayLike]) -> bytes:
     """A binary push of one or more steps, each a list of flat indices."""
     packed = Steps.of(steps)
-    if not len(packed) or (len(packed.indices) and (packed.indices.min() < 0 or packed.indices.max() > LARGEST)):
-        raise InputError("there is no step, or an index that is no input: give flat indices from 0 for each step, [] for a pause.")
-    return HEADER.pack(session, step, len(packed)) + packed.counts.astype("<u4").tobytes() + packed.indices.astype("<u4").tobytes()
+    if not len(packed) or (
+        len(packed.indices) and (packed.indices.min() < 0 or packed.indices.max() > LARGEST)
+    ):
+        raise InputError(
+            "there is no step, or an index that is no input: give flat indices from 0 for each "
+            "step, [] for a pause."
+        )
+    return (
+        HEADER.pack(session, step, len(packed))
+        + packed.counts.astype("<u4").tobytes()
+        + packed.indices.astype("<u4").tobytes()
+    )
 
 
 def write_frames(session: int, step: int, frames: ArrayLike) -> bytes:
@@ -331,13 +432,23 @@ def write_frames(session: int, step: int, frames: ArrayLike) -> bytes:
     with np.errstate(over="ignore"):
         sent = values.reshape(len(values), -1).astype("<f4")
     if not np.isfinite(sent).all():
-        raise InputError("the frames hold numbers that are not finite in float32: clean or rescale the inputs.")
-    return HEADER.pack(session, step, len(sent)) + np.full(len(sent), FRAME, "<u4").tobytes() + sent.tobytes()
+        raise InputError(
+            "the frames hold numbers that are not finite in float32: clean or rescale the inputs."
+        )
+    return (
+        HEADER.pack(session, step, len(sent))
+        + np.full(len(sent), FRAME, "<u4").tobytes()
+        + sent.tobytes()
+    )
 
 
 def write(**content: Any) -> str:
-    """A JSON message, in ASCII, so that half a character of a client cannot make it one that cannot be sent; numbers may be numpy's."""
-    return json.dumps(content, separators=(",", ":"), allow_nan=False, default=lambda number: number.item())
+    """A JSON message, in ASCII, so that half a character of a client cannot make it one that
+    cannot be sent; numbers may be numpy's.
+    """
+    return json.dumps(
+        content, separators=(",", ":"), allow_nan=False, default=lambda number: number.item()
+    )
 
 
 def write_decision(session: int, key: str, decision: Decision, promise: str) -> str:

@@ -1,7 +1,7 @@
 """The server as a process, or in a thread: uvicorn around the application.
 
-SIGTERM and Ctrl-C drain: no new session begins, open ones may go on for a while, the monitor is saved, then the process ends. A second
-signal ends it at once.
+SIGTERM and Ctrl-C drain: no new session begins, open ones may go on for a while, the monitor is
+saved, then the process ends. A second signal ends it at once.
 """
 
 import asyncio
@@ -32,9 +32,12 @@ from .limits import Limits
 from .logs import FEW
 
 REQUEST_SECONDS = 10.0  # for a whole request
-PING_SECONDS = 20.0  # between two pings, and for the answer: a client that is gone without a word is noticed
+# between two pings, and for the answer: a client that is gone without a word is noticed
+PING_SECONDS = 20.0
 SPARE_FILES, BACKLOG = 256, 512
-SOCKET_BYTES = 1 << 17  # that the system keeps for a connection in each direction: little, so that who does not read is noticed soon
+# that the system keeps for a connection in each direction: little, so that who does not read is
+# noticed soon
+SOCKET_BYTES = 1 << 17
 log = logging.getLogger("agreestop.serve")
 
 
@@ -66,13 +69,16 @@ class _Uvicorn(uvicorn.Server):
 
 @final
 class Server:
-    """Serves a calibrated rule, and the ensemble whose members read the inputs; without one, clients push log-confidences.
+    """Serves a calibrated rule, and the ensemble whose members read the inputs; without one,
+    clients push log-confidences.
 
     ensemble: an `Ensemble`, or what an adapter returned, such as `agreestop.adapters.from_nir`.
-    Decisions are those of `ensemble.live(rule)`. It binds to `host`, this machine alone unless another is given; port 0 takes a free one.
+    Decisions are those of `ensemble.live(rule)`. It binds to `host`, this machine alone unless
+    another is given; port 0 takes a free one.
 
     token    what clients must know; without it, anybody who can connect may open sessions
-    monitor  file of the `DriftMonitor`, which goes on from it if it exists; without one, the monitor ends with the server
+    monitor  file of the `DriftMonitor`, which goes on from it if it exists; without one, the
+             monitor ends with the server
     """
 
     def __init__(
@@ -90,15 +96,20 @@ class Server:
     ) -> None:
         if token is not None and not re.fullmatch("[!-~]+", token):
             raise InputError(
-                "the token is empty, or has a space or a sign outside ASCII: give one of ASCII letters and digits that cannot be guessed."
+                "the token is empty, or has a space or a sign outside ASCII: give one of ASCII "
+                "letters and digits that cannot be guessed."
             )
         shape, digest, engine = None, "", None
         if ensemble is not None:
             engine, digest, shape = ensemble.engine, ensemble.digest, ensemble.input_shape
             if shape is None:
-                raise InputError("the shape of the inputs is not known yet: call score once, then serve.")
+                raise InputError(
+                    "the shape of the inputs is not known yet: call score once, then serve."
+                )
         allowed: dict[str, Any] = {"any_engine": any_engine, "any_members": any_members}
-        self.hub = Hub(rule, engine, limits, monitor, ensemble_digest=digest, input_shape=shape, **allowed)
+        self.hub = Hub(
+            rule, engine, limits, monitor, ensemble_digest=digest, input_shape=shape, **allowed
+        )
         try:
             self._socket = _bind(host, port)
         except InputError:
@@ -106,7 +117,9 @@ class Server:
             raise
         self.port = int(self._socket.getsockname()[1])
         self.url = f"{f'[{host}]' if ':' in host else host}:{self.port}"
-        self._door = Door(self.hub.limits.clients + WAITING, REQUEST_SECONDS, self.hub.limits.slow_seconds)
+        self._door = Door(
+            self.hub.limits.clients + WAITING, REQUEST_SECONDS, self.hub.limits.slow_seconds
+        )
         self.hub.background["watching connections"] = self._door.watch
         config = uvicorn.Config(
             make_app(self.hub, token, local_names_only=token is None and host in LOOPBACK),
@@ -151,15 +164,20 @@ class Server:
 
 
 def _is_no_fault_of_a_client(record: logging.LogRecord) -> bool:
-    """False for text that is not UTF-8: uvicorn closes the connection, and a client must not be able to fill the log."""
+    """False for text that is not UTF-8: uvicorn closes the connection, and a client must not be
+    able to fill the log.
+    """
     return "Invalid UTF-8" not in record.getMessage()
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A socket that listens on a host and port, so that the port is known before the server starts."""
+    """A socket that listens on a host and port, so that the port is known before the
+    server starts.
+    """
     bound = None
     try:
-        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, number, _, address = known[0]
         bound = socket.socket(family, kind, number)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # every connection inherits them
@@ -169,12 +187,16 @@ def _bind(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         if bound is not None:
             bound.close()
-        raise InputError(f"cannot listen on {host}:{port} ({error}): choose another host or port.") from None
+        raise InputError(
+            f"cannot listen on {host}:{port} ({error}): choose another host or port."
+        ) from None
     return bound
 
 
 def _allow_files(count: int) -> int:
-    """Let this process have as many open files, where the system allows it; how many it may have."""
+    """Let this process have as many open files, where the system allows it; how
+    many it may have.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -184,7 +206,9 @@ def _allow_files(count: int) -> int:
 
 
 def _log_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what went wrong in the event loop, such as a connection that could not be accepted; a few times of each kind."""
+    """Log what went wrong in the event loop, such as a connection that could not be accepted; a
+    few times of each kind.
+    """
     fault = context.get("exception")
     if isinstance(fault, ConnectionError):
         return  # a client is gone

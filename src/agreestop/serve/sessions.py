@@ -1,4 +1,6 @@
-"""What the server keeps of its clients: connections, their sessions, and the messages that are on their way."""
+"""What the server keeps of its clients: connections, their sessions, and the messages that
+are on their way.
+"""
 
 import asyncio
 from collections import deque
@@ -17,10 +19,12 @@ MESSAGE_COST = 1000  # bytes that a queued message counts beyond its own
 
 @final
 class Connection:
-    """One client: its open sessions, its messages that wait to be computed, and the answers that wait to be sent.
+    """One client: its open sessions, its messages that wait to be computed, and the answers that
+    wait to be sent.
 
     queued    bytes of its messages that wait for their answers; `labels` of them are labels
-    turn      when its messages began to be read, rather than those of others; rest: seconds for which no more are read
+    turn      when its messages began to be read, rather than those of others; rest: seconds for
+              which no more are read
     ended_at  when its end began; it is dropped if it does not read what is left for it
     abort     ends the connection at once, without sending what is left
     """
@@ -32,7 +36,8 @@ class Connection:
         self.queued, self.labels, self.seen, self.sending_since = 0, 0, monotonic(), 0.0
         self.turn, self.rest = 0.0, 0.0
         self.ended, self.ended_at, self.dropped = False, 0.0, False
-        self._abort, self._most = abort, limits.queued_bytes // MESSAGE_COST + 2 * limits.sessions_per_client
+        self._abort = abort
+        self._most = limits.queued_bytes // MESSAGE_COST + 2 * limits.sessions_per_client
 
     def send(self, text: str) -> bool:
         """Queue an answer. False if the client does not read: it is dropped."""
@@ -64,11 +69,22 @@ class Connection:
 class Session:
     """One input of a client.
 
-    `step` is the number of the next step, `seen` the time of the last push, `began` the time of the first message. `number` is its place in
-    the order of opening, and `first_risk` the risk at its first checkpoint, once it is closed.
+    `step` is the number of the next step, `seen` the time of the last push, `began` the time of the
+    first message. `number` is its place in the order of opening, and `first_risk` the risk at its
+    first checkpoint, once it is closed.
     """
 
-    __slots__ = ("began", "connection", "ending", "first_risk", "id", "number", "row", "seen", "step")
+    __slots__ = (
+        "began",
+        "connection",
+        "ending",
+        "first_risk",
+        "id",
+        "number",
+        "row",
+        "seen",
+        "step",
+    )
 
     def __init__(self, connection: Connection, session: int, number: int) -> None:
         self.connection, self.id, self.number, self.step = connection, session, number, 1
@@ -82,7 +98,8 @@ class Session:
 class Work:
     """A message on its way through one tick or several; `message` is what is left of it.
 
-    next_step: of a push, the step after it. reason: of a close, why; wrong: whether a bad message is the reason.
+    next_step: of a push, the step after it. reason: of a close, why; wrong: whether a bad message
+    is the reason.
     """
 
     session: Session

@@ -1,14 +1,18 @@
-"""The drift monitor behind the server: it sees every decision, gets labels that come later, and is kept in a file.
+"""The drift monitor behind the server: it sees every decision, gets labels that come later, and is
+kept in a file.
 
-Sessions count in the order in which they were opened, whatever order they end in. A session that ends without a decision, because it was
-closed, idle, over its deadline or lost with its connection, is an input without a miss; so are those that were open when the server ended.
+Sessions count in the order in which they were opened, whatever order they end in. A session that
+ends without a decision, because it was closed, idle, over its deadline or lost with its connection,
+is an input without a miss; so are those that were open when the server ended.
 
-A label is processed once those of all earlier decisions are known, or are given up. A label is given up when it has not come within
-`Limits.label_seconds`, or when more than `Limits.labels_waiting` decisions came since. It is then an input without a miss. After a restart
-the labels of earlier decisions may come for `Limits.restart_seconds`: those of the last second before a kill may be lost, and others must
-not wait for them.
+A label is processed once those of all earlier decisions are known, or are given up. A label is
+given up when it has not come within `Limits.label_seconds`, or when more than
+`Limits.labels_waiting` decisions came since. It is then an input without a miss. After a restart
+the labels of earlier decisions may come for `Limits.restart_seconds`: those of the last second
+before a kill may be lost, and others must not wait for them.
 
-All of it runs in one thread, which is not the thread that computes: neither a long list of labels nor a slow disk delays a decision.
+All of it runs in one thread, which is not the thread that computes: neither a long list of labels
+nor a slow disk delays a decision.
 """
 
 from collections import deque
@@ -22,24 +26,32 @@ from typing import final
 from agreestop.common import InputError, file_lock
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decision
-from agreestop.decide.drift import DriftMonitor
+from agreestop.decide.drift.monitor import DriftMonitor
 
 from .limits import Limits
 
 
 @final
 class Watch:
-    """A monitor and its file, which belongs to it until `close`. hits, labels: those of decisions since the start."""
+    """A monitor and its file, which belongs to it until `close`. hits, labels: those of
+    decisions since the start.
+    """
 
     def __init__(self, calibrated: CalibratedRule, path: Path | None, limits: Limits) -> None:
         self._path, self._limits = path, limits
-        calibrated = replace(calibrated)  # with a counter of its own: sessions of this server are numbered without a gap
+        # with a counter of its own: sessions of this server are numbered without a gap
+        calibrated = replace(calibrated)
         with ExitStack() as held:
             if path is not None:
-                held.enter_context(file_lock(path))  # two servers would write over each other's evidence
-            self.monitor = DriftMonitor(calibrated) if path is None else DriftMonitor.resume(path, calibrated)
-            self._answers: dict[str, tuple[int, ...]] = {}  # the classes of the decisions since the start that wait for their labels
-            # How many inputs there were at some times; those of an earlier run are due after restart_seconds.
+                # two servers would write over each other's evidence
+                held.enter_context(file_lock(path))
+            self.monitor = (
+                DriftMonitor(calibrated) if path is None else DriftMonitor.resume(path, calibrated)
+            )
+            # the classes of the decisions since the start that wait for their labels
+            self._answers: dict[str, tuple[int, ...]] = {}
+            # How many inputs there were at some times; those of an earlier run are due after
+            # restart_seconds.
             early = limits.label_seconds - min(limits.label_seconds, limits.restart_seconds)
             self._marks = deque([(monotonic() - early, self.monitor.observed)])
             self._changed, self._given_up = True, self.monitor.processed
@@ -52,8 +64,14 @@ class Watch:
         """The number of the next session: numbers go on after a restart."""
         return self.monitor.calibrated.opened[0]
 
-    def observe(self, decided: Sequence[tuple[str, Decision]], skipped: Sequence[tuple[int, float | None]] = ()) -> None:
-        """Take decisions under their keys, and sessions without one: their numbers and first risks."""
+    def observe(
+        self,
+        decided: Sequence[tuple[str, Decision]],
+        skipped: Sequence[tuple[int, float | None]] = (),
+    ) -> None:
+        """Take decisions under their keys, and sessions without one: their numbers
+        and first risks.
+        """
         for key, decision in decided:
             self.monitor.observe(decision, key)
             self._answers[key] = decision.classes
@@ -62,19 +80,26 @@ class Watch:
         while len(self._answers) > self._limits.labels_waiting:
             del self._answers[next(iter(self._answers))]
         self._changed = True
-        if self.monitor.observed - self._given_up > 2 * self._limits.labels_waiting:  # not one by one
+        # not one by one
+        if self.monitor.observed - self._given_up > 2 * self._limits.labels_waiting:
             self._give_up(self.monitor.observed - self._limits.labels_waiting)
 
     def label(self, key: str, label: int | None) -> tuple[str, ...]:
         """Take the label of a decision. Returns the alarms so far, in words."""
         classes = self.monitor.calibrated.classes
         if label is not None and label >= classes:
-            raise InputError(f"label is {label}: give a class index from 0 to {classes - 1}, or null if it will never be known.")
+            raise InputError(
+                f"label is {label}: give a class index from 0 to {classes - 1}, or null if it will "
+                "never be known."
+            )
         watched = label is None or self.monitor.level is not None
         if watched:
             self.monitor.update(key, label)
         elif key not in self._answers:
-            raise InputError(f"no decision with the key {key!r} waits for a label: give each label once, and in time.")
+            raise InputError(
+                f"no decision with the key {key!r} waits for a label: give each label once, and in "
+                "time."
+            )
         answer = self._answers.pop(key, None)
         if answer is not None and label is not None:
             self.labels, self.hits = self.labels + 1, self.hits + (label in answer)
@@ -82,7 +107,9 @@ class Watch:
         return tuple(map(str, self.monitor.alarms))
 
     def keep(self) -> None:
-        """Give up labels that are late, and save what has changed; to be called every now and then."""
+        """Give up labels that are late, and save what has changed; to be called
+        every now and then.
+        """
         now = monotonic()
         self._marks.append((now, self.monitor.observed))
         late = 0

@@ -15,7 +15,9 @@ NO_VALUES = np.zeros(0, dtype=np.float32)
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """Buffers for lists of events: where words of bits are active, where each list begins, the events, their values, and currents."""
+    """Buffers for lists of events: where words of bits are active, where each list begins, the
+    events, their values, and currents.
+    """
 
     active: NDArray[np.uint64]
     starts: Integers
@@ -25,20 +27,28 @@ class Lists:
 
     @classmethod
     def of(cls, lists: int, size: int, lanes: int = 0, words: int = 0) -> "Lists":
-        """Buffers for `lists` lists of `size` events in all, `lanes` currents and `words` words of bits for each of `lists` steps.
+        """Buffers for `lists` lists of `size` events in all, `lanes` currents and `words` words of
+        bits for each of `lists` steps.
 
         Memory that no event reaches is never touched.
         """
         kernels = load_kernels()
         active = np.empty(words * -(-lists // 64), np.uint64)
         events, currents = size + kernels.SPARE, max(lanes, kernels.WIDE * kernels.STEPS_SUMMED)
-        buffers = np.empty(lists + 2, np.int64), np.empty(events, np.int32), np.empty(size, np.float32), aligned(currents, np.float32)
+        buffers = (
+            np.empty(lists + 2, np.int64),
+            np.empty(events, np.int32),
+            np.empty(size, np.float32),
+            aligned(currents, np.float32),
+        )
         return cls(active, *buffers)
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Buffers for the spikes of all layers in some rows and steps, for the lists of inputs, and for the lists of each thread."""
+    """Buffers for the spikes of all layers in some rows and steps, for the lists of inputs, and
+    for the lists of each thread.
+    """
 
     pairs: int
     steps: int
@@ -50,17 +60,35 @@ class Block:
 
     @classmethod
     def of(cls, network: FlatNetwork, pairs: int, steps: int, threads: int) -> "Block":
-        """Buffers for `pairs` pairs of row and step; a row of words is an odd number of cache lines, as for the weights."""
+        """Buffers for `pairs` pairs of row and step; a row of words is an odd number of cache
+        lines, as for the weights.
+        """
         columns = (-(-(pairs + 7) // 8) | 1) * 8  # the kernels test eight steps at once
-        spikes, pooled = ([np.zeros((words, columns), np.uint64) for words in sizes] for sizes in (network.spikes, network.pooled))
+        spikes, pooled = (
+            [np.zeros((words, columns), np.uint64) for words in sizes]
+            for sizes in (network.spikes, network.pooled)
+        )
         inputs = Lists.of(pairs, 0 if network.received else pairs * network.inputs)
-        local = [Lists.of(steps, steps * network.listed, words=network.window) for _ in range(threads)]
-        return cls(pairs, steps, np.zeros((network.received, columns), np.uint64), spikes, pooled, inputs, local)
+        local = [
+            Lists.of(steps, steps * network.listed, words=network.window) for _ in range(threads)
+        ]
+        return cls(
+            pairs,
+            steps,
+            np.zeros((network.received, columns), np.uint64),
+            spikes,
+            pooled,
+            inputs,
+            local,
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class RowBuffers:
-    """Buffers for one row of a network that is run row by row, in one thread; see `event_rows.run_rows`."""
+    """Buffers for one row of a network that is run row by row, in one thread.
+
+    See `event_rows.run_rows`.
+    """
 
     frames: NDArray[Any]
     begins: Integers
@@ -80,11 +108,19 @@ class RowBuffers:
 
     @classmethod
     def of(cls, network: FlatNetwork, steps: int, frames: int) -> "RowBuffers":
-        """Buffers for blocks of `steps` steps; `frames` values of sparse inputs. Memory that no event reaches is never touched."""
+        """Buffers for blocks of `steps` steps; `frames` values of sparse inputs.
+
+        Memory that no event reaches is never touched.
+        """
         kernels, layers = load_kernels(), network.layers
         full, together = layers["convolves"] == 0, kernels.TOGETHER
         lines, size = (
-            int(max(np.prod([layers[f"{side}{name}"] for name in names], axis=0).max() for side in ("", "in_")))
+            int(
+                max(
+                    np.prod([layers[f"{side}{name}"] for name in names], axis=0).max()
+                    for side in ("", "in_")
+                )
+            )
             for names in (("height",), ("height", "width", "words"))
         )
         open_lines = ((layers["window_y"] - 1) // layers["stride_y"] + 1)[~full]
@@ -95,7 +131,8 @@ class RowBuffers:
             begins=np.zeros((3, steps * lines + 1), np.int64),
             where=np.empty((3, steps * size + 1), np.int64),
             words=np.empty((3, steps * size + 1), np.uint64),
-            frame=np.zeros(together * int(first) + 7, np.uint64),  # the kernels test eight words at once
+            # the kernels test eight words at once
+            frame=np.zeros(together * int(first) + 7, np.uint64),
             fired=np.empty(together * int((layers["height"] * layers["width"]).max()), np.uint64),
             spiked=np.zeros(together * lines, np.uint64),
             currents=aligned(together * columns * kernels.NARROW, np.float32),

@@ -1,4 +1,6 @@
-"""The memory layout of the event-driven engine: a network in flat arrays, with one weight row for each input that serves all members."""
+"""The memory layout of the event-driven engine: a network in flat arrays, with one weight row
+for each input that serves all members.
+"""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +20,9 @@ from agreestop.networks.layers import MemberConv2d
 from agreestop.networks.spiking_layers import SpikingLayer
 
 CACHE_LINE = 64
-MOST_LANES = 1 << 15  # neurons of a layer whose state and currents stay in the second-level cache while all of them take a step
+# neurons of a layer whose state and currents stay in the second-level cache while all of
+# them take a step
+MOST_LANES = 1 << 15
 
 
 def load_kernels() -> ModuleType:
@@ -40,11 +44,13 @@ def aligned(size: int, dtype: Any) -> NDArray[Any]:
 class LayerPlan:
     """One layer of K members.
 
-    weight     (K, rows, outputs); rows are ordered by position in the window and then by channel, as spikes are; recurrent ones come last
+    weight     (K, rows, outputs); rows are ordered by position in the window and then by channel,
+               as spikes are; recurrent ones come last
     constants  (K, 8, outputs), see `event_kernels.CONSTANTS`
     shape      channels, height and width of its input
     size       height and width of its output, 1 × 1 for a fully connected layer
-    window, stride, padding   (y, x) of a convolution, padding above and to the left; a fully connected layer has one window
+    window, stride, padding   (y, x) of a convolution, padding above and to the left; a fully
+                              connected layer has one window
     neuron     kind of neuron, see `event_kernels`
     recurrent  number of weight rows that the layer's own spikes reach
     """
@@ -68,38 +74,57 @@ class LayerPlan:
 
 @dataclass(frozen=True, eq=False)
 class _Packed:
-    """One layer: its record without offsets, its weights as memory rows, and the constants (8, K, lanes)."""
+    """One layer: its record without offsets, its weights as memory rows, and the constants
+    (8, K, lanes).
+    """
 
     entry: dict[str, int]
     block: NDArray[Any]
     constants: NDArray[np.float32]
 
 
-def _synapses(layer: SpikingLayer, channels: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Weights (K, rows, outputs) and constants (K, 8, outputs) of a layer; `channels` is the number of channels at each position."""
+def _synapses(
+    layer: SpikingLayer, channels: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Weights (K, rows, outputs) and constants (K, 8, outputs) of a layer; `channels` is the
+    number of channels at each position.
+    """
     weight = layer.synapses.weight.detach()
     members = len(weight)
     if isinstance(layer.synapses, MemberConv2d):
         weight = weight.permute(0, 3, 4, 2, 1).flatten(1, 3)
     else:
-        weight = weight.reshape(members, channels, -1, weight.shape[2]).transpose(1, 2).flatten(1, 2)
+        weight = (
+            weight.reshape(members, channels, -1, weight.shape[2]).transpose(1, 2).flatten(1, 2)
+        )
     scale, bias = torch.ones(members, weight.shape[2]), torch.zeros(members, weight.shape[2])
     norm = layer.norm
     if norm is not None:  # PyTorch's own function gives gain and current with its own roundings
         constants = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
-        mean, variance, gain, offset = (value.detach().to(torch.promote_types(value.dtype, torch.float32)).flatten() for value in constants)
+        mean, variance, gain, offset = (
+            value.detach().to(torch.promote_types(value.dtype, torch.float32)).flatten()
+            for value in constants
+        )
         zeros = torch.zeros_like(mean)
-        scale = F.batch_norm(torch.ones_like(mean)[None], zeros, variance, gain, zeros).view(members, -1)
+        ones = torch.ones_like(mean)
+        scale = F.batch_norm(ones[None], zeros, variance, gain, zeros).view(members, -1)
         bias = F.batch_norm(zeros[None], mean, variance, gain, offset).view(members, -1)
     with torch.no_grad():  # with the same roundings as in `networks.neurons`
         a, b, r, threshold, gain = layer.neurons.parameters_for(torch.empty(1, 1)).constants
-        neurons = [value.flatten().cpu()[:, None].expand_as(scale) for value in (a, b, r, threshold, gain, -threshold * r)]
+        neurons = [
+            value.flatten().cpu()[:, None].expand_as(scale)
+            for value in (a, b, r, threshold, gain, -threshold * r)
+        ]
     together = torch.stack([scale.cpu(), bias.cpu(), *neurons], 1)
     return weight.float().cpu().numpy(), together.float().numpy()
 
 
-def _stored(weight: NDArray[np.float32], precision: str) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Weights (K, rows, outputs) in the given precision, and the size (K, outputs) of one unit of them."""
+def _stored(
+    weight: NDArray[np.float32], precision: str
+) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """Weights (K, rows, outputs) in the given precision, and the size (K, outputs) of
+    one unit of them.
+    """
     unit = np.ones((len(weight), weight.shape[2]), dtype=np.float32)
     if precision == "float32":
         return weight, unit
@@ -111,16 +136,24 @@ def _stored(weight: NDArray[np.float32], precision: str) -> tuple[NDArray[Any], 
 
 
 def _in_pairs(weight: NDArray[np.uint16], lanes: int) -> NDArray[np.uint16]:
-    """Wide tiles of bfloat16 as the kernels read them: lane j in the upper half of a 32-bit word, lane j + 64 in the lower half."""
+    """Wide tiles of bfloat16 as the kernels read them: lane j in the upper half of a 32-bit
+    word, lane j + 64 in the lower half.
+    """
     tiles = weight.reshape(*weight.shape[:-1], -1, 2, lanes // 2)
     return np.stack([tiles[..., 1, :], tiles[..., 0, :]], -1).reshape(weight.shape)
 
 
 def _pack(plan: LayerPlan, precision: str, first: bool) -> _Packed:
-    """A layer in memory. The members share the input of the first layer, and it is a list unless it needs bits."""
+    """A layer in memory.
+
+    The members share the input of the first layer, and it is a list unless it needs bits.
+    """
     kernels = load_kernels()
     if not all(np.isfinite(value).all() for value in (plan.weight, plan.constants)):
-        raise InputError("the members hold weights that are not finite in float32: train again with a lower learning rate.")
+        raise InputError(
+            "the members hold weights that are not finite in float32: train again with a lower "
+            "learning rate."
+        )
     stored, unit = _stored(plan.weight, precision)
     members, rows, outputs = stored.shape
     wide, rest = divmod(outputs, kernels.WIDE)
@@ -133,21 +166,32 @@ def _pack(plan: LayerPlan, precision: str, first: bool) -> _Packed:
 
     stored = padded(stored)
     if precision == "bfloat16":
-        stored[..., : wide * kernels.WIDE] = _in_pairs(stored[..., : wide * kernels.WIDE], kernels.WIDE)
-    block = stored.transpose(1, 0, 2).reshape(rows, -1) if first else stored.reshape(members * rows, lanes)
-    if block.shape[1] > kernels.WIDE:  # an odd number of cache lines, or the rows of a tile would share a few sets of the cache
+        stored[..., : wide * kernels.WIDE] = _in_pairs(
+            stored[..., : wide * kernels.WIDE], kernels.WIDE
+        )
+    block = (
+        stored.transpose(1, 0, 2).reshape(rows, -1)
+        if first
+        else stored.reshape(members * rows, lanes)
+    )
+    # an odd number of cache lines, or the rows of a tile would share a few sets of the cache
+    if block.shape[1] > kernels.WIDE:
         per_line = CACHE_LINE // block.itemsize
         row = (-(-block.shape[1] // per_line) | 1) * per_line
         block = np.pad(block, [(0, 0), (0, row - block.shape[1])])
     constants = padded(plan.constants).transpose(1, 0, 2).copy()
     constants[0, :, :outputs] *= unit
-    constants[kernels.CONSTANTS.index("threshold"), :, outputs:] = np.inf  # lanes without a neuron never spike
+    # lanes without a neuron never spike
+    constants[kernels.CONSTANTS.index("threshold"), :, outputs:] = np.inf
     entry = {
         "convolves": int(plan.convolves),
         "still": int(_is_still(plan)),
-        "neuron": plan.neuron, "recurrent": plan.recurrent, "listed": int(first and not plan.convolves and not plan.recurrent),
-        "own": int(not first), "rows": rows, "outputs": outputs, "height": plan.size[0], "width": plan.size[1],
-        "window_y": plan.window[0], "window_x": plan.window[1], "stride_y": plan.stride[0], "stride_x": plan.stride[1],
+        "neuron": plan.neuron, "recurrent": plan.recurrent,
+        "listed": int(first and not plan.convolves and not plan.recurrent),
+        "own": int(not first), "rows": rows, "outputs": outputs,
+        "height": plan.size[0], "width": plan.size[1],
+        "window_y": plan.window[0], "window_x": plan.window[1],
+        "stride_y": plan.stride[0], "stride_x": plan.stride[1],
         "pad_y": plan.padding[0], "pad_x": plan.padding[1], "pool": int(plan.pool),
         "wide": wide, "narrow": narrow, "lanes": lanes, "words": -(-lanes // 64),
         "in_channels": plan.shape[0], "in_height": plan.shape[1], "in_width": plan.shape[2],
@@ -157,21 +201,26 @@ def _pack(plan: LayerPlan, precision: str, first: bool) -> _Packed:
 
 
 def _is_still(plan: LayerPlan) -> bool:
-    """Whether neurons below their threshold stay as they are without input: integrators without leak, synapse or constant current."""
+    """Whether neurons below their threshold stay as they are without input: integrators without
+    leak, synapse or constant current.
+    """
     kernels = load_kernels()
     wanted = {"bias": 0, "a": 1, "b": 0, "r": 0}
     return plan.neuron != kernels.SRM and all(
-        (plan.constants[:, kernels.CONSTANTS.index(name)] == value).all() for name, value in wanted.items()
+        (plan.constants[:, kernels.CONSTANTS.index(name)] == value).all()
+        for name, value in wanted.items()
     )
 
 
 @dataclass(frozen=True, eq=False)
 class FlatNetwork:
-    """All layers in flat arrays: records, weights, and the constants (8, lanes) of the lanes of all layers.
+    """All layers in flat arrays: records, weights, and the constants (8, lanes) of the lanes
+    of all layers.
 
-    state: numbers of state for one input. received: 64-bit words of the input in one step, where it is bits. spikes, pooled: 64-bit words
-    of spikes that each layer emits in one step, and that the next layer receives through a max-pool. listed: the longest list of events.
-    window: the most words of bits under the windows of a line.
+    state: numbers of state for one input. received: 64-bit words of the input in one step, where it
+    is bits. spikes, pooled: 64-bit words of spikes that each layer emits in one step, and that the
+    next layer receives through a max-pool. listed: the longest list of events. window: the most
+    words of bits under the windows of a line.
     """
 
     layers: NDArray[Any]
@@ -190,14 +239,26 @@ class FlatNetwork:
 
     @property
     def by_rows(self) -> bool:
-        """Whether each row passes all layers before the next: convolutions without wide tiles that the cache holds, then full layers."""
+        """Whether each row passes all layers before the next: convolutions without wide tiles
+        that the cache holds, then full layers.
+        """
         layers, convolves = self.layers, self.layers["convolves"] == 1
-        small = (layers["height"] * layers["width"] * layers["lanes"] <= MOST_LANES) & (layers["width"] <= 64) & (layers["wide"] == 0)
-        return bool(convolves[0] and not convolves[-1] and small[convolves].all() and not layers["recurrent"].any())
+        small = (
+            (layers["height"] * layers["width"] * layers["lanes"] <= MOST_LANES)
+            & (layers["width"] <= 64)
+            & (layers["wide"] == 0)
+        )
+        return bool(
+            convolves[0]
+            and not convolves[-1]
+            and small[convolves].all()
+            and not layers["recurrent"].any()
+        )
 
     @cached_property
     def weights_by_part(self) -> NDArray[Any]:
-        """The weights as `convolve` reads them: those of 16 channels lie next to each other, (K, channels / 16, rows, 16).
+        """The weights as `convolve` reads them: those of 16 channels lie next to each other,
+        (K, channels / 16, rows, 16).
 
         The weight rows of the first layer, which the members share, stay as they are.
         """
@@ -205,17 +266,26 @@ class FlatNetwork:
         weights[:] = self.weights
         for layer in self.layers[(self.layers["convolves"] == 1) & (self.layers["own"] == 1)]:
             block = weights[layer["weights_at"] :][: self.members * layer["member_stride"]]
-            parts = block.reshape(self.members, layer["rows"], -1, load_kernels().NARROW).swapaxes(1, 2)
+            parts = block.reshape(self.members, layer["rows"], -1, load_kernels().NARROW).swapaxes(
+                1, 2
+            )
             block[:] = parts.reshape(-1)
         return weights
 
     def select_members(self, first: int, last: int) -> "FlatNetwork":
-        """The network of the members first … last - 1. It shares the weights; in each row it reads those of its members."""
+        """The network of the members first … last - 1.
+
+        It shares the weights; in each row it reads those of its members.
+        """
         layers, count = self.layers.copy(), last - first
         layers["weights_at"] += first * layers["member_stride"]
         layers["lanes_at"] += first * layers["lanes"]
-        layers["state_at"] = layers["state_at"] // self.members * count  # every part of the state has as many numbers for each member
-        spikes, pooled = (tuple(size // self.members * count for size in sizes) for sizes in (self.spikes, self.pooled))
+        # every part of the state has as many numbers for each member
+        layers["state_at"] = layers["state_at"] // self.members * count
+        spikes, pooled = (
+            tuple(size // self.members * count for size in sizes)
+            for sizes in (self.spikes, self.pooled)
+        )
         return replace(
             self,
             layers=layers,
@@ -229,7 +299,11 @@ class FlatNetwork:
 def flatten_network(network: SpikingNetwork, precision: str) -> FlatNetwork:
     """A copy of the network with weights of this precision."""
     config = network.config
-    shape = config.input_shape if isinstance(config, Convolutional) else (math.prod(config.input_shape), 1, 1)
+    shape = (
+        config.input_shape
+        if isinstance(config, Convolutional)
+        else (math.prod(config.input_shape), 1, 1)
+    )
     plans: list[LayerPlan] = []
     for module in network.layers:
         layer = cast(SpikingLayer, module)
@@ -237,7 +311,9 @@ def flatten_network(network: SpikingNetwork, precision: str) -> FlatNetwork:
             plans[-1] = replace(plans[-1], pool=True)
             shape = (shape[0], shape[1] // 2, shape[2] // 2)
         convolution = isinstance(layer.synapses, MemberConv2d)
-        size, window, around = (shape[1:], (3, 3), (1, 1)) if convolution else ((1, 1), shape[1:], (0, 0))
+        size, window, around = (
+            (shape[1:], (3, 3), (1, 1)) if convolution else ((1, 1), shape[1:], (0, 0))
+        )
         plans.append(LayerPlan(*_synapses(layer, shape[0]), shape, size, window, padding=around))
         shape = (plans[-1].weight.shape[2], *size)
     return flatten_plans(plans, precision, config.real_input)
@@ -253,7 +329,11 @@ def flatten_plans(plans: Sequence[LayerPlan], precision: str, real_input: bool) 
         for name, value in (part.entry | offsets).items():
             record[name] = value
         lanes = part.constants[0].size
-        grown = (-(-part.block.size // CACHE_LINE) * CACHE_LINE, 3 * lanes * int(record["height"] * record["width"]), lanes)
+        grown = (
+            -(-part.block.size // CACHE_LINE) * CACHE_LINE,
+            3 * lanes * int(record["height"] * record["width"]),
+            lanes,
+        )
         offsets = {name: at + size for (name, at), size in zip(offsets.items(), grown, strict=True)}
     layers["all_lanes"] = offsets["lanes_at"]
     layers["in_words"] = [-(-int(layers[0]["in_channels"]) // 64), *layers["words"][:-1]]
@@ -266,7 +346,9 @@ def flatten_plans(plans: Sequence[LayerPlan], precision: str, real_input: bool) 
     return FlatNetwork(
         layers=layers,
         weights=weights,
-        constants=np.concatenate([part.constants.reshape(len(part.constants), -1) for part in packed], axis=1),
+        constants=np.concatenate(
+            [part.constants.reshape(len(part.constants), -1) for part in packed], axis=1
+        ),
         members=members,
         classes=int(layers[-1]["outputs"]),
         inputs=inputs,

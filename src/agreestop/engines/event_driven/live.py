@@ -13,18 +13,32 @@ from .layout import FlatNetwork, aligned, load_kernels
 
 
 def _live_buffers(network: FlatNetwork) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Buffers for one step of one live input: marks, values and slot of the input; spikes and lists of the layers."""
-    lists = Lists.of(1, network.listed, network.members * int(network.layers[0]["lanes"]), network.window)
-    spikes = np.zeros((network.received + sum(network.spikes) + sum(network.pooled) + 7, 1), np.uint64)  # as in Block
-    inputs = (np.zeros(network.inputs, np.uint8), np.zeros(network.inputs, np.float32), np.zeros(1, np.int64))
+    """Buffers for one step of one live input: marks, values and slot of the input; spikes and
+    lists of the layers.
+    """
+    lists = Lists.of(
+        1, network.listed, network.members * int(network.layers[0]["lanes"]), network.window
+    )
+    # seven more, since the kernels test eight at once, as in Block
+    spikes = np.zeros(
+        (network.received + sum(network.spikes) + sum(network.pooled) + 7, 1), np.uint64
+    )
+    inputs = (
+        np.zeros(network.inputs, np.uint8),
+        np.zeros(network.inputs, np.float32),
+        np.zeros(1, np.int64),
+    )
     return inputs, (spikes, lists.active, lists.starts, lists.events, lists.values, lists.currents)
 
 
 @final
 class EventDrivenSlots:
-    """Many live inputs, each in a slot of its own and at a time of its own, all members; see `protocol.LiveSlots`.
+    """Many live inputs, each in a slot of its own and at a time of its own, all members.
 
-    Slots share the buffers of a step, so an input costs only its state and its counts. Results are those of `EventDrivenLive`.
+    See `protocol.LiveSlots`.
+
+    Slots share the buffers of a step, so an input costs only its state and its counts. Results are
+    those of `EventDrivenLive`.
     """
 
     def __init__(self, network: FlatNetwork, slots: int, repeats: str) -> None:
@@ -33,7 +47,8 @@ class EventDrivenSlots:
         self._states = aligned(slots * network.state, np.float32).reshape(slots, network.state)
         self._buffers = _live_buffers(network)
         self.inputs, self.repeats = network.inputs, repeats
-        self.push(np.zeros(1, np.int64), np.zeros(2, np.int64), np.zeros(0, np.int64))  # numba compiles now rather than during a stream
+        # numba compiles now rather than during a stream
+        self.push(np.zeros(1, np.int64), np.zeros(2, np.int64), np.zeros(0, np.int64))
         self.reset(0)
 
     def reset(self, slot: int) -> None:
@@ -48,7 +63,13 @@ class EventDrivenSlots:
         values = None
         if self.repeats == "each":
             pointers, indices, values = count_repeats(pointers, indices, network.inputs)
-        given = (slots, pointers, indices, NO_VALUES if values is None else values, values is not None)
+        given = (
+            slots,
+            pointers,
+            indices,
+            NO_VALUES if values is None else values,
+            values is not None,
+        )
         before = (network.layers, network.weights, network.constants, *given)
         self._kernel(*before, *inputs, self._states, *buffers, self._counts, evidence)
         return evidence
@@ -62,7 +83,10 @@ class EventDrivenLive:
     """
 
     def __init__(self, network: FlatNetwork, input_shape: tuple[int, ...], repeats: str) -> None:
-        self._network, self._kernel, self._shape, self._repeats = network, load_kernels().push, input_shape, repeats
+        self._network = network
+        self._kernel = load_kernels().push
+        self._shape = input_shape
+        self._repeats = repeats
         self._counts: Integers = np.zeros((network.members, network.classes), np.int64)
         self._state = aligned(network.state, np.float32)
         inputs, buffers = _live_buffers(network)
@@ -72,14 +96,26 @@ class EventDrivenLive:
         self._state[:], self._counts[:] = 0, 0
 
     def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> Integers:
-        """Run one step (see `protocol.Live`) and return the spike counts (K, C) so far, which the next push overwrites.
+        """Run one step (see `protocol.Live`) and return the spike counts (K, C) so far, which the
+        next push overwrites.
 
-        The order of events has no meaning, and what a repeated one means depends on the members. Nothing is allocated where events are an
-        array of int64 for members of 0 and 1. A step that is refused leaves the input as it was.
+        The order of events has no meaning, and what a repeated one means depends on the members.
+        Nothing is allocated where events are an array of int64 for members of 0 and 1. A step that
+        is refused leaves the input as it was.
         """
         check_one_of(events, frame)
-        given, values = self._from_events(events) if events is not None else self._from_frame(cast(ArrayLike, frame))
-        wrong = self._kernel(*self._before, given, NO_VALUES if values is None else values, values is not None, *self._after)
+        given, values = (
+            self._from_events(events)
+            if events is not None
+            else self._from_frame(cast(ArrayLike, frame))
+        )
+        wrong = self._kernel(
+            *self._before,
+            given,
+            NO_VALUES if values is None else values,
+            values is not None,
+            *self._after,
+        )
         if wrong >= 0:
             check_events(given, self._network.inputs)  # says which
         return self._counts
@@ -95,8 +131,14 @@ class EventDrivenLive:
     def _from_events(self, events: ArrayLike) -> tuple[Integers, NDArray[np.float32] | None]:
         """The same from flat indices, which may be repeated."""
         whole, indices = self._network.inputs, cast(Integers, events)
-        plain = type(events) is np.ndarray and events.dtype == np.int64 and events.ndim == 1 and events.flags.carray
-        if self._repeats != "once" or not plain or len(indices) == whole:  # as many indices as inputs may be a frame
+        plain = (
+            type(events) is np.ndarray
+            and events.dtype == np.int64
+            and events.ndim == 1
+            and events.flags.carray
+        )
+        # as many indices as inputs may be a frame
+        if self._repeats != "once" or not plain or len(indices) == whole:
             indices = check_events(events, whole, self._repeats)
         if self._repeats != "each":
             return indices, None

@@ -1,14 +1,17 @@
 """Continuous batching on a GPU: as soon as an input stops, the next input takes its slot.
 
-The slots form two groups. While one group computes, the host reads the results of the other and chooses its next inputs. If one segment
-takes all slots to their end and more inputs wait, each group has all the slots instead, and the GPU runs the groups in turn.
+The slots form two groups. While one group computes, the host reads the results of the other and
+chooses its next inputs. If one segment takes all slots to their end and more inputs wait, each
+group has all the slots instead, and the GPU runs the groups in turn.
 
-A segment is a number of steps, captured once as a CUDA graph (`slots`). The inputs are on the GPU (`device_inputs`), so the host only says
-which input a slot runs and at which step. The prefilter's kernel finds, for each slot, the first checkpoints at which the rule may stop, up
-to one at which it certainly does, and the counts there. `calibrated.step` then judges on the host. An input that it stops at none of them
-runs again, up to a later checkpoint.
+A segment is a number of steps, captured once as a CUDA graph (`slots`). The inputs are on the GPU
+(`device_inputs`), so the host only says which input a slot runs and at which step. The prefilter's
+kernel finds, for each slot, the first checkpoints at which the rule may stop, up to one at which it
+certainly does, and the counts there. `calibrated.step` then judges on the host. An input that it
+stops at none of them runs again, up to a later checkpoint.
 
-With a `Schedule`, only the first members run here, up to the look at which others join. Inputs that these do not decide are left undecided.
+With a `Schedule`, only the first members run here, up to the look at which others join. Inputs that
+these do not decide are left undecided.
 
 Without a GPU, as in tests, the same steps run without a CUDA graph.
 """
@@ -28,8 +31,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from agreestop.common import Booleans, Integers, cores
+from agreestop.decide.checkpoints import Stops
 from agreestop.decide.confidence import log_softmax
-from agreestop.decide.evidence import Stops
 from agreestop.events.container import Events, Inputs
 
 from ..inputs import dense_step
@@ -39,11 +42,17 @@ from .device_inputs import DeviceInputs, frames_dtype
 from .slots import SlotMembers, Slots, SlotShape
 
 KEPT_KINDS = 2  # groups of slots are kept ready for this many different kinds of calls
-JUDGED_TOGETHER = 1024  # the rule judges at least this many inputs at once: for fewer, the call itself takes most of the time
-LOOKS = 4  # checkpoints at which an input may stop that are kept for the rule: where its threshold ties with many inputs, only it knows
+# the rule judges at least this many inputs at once: for fewer, the call itself takes
+# most of the time
+JUDGED_TOGETHER = 1024
+# checkpoints at which an input may stop that are kept for the rule: where its threshold ties with
+# many inputs, only it knows
+LOOKS = 4
 JUDGES = 4  # threads that judge; NumPy computes without holding the others up
 BLOCK_BYTES = 1 << 31  # inputs are brought to the GPU in blocks of at most this size
-SLACK = 2e-4  # the prefilter's margin: above the rounding error of float32 for log-risks near ten, and it grows with them
+# the prefilter's margin: above the rounding error of float32 for log-risks near ten, and it
+# grows with them
+SLACK = 2e-4
 EPSILON = float(np.finfo(np.float32).eps)
 FAR = 1e30  # no logarithm of a risk is as large
 
@@ -59,19 +68,32 @@ class ContinuousBatching:
         self._free_live: list[_LiveSlot] = []
         self._lock = Lock()  # only one call at a time may use the slots
 
-    def decide(self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes:
-        """Decide on inputs (n, T, ...), or on images (n, 1, ...) that are held, at most `slots` of them computed together.
+    def decide(
+        self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None
+    ) -> Outcomes:
+        """Decide on inputs (n, T, ...), or on images (n, 1, ...) that are held, at most `slots` of
+        them computed together.
 
         `chunk` is that of `decide_early`. Inputs are brought to the GPU in blocks of rows.
         """
-        size = len(inputs.indices) * inputs.indices.itemsize if isinstance(inputs, Events) else inputs.nbytes
+        size = (
+            len(inputs.indices) * inputs.indices.itemsize
+            if isinstance(inputs, Events)
+            else inputs.nbytes
+        )
         rows = max(slots, BLOCK_BYTES * len(inputs) // max(size, 1))
         parts = []
         with self._lock:
             try:
                 for start in range(0, len(inputs), rows):
                     block = slice(start, start + rows)
-                    part = inputs if rows >= len(inputs) else inputs.rows(block) if isinstance(inputs, Events) else inputs[block]
+                    part = (
+                        inputs
+                        if rows >= len(inputs)
+                        else inputs.rows(block)
+                        if isinstance(inputs, Events)
+                        else inputs[block]
+                    )
                     parts.append(self._run(part, prefilter, slots, chunk))
             except BaseException:
                 self._release_groups()
@@ -79,7 +101,11 @@ class ContinuousBatching:
         return joined(parts)
 
     def _run(self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes:
-        chunk = None if chunk is None else min(chunk, int(prefilter.calibrated.checkpoints[prefilter.first_looks - 1]))
+        chunk = (
+            None
+            if chunk is None
+            else min(chunk, int(prefilter.calibrated.checkpoints[prefilter.first_looks - 1]))
+        )
         queue = _Queue(prefilter, len(inputs), self._members.classes, chunk or 1)
         count = min(slots, len(inputs))
         in_turn = len(inputs) > count and self._segment_steps(_width(count), chunk) >= queue.last
@@ -89,7 +115,11 @@ class ContinuousBatching:
         source = DeviceInputs(inputs, self._device, self._uploads)
         shape = SlotShape(width, steps, inputs.shape[1] == 1, frames_dtype(inputs, self._device))
         groups = self._groups_for(prefilter, shape, source.kind)
-        idle = [(group, _Assignment(queue, width, used, steps)) for group, used in zip(groups, shares, strict=True) if used]
+        idle = [
+            (group, _Assignment(queue, width, used, steps))
+            for group, used in zip(groups, shares, strict=True)
+            if used
+        ]
         busy: deque[tuple[_SlotGroup, _Assignment]] = deque()
         while True:
             for group, assignment in tuple(idle):
@@ -107,14 +137,19 @@ class ContinuousBatching:
                 return queue.outcomes
 
     def _segment_steps(self, width: int, chunk: int | None) -> int:
-        """The steps of a segment for this width: enough to fill the GPU, or the largest divisor of the chunk that the GPU takes at once.
+        """The steps of a segment for this width: enough to fill the GPU, or the largest divisor of
+        the chunk that the GPU takes at once.
 
         Multiples of the usual steps are preferred, since kernels are made for these.
         """
         load = self._members.load
         if chunk is None:
             return max(1, min(load.steps, load.full // width))
-        divisors = [steps for steps in range(1, max(1, min(chunk, load.most // width)) + 1) if chunk % steps == 0]
+        divisors = [
+            steps
+            for steps in range(1, max(1, min(chunk, load.most // width)) + 1)
+            if chunk % steps == 0
+        ]
         return max(divisors, key=lambda steps: (steps % load.steps == 0, steps))
 
     def _release_groups(self) -> None:
@@ -123,49 +158,78 @@ class ContinuousBatching:
             group.finish()
         self._kept.clear()
 
-    def _groups_for(self, prefilter: Prefilter, shape: SlotShape, kind: tuple[Any, ...]) -> "list[_SlotGroup]":
+    def _groups_for(
+        self, prefilter: Prefilter, shape: SlotShape, kind: tuple[Any, ...]
+    ) -> "list[_SlotGroup]":
         """Two groups of slots; those of an earlier call of the same kind if they are still kept."""
         key = (prefilter.calibrated.rule, prefilter.calibrated.policy, shape, kind)
-        found = next((position for position, (known, _) in enumerate(self._kept) if known == key), None)
+        found = next(
+            (position for position, (known, _) in enumerate(self._kept) if known == key), None
+        )
         if found is not None:
             self._kept.append(self._kept.pop(found))
         else:
             del self._kept[: max(0, len(self._kept) + 1 - KEPT_KINDS)]
             on_gpu = GpuPrefilter(prefilter, self._members.classes, shape.steps, self._device)
-            self._kept.append((key, [_SlotGroup(self._members, self._device, shape, kind, on_gpu) for _ in range(2)]))
+            self._kept.append(
+                (
+                    key,
+                    [
+                        _SlotGroup(self._members, self._device, shape, kind, on_gpu)
+                        for _ in range(2)
+                    ],
+                )
+            )
         return self._kept[-1][1]
 
     def live(self) -> "SlotLive":
         """Start on one live input."""
-        return SlotLive(self._free_live, self._free_live.pop() if self._free_live else _LiveSlot(self._members, self._device))
+        return SlotLive(
+            self._free_live,
+            self._free_live.pop() if self._free_live else _LiveSlot(self._members, self._device),
+        )
 
 
 def _width(slots: int) -> int:
-    """The width of a group: a power of two, so that one CUDA graph serves other numbers of inputs too."""
+    """The width of a group: a power of two, so that one CUDA graph serves other numbers
+    of inputs too.
+    """
     return 1 << max(2, math.ceil(math.log2(slots)))
 
 
 class GpuPrefilter:
-    """The tables of a prefilter on a GPU, in float32, with one entry for each step up to `beyond` steps after the last checkpoint.
+    """The tables of a prefilter on a GPU, in float32, with one entry for each step up to `beyond`
+    steps after the last checkpoint.
 
-    No row may stop between checkpoints, and every row may stop at the last one, or at the last one before more members join.
+    No row may stop between checkpoints, and every row may stop at the last one, or at the last one
+    before more members join.
     """
 
-    def __init__(self, prefilter: Prefilter, classes: int, beyond: int, device: torch.device) -> None:
+    def __init__(
+        self, prefilter: Prefilter, classes: int, beyond: int, device: torch.device
+    ) -> None:
         looks = prefilter.first_looks
         steps = np.array(prefilter.calibrated.checkpoints[:looks], dtype=np.int64)
         upper = prefilter.bounds_with_margin(SLACK, classes, EPSILON)
         bounds = np.clip(prefilter.bounds, -FAR, FAR)
         lower = bounds - (np.clip(upper, -FAR, FAR) - bounds)
-        tables = [np.ones(steps[-1] + beyond), *(np.full(steps[-1] + beyond, -FAR) for _ in range(2))]
+        tables = [
+            np.ones(steps[-1] + beyond),
+            *(np.full(steps[-1] + beyond, -FAR) for _ in range(2)),
+        ]
         for table, values in zip(tables, (prefilter.temperatures, upper, lower), strict=True):
             table[steps - 1] = np.clip(values[:looks], -FAR, FAR)
         tables[1][steps[-1] - 1] = tables[2][steps[-1] - 1] = FAR
-        self._tables = [torch.tensor(values, dtype=torch.float32, device=device) for values in tables]
+        self._tables = [
+            torch.tensor(values, dtype=torch.float32, device=device) for values in tables
+        ]
         self._exponent, self._size = float(prefilter.exponent), min(prefilter.max_set_size, classes)
 
-    def __call__(self, spikes: Tensor, begins: Tensor, time: Tensor, counts: Tensor, outcome: Tensor) -> None:
-        from agreestop.networks._kernels.triton_kernels import find_stops  # imported here since Triton takes long to load
+    def __call__(
+        self, spikes: Tensor, begins: Tensor, time: Tensor, counts: Tensor, outcome: Tensor
+    ) -> None:
+        # imported here since Triton takes long to load
+        from agreestop.networks._kernels.triton_kernels import find_stops
 
         find_stops(spikes, begins, time, counts, outcome, self._tables, self._exponent, self._size)
 
@@ -174,16 +238,24 @@ class _Queue:
     """Inputs that wait for a slot, and the outcomes of the others."""
 
     def __init__(self, prefilter: Prefilter, count: int, classes: int, chunk: int) -> None:
-        self.chunk, self._calibrated, self._members = chunk, prefilter.calibrated, prefilter.first_members
-        self._times = np.array(prefilter.calibrated.checkpoints[: prefilter.first_looks], dtype=np.int64)
+        self.chunk = chunk
+        self._calibrated = prefilter.calibrated
+        self._members = prefilter.first_members
+        self._times = np.array(
+            prefilter.calibrated.checkpoints[: prefilter.first_looks], dtype=np.int64
+        )
         self.last = int(self._times[-1])
         self.waiting: Integers = np.arange(count)
         self.no_stop_before: Integers = np.zeros(count, np.int64)
         """For each input, the number of first steps in which it is known not to stop."""
-        self.outcomes = Outcomes(Stops.empty(count, classes), np.zeros(count, np.int64), np.zeros(count, np.int64))
+        self.outcomes = Outcomes(
+            Stops.empty(count, classes), np.zeros(count, np.int64), np.zeros(count, np.int64)
+        )
         self._judging: deque[Future[Integers]] = deque()
         self.released: list[tuple[Integers, Integers, Integers]] = []
-        """Inputs that have left their slots, with the results of the prefilter (see `find_stops`) and the steps that they ran."""
+        """Inputs that have left their slots, with the results of the prefilter (see
+        `find_stops`) and the steps that they ran.
+        """
 
     def take(self, count: int) -> Integers:
         """The next `count` inputs, or all that wait if there are fewer."""
@@ -191,7 +263,9 @@ class _Queue:
         return taken
 
     def judge(self, least: int, wait: bool) -> None:
-        """Judge the released inputs if there are at least `least`; those that the rule does not stop wait again.
+        """Judge the released inputs if there are at least `least`.
+
+        Those that the rule does not stop wait again.
 
         Other threads judge, so that the GPU never waits for it. wait: finish all judgements.
         """
@@ -203,7 +277,9 @@ class _Queue:
             self.waiting = np.concatenate([self._judging.popleft().result(), self.waiting])
 
     def _judge(self, inputs: Integers, found: Integers, computed: Integers) -> Integers:
-        """Judge these inputs and return those that the rule has not stopped and may still stop with these members."""
+        """Judge these inputs and return those that the rule has not stopped and may still stop
+        with these members.
+        """
         outcomes, calibrated = self.outcomes, self._calibrated
         steps = np.minimum(computed, self.last)
         outcomes.computed[inputs] += steps
@@ -218,7 +294,9 @@ class _Queue:
             seen = found[rows, 2 + look * entry : 2 + (look + 1) * entry]
             index = np.searchsorted(self._times, seen[:, 0])
             counts = seen[:, 1:].reshape(len(rows), -1, calibrated.classes)
-            verdict = calibrated.step(index, log_softmax(counts.astype(np.float64)), calibrated.start(len(rows)))
+            verdict = calibrated.step(
+                index, log_softmax(counts.astype(np.float64)), calibrated.start(len(rows))
+            )
             outcomes.stops.put(inputs[rows], index, verdict)
             rows = rows[~verdict.stop]
             self.no_stop_before[inputs[rows]] = seen[~verdict.stop, 0]
@@ -229,11 +307,16 @@ class _Queue:
 @cache
 def _judges(process: int) -> ThreadPoolExecutor:
     """The threads that judge, their own for each process: threads do not survive a fork."""
-    return ThreadPoolExecutor(max(1, min(JUDGES, cores() // 2)), thread_name_prefix="agreestop-judge")
+    return ThreadPoolExecutor(
+        max(1, min(JUDGES, cores() // 2)), thread_name_prefix="agreestop-judge"
+    )
 
 
 class _Assignment:
-    """The inputs in the slots of a group, and the steps that each has run. Only the first `used` slots are used."""
+    """The inputs in the slots of a group, and the steps that each has run.
+
+    Only the first `used` slots are used.
+    """
 
     def __init__(self, queue: _Queue, width: int, used: int, steps: int) -> None:
         self._queue, self._steps = queue, steps
@@ -250,7 +333,9 @@ class _Assignment:
         return bool(self._taken.any())
 
     def begins(self) -> Integers:
-        """The `begins` of `find_stops` for each slot; a slot that is not taken begins in every segment."""
+        """The `begins` of `find_stops` for each slot; a slot that is not taken begins in
+        every segment.
+        """
         return np.where(self.times > 0, -1, self._queue.no_stop_before[self.inputs])
 
     def release(self, found: Integers) -> None:
@@ -274,21 +359,34 @@ class _SlotGroup:
     """Slots under a prefilter. kind: the dtypes of the inputs, an `InputKind`."""
 
     def __init__(
-        self, members: SlotMembers, device: torch.device, shape: SlotShape, kind: tuple[Any, ...], prefilter: Callable[..., None]
+        self,
+        members: SlotMembers,
+        device: torch.device,
+        shape: SlotShape,
+        kind: tuple[Any, ...],
+        prefilter: Callable[..., None],
     ) -> None:
         width, outputs = shape.width, (members.members, members.classes)
         self._prefilter, self._kind = prefilter, kind
         self._time = torch.zeros(width, dtype=torch.int32, device=device)
         self._counts = torch.zeros((width, *outputs), dtype=torch.int32, device=device)
-        self._outcome = torch.zeros((width, 2 + LOOKS * (1 + math.prod(outputs))), dtype=torch.int32, device=device)
-        self._result = torch.zeros(self._outcome.shape, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._blank = torch.zeros(math.prod(members.input_shape) + 2, dtype=torch.int64, device=device)
+        self._outcome = torch.zeros(
+            (width, 2 + LOOKS * (1 + math.prod(outputs))), dtype=torch.int32, device=device
+        )
+        self._result = torch.zeros(
+            self._outcome.shape, dtype=torch.int32, pin_memory=device.type == "cuda"
+        )
+        self._blank = torch.zeros(
+            math.prod(members.input_shape) + 2, dtype=torch.int64, device=device
+        )
         self._slots = Slots(members, device, shape, self._load_frames, self._find_stops)
 
     def _load_frames(self, slots: Slots, frames: Tensor) -> None:
-        from agreestop.networks._kernels.gpu_inputs import load_frames  # imported here since importing Triton is slow
+        # imported here since importing Triton is slow
+        from agreestop.networks._kernels.gpu_inputs import load_frames
 
-        if not slots.host_table[0]:  # while the graph is captured: the inputs are one frame of zeros
+        # while the graph is captured: the inputs are one frame of zeros
+        if not slots.host_table[0]:
             slots.host_table[:] = (*[self._blank.data_ptr()] * 3, 1)
             slots.table.copy_(torch.from_numpy(slots.host_table))
         load_frames(self._kind, slots.table, slots.rows, slots.times, frames)
@@ -297,11 +395,17 @@ class _SlotGroup:
         self._prefilter(spikes, begins, self._time, self._counts, self._outcome)
         self._result.copy_(self._outcome, non_blocking=True)
 
-    def start(self, source: DeviceInputs, assignment: _Assignment, behind: "_SlotGroup | None") -> None:
+    def start(
+        self, source: DeviceInputs, assignment: _Assignment, behind: "_SlotGroup | None"
+    ) -> None:
         """Start a segment on the inputs of the assignment, after the work of `behind`."""
         slots = self._slots
         slots.host_table[:] = source.table
-        slots.host_rows[:], slots.host_times[:], slots.host_begins[:] = assignment.inputs, assignment.times, assignment.begins()
+        slots.host_rows[:], slots.host_times[:], slots.host_begins[:] = (
+            assignment.inputs,
+            assignment.times,
+            assignment.begins(),
+        )
         source.wait_for(int(assignment.inputs.max()), slots.stream)
         slots.start(None if behind is None else behind._slots)
 
@@ -313,16 +417,24 @@ class _SlotGroup:
 
 @final
 class _LiveSlot:
-    """One slot that runs one step at a time: one launch of a CUDA graph copies the step to the GPU, computes it, and copies counts back."""
+    """One slot that runs one step at a time: one launch of a CUDA graph copies the step to the
+    GPU, computes it, and copies counts back.
+    """
 
     def __init__(self, members: SlotMembers, device: torch.device) -> None:
         shape, on_gpu = (members.members, members.classes), device.type == "cuda"
         self._counts = torch.zeros(shape, dtype=torch.int32, device=device)
         self._total = torch.zeros(shape, dtype=torch.int32, pin_memory=on_gpu)
-        self.shape, self.real_input, self.repeats = members.input_shape, members.real_input, members.repeats
-        self._frame = torch.zeros(self.shape, dtype=torch.float32 if self.real_input else torch.bool, pin_memory=on_gpu)
+        self.shape = members.input_shape
+        self.real_input = members.real_input
+        self.repeats = members.repeats
+        self._frame = torch.zeros(
+            self.shape, dtype=torch.float32 if self.real_input else torch.bool, pin_memory=on_gpu
+        )
         dtype = torch.float16 if on_gpu and not self.real_input else torch.float32
-        self._slot = Slots(members, device, SlotShape(1, 1, False, dtype), self._load_frame, self._count)
+        self._slot = Slots(
+            members, device, SlotShape(1, 1, False, dtype), self._load_frame, self._count
+        )
 
     def _load_frame(self, slots: Slots, frames: Tensor) -> None:
         frames[0, 0].copy_(self._frame.to(frames.device, non_blocking=True))
@@ -351,9 +463,13 @@ class SlotLive:
     def __del__(self) -> None:
         self._free.append(self._slot)
 
-    def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> NDArray[Any]:
+    def push(
+        self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None
+    ) -> NDArray[Any]:
         """Run one step (see `protocol.Live`) and return the spike counts (K, C) so far."""
         slot = self._slot
-        counts = slot.step(dense_step(events, frame, slot.shape, slot.real_input, slot.repeats), self._begins)
+        counts = slot.step(
+            dense_step(events, frame, slot.shape, slot.real_input, slot.repeats), self._begins
+        )
         self._begins = False
         return counts

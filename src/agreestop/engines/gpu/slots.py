@@ -1,4 +1,5 @@
-"""Slots: inputs at fixed memory addresses, which members take through a segment of steps, captured once as a CUDA graph and replayed.
+"""Slots: inputs at fixed memory addresses, which members take through a segment of steps, captured
+once as a CUDA graph and replayed.
 
 Launching the short kernels of a segment from Python would take longer than running them.
 """
@@ -18,8 +19,11 @@ from agreestop.networks.srm_core import SRMState
 from .deep import DeepMember, DeepState
 
 TABLE = 4  # entries of the table of `networks._kernels.gpu_inputs`, which it describes
-NEURON_STEPS = 1 << 28  # neurons of the largest layer times steps that are computed together, for networks with convolutions
-DEEP_STEPS = 2  # steps of a segment for these: few, since their early decisions come within a few steps
+# neurons of the largest layer times steps that are computed together, for networks with
+# convolutions
+NEURON_STEPS = 1 << 28
+# steps of a segment for these: few, since their early decisions come within a few steps
+DEEP_STEPS = 2
 
 
 class Load(NamedTuple):
@@ -36,7 +40,9 @@ class Load(NamedTuple):
 
 
 class SlotShape(NamedTuple):
-    """Slots, steps of a segment, whether each input is an image that is held, and the dtype of the frames."""
+    """Slots, steps of a segment, whether each input is an image that is held, and the dtype
+    of the frames.
+    """
 
     width: int
     steps: int
@@ -45,7 +51,10 @@ class SlotShape(NamedTuple):
 
 
 RunSegment = Callable[[Tensor, Tensor], Tensor]
-"""Called with `begins` and `times` (width,); moves the slots on by a segment and gives its read-out spikes (steps, K, width, C)."""
+"""Called with `begins` and `times` (width,).
+
+Moves the slots on by a segment and gives its read-out spikes (steps, K, width, C).
+"""
 
 
 class SlotMembers(Protocol):
@@ -59,13 +68,18 @@ class SlotMembers(Protocol):
     load: Load
 
     def in_slots(self, frames: Tensor, steps: int) -> RunSegment:
-        """A segment of these steps on frames (steps, width, ...), or (1, width, ...) that are held, which stay where they are."""
+        """A segment of these steps on frames (steps, width, ...), or (1, width, ...) that are
+        held, which stay where they are.
+        """
         ...
 
 
 @final
 class FullyConnectedMembers:
-    """All members in one network. Inputs of zeros and ones are computed as bits (`gpu_sparse`), others in the network itself."""
+    """All members in one network.
+
+    Inputs of zeros and ones are computed as bits (`gpu_sparse`), others in the network itself.
+    """
 
     load = Load(16, 16384, 20480)
 
@@ -73,7 +87,9 @@ class FullyConnectedMembers:
         self._network = network
         self._layers = list(cast(Iterable[SpikingLayer], network.layers))
         self.members, self.classes = network.members, network.classes
-        self.input_shape, self.real_input, self.repeats = network.input_shape, network.real_input, network.repeats
+        self.input_shape = network.input_shape
+        self.real_input = network.real_input
+        self.repeats = network.repeats
 
     def in_slots(self, frames: Tensor, steps: int) -> RunSegment:
         memory = [torch.stack(layer) for layer in self._network(frames[:1].float())[1].layers]
@@ -92,8 +108,12 @@ class FullyConnectedMembers:
         return run
 
     def _sparse_layers(self) -> Callable[[Tensor, Sequence[Tensor], Tensor], Tensor] | None:
-        """The layers, called with spikes, states and begins; None if some weights have no fixed point."""
-        from agreestop.networks._kernels.gpu_sparse import SparseLayer, spiking_layers  # imported here since importing Triton is slow
+        """The layers, called with spikes, states and begins.
+
+        None if some weights have no fixed point.
+        """
+        # imported here since importing Triton is slow
+        from agreestop.networks._kernels.gpu_sparse import SparseLayer, spiking_layers
 
         layers = []
         for layer in self._layers:
@@ -101,7 +121,9 @@ class FullyConnectedMembers:
             fixed = fixed_point(weight)
             if fixed is None:
                 return None
-            layers.append(SparseLayer.of(fixed, layer.neurons.parameters_for(weight[None]).constants))
+            layers.append(
+                SparseLayer.of(fixed, layer.neurons.parameters_for(weight[None]).constants)
+            )
         return lambda x, states, begins: spiking_layers(x, layers, states, begins)
 
 
@@ -112,17 +134,27 @@ class DeepMembers:
     def __init__(self, network: SpikingNetwork, members: Sequence[DeepMember]) -> None:
         self._members = members
         self.members, self.classes = len(members), network.classes
-        self.input_shape, self.real_input, self.repeats = network.input_shape, network.real_input, network.repeats
+        self.input_shape = network.input_shape
+        self.real_input = network.real_input
+        self.repeats = network.repeats
         most = max(1, NEURON_STEPS // max(member.largest_layer for member in members))
         self.load = Load(DEEP_STEPS, most, most)
 
     def in_slots(self, frames: Tensor, steps: int) -> RunSegment:
         width, held = frames.shape[1], steps if len(frames) < steps else None
-        states = [member.run(frames, *member.start(width), held)[1].layers for member in self._members]
+        states = [
+            member.run(frames, *member.start(width), held)[1].layers for member in self._members
+        ]
 
         def run(begins: Tensor, times: Tensor) -> Tensor:
             pairs = zip(self._members, states, strict=True)
-            return torch.cat([member.run(frames, DeepState(layers, times), begins, held)[0] for member, layers in pairs], 1)
+            return torch.cat(
+                [
+                    member.run(frames, DeepState(layers, times), begins, held)[0]
+                    for member, layers in pairs
+                ],
+                1,
+            )
 
         return run
 
@@ -131,9 +163,11 @@ class DeepMembers:
 class Slots:
     """Slots of K members.
 
-    The host writes `host_rows`, `host_times` and `host_begins` (width,), and the `host_table` of the inputs, while nothing runs. A slot
-    continues where `begins` is -1 and starts from zero where it is another number. `load(slots, frames)` fills the frames (steps, width,
-    ...), or (1, width, ...) for images that are held. `after(spikes, begins)` receives the read-out spikes (steps, K, width, C).
+    The host writes `host_rows`, `host_times` and `host_begins` (width,), and the `host_table` of
+    the inputs, while nothing runs. A slot continues where `begins` is -1 and starts from zero where
+    it is another number. `load(slots, frames)` fills the frames (steps, width, ...), or
+    (1, width, ...) for images that are held. `after(spikes, begins)` receives the read-out spikes
+    (steps, K, width, C).
     """
 
     @torch.inference_mode()
@@ -149,9 +183,15 @@ class Slots:
         self._load, self._after = load, after
         self._host = torch.zeros(TABLE + 3 * shape.width, dtype=torch.int64, pin_memory=on_gpu)
         self._on_device = self._host.to(device)
-        self.host_table, self.host_rows, self.host_times, self.host_begins = _parts(self._host.numpy(), shape.width)
+        self.host_table, self.host_rows, self.host_times, self.host_begins = _parts(
+            self._host.numpy(), shape.width
+        )
         self.table, self.rows, self.times, self.begins = _parts(self._on_device, shape.width)
-        self._frames = torch.zeros((1 if shape.held else shape.steps, shape.width, *members.input_shape), dtype=shape.dtype, device=device)
+        self._frames = torch.zeros(
+            (1 if shape.held else shape.steps, shape.width, *members.input_shape),
+            dtype=shape.dtype,
+            device=device,
+        )
         self._run = members.in_slots(self._frames, shape.steps)
         self.stream: Any = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
         self._replay = self._captured() if on_gpu else self._segment
@@ -163,7 +203,10 @@ class Slots:
         self._after(self._run(self.begins, self.times), self.begins)
 
     def _captured(self) -> Callable[[], None]:
-        """The segment as a CUDA graph. The capture changes the state, so every slot must begin in the first segment."""
+        """The segment as a CUDA graph.
+
+        The capture changes the state, so every slot must begin in the first segment.
+        """
         self.stream.wait_stream(torch.cuda.current_stream(self._frames.device))
         with torch.cuda.stream(self.stream):
             return capture_cuda_graph(self._segment)

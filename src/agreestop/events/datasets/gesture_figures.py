@@ -3,17 +3,23 @@
 A person is made of joint angles, limbs and images:
 
     angles(t) = rest + posture + s(t) (gesture(φ(t)) - rest),   φ(t) = φ_0 + 2π f τ(t)
-    elbow = shoulder + a d,   wrist = elbow + b d',   fingertip = wrist + c d',   d = (± sin lift cos swing, -cos lift, sin lift sin swing)
-    I_t(u) = light(u) R_t(u),   R painted capsule over capsule from the farthest:  R ← R + k cover(u) (tone(u) - R)
+    elbow = shoulder + a d,   wrist = elbow + b d',   fingertip = wrist + c d'
+    d = (± sin lift cos swing, -cos lift, sin lift sin swing)
+    I_t(u) = light(u) R_t(u)
 
-An arm has five joint values: lift (0 hangs, π/2 is level, π points up) and swing (0 outwards, π/2 to the camera, π across the
-body) of the upper arm, the same two of the forearm, and how far the shoulder is raised. d and d' are the directions of upper arm and
-forearm. The lengths a, b and c belong to the person and never change. Everybody stands with hanging arms for a delay, then moves into
-the gesture: s rises smoothly from 0 to 1 over the ramp, and the way τ gets faster over it as in `camera.simulator`.
+R is painted capsule over capsule, from the farthest: R ← R + k cover(u) (tone(u) - R).
 
-Positions are in metres, (right, up, to the camera) from the point between the resting shoulders, and projected in perspective. `cover`
-falls from 1 to 0 across the edge of a capsule (a line with round ends), so edges move smoothly by any fraction of a pixel.
-Right and left are the person's, so the right arm is on the left of the image; clockwise is as the camera sees it.
+An arm has five joint values: lift (0 hangs, π/2 is level, π points up) and swing (0 outwards, π/2
+to the camera, π across the body) of the upper arm, the same two of the forearm, and how far the
+shoulder is raised. d and d' are the directions of upper arm and forearm. The lengths a, b and c
+belong to the person and never change. Everybody stands with hanging arms for a delay, then moves
+into the gesture: s rises smoothly from 0 to 1 over the ramp, and the way τ gets faster over it as
+in `camera.simulator`.
+
+Positions are in metres, (right, up, to the camera) from the point between the resting shoulders,
+and projected in perspective. `cover` falls from 1 to 0 across the edge of a capsule
+(a line with round ends), so edges move smoothly by any fraction of a pixel. Right and left are the
+person's, so the right arm is on the left of the image; clockwise is as the camera sees it.
 """
 
 import tomllib
@@ -38,7 +44,9 @@ SHADING = 0.4  # how much darker a limb's edge is than its middle
 SHADOW_BLUR = 0.06  # metres over which a shadow's edge fades
 SWAY = (0.008, 0.4)  # metres and cycles per second
 
-TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("gesture_sim.toml").read_text("utf-8"))
+TABLE: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("gesture_sim.toml").read_text("utf-8")
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,8 @@ class Light:
     """An illumination.
 
     level   light on the middle of the image, at most 1
-    slope   the share of the level by which it grows over the image's height downwards, and over its width to the right
+    slope   the share of the level by which it grows over the image's height downwards, and over its
+            width to the right
     shadow  how dark the arms' shadow on the wall is, 0 for none
     offset  where the shadow falls, in metres to the right and up
     """
@@ -95,12 +104,14 @@ class Performance:
 
     gesture   index into GESTURES
     metre     length of a metre, as a share of the image's smaller side
-    position  the point between the shoulders in the image, as shares of its height and width from the top left
+    position  the point between the shoulders in the image, as shares of its height and width
+              from the top left
     cadence   cycles per second
     phase     where in its cycle the gesture starts, in turns
     reach     width of the motion, 1 on average
     wall      tone of the wall behind the person
-    wander    numbers from 0 to 1 that shift the wall's texture and choose the motion of "other gestures"
+    wander    numbers from 0 to 1 that shift the wall's texture and choose the motion of
+              "other gestures"
     """
 
     gesture: int
@@ -136,7 +147,9 @@ def joint_angles(performance: Performance, times: ArrayLike) -> Floats:
 
 
 def joint_positions(person: Person, angles: Floats) -> Floats:
-    """Shoulder, elbow, wrist and fingertip of both arms, (moments, 2, 4, 3), in metres right, up and to the camera."""
+    """Shoulder, elbow, wrist and fingertip of both arms, (moments, 2, 4, 3), in metres right, up
+    and to the camera.
+    """
     upper_lift, upper_swing, lift, swing, raised = np.moveaxis(angles, 2, 0)
     shoulder = np.stack(np.broadcast_arrays(SIDE * person.shoulders, raised, 0.0), axis=2)
     forearm = _direction(lift, swing)
@@ -145,12 +158,17 @@ def joint_positions(person: Person, angles: Floats) -> Floats:
     return np.stack([shoulder, elbow, wrist, wrist + person.hand * forearm], axis=2)
 
 
-def render_frames(performance: Performance, times: ArrayLike, size: tuple[int, int]) -> Iterator[Floats]:
+def render_frames(
+    performance: Performance, times: ArrayLike, size: tuple[int, int]
+) -> Iterator[Floats]:
     """The intensities (H, W), from 0 to 1, at some times, one frame after the other."""
     moments = np.asarray(times, dtype=np.float64)
     joints = joint_positions(performance.person, joint_angles(performance, moments))
-    sway, pace = SWAY  # nobody stands quite still: the whole person leans to the right and to the left
-    joints[..., 0] += sway * np.sin(2 * np.pi * (pace * moments + performance.wander[2]))[:, None, None]
+    # nobody stands quite still: the whole person leans to the right and to the left
+    sway, pace = SWAY
+    joints[..., 0] += (
+        sway * np.sin(2 * np.pi * (pace * moments + performance.wander[2]))[:, None, None]
+    )
     wall, light = _wall(performance, size), _lighting(performance.light, size)
     for joint in joints:
         image = wall.copy()
@@ -161,7 +179,9 @@ def render_frames(performance: Performance, times: ArrayLike, size: tuple[int, i
 
 @dataclass(frozen=True)
 class _Capsule:
-    """A line with round ends; its ends (2, 3) and radius in metres, its edge `blur` metres wide or at least a pixel."""
+    """A line with round ends; its ends (2, 3) and radius in metres, its edge `blur` metres wide
+    or at least a pixel.
+    """
 
     ends: Floats
     radius: float
@@ -174,19 +194,26 @@ class _Capsule:
         height, width = image.shape
         metre = performance.metre * min(height, width)
         nearness = CAMERA / (CAMERA - self.ends[:, 2])
-        (x, x_end), (up, up_end) = self.ends[:, 0] * nearness * metre, self.ends[:, 1] * nearness * metre
+        (x, x_end), (up, up_end) = (
+            self.ends[:, 0] * nearness * metre,
+            self.ends[:, 1] * nearness * metre,
+        )
         x, x_end = (performance.position[1] * width - 0.5 + right for right in (x, x_end))
         y, y_end = (performance.position[0] * height - 0.5 - above for above in (up, up_end))
         radius, blur = self.radius * nearness.mean() * metre, max(self.blur * metre, 1.0)
         margin = radius + blur
         rows = slice(max(0, int(min(y, y_end) - margin)), max(0, int(max(y, y_end) + margin) + 2))
-        columns = slice(max(0, int(min(x, x_end) - margin)), max(0, int(max(x, x_end) + margin) + 2))
+        columns = slice(
+            max(0, int(min(x, x_end) - margin)), max(0, int(max(x, x_end) + margin) + 2)
+        )
         patch = image[rows, columns]
         down = np.arange(rows.start, rows.start + patch.shape[0])[:, None] - y
         right = np.arange(columns.start, columns.start + patch.shape[1]) - x
         length, fall = x_end - x, y_end - y
         squared = max(length**2 + fall**2, 1e-9)
-        along = np.minimum(np.maximum(right * (length / squared) + down * (fall / squared), 0.0), 1.0)
+        along = np.minimum(
+            np.maximum(right * (length / squared) + down * (fall / squared), 0.0), 1.0
+        )
         distance = np.sqrt((right - along * length) ** 2 + (down - along * fall) ** 2)
         cover = np.minimum(np.maximum((radius - distance) / blur + 0.5, 0.0), 1.0)
         tone = self.tone * (1.0 - SHADING * np.minimum(distance / radius, 1.0) ** 2)
@@ -208,8 +235,13 @@ def _body(person: Person, joint: Floats) -> list[_Capsule]:
         _Capsule(np.stack([face + up, face + 1.5 * up]), 1.05 * person.head, person.hair),
         _Capsule(np.stack([face - 1.5 * up, face]), 0.85 * person.head, person.skin),
     ]
-    limbs = ((0.05, person.sleeve), (0.042, person.cuff), (0.046, person.skin))  # upper arm, forearm, hand
-    arms = [_Capsule(arm[start : start + 2], radius * girth, tone) for arm in joint for start, (radius, tone) in enumerate(limbs)]
+    # upper arm, forearm, hand
+    limbs = ((0.05, person.sleeve), (0.042, person.cuff), (0.046, person.skin))
+    arms = [
+        _Capsule(arm[start : start + 2], radius * girth, tone)
+        for arm in joint
+        for start, (radius, tone) in enumerate(limbs)
+    ]
     return trunk + sorted(arms, key=lambda capsule: float(capsule.ends[:, 2].sum()))
 
 
@@ -225,21 +257,36 @@ def _wall(performance: Performance, size: tuple[int, int]) -> Floats:
     """A wall with faint broad stripes, which do not move."""
     down, right = np.arange(size[0])[:, None] / size[0], np.arange(size[1]) / size[1]
     first, second, *_ = performance.wander
-    stripes = np.sin(2 * np.pi * (3.1 * right + 0.7 * down + first)) * np.sin(2 * np.pi * (1.9 * down - 0.6 * right + second))
+    stripes = np.sin(2 * np.pi * (3.1 * right + 0.7 * down + first)) * np.sin(
+        2 * np.pi * (1.9 * down - 0.6 * right + second)
+    )
     return np.asarray(performance.wall * (1.0 + 0.15 * stripes))
 
 
 def _lighting(light: Light, size: tuple[int, int]) -> Floats:
     down, right = (np.arange(side) / side - 0.5 for side in size)
-    return np.asarray(np.minimum(light.level * (1.0 + light.slope[0] * down[:, None] + light.slope[1] * right), 1.0))
+    return np.asarray(
+        np.minimum(
+            light.level * (1.0 + light.slope[0] * down[:, None] + light.slope[1] * right), 1.0
+        )
+    )
 
 
 def _direction(lift: Floats, swing: Floats) -> Floats:
     """Unit vectors (moments, 2, 3) of one limb of both arms."""
-    return np.stack([SIDE * np.sin(lift) * np.cos(swing), -np.cos(lift), np.sin(lift) * np.sin(swing)], axis=2)
+    return np.stack(
+        [SIDE * np.sin(lift) * np.cos(swing), -np.cos(lift), np.sin(lift) * np.sin(swing)], axis=2
+    )
 
 
-def _arm(phase: Floats, reach: float, middle: Joints, sine: Joints = STILL, cosine: Joints = STILL, pace: float = 1.0) -> Floats:
+def _arm(
+    phase: Floats,
+    reach: float,
+    middle: Joints,
+    sine: Joints = STILL,
+    cosine: Joints = STILL,
+    pace: float = 1.0,
+) -> Floats:
     """Joint values (moments, 5) of a swinging arm; gesture_sim.toml has the formula."""
     swing = np.outer(np.sin(pace * phase), sine) + np.outer(np.cos(pace * phase), cosine)
     return np.asarray(np.array(middle) + reach * swing)
@@ -255,7 +302,9 @@ def _clap(phase: Floats, performance: Performance) -> Arms:
     """The forearms swing in until the hands meet before the chest, and out again."""
     person, posture = performance.person, performance.person.posture
     upper_lift, upper_swing, lift, width = 0.55, 0.9, 1.75, 0.55
-    elbow = person.shoulders + person.upper_arm * np.sin(upper_lift + posture[0]) * np.cos(upper_swing + posture[1])
+    elbow = person.shoulders + person.upper_arm * np.sin(upper_lift + posture[0]) * np.cos(
+        upper_swing + posture[1]
+    )
     across = elbow / ((person.forearm + person.hand) * np.sin(lift + posture[2]))
     meet = np.arccos(-min(across, 1.0)) - posture[3]
     middle = (upper_lift, upper_swing, lift, meet - width * performance.reach, 0.0)
@@ -265,14 +314,18 @@ def _clap(phase: Floats, performance: Performance) -> Arms:
 
 def _point(phase: Floats, performance: Performance) -> Arms:
     """One arm, right or left, points aside and is drawn back."""
-    return _from_table("point right" if performance.wander[4] < 0.5 else "point left")(phase, performance)
+    return _from_table("point right" if performance.wander[4] < 0.5 else "point left")(
+        phase, performance
+    )
 
 
 def _wander(phase: Floats, performance: Performance) -> Arms:
     """Every joint swings around its middle with its own pace and phase."""
     pace, start = np.array(performance.wander[4:]).reshape(2, 2, 4)
     swings = np.sin((0.4 + 0.8 * pace) * phase[:, None, None] + 2 * np.pi * start)
-    values = np.array([1.0, 0.7, 1.7, 1.2]) + performance.reach * np.array([0.5, 0.5, 0.8, 0.8]) * swings
+    values = (
+        np.array([1.0, 0.7, 1.7, 1.2]) + performance.reach * np.array([0.5, 0.5, 0.8, 0.8]) * swings
+    )
     right, left = np.moveaxis(np.pad(values, ((0, 0), (0, 0), (0, 1))), 1, 0)
     return right, left
 
@@ -282,6 +335,13 @@ def _other(phase: Floats, performance: Performance) -> Arms:
     return OTHERS[int(performance.wander[3] * len(OTHERS))](phase, performance)
 
 
-OTHERS: tuple[Motion, ...] = (_from_table("up and down"), _point, _from_table("cross"), _from_table("shrug"), _from_table("push"), _wander)
+OTHERS: tuple[Motion, ...] = (
+    _from_table("up and down"),
+    _point,
+    _from_table("cross"),
+    _from_table("shrug"),
+    _from_table("push"),
+    _wander,
+)
 GESTURES, CADENCE = tuple(TABLE["cadence"]), tuple(TABLE["cadence"].values())
 MOTIONS: tuple[Motion, ...] = (_clap, *map(_from_table, GESTURES[1:-1]), _other)

@@ -1,5 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
-"""Inputs of the event-driven engine: lists of events for a fully connected layer, bits at positions for a convolution."""
+"""Inputs of the event-driven engine: lists of events for a fully connected layer, bits at
+positions for a convolution.
+"""
 
 import numpy as np
 
@@ -11,10 +13,13 @@ from .numba_runtime import jit, jit_template
 
 @jit_template
 def _append(bits, base, events, n):
-    """Append the indices of the set bits, plus `base`, to a list of length n. Return its new length.
+    """Append the indices of the set bits, plus `base`, to a list of length n.
 
-    Entries are written eight at a time, because the exit of a loop over single bits would be mispredicted for almost every word. Entries
-    past the end are overwritten later, so a list needs `SPARE` more entries than it has events.
+    Return its new length.
+
+    Entries are written eight at a time, because the exit of a loop over single bits would be
+    mispredicted for almost every word. Entries past the end are overwritten later, so a list needs
+    `SPARE` more entries than it has events.
     """
     count = simd.count_bits(bits)
     for first in range(0, count, SPARE):
@@ -26,7 +31,9 @@ def _append(bits, base, events, n):
 
 @jit()
 def list_inputs(marks, frames, valued, inputs, total, rows, first, steps, starts, events, values):
-    """List the active inputs of each row and step, and their values. marks is (all rows, total steps, inputs)."""
+    """List the active inputs of each row and step, and their values. marks is
+    (all rows, total steps, inputs).
+    """
     n, whole, flags = 0, inputs - inputs % 64, address(marks)
     for row in range(len(rows)):
         for t in range(steps):
@@ -60,7 +67,8 @@ def mark_positions(layer, marks, total, rows, first, steps, received, start, sto
         for t in range(steps):
             for channel in range(channels):
                 at = ((rows[row] * total + first + t) * channels + channel) * positions
-                one, pair = np.uint64(1) << np.uint64(channel % 64), channel // 64 * width + row * steps + t
+                one = np.uint64(1) << np.uint64(channel % 64)
+                pair = channel // 64 * width + row * steps + t
                 for piece in range(0, whole, 64):
                     active = simd.nonzero_mask(flags, at + piece)
                     while active != 0:
@@ -77,7 +85,8 @@ def mark_positions(layer, marks, total, rows, first, steps, received, start, sto
 def list_events(bounds, indices, given, valued, held, steps, starts, events, values):
     """List the events of each row and step, and their values, from a sparse form.
 
-    The events of step t of a row are indices[bounds[row, t] : bounds[row, t + 1]]; an image (held) has one step, which is listed for each.
+    The events of step t of a row are indices[bounds[row, t] : bounds[row, t + 1]]; an image (held)
+    has one step, which is listed for each.
     """
     n = 0
     for row in range(len(bounds)):
@@ -94,7 +103,9 @@ def list_events(bounds, indices, given, valued, held, steps, starts, events, val
 
 @jit()
 def mark_events(layer, bounds, indices, given, valued, held, steps, received, frames):
-    """`mark_positions` from a sparse form (see `list_events`). frames (rows, steps, channels, positions), all 0, gets the values."""
+    """`mark_positions` from a sparse form (see `list_events`). frames (rows, steps, channels,
+    positions), all 0, gets the values.
+    """
     positions = layer.in_height * layer.in_width
     received[:, : len(bounds) * steps] = 0
     for row in range(len(bounds)):
@@ -103,6 +114,8 @@ def mark_events(layer, bounds, indices, given, valued, held, steps, received, fr
             for m in range(bounds[row, step], bounds[row, step + 1]):
                 index = np.int64(indices[m])
                 channel, position = index // positions, index % positions
-                received[position * layer.in_words + channel // 64, pair] |= np.uint64(1) << np.uint64(channel % 64)
+                received[position * layer.in_words + channel // 64, pair] |= np.uint64(
+                    1
+                ) << np.uint64(channel % 64)
                 if valued:
                     frames[pair * layer.in_channels * positions + index] = given[m]

@@ -1,5 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
-"""Live streams on the event-driven engine: one step through all layers, for one input or for many in turn."""
+"""Live streams on the event-driven engine: one step through all layers, for one input or
+for many in turn.
+"""
 
 import numpy as np
 
@@ -14,10 +16,15 @@ ROWS_AT_ONCE = 8  # weight rows that a live stream reads together
 
 
 @jit_template
-def _stream_shared(layer, members, weights, constants, state, spikes, starts, events, values, currents):
-    """`advance` with a shared input, for one row and step. The wide tiles add a few events at a time, along whole weight rows.
+def _stream_shared(
+    layer, members, weights, constants, state, spikes, starts, events, values, currents
+):
+    """`advance` with a shared input, for one row and step.
 
-    The weights come from main memory. The processor prefetches a few rows that are read to their end, but not parts of many rows.
+    The wide tiles add a few events at a time, along whole weight rows.
+
+    The weights come from main memory. The processor prefetches a few rows that are read to their
+    end, but not parts of many rows.
     """
     lanes, count, rows, sums = layer.lanes, starts[1], address(weights), address(currents)
     zero = simd.zero_sum(rows, WIDE)
@@ -27,26 +34,36 @@ def _stream_shared(layer, members, weights, constants, state, spikes, starts, ev
         for begin in range(0, members * lanes, lanes):
             for lane in range(begin, begin + WIDE * layer.wide, WIDE):
                 total = simd.load_like(simd.zeros_like(zero), sums, lane)
-                total = sum_rows(total, zero, rows, layer.weights_at + lane, layer.row_stride, address(events), first, last)
+                total = sum_rows(
+                    total,
+                    zero,
+                    rows,
+                    layer.weights_at + lane,
+                    layer.row_stride,
+                    address(events),
+                    first,
+                    last,
+                )
                 simd.store(sums, lane, total)
     for member in range(members):
         for tile in range(layer.wide + layer.narrow):
             run_tile(
-                layer, tile, member, np.int64(0), rows, address(starts), np.int64(0), address(events), address(values), np.bool_(False),
-                np.int64(1), address(state), np.int64(0), address(constants), address(spikes), np.int64(0), np.int64(1), tile < layer.wide,
-                address(currents[member * lanes + first_lane(layer, tile) :]),
+                layer, tile, member, np.int64(0), rows, address(starts), np.int64(0),
+                address(events), address(values), np.bool_(False), np.int64(1), address(state),
+                np.int64(0), address(constants), address(spikes), np.int64(0), np.int64(1),
+                tile < layer.wide, address(currents[member * lanes + first_lane(layer, tile) :]),
             )  # fmt: skip
 
 
 @jit()
 def push(
-    layers, weights, constants, given, given_values, valued, marks, frames, slots, state, spikes, active, starts, events, values,
-    currents, counts,
+    layers, weights, constants, given, given_values, valued, marks, frames, slots, state, spikes,
+    active, starts, events, values, currents, counts,
 ):  # fmt: skip
     """Run one step of a live stream through all layers and add its read-out spikes to `counts`.
 
-    Return -1, or the index of the first event that is not an input. `spikes` holds the input bits of a convolution, then the spikes of
-    each layer and their max-pool.
+    Return -1, or the index of the first event that is not an input. `spikes` holds the input bits
+    of a convolution, then the spikes of each layer and their max-pool.
     """
     inputs, members, zero, one = len(marks), len(counts), np.int64(0), np.int64(1)
     for n in range(len(given)):
@@ -67,44 +84,54 @@ def push(
     if valued or not layer.listed:
         items = members * (layer.wide + layer.narrow) if layer.listed else layer.height
         advance(
-            layer, members, weights, constants, slots, zero, state, one, spikes[at:], spikes, frames, valued,
-            active, starts, events, values, currents, zero, items,
+            layer, members, weights, constants, slots, zero, state, one, spikes[at:], spikes,
+            frames, valued, active, starts, events, values, currents, zero, items,
         )  # fmt: skip
     else:
-        _stream_shared(layer, members, weights, constants, state, spikes, starts, events, values, currents)
+        _stream_shared(
+            layer, members, weights, constants, state, spikes, starts, events, values, currents
+        )
     for n in range(len(given)):
         marks[given[n]] = 0
     for index in range(1, len(layers)):
         if layer.pool:
             pool(layer, one, spikes[at:], spikes[after:], zero, members * (layer.height // 2))
-            at, after = after, after + members * (layer.height // 2) * (layer.width // 2) * layer.words
+            at, after = (
+                after,
+                after + members * (layer.height // 2) * (layer.width // 2) * layer.words,
+            )
         layer = layers[index]
         advance(
-            layer, members, weights, constants, slots, zero, state, one, spikes[after:], spikes[at:], frames, np.bool_(False), active,
-            starts, events, values, currents, zero, members * layer.height,
+            layer, members, weights, constants, slots, zero, state, one, spikes[after:],
+            spikes[at:], frames, np.bool_(False), active, starts, events, values, currents, zero,
+            members * layer.height,
         )  # fmt: skip
         at, after = after, after + members * layer.height * layer.width * layer.words
     for member in range(members):
         for label in range(counts.shape[1]):
-            counts[member, label] += (spikes[at + member * layer.words + label // 64, 0] >> np.uint64(label % 64)) & np.uint64(1)
+            counts[member, label] += (
+                spikes[at + member * layer.words + label // 64, 0] >> np.uint64(label % 64)
+            ) & np.uint64(1)
     return -1
 
 
 @jit()
 def push_rows(
-    layers, weights, constants, rows, pointers, given, given_values, valued, marks, frames, slots, states, spikes, active, starts, events,
-    values, currents, counts, evidence,
+    layers, weights, constants, rows, pointers, given, given_values, valued, marks, frames, slots,
+    states, spikes, active, starts, events, values, currents, counts, evidence,
 ):  # fmt: skip
-    """Run steps of many live streams: step n, with the events given[pointers[n] : pointers[n + 1]], is the next one of stream rows[n].
+    """Run steps of many live streams: step n, with the events given[pointers[n] : pointers[n + 1]],
+    is the next one of stream rows[n].
 
     given_values: the value of each event, if `valued`.
-    states (streams, state) and counts (streams, K, C) are those of all streams; evidence (steps, K, C) gets the counts after each step.
+    states (streams, state) and counts (streams, K, C) are those of all streams; evidence
+    (steps, K, C) gets the counts after each step.
     """
     for n in range(len(rows)):
         row = rows[n]
         at = slice(pointers[n], pointers[n + 1])
         push(
-            layers, weights, constants, given[at], given_values[at], valued, marks, frames, slots, states[row],
-            spikes, active, starts, events, values, currents, counts[row],
+            layers, weights, constants, given[at], given_values[at], valued, marks, frames, slots,
+            states[row], spikes, active, starts, events, values, currents, counts[row],
         )  # fmt: skip
         evidence[n] = counts[row]

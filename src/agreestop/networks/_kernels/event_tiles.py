@@ -1,5 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
-"""One tile of neurons over a block of steps: the weight rows of its events are summed in registers, then its neurons take their steps."""
+"""One tile of neurons over a block of steps: the weight rows of its events are summed in
+registers, then its neurons take their steps.
+"""
 
 import numpy as np
 
@@ -14,7 +16,9 @@ EVENTS_IN_A_BLOCK = 256  # a 16-bit integer holds the sum of 256 int8 weights
 
 @jit_template
 def sum_rows(total, zero, weights, at, stride, events, begin, end):
-    """Add the weight rows of events begin … end to a total, for the lanes from `at` on; `zero` has their number and type."""
+    """Add the weight rows of events begin … end to a total, for the lanes from `at` on; `zero`
+    has their number and type.
+    """
     for first in range(begin, end, EVENTS_IN_A_BLOCK):
         part = simd.begin_part(total, zero)
         for n in range(first, min(first + EVENTS_IN_A_BLOCK, end)):
@@ -27,23 +31,31 @@ def sum_rows(total, zero, weights, at, stride, events, begin, end):
 def _sum_rows_times(total, weights, at, stride, events, values, begin, end):
     """The same, with each weight row multiplied by the value of its event."""
     for n in range(begin, end):
-        total = simd.plus_row_times(total, weights, at + np.int64(get(events, n)) * stride, get(values, n))
+        total = simd.plus_row_times(
+            total, weights, at + np.int64(get(events, n)) * stride, get(values, n)
+        )
     return total
 
 
 @jit_template
 def _run_tile(
-    zero, like, lanes, piece, weights, weight_at, stride, starts, list_at, events, values, valued, steps,
-    state, state_at, constants, lane, all_lanes, neuron, still, spikes, spike_at, pairs, summed, currents,
+    zero, like, lanes, piece, weights, weight_at, stride, starts, list_at, events, values, valued,
+    steps, state, state_at, constants, lane, all_lanes, neuron, still, spikes, spike_at, pairs,
+    summed, currents,
 ):  # fmt: skip
-    """Run one tile over all steps of the block. List list_at + t holds the events of step t. summed: `currents` has the sums already."""
+    """Run one tile over all steps of the block.
+
+    List list_at + t holds the events of step t. summed: `currents` has the sums already.
+    """
     for first in range(0, steps, STEPS_SUMMED):
         count = min(STEPS_SUMMED, steps - first)
         if still and get(starts, list_at + first) == get(starts, list_at + first + count):
             awake = False
             for at in range(0, lanes, piece):
                 membrane = simd.load_like(like, state, state_at + lanes + at)
-                fired = simd.reached(membrane, simd.load_like(like, constants, lane + 5 * all_lanes + at))
+                fired = simd.reached(
+                    membrane, simd.load_like(like, constants, lane + 5 * all_lanes + at)
+                )
                 awake = awake or fired != 0
                 simd.store(state, state_at + 2 * lanes + at, simd.ones_where(fired))
                 for t in range(count):
@@ -54,15 +66,17 @@ def _run_tile(
             begin, end = get(starts, list_at + first + t), get(starts, list_at + first + t + 1)
             total = simd.zeros_like(zero)
             if valued:
-                total = _sum_rows_times(total, weights, weight_at, stride, events, values, begin, end)
+                total = _sum_rows_times(
+                    total, weights, weight_at, stride, events, values, begin, end
+                )
             else:
                 total = sum_rows(total, zero, weights, weight_at, stride, events, begin, end)
             simd.store(currents, t * lanes, total)
         for at in range(0, lanes, piece):
             recur(
-                like, currents, at + (first * lanes if summed else 0), lanes, count, state, state_at + at, constants, lane + at, all_lanes,
-                neuron,
-                spikes, spike_at + 4 * (first + at // 64 * pairs),
+                like, currents, at + (first * lanes if summed else 0), lanes, count, state,
+                state_at + at, constants, lane + at, all_lanes, neuron, spikes,
+                spike_at + 4 * (first + at // 64 * pairs),
             )  # fmt: skip
 
 
@@ -77,7 +91,10 @@ def run_tile(
     layer, tile, member, position, weights, starts, list_at, events, values, valued, steps,
     state, slot_at, constants, spikes, pair, pairs, summed, currents,
 ):  # fmt: skip
-    """Run one tile of a member at a position, wide or narrow, over the steps from `pair` on. All arrays are addresses."""
+    """Run one tile of a member at a position, wide or narrow, over the steps from `pair` on.
+
+    All arrays are addresses.
+    """
     positions = layer.height * layer.width
     neurons = (member * positions + position) * layer.lanes
     offset = first_lane(layer, tile)
@@ -88,13 +105,15 @@ def run_tile(
     spike_at = 4 * (word * pairs + pair) + offset % 64 // NARROW  # in units of 16 spikes
     if tile < layer.wide:
         _run_tile(
-            simd.zero_sum(weights, WIDE), simd.zero_sum(currents, HALF), WIDE, HALF, weights, weight_at, layer.row_stride,
-            starts, list_at, events, values, valued, steps,
-            state, state_at, constants, lane, layer.all_lanes, layer.neuron, layer.still, spikes, spike_at, pairs, summed, currents,
+            simd.zero_sum(weights, WIDE), simd.zero_sum(currents, HALF), WIDE, HALF, weights,
+            weight_at, layer.row_stride, starts, list_at, events, values, valued, steps, state,
+            state_at, constants, lane, layer.all_lanes, layer.neuron, layer.still, spikes, spike_at,
+            pairs, summed, currents,
         )  # fmt: skip
     else:
         _run_tile(
-            simd.zero_sum(weights, NARROW), simd.zero_sum(currents, NARROW), NARROW, NARROW, weights, weight_at, layer.row_stride,
-            starts, list_at, events, values, valued, steps,
-            state, state_at, constants, lane, layer.all_lanes, layer.neuron, layer.still, spikes, spike_at, pairs, summed, currents,
+            simd.zero_sum(weights, NARROW), simd.zero_sum(currents, NARROW), NARROW, NARROW,
+            weights, weight_at, layer.row_stride, starts, list_at, events, values, valued, steps,
+            state, state_at, constants, lane, layer.all_lanes, layer.neuron, layer.still, spikes,
+            spike_at, pairs, summed, currents,
         )  # fmt: skip

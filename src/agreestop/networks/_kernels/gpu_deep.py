@@ -1,19 +1,27 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""The neurons behind a convolution, on a GPU: one kernel from the convolution's output to the next layer's input.
+"""The neurons behind a convolution, on a GPU: one kernel from the convolution's output to the next
+layer's input.
 
-    x_t = scale · y_t + shift (+ shortcut),    the SRM recurrence of `gpu_srm` on x_t,    2 × 2 max-pool of the spikes z_t
+    x_t = scale · y_t + shift (+ shortcut)
+    the SRM recurrence of `gpu_srm` on x_t,    2 × 2 max-pool of the spikes z_t
 
-y_t is what the convolution wrote, in bfloat16 or float32, with channels innermost. Batch normalisation is the scale and shift of a channel,
-so neither it, nor the sum with the shortcut, nor spikes that a max-pool drops ever reach memory. The state stays in registers. Bytes
-per neuron and step, for S steps in one call and currents of s bytes:
+y_t is what the convolution wrote, in bfloat16 or float32, with channels innermost. Batch
+normalisation is the scale and shift of a channel, so neither it, nor the sum with the shortcut, nor
+spikes that a max-pool drops ever reach memory. The state stays in registers. Bytes per neuron and
+step, for S steps in one call and currents of s bytes:
 
-    y_t in    s,    shortcut in    s,    spikes out    s, or s/4 behind a pool,    state in and out    24 / S
+    y_t in              s
+    shortcut in         s
+    spikes out          s, or s/4 behind a pool
+    state in and out    24 / S
 
-Each slot (row of the batch) has its own time, for normalisation whose statistics depend on the step, and starts from zero where `begins`
-is not negative. So one call serves inputs that are at different steps (continuous batching).
+Each slot (row of the batch) has its own time, for normalisation whose statistics depend on the
+step, and starts from zero where `begins` is not negative. So one call serves inputs that are at
+different steps (continuous batching).
 
-In training (`gpu_deep_training`) the state starts from zero, and what the backward pass needs is saved as in `gpu_srm`: the spikes as bits,
-one word for each neuron and segment of at most 16 steps, and the state at the start of each segment except the first.
+In training (`gpu_deep_training`) the state starts from zero, and what the backward pass needs is
+saved as in `gpu_srm`: the spikes as bits, one word for each neuron and segment of at most 16 steps,
+and the state at the start of each segment except the first.
 """
 
 from typing import NamedTuple
@@ -30,7 +38,9 @@ OUTPUTS, WARPS = 512, 4  # outputs of a program
 
 
 class Affine(NamedTuple):
-    """Scale and shift of each channel, (times, channels) in float32: the last row holds for all later steps."""
+    """Scale and shift of each channel, (times, channels) in float32: the last row holds for
+    all later steps.
+    """
 
     scale: Tensor
     shift: Tensor
@@ -38,7 +48,9 @@ class Affine(NamedTuple):
 
 @triton.jit
 def _affine(value, scale, shift, row, last, channel, exists, factor, offset):
-    """value · scale + shift; `factor` and `offset` are those of all steps, if there is only one time."""
+    """value · scale + shift; `factor` and `offset` are those of all steps, if there is
+    only one time.
+    """
     if last > 0:
         factor = tl.load(scale + row + channel, mask=exists, other=0.0)
         offset = tl.load(shift + row + channel, mask=exists, other=0.0)
@@ -54,20 +66,26 @@ def _store(target, size, state, exists):
 
 @triton.jit
 def _neurons_kernel(
-    currents, shortcut, spikes, state, bits, checkpoints, constants, times, begins, scale, shift, shortcut_scale, shortcut_shift,
-    outputs, size, currents_stride, shortcut_stride, height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr,
-    groups, LAST: tl.constexpr, GROUP: tl.constexpr, SEGMENT: tl.constexpr, POOL: tl.constexpr, BLOCK: tl.constexpr,
+    currents, shortcut, spikes, state, bits, checkpoints, constants, times, begins, scale, shift,
+    shortcut_scale, shortcut_shift, outputs, size, currents_stride, shortcut_stride,
+    height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, groups, LAST: tl.constexpr,
+    GROUP: tl.constexpr, SEGMENT: tl.constexpr, POOL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """outputs and size: the spikes that are written, and the neurons, of one step. LAST: the last row of the scales.
+    """outputs and size: the spikes that are written, and the neurons, of one step.
 
-    SEGMENT: steps of a segment, a multiple of GROUP; 0 saves nothing for a backward pass, and has a state instead.
+    LAST: the last row of the scales.
+
+    SEGMENT: steps of a segment, a multiple of GROUP; 0 saves nothing for a backward pass, and has a
+    state instead.
     """
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # at most 2^31, as the caller sees to
     exists = index < outputs
     channel, position = index % channels, index // channels
     down, across = height // POOL, width // POOL
     slot = position // (down * across)
-    first = ((slot * height + position // across % down * POOL) * width + position % across * POOL) * channels + channel
+    first = (
+        (slot * height + position // across % down * POOL) * width + position % across * POOL
+    ) * channels + channel
     time = tl.zeros((BLOCK,), tl.int32)
     if LAST > 0:
         time = tl.load(times + slot, mask=exists, other=0)
@@ -101,9 +119,13 @@ def _neurons_kernel(
             for part in tl.static_range(POOL * POOL):
                 source = first + (part // POOL * width + part % POOL) * channels
                 at = tl.cast(group * GROUP + step, tl.int64)
-                loaded = loaded + (tl.load(currents + at * currents_stride + source, mask=exists, other=0.0),)  # noqa: RUF005
+                loaded = loaded + (  # noqa: RUF005
+                    tl.load(currents + at * currents_stride + source, mask=exists, other=0.0),
+                )
                 if shortcut is not None:
-                    added = added + (tl.load(shortcut + at * shortcut_stride + source, mask=exists, other=0.0),)  # noqa: RUF005
+                    added = added + (  # noqa: RUF005
+                        tl.load(shortcut + at * shortcut_stride + source, mask=exists, other=0.0),
+                    )
         for step in tl.static_range(GROUP):
             at = group * GROUP + step
             row = tl.minimum(time + at, LAST) * channels
@@ -117,7 +139,17 @@ def _neurons_kernel(
                 if shortcut is not None:
                     more = added[step * POOL * POOL + part].to(tl.float32)
                     if shortcut_scale is not None:
-                        more = _affine(more, shortcut_scale, shortcut_shift, row, LAST, channel, exists, shortcut_factor, shortcut_offset)
+                        more = _affine(
+                            more,
+                            shortcut_scale,
+                            shortcut_shift,
+                            row,
+                            LAST,
+                            channel,
+                            exists,
+                            shortcut_factor,
+                            shortcut_offset,
+                        )
                     x += more
                 i, m, h = states[part]
                 i = tl.fma(i, b, x)
@@ -131,7 +163,11 @@ def _neurons_kernel(
                 later = later + ((i, m, tl.fma(h, r, spike)),)  # noqa: RUF005
                 any_spike = tl.maximum(any_spike, spike)
             states, words = later, longer
-            tl.store(spikes + tl.cast(at, tl.int64) * outputs + index, any_spike.to(spikes.dtype.element_ty), mask=exists)
+            tl.store(
+                spikes + tl.cast(at, tl.int64) * outputs + index,
+                any_spike.to(spikes.dtype.element_ty),
+                mask=exists,
+            )
         if SEGMENT > 0:
             steps_done = tl.full((BLOCK,), 0, tl.int32) + (group + 1) * GROUP
             segment = tl.cast((group + 1) * GROUP // SEGMENT - 1, tl.int64)
@@ -140,12 +176,22 @@ def _neurons_kernel(
             for part in tl.static_range(POOL * POOL):
                 at = first + (part // POOL * width + part % POOL) * channels
                 tl.store(bits + segment * size + at, words[part].to(tl.int16), mask=ended)
-                _store(checkpoints + segment * 3 * size + at, size, states[part], ended & (steps_done < groups * GROUP))
+                _store(
+                    checkpoints + segment * 3 * size + at,
+                    size,
+                    states[part],
+                    ended & (steps_done < groups * GROUP),
+                )
                 fresh = fresh + (tl.where(ended, 0, words[part]),)  # noqa: RUF005
             words = fresh
     if SEGMENT == 0:
         for part in tl.static_range(POOL * POOL):
-            _store(state + (first + (part // POOL * width + part % POOL) * channels), size, states[part], exists)
+            _store(
+                state + (first + (part // POOL * width + part % POOL) * channels),
+                size,
+                states[part],
+                exists,
+            )
 
 
 def neurons(
@@ -160,27 +206,66 @@ def neurons(
     shortcut_affine: Affine | None = None,
     pool: int = 1,
 ) -> Tensor:
-    """Spikes (steps, rows, H / pool, W / pool, C) in the dtype of the currents; moves the state (3, rows, H, W, C) on.
+    """Spikes (steps, rows, H / pool, W / pool, C) in the dtype of the currents.
 
-    currents, and the shortcut that is added to them: (steps, rows, H, W, C), dense; or (1, ...), held for all steps. constants (5,): a, b,
-    r, θ and c. times (rows,) int32: the steps before this call, which choose the row of `affine`. begins (rows,): a row with a number of at
-    least 0 starts from a state of zero. shortcut_affine has as many times as `affine`.
+    Moves the state (3, rows, H, W, C) on.
+
+    currents, and the shortcut that is added to them: (steps, rows, H, W, C), dense; or (1, ...),
+    held for all steps. constants (5,): a, b, r, θ and c. times (rows,) int32: the steps before this
+    call, which choose the row of `affine`. begins (rows,): a row with a number of at least 0 starts
+    from a state of zero. shortcut_affine has as many times as `affine`.
     """
     spikes = empty_spikes(currents, steps, pool)
-    together = next(count for count in range(max(1, TOGETHER // pool**2), 0, -1) if steps % count == 0)
-    _launch(spikes, currents, shortcut, (state, None, None), constants, (times, begins), (affine, shortcut_affine), pool, together, 0)
+    together = next(
+        count for count in range(max(1, TOGETHER // pool**2), 0, -1) if steps % count == 0
+    )
+    _launch(
+        spikes,
+        currents,
+        shortcut,
+        (state, None, None),
+        constants,
+        (times, begins),
+        (affine, shortcut_affine),
+        pool,
+        together,
+        0,
+    )
     return spikes
 
 
 def saved_neurons(
-    currents: Tensor, steps: int, constants: Tensor, affine: Affine, shortcut: Tensor | None, pool: int, segment: int
+    currents: Tensor,
+    steps: int,
+    constants: Tensor,
+    affine: Affine,
+    shortcut: Tensor | None,
+    pool: int,
+    segment: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Spikes as `neurons`, from a state of zero; and bits (segments, neurons) and states (segments - 1, 3, neurons) of a backward pass."""
+    """Spikes as `neurons`, from a state of zero; and bits (segments, neurons) and states
+    (segments - 1, 3, neurons) of a backward pass.
+    """
     spikes, size = empty_spikes(currents, steps, pool), currents[0].numel()
     bits = torch.empty((steps // segment, size), dtype=torch.int16, device=currents.device)
-    checkpoints = torch.empty((steps // segment - 1, 3, size), dtype=torch.float32, device=currents.device)
-    together = next(count for count in range(max(1, TOGETHER // pool**2), 0, -1) if segment % count == 0)
-    _launch(spikes, currents, shortcut, (None, bits, checkpoints), constants, (None, None), (affine, None), pool, together, segment)
+    checkpoints = torch.empty(
+        (steps // segment - 1, 3, size), dtype=torch.float32, device=currents.device
+    )
+    together = next(
+        count for count in range(max(1, TOGETHER // pool**2), 0, -1) if segment % count == 0
+    )
+    _launch(
+        spikes,
+        currents,
+        shortcut,
+        (None, bits, checkpoints),
+        constants,
+        (None, None),
+        (affine, None),
+        pool,
+        together,
+        segment,
+    )
     return spikes, bits, checkpoints
 
 
@@ -188,8 +273,15 @@ def empty_spikes(currents: Tensor, steps: int, pool: int) -> Tensor:
     """Memory for the spikes (steps, rows, H / pool, W / pool, C) of these currents."""
     rows, height, width, channels = currents.shape[1:]
     if currents[0].numel() >= 2**31:
-        raise RuntimeError(f"out of memory: {rows} rows have {currents[0].numel():,} neurons in one layer, and 2^31 can be numbered")
-    return torch.empty((steps, rows, height // pool, width // pool, channels), dtype=currents.dtype, device=currents.device)
+        raise RuntimeError(
+            f"out of memory: {rows} rows have {currents[0].numel():,} neurons in one layer, and "
+            "2^31 can be numbered"
+        )
+    return torch.empty(
+        (steps, rows, height // pool, width // pool, channels),
+        dtype=currents.dtype,
+        device=currents.device,
+    )
 
 
 def _launch(
@@ -204,12 +296,15 @@ def _launch(
     together: int,
     segment: int,
 ) -> None:
-    strides = [0 if value is None or len(value) == 1 else value.stride(0) for value in (currents, shortcut)]
+    strides = [
+        0 if value is None or len(value) == 1 else value.stride(0) for value in (currents, shortcut)
+    ]
     scales = [part for affine in affines for part in (affine or (None, None))]
     last = 0 if affines[0] is None else len(affines[0].scale) - 1
     with on_device_of(currents):
         _neurons_kernel[(triton.cdiv(spikes[0].numel(), OUTPUTS),)](
-            currents, shortcut, spikes, *states, constants, *times, *scales, spikes[0].numel(), currents[0].numel(), *strides,
-            *currents.shape[2:], len(spikes) // together, LAST=last, GROUP=together, SEGMENT=segment, POOL=pool, BLOCK=OUTPUTS,
+            currents, shortcut, spikes, *states, constants, *times, *scales, spikes[0].numel(),
+            currents[0].numel(), *strides, *currents.shape[2:], len(spikes) // together, LAST=last,
+            GROUP=together, SEGMENT=segment, POOL=pool, BLOCK=OUTPUTS,
             num_warps=WARPS, enable_fp_fusion=True,  # what must round once says so itself
         )  # fmt: skip

@@ -1,4 +1,7 @@
-"""The runtime of a GPU: copies of inputs, CUDA graphs, and the device of a Triton kernel. It does not import Triton, which is slow."""
+"""The runtime of a GPU: copies of inputs, CUDA graphs, and the device of a Triton kernel.
+
+It does not import Triton, which is slow.
+"""
 
 import gc
 import re
@@ -18,8 +21,12 @@ from .numba_runtime import parallel_for
 
 TRITON_AVAILABLE = find_spec("triton") is not None
 COPIERS, CHUNKS, WORTH_SHARING = 2, 2, 1 << 20
-"""Threads that copy together, chunks per thread, and bytes from which it pays: one core does not copy at the speed of memory."""
-WARM_UPS = 3  # calls before a CUDA graph is captured: libraries choose algorithms and reserve memory in their first calls
+"""Threads that copy together, chunks per thread, and bytes from which it pays: one core does not
+copy at the speed of memory.
+"""
+# calls before a CUDA graph is captured: libraries choose algorithms and reserve memory in
+# their first calls
+WARM_UPS = 3
 
 
 def check_device(device: str | torch.device) -> str:
@@ -31,12 +38,18 @@ def check_device(device: str | torch.device) -> str:
         raise InputError(f"device is {device!r}: choose 'auto', 'cpu' or 'cuda'.")
     if device != "cpu" and int(device[5:] or 0) >= torch.cuda.device_count():
         found = "no such GPU" if torch.cuda.is_available() else "no GPU"
-        raise InputError(f"device is {device!r}, but PyTorch finds {found}: give device='cpu', or install PyTorch with CUDA.")
+        raise InputError(
+            f"device is {device!r}, but PyTorch finds {found}: give device='cpu', or install "
+            "PyTorch with CUDA."
+        )
     return device
 
 
 def on_device_of(values: Tensor) -> AbstractContextManager[Any]:
-    """Make the device of the values the current one, because Triton starts kernels there. On a CPU, kernels run in the interpreter."""
+    """Make the device of the values the current one, because Triton starts kernels there.
+
+    On a CPU, kernels run in the interpreter.
+    """
     return torch.cuda.device(values.device) if values.is_cuda else nullcontext()
 
 
@@ -44,10 +57,17 @@ def on_device_of(values: Tensor) -> AbstractContextManager[Any]:
 
 
 def upload(array: Tensor | NDArray[Any], device: torch.device | str) -> Tensor:
-    """Copy an array to a device. The copy to a GPU goes through page-locked memory, and Python continues meanwhile."""
+    """Copy an array to a device.
+
+    The copy to a GPU goes through page-locked memory, and Python continues meanwhile.
+    """
     if torch.device(device).type == "cuda":
-        return lock_in_memory(array.numpy() if isinstance(array, Tensor) else array).to(device, non_blocking=True)
-    return (array if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))).to(device)
+        return lock_in_memory(array.numpy() if isinstance(array, Tensor) else array).to(
+            device, non_blocking=True
+        )
+    return (
+        array if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))
+    ).to(device)
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
@@ -58,9 +78,12 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
 def lock_in_memory(source: NDArray[Any]) -> Tensor:
     """A copy in page-locked memory, which a GPU reads by itself. Without a GPU, a plain copy.
 
-    PyTorch would copy with all its threads. On a busy machine they wait for one another longer than one thread takes.
+    PyTorch would copy with all its threads. On a busy machine they wait for one another longer than
+    one thread takes.
     """
-    locked = torch.empty(source.shape, dtype=torch_dtype(source.dtype), pin_memory=torch.cuda.is_available())
+    locked = torch.empty(
+        source.shape, dtype=torch_dtype(source.dtype), pin_memory=torch.cuda.is_available()
+    )
     given, out = np.atleast_1d(source), np.atleast_1d(locked.numpy())
 
     def copy(_: int, first: int, last: int) -> None:
@@ -82,7 +105,10 @@ class PendingUpload(NamedTuple):
     event: Any
 
     def wait(self) -> Tensor:
-        """The tensor on the device. Kernels that are started from now on wait for it; Python does not."""
+        """The tensor on the device.
+
+        Kernels that are started from now on wait for it; Python does not.
+        """
         if self.event is not None:
             current = torch.cuda.current_stream(self.values.device)
             current.wait_event(self.event)
@@ -104,23 +130,33 @@ class AsyncUpload:
             return PendingUpload(source.to(self._device), None)
         locked = lock_in_memory(source.numpy())
         with torch.cuda.stream(self._stream):
-            return PendingUpload(locked.to(self._device, non_blocking=True), self._stream.record_event())
+            return PendingUpload(
+                locked.to(self._device, non_blocking=True), self._stream.record_event()
+            )
 
 
 def to_input_dtype(inputs: Tensor) -> Tensor:
-    """Convert to float32; booleans on a GPU to float16, which holds them exactly and multiplies fastest."""
-    return inputs.to(torch.float16 if inputs.is_cuda and inputs.dtype == torch.bool else torch.float32)
+    """Convert to float32; booleans on a GPU to float16, which holds them exactly and
+    multiplies fastest.
+    """
+    return inputs.to(
+        torch.float16 if inputs.is_cuda and inputs.dtype == torch.bool else torch.float32
+    )
 
 
 # ---- CUDA graphs
 
 
-def capture_cuda_graph(work: Callable[[], None], noise: torch.Generator | None = None, kept: Sequence[Tensor] = ()) -> Callable[[], None]:
-    """A function that replays the kernels of `work`, because starting them one by one from Python can take longer than running them.
+def capture_cuda_graph(
+    work: Callable[[], None], noise: torch.Generator | None = None, kept: Sequence[Tensor] = ()
+) -> Callable[[], None]:
+    """A function that replays the kernels of `work`, because starting them one by one from Python
+    can take longer than running them.
 
-    `work` is called a few times to warm up and to capture them. It must read and write memory at fixed addresses and must not wait for the
-    device. noise: the generator that it draws from, if any. kept: tensors that it carries from call to call. Both are restored, so results
-    do not depend on when the graph is captured.
+    `work` is called a few times to warm up and to capture them. It must read and write memory at
+    fixed addresses and must not wait for the device. noise: the generator that it draws from, if
+    any. kept: tensors that it carries from call to call. Both are restored, so results do not
+    depend on when the graph is captured.
     """
     noise_before = None if noise is None else noise.get_state()
     before = [value.clone() for value in kept]

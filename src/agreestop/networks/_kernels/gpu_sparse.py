@@ -1,14 +1,17 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""Fully connected layers on a GPU, from input spikes to their own: spikes stay bits, and only inputs that spike are multiplied.
+"""Fully connected layers on a GPU, from input spikes to their own: spikes stay bits, and only
+inputs that spike are multiplied.
 
-    x_t = spikes_t · W  in fixed point (`mixed_product`),    then the SRM recurrence of `gpu_srm` on x_t
+    x_t = spikes_t · W  in fixed point (`mixed_product`),   then the SRM recurrence of `gpu_srm`
 
-A word holds 16 steps of one neuron. A tile is the words of 8 rows of the batch. In a tile of a recording most inputs never spike; the first
-layer lists the others and packs their words. One program of a layer multiplies a tile by the rows of the weights of a block of neurons, on
-tensor cores, and takes these neurons through the 16 steps in registers. So no current reaches memory, spikes take a sixteenth of the bytes
-of float16, and an input that does not spike costs nothing.
+A word holds 16 steps of one neuron. A tile is the words of 8 rows of the batch. In a tile of a
+recording most inputs never spike; the first layer lists the others and packs their words. One
+program of a layer multiplies a tile by the rows of the weights of a block of neurons, on tensor
+cores, and takes these neurons through the 16 steps in registers. So no current reaches memory,
+spikes take a sixteenth of the bytes of float16, and an input that does not spike costs nothing.
 
-Sums are exact, so spikes do not depend on the other rows of a tile, and are those of `mixed_product` and `gpu_srm`, bit for bit.
+Sums are exact, so spikes do not depend on the other rows of a tile, and are those of
+`mixed_product` and `gpu_srm`, bit for bit.
 """
 
 from collections.abc import Sequence
@@ -26,12 +29,28 @@ from .mixed_product import SHIFT, FixedPoint
 STEPS, ROWS = 16, 8  # a tile has this many steps of this many rows of the batch
 INPUTS = 64  # inputs that are multiplied together
 CELLS = 128  # inputs that a program makes words of
-NEURONS, WARPS, STAGES = 64, 4, 3  # neurons of a program, its warps of 32 threads, and loads that are under way; the fastest on an H200
+# neurons of a program, its warps of 32 threads, and loads that are under way; the
+# fastest on an H200
+NEURONS, WARPS, STAGES = 64, 4, 3
 
 
 @triton.jit
-def _words_kernel(frames, words, active, steps, rows, cells, width, STEPS: tl.constexpr, ROWS: tl.constexpr, CELLS: tl.constexpr):
-    """The words (ROWS, CELLS) of a tile, and whether each input spikes anywhere in it; lines have `width` entries."""
+def _words_kernel(
+    frames,
+    words,
+    active,
+    steps,
+    rows,
+    cells,
+    width,
+    STEPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CELLS: tl.constexpr,
+):
+    """The words (ROWS, CELLS) of a tile, and whether each input spikes anywhere in it.
+
+    Lines have `width` entries.
+    """
     tile = tl.program_id(0)
     row, step = tile * ROWS + tl.arange(0, ROWS)[:, None, None], tl.arange(0, STEPS)[None, :, None]
     cell = tl.program_id(1) * CELLS + tl.arange(0, CELLS)
@@ -53,11 +72,14 @@ def _expanded(word, STEPS: tl.constexpr):
 @triton.jit
 def _pack_kernel(
     words, active, listed, packed, counts, width,
-    STEPS: tl.constexpr, ROWS: tl.constexpr, CELLS: tl.constexpr, WIDTH: tl.constexpr, INPUTS: tl.constexpr,
+    STEPS: tl.constexpr, ROWS: tl.constexpr, CELLS: tl.constexpr, WIDTH: tl.constexpr,
+    INPUTS: tl.constexpr,
 ):  # fmt: skip
-    """List the active inputs of a tile in order and pack their spikes; up to a multiple of INPUTS, spikes of 0 follow.
+    """List the active inputs of a tile in order and pack their spikes; up to a multiple of INPUTS,
+    spikes of 0 follow.
 
-    `listed` has width + INPUTS entries for a tile, and `packed` as many lines of STEPS · ROWS spikes.
+    `listed` has width + INPUTS entries for a tile, and `packed` as many lines of
+    STEPS · ROWS spikes.
     """
     tile, length, every = tl.program_id(0), width + INPUTS, tl.arange(0, WIDTH)
     flags = tl.load(active + tile * width + every, mask=every < width, other=0).to(tl.int32)
@@ -68,12 +90,19 @@ def _pack_kernel(
     spike = tl.arange(0, STEPS * ROWS)
     spikes = _expanded(tl.load(words + row.to(tl.int64)[None, :] * width + cell[:, None]), STEPS)
     tl.store(listed + position, cell, mask=mine > 0)
-    tl.store(packed + position[:, None] * (STEPS * ROWS) + spike[None, :], spikes, mask=(mine > 0)[:, None] & (spike >= 0)[None, :])
+    tl.store(
+        packed + position[:, None] * (STEPS * ROWS) + spike[None, :],
+        spikes,
+        mask=(mine > 0)[:, None] & (spike >= 0)[None, :],
+    )
     if tl.program_id(1) == 0:
         tl.store(counts + tile, total)
         tail = tl.cast(tile, tl.int64) * length + total + tl.arange(0, INPUTS)
         tl.store(listed + tail, tl.zeros((INPUTS,), tl.int32))
-        tl.store(packed + tail[:, None] * (STEPS * ROWS) + spike[None, :], tl.zeros((INPUTS, STEPS * ROWS), tl.float16))
+        tl.store(
+            packed + tail[:, None] * (STEPS * ROWS) + spike[None, :],
+            tl.zeros((INPUTS, STEPS * ROWS), tl.float16),
+        )
 
 
 @triton.jit
@@ -105,14 +134,15 @@ def _sixteen(values):
 
 @triton.jit
 def _layer_kernel(
-    source, listed, counts, parts, units, constants, state, begins, spikes, rows, neurons, inputs, columns, length, member_stride,
-    members, TAKEN: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, NEURONS: tl.constexpr,
-    SHIFT: tl.constexpr,
+    source, listed, counts, parts, units, constants, state, begins, spikes, rows, neurons, inputs,
+    columns, length, member_stride, members, TAKEN: tl.constexpr, STEPS: tl.constexpr,
+    ROWS: tl.constexpr, INPUTS: tl.constexpr, NEURONS: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
     """One tile and one block of neurons of a member, for the TAKEN steps that exist of the tile.
 
-    source: with `listed`, the packed spikes of the listed inputs, `length` for a tile; else words, in lines of `length`. inputs and
-    columns: the sizes of the parts of the weights. spikes: words (members, rows up to a multiple of ROWS, columns).
+    source: with `listed`, the packed spikes of the listed inputs, `length` for a tile; else words,
+    in lines of `length`. inputs and columns: the sizes of the parts of the weights. spikes: words
+    (members, rows up to a multiple of ROWS, columns).
     """
     program = tl.program_id(0)
     tiles = tl.cdiv(rows, ROWS)
@@ -137,15 +167,25 @@ def _layer_kernel(
             name = tl.load(listed + name)
         else:
             x = _expanded(
-                tl.load(source + row.to(tl.int64)[None, :] * length + name[:, None], mask=(name < length)[:, None], other=0), STEPS
+                tl.load(
+                    source + row.to(tl.int64)[None, :] * length + name[:, None],
+                    mask=(name < length)[:, None],
+                    other=0,
+                ),
+                STEPS,
             )
         at = name[:, None] * columns + column[None, :]
         high = tl.dot(tl.trans(tl.load(first_part + at)), x, high)
         low = tl.dot(tl.trans(tl.load(second_part + at)), x, low)
-    currents = tl.fma(low, 1.0 / (1 << SHIFT), high) * tl.load(units + member * columns + column)[:, None]
+    currents = (
+        tl.fma(low, 1.0 / (1 << SHIFT), high) * tl.load(units + member * columns + column)[:, None]
+    )
     by_step = _sixteen(tl.permute(tl.reshape(currents, (NEURONS, STEPS, ROWS)), (0, 2, 1)))
-    a, b, r = tl.load(constants + member), tl.load(constants + members + member), tl.load(constants + 2 * members + member)
-    threshold, gain = tl.load(constants + 3 * members + member), tl.load(constants + 4 * members + member)
+    a = tl.load(constants + member)
+    b = tl.load(constants + members + member)
+    r = tl.load(constants + 2 * members + member)
+    threshold = tl.load(constants + 3 * members + member)
+    gain = tl.load(constants + 4 * members + member)
     reset = -(threshold * r)
     exists = (column < neurons)[:, None] & (row < rows)[None, :]
     goes_on = exists & (tl.load(begins + row, mask=row < rows, other=0) < 0)[None, :]
@@ -161,14 +201,19 @@ def _layer_kernel(
         spiked = tl.fma(h, reset, m * gain) >= threshold
         h = tl.fma(h, r, spiked.to(tl.float32))
         made |= spiked.to(tl.int32) << step
-    tl.store(spikes + (member * tiles * ROWS + row).to(tl.int64)[None, :] * columns + column[:, None], made.to(tl.int16))
+    tl.store(
+        spikes + (member * tiles * ROWS + row).to(tl.int64)[None, :] * columns + column[:, None],
+        made.to(tl.int16),
+    )
     tl.store(neuron, i, mask=exists)
     tl.store(neuron + size, m, mask=exists)
     tl.store(neuron + 2 * size, h, mask=exists)
 
 
 class SparseLayer(NamedTuple):
-    """A layer: weights in fixed point, filled up with zeros to whole blocks; its number of neurons; and constants (5, K): a, b, r, θ, c."""
+    """A layer: weights in fixed point, filled up with zeros to whole blocks; its number of
+    neurons; and constants (5, K): a, b, r, θ, c.
+    """
 
     weights: FixedPoint
     neurons: int
@@ -178,40 +223,65 @@ class SparseLayer(NamedTuple):
     def of(weights: FixedPoint, constants: Sequence[Tensor]) -> "SparseLayer":
         inputs, neurons = weights.parts.shape[2:]
         missing = -neurons % NEURONS
-        filled = FixedPoint(F.pad(weights.parts, (0, missing, 0, -inputs % INPUTS)), F.pad(weights.units, (0, missing)))
+        filled = FixedPoint(
+            F.pad(weights.parts, (0, missing, 0, -inputs % INPUTS)),
+            F.pad(weights.units, (0, missing)),
+        )
         return SparseLayer(filled, neurons, torch.stack([value.flatten() for value in constants]))
 
 
-def spiking_layers(frames: Tensor, layers: Sequence[SparseLayer], states: Sequence[Tensor], begins: Tensor) -> Tensor:
-    """Spikes (S, K, rows, neurons) of the last layer, as booleans, from input spikes (S, rows, inputs), numbers of which 0 is no spike.
+def spiking_layers(
+    frames: Tensor, layers: Sequence[SparseLayer], states: Sequence[Tensor], begins: Tensor
+) -> Tensor:
+    """Spikes (S, K, rows, neurons) of the last layer, as booleans, from input spikes
+    (S, rows, inputs), numbers of which 0 is no spike.
 
-    The states (3, K, rows, neurons) of the layers are moved on in place. begins (rows,): a row with a number of at least 0 starts from
-    states of zero.
+    The states (3, K, rows, neurons) of the layers are moved on in place. begins (rows,): a row with
+    a number of at least 0 starts from states of zero.
     """
     going_on, parts = torch.full_like(begins, -1), []
     with on_device_of(frames):
         for first in range(0, len(frames), STEPS):
             taken = frames[first : first + STEPS]
-            words = _run(taken, layers, states, going_on if first else begins)[:, : frames.shape[1], : layers[-1].neurons]
+            words = _run(taken, layers, states, going_on if first else begins)[
+                :, : frames.shape[1], : layers[-1].neurons
+            ]
             steps = torch.arange(len(taken), dtype=torch.int16, device=frames.device)
             parts.append((words >> steps[:, None, None, None]) & 1 != 0)
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _run(frames: Tensor, layers: Sequence[SparseLayer], states: Sequence[Tensor], begins: Tensor) -> Tensor:
-    """Words (K, rows up to a multiple of ROWS, columns) of the last layer, from at most STEPS steps."""
+def _run(
+    frames: Tensor, layers: Sequence[SparseLayer], states: Sequence[Tensor], begins: Tensor
+) -> Tensor:
+    """Words (K, rows up to a multiple of ROWS, columns) of the last layer, from at
+    most STEPS steps.
+    """
     (steps, rows, inputs), device = frames.shape, frames.device
     tiles, looks = triton.cdiv(rows, ROWS), triton.cdiv(inputs, CELLS)
     width = looks * CELLS
     words = torch.empty((tiles * ROWS, width), dtype=torch.int16, device=device)
     active = torch.empty((tiles, width), dtype=torch.int8, device=device)
-    _words_kernel[(tiles, looks)](frames, words, active, steps, rows, inputs, width, STEPS=STEPS, ROWS=ROWS, CELLS=CELLS, num_warps=4)
+    _words_kernel[(tiles, looks)](
+        frames,
+        words,
+        active,
+        steps,
+        rows,
+        inputs,
+        width,
+        STEPS=STEPS,
+        ROWS=ROWS,
+        CELLS=CELLS,
+        num_warps=4,
+    )
     listed = torch.empty((tiles, width + INPUTS), dtype=torch.int32, device=device)
     packed = torch.empty((tiles, width + INPUTS, STEPS * ROWS), dtype=torch.float16, device=device)
     counts = torch.empty(tiles, dtype=torch.int32, device=device)
     _pack_kernel[(tiles, looks)](
         words, active, listed, packed, counts, width,
-        STEPS=STEPS, ROWS=ROWS, CELLS=CELLS, WIDTH=triton.next_power_of_2(width), INPUTS=INPUTS, num_warps=4,
+        STEPS=STEPS, ROWS=ROWS, CELLS=CELLS, WIDTH=triton.next_power_of_2(width), INPUTS=INPUTS,
+        num_warps=4,
     )  # fmt: skip
     received, length, stride = packed, width + INPUTS, 0
     for index, (layer, state) in enumerate(zip(layers, states, strict=True)):
@@ -219,10 +289,13 @@ def _run(frames: Tensor, layers: Sequence[SparseLayer], states: Sequence[Tensor]
         programs = tiles * members * (columns // NEURONS)
         spikes = torch.empty((members, tiles * ROWS, columns), dtype=torch.int16, device=device)
         _layer_kernel[(programs,)](
-            received, None if index else listed, None if index else counts, *layer.weights, layer.constants, state, begins, spikes,
-            rows, layer.neurons, size, columns, length, stride, members, TAKEN=steps, STEPS=STEPS, ROWS=ROWS, INPUTS=INPUTS,
-            NEURONS=NEURONS, SHIFT=SHIFT, num_warps=WARPS, num_stages=STAGES,
-            enable_fp_fusion=True,  # explicit, because Triton's default is about to change; what must round once says so itself
+            received, None if index else listed, None if index else counts, *layer.weights,
+            layer.constants, state, begins, spikes, rows, layer.neurons, size, columns, length,
+            stride, members, TAKEN=steps, STEPS=STEPS, ROWS=ROWS, INPUTS=INPUTS, NEURONS=NEURONS,
+            SHIFT=SHIFT, num_warps=WARPS, num_stages=STAGES,
+            # explicit, because Triton's default is about to change; what must round once
+            # says so itself
+            enable_fp_fusion=True,
         )  # fmt: skip
         received, length, stride = spikes, columns, spikes[0].numel()
     return received

@@ -1,10 +1,13 @@
-"""The runtime of the numba kernels: decorators that compile loops, threads that run them, and memory that they fill.
+"""The runtime of the numba kernels: decorators that compile loops, threads that run them, and
+memory that they fill.
 
-numba is optional. If it is missing, or does not support the installed numpy, PyTorch's operators do the same work.
+numba is optional. If it is missing, or does not support the installed numpy, PyTorch's operators do
+the same work.
 
-Compiled loops are cached on disk: in NUMBA_CACHE_DIR if it is set, else next to the source file, else in the user's cache directory. If
-none of them is writable, each process compiles the loops again. numba discards a cached loop when the file of the loop changes. Loops also
-contain functions from other files of this package, so the cache key here depends on all of its source files.
+Compiled loops are cached on disk: in NUMBA_CACHE_DIR if it is set, else next to the source file,
+else in the user's cache directory. If none of them is writable, each process compiles the loops
+again. numba discards a cached loop when the file of the loop changes. Loops also contain functions
+from other files of this package, so the cache key here depends on all of its source files.
 """
 
 import inspect
@@ -27,12 +30,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-CHUNKS_PER_THREAD = 4  # work is handed out in small chunks, so one slow thread does not delay the others
+# work is handed out in small chunks, so one slow thread does not delay the others
+CHUNKS_PER_THREAD = 4
 HUGE_PAGE, HUGE = 1 << 21, 1 << 22
-"""Bytes of a huge page, and bytes from which a tensor lies on huge pages. The C library returns large blocks to the system each time."""
+"""Bytes of a huge page, and bytes from which a tensor lies on huge pages.
+
+The C library returns large blocks to the system each time.
+"""
 
 _memory: "ContextVar[MemoryPool | None]" = ContextVar("the pool of `use_memory_pool`", default=None)
-_threads: ContextVar[int | None] = ContextVar("the number of threads that loops use within `single_threaded`", default=None)
+_threads: ContextVar[int | None] = ContextVar(
+    "the number of threads that loops use within `single_threaded`", default=None
+)
 Loop = Callable[..., Any]
 
 
@@ -57,7 +66,9 @@ def _njit(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def jit(*signatures: str) -> Callable[[Loop], Loop]:
-    """Compile a loop for these types at once, or at its first call if no types are given, and cache it on disk if possible."""
+    """Compile a loop for these types at once, or at its first call if no types are given, and
+    cache it on disk if possible.
+    """
 
     def decorate(function: Loop) -> Loop:
         dispatcher = _njit(function)
@@ -77,13 +88,17 @@ jit_uncached = _njit
 jit_inline = partial(_njit, forceinline=True)
 """Compile a function into each loop that calls it."""
 jit_template = partial(_njit, inline="always")
-"""Copy a function into its callers before types are inferred, so a literal argument stays a constant there."""
+"""Copy a function into its callers before types are inferred, so a literal argument stays a
+constant there.
+"""
 
 
 def emits(signature_of: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Make a function that loops can call from one that writes LLVM instructions, `(builder, context, signature, *values) -> value`.
+    """Make a function that loops can call from one that writes LLVM instructions, `(builder,
+    context, signature, *values) -> value`.
 
-    signature_of gives the numba signature for the types of the arguments. The type of a literal argument has its `literal_value`.
+    signature_of gives the numba signature for the types of the arguments. The type of a literal
+    argument has its `literal_value`.
     """
     from numba.extending import intrinsic
 
@@ -95,7 +110,10 @@ def emits(signature_of: Callable[..., Any]) -> Callable[[Callable[..., Any]], An
 
             return signature_of(*arguments), generate
 
-        types = Parameter("_", Parameter.POSITIONAL_OR_KEYWORD), *inspect.signature(signature_of).parameters.values()
+        types = (
+            Parameter("_", Parameter.POSITIONAL_OR_KEYWORD),
+            *inspect.signature(signature_of).parameters.values(),
+        )
         typing.__signature__ = inspect.Signature(types)  # type: ignore[attr-defined]
         typing.__name__ = typing.__qualname__ = emit.__name__
         return intrinsic(prefer_literal=True)(typing)
@@ -108,12 +126,17 @@ def _cache_class() -> Any:
     from numba.core import caching
 
     class KernelCache(caching.FunctionCache):  # type: ignore[misc]
-        """numba's cache of one loop, with a key that depends on all files of this package. A failed read or write is ignored."""
+        """numba's cache of one loop, with a key that depends on all files of this package.
+
+        A failed read or write is ignored.
+        """
 
         def __init__(self, function: Any) -> None:
             super().__init__(function)
             stamp = (self._impl.locator.get_source_stamp(), source_digest())
-            self._cache_file = caching.IndexDataCacheFile(self.cache_path, self._impl.filename_base, stamp)
+            self._cache_file = caching.IndexDataCacheFile(
+                self.cache_path, self._impl.filename_base, stamp
+            )
 
         def load_overload(self, *arguments: Any) -> Any:
             with suppress(OSError):
@@ -139,16 +162,20 @@ def source_digest() -> str:
 
 
 def threads_for(work: int, work_per_thread: int) -> int:
-    """The number of threads for this amount of work: at most PyTorch's number, or its number outside `single_threaded`."""
+    """The number of threads for this amount of work: at most PyTorch's number, or its number
+    outside `single_threaded`.
+    """
     return min(_threads.get() or torch.get_num_threads(), 1 + work // work_per_thread)
 
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Within this context PyTorch's operators use one thread, and the loops as many as PyTorch had before. For work mainly in loops.
+    """Within this context PyTorch's operators use one thread, and the loops as many as PyTorch had
+    before. For work mainly in loops.
 
-    After each operator PyTorch's threads spin for milliseconds on cores that the loops could use. And an operator ends with its slowest
-    thread, which on a busy machine may wait for a core longer than the whole operator takes.
+    After each operator PyTorch's threads spin for milliseconds on cores that the loops could use.
+    And an operator ends with its slowest thread, which on a busy machine may wait for a core longer
+    than the whole operator takes.
     """
     before = torch.get_num_threads()
     token = _threads.set(_threads.get() or before)
@@ -160,10 +187,15 @@ def single_threaded() -> Iterator[None]:
         _threads.reset(token)
 
 
-def parallel_for(work: Callable[[int, int, int], None], items: int, threads: int, chunks: int = CHUNKS_PER_THREAD) -> None:
-    """Call work(thread, first, last) on chunks of the items until all are done. The calling thread is one of the threads.
+def parallel_for(
+    work: Callable[[int, int, int], None], items: int, threads: int, chunks: int = CHUNKS_PER_THREAD
+) -> None:
+    """Call work(thread, first, last) on chunks of the items until all are done.
 
-    chunks: the number of chunks per thread. Which thread takes which chunk varies, so results must not depend on it.
+    The calling thread is one of the threads.
+
+    chunks: the number of chunks per thread. Which thread takes which chunk varies, so results must
+    not depend on it.
     """
     threads = max(1, min(threads, items))
     if threads == 1:
@@ -184,8 +216,12 @@ def parallel_for(work: Callable[[int, int, int], None], items: int, threads: int
                 other.result()
 
 
-def parallel_parts(work: Callable[[int, int, int, int], None], items: int, parts: int, threads: int) -> None:
-    """Call work(thread, part, first, last) for equal parts of the items, which do not depend on the number of threads."""
+def parallel_parts(
+    work: Callable[[int, int, int, int], None], items: int, parts: int, threads: int
+) -> None:
+    """Call work(thread, part, first, last) for equal parts of the items, which do not depend on
+    the number of threads.
+    """
 
     def run(thread: int, begin: int, end: int) -> None:
         for part in range(begin, end):
@@ -196,7 +232,10 @@ def parallel_parts(work: Callable[[int, int, int, int], None], items: int, parts
 
 @cache
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Starting a thread takes as long as a small layer, so pools are kept. A forked process needs its own."""
+    """Starting a thread takes as long as a small layer, so pools are kept.
+
+    A forked process needs its own.
+    """
     return ThreadPoolExecutor(threads - 1, thread_name_prefix="agreestop")
 
 
@@ -204,8 +243,15 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 
 def empty(shape: Sequence[int]) -> Tensor:
-    """An empty, contiguous float32 tensor. A large one lies in the current memory pool, or in new memory."""
-    return (_memory.get() or MemoryPool()).lend(shape) if 4 * math.prod(shape) >= HUGE else torch.empty(shape)
+    """An empty, contiguous float32 tensor.
+
+    A large one lies in the current memory pool, or in new memory.
+    """
+    return (
+        (_memory.get() or MemoryPool()).lend(shape)
+        if 4 * math.prod(shape) >= HUGE
+        else torch.empty(shape)
+    )
 
 
 def memory_of(values: Tensor) -> NDArray[np.float32]:
@@ -215,9 +261,12 @@ def memory_of(values: Tensor) -> NDArray[np.float32]:
 
 @final
 class MemoryPool:
-    """Blocks of memory for large tensors. A block is used again once its tensor is gone. All are freed with the pool.
+    """Blocks of memory for large tensors.
 
-    Blocks lie on huge pages if the system offers them: mapping small pages takes as long as the work that fills them.
+    A block is used again once its tensor is gone. All are freed with the pool.
+
+    Blocks lie on huge pages if the system offers them: mapping small pages takes as long as the
+    work that fills them.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,6 @@
-"""The loop of the prefilter: approximate log-risks from spike counts or logits, for each input and checkpoint."""
+"""The loop of the prefilter: approximate log-risks from spike counts or logits, for each input
+and checkpoint.
+"""
 
 import math
 
@@ -21,8 +23,13 @@ def _log_sum(values, first, last, scale):  # type: ignore[no-untyped-def]
     return top + math.log(total)
 
 
-@jit("void(float64[:,:,:,::1], int64[::1], float64, float64[::1], float64[::1], float64[:,::1], int64, float64, float64, boolean[:,::1])")
-def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size, slack, floor, flags):  # type: ignore[no-untyped-def]
+@jit(
+    "void(float64[:,:,:,::1], int64[::1], float64, float64[::1], float64[::1], float64[:,::1], "
+    "int64, float64, float64, boolean[:,::1])"
+)
+def may_stop(  # type: ignore[no-untyped-def]
+    counts, checkpoints, exponent, temperatures, bounds, learned, size, slack, floor, flags
+):
     """Fill flags (rows, S) from counts or logits (rows, S, K, C). `bounds` include their slack."""
     rows, steps, members, classes = counts.shape
     logs = np.empty((members, classes))
@@ -61,7 +68,9 @@ def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size,
                 elif exponent == 0:
                     value = one.mean()
                 else:
-                    value = (_log_sum(one, 0, members, exponent) - math.log(float(members))) / exponent
+                    value = (
+                        _log_sum(one, 0, members, exponent) - math.log(float(members))
+                    ) / exponent
                 pooled[label] = temperatures[checkpoint] * value
             for label in range(classes):  # insertion sort: there are few classes
                 at = label
@@ -98,8 +107,18 @@ def may_stop(counts, checkpoints, exponent, temperatures, bounds, learned, size,
                 weights = learned[checkpoint, 2:]
                 logit = learned[checkpoint, 0] + weights[0] * tail
                 logit += weights[1] * max(_log_sum(ranked, 1, classes, 1.0) - whole, floor)
-                logit += weights[2] * (max(_log_sum(ranked, best - 1, classes, 1.0) - whole, floor) - tail)
-                logit += weights[3] * mean + weights[4] * one.max() + weights[5] * math.sqrt(spread / members)
-                logit += weights[6] * dissent / members + weights[7] * log_time + weights[8] * log_time * tail
+                logit += weights[2] * (
+                    max(_log_sum(ranked, best - 1, classes, 1.0) - whole, floor) - tail
+                )
+                logit += (
+                    weights[3] * mean
+                    + weights[4] * one.max()
+                    + weights[5] * math.sqrt(spread / members)
+                )
+                logit += (
+                    weights[6] * dissent / members
+                    + weights[7] * log_time
+                    + weights[8] * log_time * tail
+                )
                 risk = -math.log1p(math.exp(-logit)) if logit > -700 else logit
             flags[row, index] = not risk >= bound  # nan goes to the rule, which refuses it

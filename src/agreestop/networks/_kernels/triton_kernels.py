@@ -1,11 +1,14 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""The Triton kernels: the SRM recurrence (`gpu_srm` has the equations), the split into float16 parts (`mixed_product`), and the prefilter.
+"""The Triton kernels: the SRM recurrence (`gpu_srm` has the equations), the split into float16
+parts (`mixed_product`), and the prefilter.
 
-Recurrence: the strides of an array are (time, outer, member), and its inner axis is dense. Each constant has one stride. A tile is ROWS ×
-COLUMNS neurons of one member. Arrays of one step are dense, in the order (outer, member, inner).
+Recurrence: the strides of an array are (time, outer, member), and its inner axis is dense. Each
+constant has one stride. A tile is ROWS × COLUMNS neurons of one member. Arrays of one step are
+dense, in the order (outer, member, inner).
 
-Prefilter (`engines.prefilter`): one program takes one row through the steps of a segment, with its counts in registers, from read-out
-spikes to the first step at which the row may stop. It computes in float32, so its margin is wider than that of the CPU's loop.
+Prefilter (`engines.prefilter`): one program takes one row through the steps of a segment, with its
+counts in registers, from read-out spikes to the first step at which the row may stop. It computes
+in float32, so its margin is wider than that of the CPU's loop.
 """
 
 import math
@@ -20,7 +23,8 @@ from .gpu_runtime import on_device_of
 
 BLOCK = 1024  # values of a program that splits
 TOGETHER = 16  # steps that the prefilter looks at together
-TINY = tl.constexpr(1e-30)  # keeps the logarithm finite for members and classes that only fill up a tile
+# keeps the logarithm finite for members and classes that only fill up a tile
+TINY = tl.constexpr(1e-30)
 POWER, GEOMETRIC, LARGEST, SMALLEST = (tl.constexpr(kind) for kind in range(4))
 
 
@@ -29,13 +33,20 @@ POWER, GEOMETRIC, LARGEST, SMALLEST = (tl.constexpr(kind) for kind in range(4))
 
 @triton.jit
 def _tile(sizes, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Member, rows (ROWS, 1) and columns (1, COLUMNS) of this program's tile, and a mask of the neurons that exist."""
+    """Member, rows (ROWS, 1) and columns (1, COLUMNS) of this program's tile, and a mask of the
+    neurons that exist.
+    """
     outer, _, inner = sizes
     program = tl.program_id(0)
     across, down = tl.cdiv(inner, COLUMNS), tl.cdiv(outer, ROWS)
     row = (program // across % down) * ROWS + tl.arange(0, ROWS)[:, None]
     column = (program % across) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    return (program // (across * down)).to(tl.int64), row.to(tl.int64), column.to(tl.int64), (row < outer) & (column < inner)
+    return (
+        (program // (across * down)).to(tl.int64),
+        row.to(tl.int64),
+        column.to(tl.int64),
+        (row < outer) & (column < inner),
+    )
 
 
 @triton.jit
@@ -79,7 +90,9 @@ def _checkpoint(array, segment, size):
 
 @triton.jit
 def _load_segment(array, stride, exists, first, lasts, SEGMENT: tl.constexpr, EVEN: tl.constexpr):
-    """Load all steps of a segment before the first is used, because the compiler moves no load across a store."""
+    """Load all steps of a segment before the first is used, because the compiler moves no load
+    across a store.
+    """
     loaded: tl.tuple = ()
     for step in tl.static_range(SEGMENT):
         there = exists if EVEN else first + step < lasts
@@ -107,10 +120,14 @@ def _slope(v, inside, outside, SLOPE: tl.constexpr):
 
 @triton.jit
 def forward_kernel(
-    currents, spikes, before, after, bits, checkpoints, constants, steps, segments, sizes, currents_strides, spikes_strides,
-    constants_strides, SEGMENT: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    currents, spikes, before, after, bits, checkpoints, constants, steps, segments, sizes,
+    currents_strides, spikes_strides, constants_strides, SEGMENT: tl.constexpr, EVEN: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """before None: the state is zero. bits None: nothing is saved for a backward pass. EVEN: all segments are full."""
+    """before None: the state is zero. bits None: nothing is saved for a backward pass.
+
+    EVEN: all segments are full.
+    """
     member, row, column, exists = _tile(sizes, ROWS, COLUMNS)
     a, b, r, threshold, gain = _constants_of(constants, constants_strides, member)
     reset = -(threshold * r)
@@ -145,8 +162,16 @@ def forward_kernel(
                 i, m, h = new_i, new_m, new_h
             else:
                 there = first + step < lasts
-                i, m, h = tl.where(there, new_i, i), tl.where(there, new_m, m), tl.where(there, new_h, h)
-            tl.store(target + (first + step) * spikes_strides[0], spike.to(spikes.dtype.element_ty), mask=there)
+                i, m, h = (
+                    tl.where(there, new_i, i),
+                    tl.where(there, new_m, m),
+                    tl.where(there, new_h, h),
+                )
+            tl.store(
+                target + (first + step) * spikes_strides[0],
+                spike.to(spikes.dtype.element_ty),
+                mask=there,
+            )
         if bits is not None:
             tl.store(bits + segment * size + index, word.to(tl.int16), mask=exists)
         segment += 1
@@ -155,11 +180,14 @@ def forward_kernel(
 
 @triton.jit
 def backward_kernel(
-    to_spikes, to_after, to_currents, to_before, to_constants, currents, before, bits, checkpoints, constants, inside_slope,
-    outside_slope, steps, segments, sizes, to_spikes_strides, to_currents_strides, currents_strides, constants_strides,
-    SLOPE: tl.constexpr, SEGMENT: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    to_spikes, to_after, to_currents, to_before, to_constants, currents, before, bits, checkpoints,
+    constants, inside_slope, outside_slope, steps, segments, sizes, to_spikes_strides,
+    to_currents_strides, currents_strides, constants_strides, SLOPE: tl.constexpr,
+    SEGMENT: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """to_after None: zero. to_before or to_constants None: not needed. to_constants receives five sums per program."""
+    """to_after None: zero. to_before or to_constants None: not needed. to_constants receives
+    five sums per program.
+    """
     member, row, column, exists = _tile(sizes, ROWS, COLUMNS)
     a, b, r, threshold, gain = _constants_of(constants, constants_strides, member)
     reset = -(threshold * r)
@@ -218,7 +246,11 @@ def backward_kernel(
                 to_i = tl.where(there, to_x * b, to_i)
                 to_m = tl.where(there, new_m * a, to_m)
                 to_h = tl.where(there, new_h * r, to_h)
-            tl.store(target + (first + step) * to_currents_strides[0], to_x.to(to_currents.dtype.element_ty), mask=there)
+            tl.store(
+                target + (first + step) * to_currents_strides[0],
+                to_x.to(to_currents.dtype.element_ty),
+                mask=there,
+            )
     if to_before is not None:
         _store_state(to_before, index, exists, (to_i, to_m, to_h))
     if to_constants is not None:
@@ -248,7 +280,10 @@ def _split_kernel(values, scale, parts, count, factor, BLOCK: tl.constexpr):
 
 
 def split(values: Tensor, factor: float, scale: Tensor | None = None) -> Tensor:
-    """Parts (K, 2, ...) in float16 of contiguous values (K, ...) times a scale. The second part is multiplied by the factor."""
+    """Parts (K, 2, ...) in float16 of contiguous values (K, ...) times a scale.
+
+    The second part is multiplied by the factor.
+    """
     members, count = len(values), values[0].numel()
     parts = torch.empty((members, 2, *values.shape[1:]), dtype=torch.float16, device=values.device)
     with on_device_of(values):
@@ -265,7 +300,11 @@ def split(values: Tensor, factor: float, scale: Tensor | None = None) -> Tensor:
 def _log_sum(values, mask):
     """log Σ exp over the last axis, of the entries where `mask`."""
     top = tl.max(tl.where(mask, values, -1e30), 1)
-    return top + tl.log(tl.maximum(tl.sum(tl.where(mask, tl.exp(tl.where(mask, values - top[:, None], 0.0)), 0.0), 1), TINY))
+    return top + tl.log(
+        tl.maximum(
+            tl.sum(tl.where(mask, tl.exp(tl.where(mask, values - top[:, None], 0.0)), 0.0), 1), TINY
+        )
+    )
 
 
 @triton.jit
@@ -273,7 +312,9 @@ def _pooled(count, exists, members, exponent, MEAN: tl.constexpr):
     """The pooled log-confidence (S, C) from counts (S, K, C)."""
     numbers = tl.where(exists, count.to(tl.float32), -1e30)
     gaps = numbers - tl.max(numbers, 2)[:, :, None]
-    logs = gaps - tl.log(tl.maximum(tl.sum(tl.where(exists, tl.exp(gaps), 0.0), 2), TINY))[:, :, None]
+    logs = (
+        gaps - tl.log(tl.maximum(tl.sum(tl.where(exists, tl.exp(gaps), 0.0), 2), TINY))[:, :, None]
+    )
     if MEAN == LARGEST:
         pooled = tl.max(tl.where(exists, logs, -1e30), 1)
     elif MEAN == SMALLEST:
@@ -290,9 +331,10 @@ def _pooled(count, exists, members, exponent, MEAN: tl.constexpr):
 
 @triton.jit
 def _prefilter_kernel(
-    spikes, begins, time, counts, outcome, temperatures, bounds, certain, exponent, steps, members, classes,
-    time_stride, member_stride, row_stride, class_stride,
-    SIZE: tl.constexpr, MEAN: tl.constexpr, STEPS: tl.constexpr, MEMBERS: tl.constexpr, CLASSES: tl.constexpr, LOOKS: tl.constexpr,
+    spikes, begins, time, counts, outcome, temperatures, bounds, certain, exponent, steps, members,
+    classes, time_stride, member_stride, row_stride, class_stride, SIZE: tl.constexpr,
+    MEAN: tl.constexpr, STEPS: tl.constexpr, MEMBERS: tl.constexpr, CLASSES: tl.constexpr,
+    LOOKS: tl.constexpr,
 ):  # fmt: skip
     """One row of `find_stops`, STEPS steps at a time."""
     row = tl.program_id(0).to(tl.int64)
@@ -313,11 +355,14 @@ def _prefilter_kernel(
     while first < steps:
         there = first + step < steps
         at = (first + step).to(tl.int64)[:, None, None] * time_stride
-        spiked = tl.load(source[None, :, :] + at, mask=there[:, None, None] & exists[None, :, :], other=0.0)
+        spiked = tl.load(
+            source[None, :, :] + at, mask=there[:, None, None] & exists[None, :, :], other=0.0
+        )
         added = (spiked != 0).to(tl.int32)
         count = tl.cumsum(added, 0) + before[None, :, :]
         now = passed + first + step
-        temperature, bound = tl.load(temperatures + now, mask=there, other=1.0), tl.load(bounds + now, mask=there, other=0.0)
+        temperature = tl.load(temperatures + now, mask=there, other=1.0)
+        bound = tl.load(bounds + now, mask=there, other=0.0)
         earlier = tl.maximum(now - 1, 0)
         same = (temperature == tl.load(temperatures + earlier, mask=there, other=1.0)).to(tl.int32)
         same *= (bound == tl.load(bounds + earlier, mask=there, other=0.0)).to(tl.int32)
@@ -325,7 +370,9 @@ def _prefilter_kernel(
         rest = (every_class < classes)[None, :] & there[:, None]
         whole = _log_sum(pooled, rest)
         for _ in tl.static_range(SIZE):
-            rest = rest & (every_class[None, :] != tl.argmax(tl.where(rest, pooled, -1e30), 1)[:, None])
+            rest = rest & (
+                every_class[None, :] != tl.argmax(tl.where(rest, pooled, -1e30), 1)[:, None]
+            )
         risk = _log_sum(pooled, rest) - whole
         # A step without spikes, under the same numbers as the step before, has the same answer.
         news = (tl.sum(tl.sum(added, 2), 1) > 0) | (now == 0) | (same == 0)
@@ -337,7 +384,11 @@ def _prefilter_kernel(
                 chosen = step == earliest
                 target = outcome + 2 + found * entry
                 tl.store(target, passed + first + earliest + 1)
-                tl.store(target + 1 + cell, tl.sum(tl.where(chosen[:, None, None], count, 0), 0), mask=exists)
+                tl.store(
+                    target + 1 + cell,
+                    tl.sum(tl.where(chosen[:, None, None], count, 0), 0),
+                    mask=exists,
+                )
                 found += 1
                 if (found == LOOKS) | (tl.sum(tl.where(chosen, stops, 0), 0) > 0):
                     found = -found
@@ -351,22 +402,35 @@ def _prefilter_kernel(
 
 
 def find_stops(
-    spikes: Tensor, begins: Tensor, time: Tensor, counts: Tensor, outcome: Tensor, tables: Sequence[Tensor], exponent: float, size: int
+    spikes: Tensor,
+    begins: Tensor,
+    time: Tensor,
+    counts: Tensor,
+    outcome: Tensor,
+    tables: Sequence[Tensor],
+    exponent: float,
+    size: int,
 ) -> None:
-    """Go through spikes (steps, K, rows, C) of rows that have run for `time` (rows,) steps, all on the GPU.
+    """Go through spikes (steps, K, rows, C) of rows that have run for `time` (rows,) steps,
+    all on the GPU.
 
-    begins (rows,): -1 for a row that continues; for a row that begins, the number of first steps in which it is known not to stop. `time`
-    and `counts` (rows, K, C) are moved on. tables: temperature, and the log-risks below which a row may stop and certainly stops, for each
-    step. size: the number of classes in an answer.
+    begins (rows,): -1 for a row that continues; for a row that begins, the number of first steps in
+    which it is known not to stop. `time` and `counts` (rows, K, C) are moved on. tables:
+    temperature, and the log-risks below which a row may stop and certainly stops, for each step.
+    size: the number of classes in an answer.
 
-    `outcome` (rows, 2 + looks · (1 + K·C)) receives the number of steps at which the row may stop, the `begins` of the row, and for each of
-    these steps its number, counted from 1, and the counts there. After a certain stop, or as many steps as there is room for, no more
-    are looked for, and the number of steps is negative.
+    `outcome` (rows, 2 + looks · (1 + K·C)) receives the number of steps at which the row may stop,
+    the `begins` of the row, and for each of these steps its number, counted from 1, and the counts
+    there. After a certain stop, or as many steps as there is room for, no more are looked for, and
+    the number of steps is negative.
     """
     steps, members, rows, classes = spikes.shape
     _prefilter_kernel[(rows,)](
-        spikes, begins, time, counts, outcome, *tables, exponent if math.isfinite(exponent) else 0.0, steps, members, classes,
-        *spikes.stride(), SIZE=size, MEAN={math.inf: LARGEST, -math.inf: SMALLEST, 0.0: GEOMETRIC}.get(exponent, POWER),
+        spikes, begins, time, counts, outcome, *tables,
+        exponent if math.isfinite(exponent) else 0.0, steps, members, classes, *spikes.stride(),
+        SIZE=size,
+        MEAN={math.inf: LARGEST, -math.inf: SMALLEST, 0.0: GEOMETRIC}.get(exponent, POWER),
         STEPS=min(TOGETHER, triton.next_power_of_2(steps)), MEMBERS=triton.next_power_of_2(members),
-        CLASSES=triton.next_power_of_2(classes), LOOKS=(outcome.shape[1] - 2) // (1 + members * classes), num_warps=4,
+        CLASSES=triton.next_power_of_2(classes),
+        LOOKS=(outcome.shape[1] - 2) // (1 + members * classes), num_warps=4,
     )  # fmt: skip

@@ -1,0 +1,164 @@
+"""Decisions and evaluations as people read them: records, CSV, DataFrames, plain text and HTML."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from .errors import needs
+
+MOST_ROWS = 8  # for stopping times, for people and for decisions in a table
+COLUMNS = {
+    "agreement": "agreement",
+    "cost": "cost",
+    "coverage": "coverage",
+    "answered": "answered",
+    "wrong": "wrong",
+    "normalized_latency": "latency / T",
+    "set_size": "set size",
+}
+
+
+def decision_records(decisions: Any, names: Sequence[str]) -> list[dict[str, Any]]:
+    """A record for each of the `Decisions`, with these names of the classes."""
+    records = []
+    for row, one in enumerate(decisions):
+        answer = {
+            "set_size": len(one.classes),
+            "classes": [names[label] for label in one.classes],
+        }
+        if decisions.largest_loss is not None:  # there are no classes
+            answer = {"answered": one.answered}
+        records.append({"input": row, "stop_time": one.time, **answer})
+    return records
+
+
+def decisions_csv(decisions: Any, names: Sequence[str]) -> str:
+    """The same as CSV, with a header; classes are joined by semicolons."""
+    text = io.StringIO()
+    fields = ["input", "stop_time", "set_size", "classes"]
+    if decisions.largest_loss is not None:
+        fields = ["input", "stop_time", "answered"]
+    writer = csv.DictWriter(text, fields, lineterminator="\n")
+    writer.writeheader()
+    for record in decision_records(decisions, names):
+        if "classes" in record:
+            record["classes"] = ";".join(record["classes"])
+        writer.writerow(record)
+    return text.getvalue()
+
+
+def as_dataframe(decisions: Any) -> Any:
+    """`Decisions` as a DataFrame; see `Decisions.to_dataframe`."""
+    with needs("to_dataframe", "pandas", advice="read the arrays themselves"):
+        import pandas
+    names = decisions.class_names or range(decisions.sets.shape[1])
+    columns: dict[str, Any] = {
+        "time": decisions.stop_time,
+        "classes": [tuple(names[label] for label in np.flatnonzero(one)) for one in decisions.sets],
+        "set_size": decisions.set_size,
+    }
+    if decisions.best is not None:
+        columns["best"] = [names[best] if best >= 0 else None for best in decisions.best]
+    if decisions.block is not None:
+        columns["block"] = [decisions.block_names[block] for block in decisions.block]
+    if decisions.groups is not None:
+        for name, inside in zip(decisions.group_names, decisions.groups.T, strict=True):
+            columns[f"group {name}"] = inside
+    if decisions.first_risk is not None:
+        columns["first_risk"] = decisions.first_risk
+    if decisions.members is not None:
+        columns["members"] = decisions.stop_members
+    if not decisions.answered.all() or decisions.largest_loss is not None:
+        columns["answered"] = decisions.answered
+    if decisions.largest_loss is not None:
+        for name in ("classes", "set_size", "best", "members"):
+            columns.pop(name, None)
+    return pandas.DataFrame(columns)
+
+
+def _rows(result: Any) -> list[list[str]]:
+    """The cells of an `Evaluation`, below a row of titles.
+
+    All inputs come first, then blocks, groups, people, classes and stopping times. Of many people,
+    the people with the lowest coverage are shown.
+    """
+    groups = {
+        "block": result.by_block,
+        "group": result.by_group,
+        "person": sorted(result.by_person or (), key=lambda one: one.coverage)[:MOST_ROWS],
+        "class": result.by_class,
+        "stop at": few_times(result),
+    }
+    rows = [("all inputs", result)]
+    for word, some in groups.items():
+        rows += [(f"{word} {one.name or f'{one.key:g}'}", one) for one in some or ()]
+    hidden = ("answered", "wrong") if result.answered in (None, 1) else ()
+    if not result.by_class:
+        hidden = ("coverage", "set_size")
+    shown = [one for one in COLUMNS if one not in hidden and getattr(result, one) is not None]
+    return [["", "inputs", *(COLUMNS[one] for one in shown)]] + [
+        [name, str(row.n), *(_with_interval(getattr(row, one)) for one in shown)]
+        for name, row in rows
+    ]
+
+
+def as_table(result: Any) -> str:
+    """An `Evaluation` as text: a table, and its notes."""
+    rows = _rows(result)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])])
+        for name, *cells in rows
+    )
+    return "\n".join([*lines, *result.notes])
+
+
+def as_html(result: Any) -> str:
+    """An `Evaluation` as a table for notebooks, and its notes."""
+    return html_table(_rows(result), result.notes)
+
+
+def decisions_html(decisions: Any) -> str:
+    """The first of the `Decisions` as a table for notebooks, and their notes."""
+    names = decisions.class_names or list(map(str, range(decisions.sets.shape[1])))
+    few = (decisions[row] for row in range(min(len(decisions), MOST_ROWS)))
+    rows: list[Sequence[object]] = [("input", "stop time", "classes")]
+    if decisions.largest_loss is None:
+        found = ((one, ", ".join(names[label] for label in one.classes)) for one in few)
+    else:
+        rows = [("input", "stop time", "answered")]
+        found = ((one, "yes" if one.answered else "no") for one in few)
+    rows += [(one.row, one.time, answer) for one, answer in found]
+    return html_table(rows, (f"{len(decisions)} inputs", *decisions.notes))
+
+
+def html_table(rows: Iterable[Sequence[object]], notes: Iterable[str]) -> str:
+    """Rows of cells as a table, and a paragraph for each note."""
+    cells = ("".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows)
+    table = "".join(f"<tr>{row}</tr>" for row in cells)
+    return f"<table>{table}</table>" + "".join(f"<p>{escape(note)}</p>" for note in notes)
+
+
+def few_times(result: Any) -> Iterator[Any]:
+    """The groups of stopping times. Where they are many, neighbours are joined.
+
+    The last is never joined, because its answers may be larger.
+    """
+    *early, last = result.by_stop_time
+    step = max(1, -(-len(early) // (MOST_ROWS - 1)))
+    for part in (*(early[start : start + step] for start in range(0, len(early), step)), [last]):
+        ends = dict.fromkeys((f"{part[0].key:g}", f"{part[-1].key:g}"))
+        yield replace(last.of(part, result.confidence), name=" to ".join(ends))
+
+
+def _with_interval(value: Any) -> str:
+    if value is None:
+        return ""
+    ends = "" if math.isnan(value.low) else f" [{value.low:.3f}, {value.high:.3f}]"
+    return f"{value:.3f}{ends}"

@@ -1,0 +1,1 @@
+"""After calibration: alarms, a threshold that adapts, and tests of exchangeability."""

@@ -1,0 +1,548 @@
+"""Which rows were used for training, tuning or calibration, so that they can be refused later.
+
+Rows are compared by their ids, where both sides have ids of one kind, and by their scores. One
+never switches the other off: ids may have been numbered anew, and a row may have been scored again.
+
+By scores, a row is eight numbers, its sketch: random projections of log(1 - log-confidence) at four
+of the rule's checkpoints. Two runs of one input move a sketch by less than `SLACKS[0]` in float32,
+and by less than `SLACKS[1]` where scores were stored as float16.
+
+Other rows may look alike by chance: empty recordings have equal ids, and silent rows of spike
+counts have equal scores. The rows that were used show how often. A row repeats at most as often as
+its scores do at the checkpoint where they repeat least, and n rows cannot distinguish a rate below
+4/n from 0. Where nothing ever repeats, as with scores that are not counts, a single row is enough.
+Scores that are merely near each other thin out evenly: the number of rows in the shell from one to
+ten slacks says how many to expect inside. Only more than all that is called reuse.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Self, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agreestop.common import Booleans, Floats, InputError, Integers, mix
+from agreestop.common.kept import KeptInFiles
+from agreestop.common.schedules import Schedule, as_times, columns_of
+
+Marks = NDArray[np.uint64]
+Sketches = NDArray[np.float32]
+
+NUMBERS = 8  # projections in a sketch
+CHECKPOINTS = 4  # that a sketch reads
+SLACKS = (1e-5, 1.5e-3)  # float16 has 11 bits: errors of 3e-4 in a sketch, and hardly any of 1.5e-3
+LEAST_DISTINCT = 0.3  # from this share of different ids on, equal id and equal scores are one row
+SHELL = 10  # slacks
+FARTHEST = np.float32(1e30)  # log-confidences below -1e30 are read as that: float32 ends at 3e38
+LARGEST = 1e6  # no number of a sketch is as large: log(1e30) is 69
+SHOWN = 5  # rows that a sentence lists
+
+
+# --- Sketches: a few numbers of the scores of a row, which hardly move when it is scored again
+
+
+def _projections(size: int, count: int) -> Sketches:
+    """(size, count) fixed random weights; the squares of each column add up to 1."""
+    words = mix(np.arange(1, size * count + 1, dtype=np.uint64)) >> np.uint64(11)
+    values = (words.astype(np.float64) / 2.0**52 - 1.0).reshape(count, size).T
+    return (values / np.sqrt((values**2).sum(axis=0))).astype(np.float32)
+
+
+def sketch_cells(log_confidence: NDArray[np.floating], count: int = NUMBERS) -> Sketches:
+    """Up to NUMBERS projections (n, count) of log-confidences (n, K, C) of one checkpoint."""
+    flat = log_confidence.reshape(len(log_confidence), -1)
+    below = np.minimum(np.negative(flat), FARTHEST).astype(np.float32)
+    weights = np.ascontiguousarray(_projections(flat.shape[1], NUMBERS)[:, :count].T)
+    # Unlike a matrix product, it gives a row the same numbers in a batch of any size.
+    return np.einsum("nk,pk->np", np.log(np.float32(1.0) + below), weights)
+
+
+def _read_by_sketches(columns: Sequence[int]) -> list[int]:
+    """The columns that a sketch reads: spread evenly over the checkpoints, the last among them."""
+    parts = min(CHECKPOINTS, len(columns))
+    return [columns[-(-len(columns) * part // parts) - 1] for part in range(1, parts + 1)]
+
+
+def _sketch(cells: Sequence[Sketches]) -> Sketches:
+    """(n, NUMBERS): the first projection of every checkpoint read, then the second, and so on."""
+    numbers = (divmod(number, len(cells)) for number in range(NUMBERS))
+    return np.stack([cells[part][:, number] for number, part in numbers], axis=1)
+
+
+def sketch_rows(log_confidence: NDArray[np.floating], columns: Sequence[int]) -> Sketches:
+    """Sketches (n, NUMBERS) of rows (n, ..., K, C) for a rule with these checkpoints."""
+    read = _read_by_sketches(columns)
+    count = -(-NUMBERS // len(read))
+    return _sketch([sketch_cells(log_confidence[:, column], count) for column in read])
+
+
+def _near(sketches: Sketches, known: Sketches, slack: float) -> Booleans:
+    """Which sketches (n, q) have a known one (m, q) within the slack in every number.
+
+    Both are put in the order of one key, which moves by no more than √q slacks between near ones.
+    """
+    (known, known_keys, _), keys = _in_order(known), _keys(sketches)
+    reach = slack * math.sqrt(sketches.shape[1])
+    at = np.searchsorted(known_keys, keys - reach, "left")
+    end = np.searchsorted(known_keys, keys + reach, "right")
+    return _any_near(sketches, known, slack, at, end)
+
+
+def _twins(sketches: Sketches, slack: float) -> Booleans:
+    """Which sketches have another one among them within the slack."""
+    ordered, keys, order = _in_order(sketches)
+    own, reach = np.arange(len(keys)), slack * math.sqrt(sketches.shape[1])
+    end = np.searchsorted(keys, keys + reach, "right")
+    found = _any_near(ordered, ordered, slack, own + 1, end)
+    at = np.where(found, own, np.searchsorted(keys, keys - reach, "left"))
+    found |= _any_near(ordered, ordered, slack, at, own)
+    twins = np.empty_like(found)
+    twins[order] = found
+    return twins
+
+
+def _keys(sketches: Sketches) -> Floats:
+    weights = _projections(sketches.shape[1], 1)[:, 0]
+    return sketches.astype(np.float64) @ weights.astype(np.float64)
+
+
+def _in_order(sketches: Sketches) -> tuple[Sketches, Floats, Integers]:
+    """Sketches in the order of their keys, the keys, and the order."""
+    keys = _keys(sketches)
+    order = np.argsort(keys, kind="stable")
+    return sketches[order], keys[order], order
+
+
+def _any_near(
+    sketches: Sketches, known: Sketches, slack: float, at: Integers, end: Integers
+) -> Booleans:
+    """Which sketches have a known one within the slack, from place `at` up to before `end`."""
+    found, active = np.zeros(len(sketches), dtype=bool), np.flatnonzero(at < end)
+    while len(active):
+        places = at[active]
+        alike = np.abs(known[places, 0] - sketches[active, 0]) <= slack
+        some = active[alike]
+        found[some] = (np.abs(known[places[alike]] - sketches[some]) <= slack).all(axis=1)
+        at[active] = places + 1
+        active = active[~found[active] & (places + 1 < end[active])]
+    return found
+
+
+# --- Exact marks: of the scores in rules of 0.2 and in fingerprints, and of ids
+
+
+def join_marks(marks: Marks) -> Marks:
+    """Marks (..., m) as one mark (...)."""
+    weights = mix(np.arange(1, marks.shape[-1] + 1, dtype=np.uint64)) | np.uint64(1)
+    return np.asarray((mix(marks) * weights).sum(axis=-1, dtype=np.uint64))
+
+
+def mark_rows(log_confidence: NDArray[np.floating], columns: Sequence[int]) -> Marks:
+    """An exact mark of each row (n, ..., K, C) at some checkpoints, as if it were in float32."""
+    cells = []
+    for column in columns:
+        with np.errstate(over="ignore"):
+            cell = np.ascontiguousarray(log_confidence[:, column], dtype=np.float32)
+        cells.append(join_marks(cell.reshape(len(cell), -1).view(np.uint32).astype(np.uint64)))
+    return join_marks(np.stack(cells, axis=1))
+
+
+def data_fingerprint(rows: Marks, labels: Integers) -> str:
+    """A name for the calibration data, whatever the order of their rows."""
+    marks = join_marks(np.column_stack([rows, labels.astype(np.uint64)]))
+    return hashlib.sha256(np.sort(marks).astype("<u8").tobytes()).hexdigest()[:16]
+
+
+def mark_ids(ids: ArrayLike) -> Marks:
+    """Ids as 64-bit numbers: whole numbers stay what they are, strings are hashed."""
+    array = np.asarray(ids)
+    if array.dtype.kind in "iu":
+        return array.astype(np.uint64)
+    texts = (str(text).encode() for text in array)
+    digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
+
+
+def kind_of_ids(ids: ArrayLike) -> str:
+    """ "hash" for unsigned 64-bit numbers, "number" for other whole numbers, "text" for strings."""
+    dtype = np.asarray(ids).dtype
+    return "hash" if dtype == np.uint64 else "number" if dtype.kind in "iu" else "text"
+
+
+def _is_among(marks: Marks, known: Marks) -> Booleans:
+    return np.isin(marks, known, kind="sort")  # the other method overflows in numpy 2.0
+
+
+# --- How often fresh rows look like known ones by chance
+
+
+def _rate(twins: Booleans) -> float:
+    """The share of rows that repeat another one, and four standard errors; 0 if none does."""
+    share = float(twins.mean()) if len(twins) else 0.0
+    return min(1.0, share + 4 * math.sqrt(share / max(1, len(twins))))
+
+
+def _chance(rates: Sequence[float], n: int) -> float:
+    """The rate at which fresh rows may repeat n rows whose parts repeat at these rates."""
+    return min(1.0, max(min(rates), 4 / max(1, n))) if any(rates) else 0.0
+
+
+def chance_of_ids(ids: Marks) -> float:
+    """The rate at which fresh rows may have one of these ids."""
+    _, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    return _chance([_rate(counts[inverse.reshape(-1)] > 1)], len(ids))
+
+
+def _chances_of_sketches(sketches: Sketches, checkpoints: int) -> tuple[float, ...]:
+    """For each of SLACKS, the rate at which fresh rows may be within it of these (n, NUMBERS)."""
+    parts = min(CHECKPOINTS, checkpoints)
+    some = [sketches[:, part::parts] for part in range(parts)]
+    rates = ([_rate(_twins(one, slack)) for one in some] for slack in SLACKS)
+    return tuple(_chance(known, len(sketches)) for known in rates)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How many of `total` rows are among the rows that were used for something, `use`.
+
+    by          what was compared: "ids", "scores", or "" where nothing could be
+    chance      the rate at which fresh rows may look like the used ones
+    background  how many more rows may look so, because scores lie near each other
+    rows        indices of the first rows that were found
+    unlike      whether ids are equal and scores are not: ids may have been numbered anew
+    """
+
+    use: str
+    by: str = ""
+    seen: int = 0
+    total: int = 0
+    chance: float = 0.0
+    background: float = 0.0
+    rows: tuple[int, ...] = ()
+    unlike: bool = False
+
+    @classmethod
+    def of(cls, use: str, by: str, found: Booleans, chance: float, unlike: bool = False) -> Self:
+        """The overlap where these rows (n,) were found."""
+        first = tuple(np.flatnonzero(found)[: SHOWN + 1].tolist())
+        return cls(use, by, int(found.sum()), len(found), chance, 0.0, first, unlike)
+
+    @property
+    def by_chance(self) -> float:
+        """The most rows that chance explains."""
+        mean = self.total * self.chance
+        return mean + self.background + 4 * math.sqrt(mean * (1 - self.chance) + self.background)
+
+    @property
+    def reuse(self) -> str:
+        """A sentence if more rows were used than chance explains, else an empty string."""
+        if self.seen <= self.by_chance:
+            return ""
+        listed = ", ".join(map(str, self.rows[:SHOWN])) + ", …" * (self.seen > SHOWN)
+        which = f" (row{'s' * (self.seen > 1)} {listed})" if self.rows else ""
+        found = f"{self.seen} of the {self.total} rows were used for {self.use}{which}"
+        if self.unlike:
+            return (
+                f"{found} by their ids, but their scores are others: if ids were numbered anew in "
+                "each part, give others or leave them out, else keep the parts apart."
+            )
+        if self.use == "training":
+            return f"{found}: take other rows, such as scores.rows(~scores.trained)."
+        return (
+            f"{found}: keep tuning, calibration and test data apart, or drop these with "
+            "scores.rows(others)."
+        )
+
+    @property
+    def note(self) -> str:
+        """A sentence on what could not be checked, else an empty string."""
+        if not self.by and self.use == "training":
+            return (
+                "It is not known which rows the members were trained on, so these could not be "
+                "compared with them."
+            )
+        if not self.by:
+            return (
+                f"Rows could not be compared with those used for {self.use}: "
+                "there are no ids, or ids of another kind."
+            )
+        if self.reuse or not self.chance:
+            return ""
+        if self.by == "ids":
+            return (
+                f"{self.seen} of the {self.total} rows have ids of rows used for {self.use}; "
+                "repeats among those explain as many."
+            )
+        return (
+            f"Rows were compared with those used for {self.use} by their scores, which repeat by "
+            f"chance: up to {math.floor(self.by_chance)} reused rows would not be noticed; "
+            "ids would show them."
+        )
+
+
+def training_overlap(trained: Booleans | None, chance: float) -> Overlap | None:
+    """How many inputs (n,) the members were trained on; None where they do not know."""
+    return None if trained is None else Overlap.of("training", "ids", trained, chance)
+
+
+def or_unknown(training: Overlap | None, ensemble_digest: str) -> Overlap | None:
+    """The overlap with training rows, or an unknown one where a named ensemble does not say."""
+    return Overlap("training") if training is None and ensemble_digest else training
+
+
+def first_reuse(overlaps: Sequence[Overlap]) -> str:
+    """The sentence on the first use of rows, by the comparison that finds most; else empty."""
+    found = [overlap for overlap in overlaps if overlap.reuse]
+    same = [overlap for overlap in found if overlap.use == found[0].use]
+    return max(same, key=lambda overlap: overlap.seen).reuse if same else ""
+
+
+class ScoredRows:
+    """What rows are compared by, read from their log-confidences (n, ..., K, C) when it is needed.
+
+    columns: the rule's checkpoints. Exact marks take as long as deciding.
+    """
+
+    def __init__(self, log_confidence: NDArray[Any], columns: Sequence[int]) -> None:
+        self._log_confidence, self._columns = log_confidence, columns
+
+    @cached_property
+    def sketches(self) -> Sketches:
+        """(n, NUMBERS)"""
+        return sketch_rows(self._log_confidence, self._columns)
+
+    @cached_property
+    def marks(self) -> Marks:
+        """(n,) exact marks, for rules of 0.2."""
+        return mark_rows(self._log_confidence, self._columns)
+
+
+@dataclass(frozen=True, eq=False)
+class ReadRows:
+    """What rows are compared by, where it was read before."""
+
+    sketches: Sketches
+    marks: Marks
+
+
+RowScores: TypeAlias = ScoredRows | ReadRows
+
+
+def _marked(ids: ArrayLike | None) -> tuple[Marks | None, str]:
+    """The marks of ids, and of what kind the ids are."""
+    return (None, "") if ids is None else (mark_ids(ids), kind_of_ids(ids))
+
+
+@dataclass(frozen=True, eq=False)
+class TunedRows(KeptInFiles):
+    """Rows that something was fitted on: their sketches and, where known, their ids.
+
+    sketches   (n, M, NUMBERS) projections at every checkpoint or, once cut to a rule's checkpoints,
+               (n, NUMBERS)
+    chances    the rates at which fresh rows may repeat them, for each of SLACKS; known once cut
+    ids        (n,) marks of the rows' ids; id_kind says what they are, because hashes cannot be
+               compared with numbers of one's own
+    marks      (n,) exact marks instead of sketches, and their chance: rules of 0.2 have these
+    """
+
+    marks: Marks | None = None
+    chance: float = 0.0
+    ids: Marks | None = None
+    id_kind: str = ""
+    sketches: Sketches | None = None
+    chances: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not all(0 <= chance <= 1 for chance in (self.chance, *self.chances)):
+            raise ValueError(f"a chance of {self.chance}, {self.chances}")
+        if self.marks is not None and self.marks.ndim != 1:
+            raise ValueError(f"marks of shape {self.marks.shape}")
+        if self.sketches is not None:
+            *axes, numbers = self.sketches.shape
+            cut = len(axes) == 1 and len(self.chances) == len(SLACKS)
+            if numbers != NUMBERS or not (cut or len(axes) == 2):
+                raise ValueError(f"sketches of shape {self.sketches.shape}")
+            if not (np.abs(self.sketches) <= LARGEST).all():
+                raise ValueError("sketches that no scores have")
+
+    @classmethod
+    def of(cls, log_confidence: NDArray[np.floating], ids: ArrayLike | None = None) -> Self:
+        """The rows of an array (n, M, K, C), one checkpoint after another."""
+        return cls.of_cells([sketch_cells(cell) for cell in log_confidence.swapaxes(0, 1)], ids)
+
+    @classmethod
+    def of_cells(cls, cells: Sequence[Sketches], ids: ArrayLike | None = None) -> Self:
+        """Rows from the projections (n, NUMBERS) of each of their checkpoints."""
+        return cls(None, 0.0, *_marked(ids), np.stack(cells, axis=1))
+
+    @classmethod
+    def of_rule(cls, sketches: Sketches, checkpoints: int, ids: ArrayLike | None = None) -> Self:
+        """Rows from their sketches (n, NUMBERS) for a rule with this number of checkpoints."""
+        return cls(None, 0.0, *_marked(ids), sketches, _chances_of_sketches(sketches, checkpoints))
+
+    def __repr__(self) -> str:
+        return f"TunedRows(n={len(self)})"
+
+    def __len__(self) -> int:
+        parts = (self.sketches, self.marks, self.ids)
+        return max((len(part) for part in parts if part is not None), default=0)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether these are rows at a rule's checkpoints."""
+        return self.sketches is None or self.sketches.ndim == 2
+
+    def cut(self, columns: Sequence[int], fitted: int) -> Self:
+        """The same rows at some of the `fitted` checkpoints."""
+        if self.sketches is not None and self.sketches.ndim == 3:
+            sketches = _sketch([self.sketches[:, one] for one in _read_by_sketches(columns)])
+            chances = _chances_of_sketches(sketches, len(columns))
+            return replace(self, sketches=sketches, chances=chances)
+        if list(columns) != list(range(fitted)):
+            raise InputError(
+                "this score or risk was taken from a rule with other checkpoints: "
+                "give it as it was fitted."
+            )
+        return self
+
+    def also(self, other: Self | None) -> Self:
+        """These rows and the rows of another tuned object with the same checkpoints."""
+        if other is None:
+            return self
+        mixed = self.ids is not None and other.ids is not None and self.id_kind != other.id_kind
+        never = (0.0,) * len(SLACKS)
+        return type(self)(
+            _joined(self.marks, other.marks, _is_among),
+            max(self.chance, other.chance),
+            None if mixed else _joined(self.ids, other.ids, _is_among),
+            self.id_kind or other.id_kind,
+            _joined(self.sketches, other.sketches, _is_near),
+            tuple(map(max, self.chances or never, other.chances or never)),
+        )
+
+    def seen(self, rows: RowScores) -> Booleans:
+        """Which of the given rows are among these, by their scores."""
+        return self._by_scores("", rows)[0][1]
+
+    def are_among(self, others: RowScores) -> Booleans:
+        """Which of these rows are among others, by their scores."""
+        if self.sketches is not None:
+            return _near(self.sketches, others.sketches, SLACKS[0])
+        if self.marks is not None:
+            return _is_among(self.marks, others.marks)
+        return np.zeros(len(self), dtype=bool)
+
+    def overlaps(
+        self, use: str, ids: ArrayLike | None, scored: RowScores | None = None
+    ) -> list[Overlap]:
+        """Compare rows with these, used for `use`: by ids of the same kind, and by their scores."""
+        found, compared = [], [] if scored is None else self._by_scores(use, scored)
+        if ids is not None and self.ids is not None and self.id_kind in ("", kind_of_ids(ids)):
+            known = _is_among(mark_ids(ids), self.ids)
+            both = known & compared[-1][1] if compared else known
+            own = compared and self.id_kind != "hash"  # ids that a user gave, not hashes of inputs
+            distinct = len(np.unique(self.ids)) >= LEAST_DISTINCT * len(self.ids)
+            if own and both.any() and distinct:
+                found.append(Overlap.of(use, "ids", both, 0.0))
+            else:
+                unlike = bool(own) and not both.any()
+                found.append(Overlap.of(use, "ids", known, chance_of_ids(self.ids), unlike))
+        overlaps = [overlap for overlap, _ in compared]
+        found += [overlap for overlap in overlaps if overlap.reuse][:1] or overlaps[:1]
+        return found or [Overlap(use)]
+
+    def _by_scores(self, use: str, scored: RowScores) -> list[tuple[Overlap, Booleans]]:
+        """Overlaps by scores, from the strictest comparison on, and the rows (n,) in them."""
+        tried = []
+        if self.marks is not None:
+            seen = _is_among(scored.marks, self.marks)
+            tried.append((Overlap.of(use, "scores", seen, self.chance), seen))
+        for slack, chance in zip(SLACKS, self.chances, strict=False):
+            if self.sketches is None:
+                break
+            seen = _near(scored.sketches, self.sketches, slack)
+            overlap = Overlap.of(use, "scores", seen, chance)
+            if overlap.reuse:  # rare, so it may take a while
+                shell = _near(scored.sketches[~seen], self.sketches, SHELL * slack)
+                overlap = replace(overlap, background=float(shell.sum()) / (SHELL - 1))
+            tried.append((overlap, seen))
+        return tried
+
+
+def _is_near(sketches: Sketches, known: Sketches) -> Booleans:
+    return _near(sketches.reshape(len(sketches), -1), known.reshape(len(known), -1), SLACKS[0])
+
+
+Part = TypeVar("Part", bound=NDArray[Any])
+
+
+def _joined(
+    one: Part | None, two: Part | None, among: Callable[[Part, Part], Booleans]
+) -> Part | None:
+    """The rows of both parts, without the rows of the second that are among the first."""
+    if one is None or two is None:
+        return two if one is None else one
+    return np.concatenate([one, two[~among(two, one)]])  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRows:
+    """Rows that members were trained on.
+
+    ids     hashes of their inputs, in increasing order
+    chance  the rate at which fresh inputs may equal one of them
+    """
+
+    ids: Marks
+    chance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.ids.ndim != 1 or not 0 <= self.chance <= 1:
+            raise ValueError(f"hashes of shape {self.ids.shape}, a chance of {self.chance}")
+
+    @classmethod
+    def of(cls, ids: Marks) -> Self:
+        """The rows with these hashes, of which some may be equal."""
+        return cls(np.unique(ids), chance_of_ids(ids))
+
+    def __repr__(self) -> str:
+        return f"TrainingRows(n={len(self.ids)})"
+
+    def also(self, other: Self | None) -> Self:
+        """These rows and others."""
+        if other is None:
+            return self
+        return type(self)(np.union1d(self.ids, other.ids), max(self.chance, other.chance))
+
+    def find(self, ids: Marks) -> Booleans:
+        """Which inputs, by their hashes, are among these rows."""
+        first, after = (np.searchsorted(self.ids, ids, side) for side in ("left", "right"))
+        return first < after
+
+
+Fitted = TypeVar("Fitted", bound=Any)
+
+
+def cut_fitted(fitted: Fitted, checkpoints: tuple[float, ...]) -> Fitted:
+    """A fitted score or risk cut to a rule's checkpoints, in every field with a checkpoint axis.
+
+    Without named times the object must have been fitted for as many checkpoints as the rule has.
+    """
+    known = {field.name: getattr(fitted, field.name) for field in fields(fitted)}
+    cut = [field.name for field in fields(fitted) if field.metadata.get("per_checkpoint")]
+    available, kind = len(known[cut[0]]), type(fitted).__name__
+    if isinstance(checkpoints, Schedule) and not isinstance(fitted.times, Schedule | None):
+        raise InputError(
+            f"the {kind} was fitted with all members at every time, but the rule has a schedule: "
+            "fit it on scores.at(schedule)."
+        )
+    columns = columns_of(checkpoints, as_times(fitted.times, available, kind, checkpoints), kind)
+    changes = {name: known[name][columns] for name in cut}
+    for name, rows in known.items():
+        if isinstance(rows, TunedRows):
+            changes[name] = rows.cut(columns, available)
+    return replace(fitted, times=checkpoints, **changes)

@@ -1,0 +1,458 @@
+"""StopRule: when to stop, with any risk and any loss, and no classes at all.
+
+At checkpoint t a model gives a risk, a number that falls as it becomes surer, and stopping there
+costs a loss in [0, B], B fixed beforehand. Reasoning traces, cascades, detectors and summaries are
+of this kind. The rule stops at the first checkpoint with risk_t < λ.
+
+    loss in {0, 1}     W = inf{ λ : the rule stops where the loss is 1 }, λ ≤ the k-th smallest W
+    any loss           λ = sup{ λ : (Σ_i L_i(λ) + B) / (n + 1) ≤ max_loss }, L_i the largest loss of
+                       example i at any threshold up to λ
+
+at_end="abstain": an input that nothing stopped is not answered and costs nothing, so that
+P(answered and wrong) ≤ 1 - target is always within reach. at_end="answer": the last loss counts.
+At λ = -∞ nothing stops and every input costs loss_M, so -∞ is one more threshold to choose from:
+L_i(-∞) = loss_M. Where (Σ loss_M + B)/(n + 1) is above the promise and no λ > -∞ keeps it, the rule
+is refused. What holds is E[loss; the rule was deployed] ≤ the promise.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, partial
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agreestop.common import (
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    KeptInFiles,
+    as_floats,
+    as_ids,
+    check_finite,
+    is_number,
+    read_list,
+    read_npz,
+)
+from agreestop.common.levels import Target, as_delta, as_target, in_words, least_n
+from agreestop.common.rounding import REACH, UNIT, UNITS, Rounding, apart
+from agreestop.common.schedules import Schedule, as_checkpoints, as_times, columns_of
+
+from .answer_kinds import AnyRisk
+from .calibrated import CalibratedRule
+from .calibration import Uncalibrated
+from .checkpoints import Evidence, Failures, Index, Policy
+from .examples import LabelledEvidence
+from .rule import Reduced, Rule, Terms, shortage
+from .scores import Scores
+from .thresholds import Allowed, LossSteps, OneThreshold, allowed_threshold, find_thresholds
+
+AT_END = ("answer", "abstain")
+PARTS = 2**40  # losses are rounded up to whole multiples of B / 2^40
+LARGEST_RISK = 1e150
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Risks:
+    """Risks (n, M) of n inputs at M times, with losses (n, M) and ids (n,) where they are known.
+
+    It has the fields of `Scores` that verbs of rules read.
+    """
+
+    risk: Floats
+    loss: Floats | None
+    times: tuple[float, ...]
+    ids: NDArray[Any] | None = None
+
+    engine = ensemble_digest = ""
+    classes = lengths = trained = None
+    rounding = trained_chance = 0.0
+
+    def __post_init__(self) -> None:
+        risk = as_floats(self.risk, "risk")
+        if risk.ndim != 2 or not risk.size:
+            needed = "one row for each input and one column for each checkpoint are needed"
+            raise InputError(f"risk has shape {risk.shape}: {needed}.")
+        if np.isnan(risk).any() or (np.abs(risk[np.isfinite(risk)]) > LARGEST_RISK).any():
+            most = f"numbers of at most {LARGEST_RISK:g} in size, or inf"
+            raise InputError(f"risk holds nan, or a number that is too large: give {most}.")
+        object.__setattr__(self, "risk", risk)
+        object.__setattr__(self, "times", as_times(self.times, risk.shape[1], "risk"))
+        object.__setattr__(self, "ids", as_ids(self.ids, len(risk)))
+        if self.loss is None:
+            return
+        loss = as_floats(self.loss, "loss")
+        if loss.shape != risk.shape:
+            raise InputError(
+                f"loss has shape {loss.shape} and risk {risk.shape}: give one loss for each risk."
+            )
+        check_finite(loss, "loss")
+        if loss.min() < 0:
+            raise InputError(f"loss holds {loss.min():g}: give losses of at least 0.")
+        object.__setattr__(self, "loss", loss)
+
+    def __len__(self) -> int:
+        return len(self.risk)
+
+    @property
+    def cells(self) -> Floats:
+        """(n, M, 1, 1): one number for each checkpoint."""
+        return self.risk[:, :, None, None]
+
+    @property
+    def labels(self) -> Integers:
+        """No labels: losses stand for them."""
+        return np.zeros(len(self), dtype=np.int64)
+
+    @property
+    def sketched(self) -> Floats:
+        """(n, M, 1, 2) numbers of at most 0 by which rows are recognised.
+
+        One number would be near another row's by chance, so each checkpoint has a second one.
+        """
+        risk = -np.abs(self.risk)
+        other = np.roll(risk, risk.shape[1] // 2, axis=1)
+        return np.stack([risk, other], axis=-1)[:, :, None]
+
+    def at(self, times: Sequence[float]) -> Self:
+        """The risks at some of their times."""
+        columns = columns_of(times, self.times, "risk")
+        loss = None if self.loss is None else self.loss[:, columns]
+        return replace(self, risk=self.risk[:, columns], loss=loss, times=tuple(times))
+
+    def rows(self, rows: slice | Integers | Booleans) -> Self:
+        """Some of the inputs."""
+        loss = None if self.loss is None else self.loss[rows]
+        ids = None if self.ids is None else self.ids[rows]
+        return replace(self, risk=self.risk[rows], loss=loss, ids=ids)
+
+
+def load_risks(path: str | PathLike[str]) -> Risks:
+    """Read a `.npz` file with `risk` (n, M) and, where known, `loss` (n, M), `times` and `ids`."""
+    content = read_npz(
+        path, "file of risks", "write one with numpy.savez(path, risk=..., loss=...)"
+    )
+    if "risk" not in content:
+        raise InputError(f"{path} holds {sorted(content)} but no 'risk': give risks (n, M).")
+    steps = content["risk"].shape[1] if content["risk"].ndim == 2 else 0
+    known = read_list(path, content, "times") if "times" in content else range(1, steps + 1)
+    return Risks(content["risk"], content.get("loss"), tuple(known), content.get("ids"))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StopRule(Uncalibrated, KeptInFiles):
+    """Stop as soon as a risk is below a calibrated threshold; a loss says what that costs.
+
+    Parameters
+    ----------
+    target : float, str or Fraction, optional
+        For losses in {0, 1}: the probability that an input is not wrong.
+    checkpoints : sequence of float, optional
+        Times at which the rule may stop; those of the calibration risks if none are given.
+    max_loss : float, optional
+        In place of a target: the mean loss that is promised.
+    largest_loss : float
+        B, the largest loss there can be, fixed before the data are seen.
+    at_end : {"answer", "abstain"}
+        What becomes of an input that nothing stopped: it is answered at the last checkpoint and its
+        last loss counts, or it is not answered and costs nothing.
+    delta : float, optional
+        δ: the promise given the calibration data, with probability ≥ 1 - δ over their draw; for a
+        target.
+
+    Notes
+    -----
+    *Guarantee.* With a target, P(the input is answered and its loss is 1) ≤ 1 - target; with
+    max_loss, the mean loss is at most max_loss. Both are over the draw of the calibration examples
+    and of a new example exchangeable with them.
+
+    Examples
+    --------
+    >>> import numpy as np, agreestop as ag
+    >>> rng = np.random.default_rng(0)
+    >>> sure = np.cumsum(rng.random((400, 10)), axis=1)
+    >>> risk, loss = np.exp(-sure), rng.random((400, 10)) < np.exp(-sure)
+    >>> rule = ag.StopRule(target=0.9, at_end="abstain").calibrate(risk[:200], loss[:200])
+    >>> decisions = rule.decide(risk[200:])
+    >>> wrong = loss[200:][np.arange(200), decisions.stop_index] & decisions.answered
+    >>> bool(wrong.mean() < 0.15)
+    True
+    """
+
+    target: Target | None = None
+    checkpoints: Sequence[float] = ()
+    max_loss: Target | None = None
+    largest_loss: float = 1.0
+    at_end: str = "answer"
+    delta: Target | None = None
+
+    kinds: ClassVar = {"stop": ("target", "max_loss", "largest_loss", "at_end", "delta")}
+    max_set_size = 1
+
+    def __post_init__(self) -> None:
+        if (self.target is None) == (self.max_loss is None):
+            raise InputError(
+                "give either a target, for losses of 0 and 1, or max_loss, the mean loss to "
+                "promise."
+            )
+        if self.at_end not in AT_END:
+            raise InputError(f"at_end is {self.at_end!r:.80}: choose one of {', '.join(AT_END)}.")
+        if not is_number(self.largest_loss) or not 0 < self.largest_loss <= LARGEST_RISK:
+            raise InputError(f"largest_loss is {self.largest_loss!r:.80}: give a number above 0.")
+        if self.max_loss is not None:
+            if self.delta is not None:
+                raise InputError("max_loss is a mean over calibration draws: leave out delta.")
+            share = as_target(self._as_share(self.max_loss), "max_loss over largest_loss")
+            object.__setattr__(self, "max_loss", share * Fraction(str(self.largest_loss)))
+        elif self.largest_loss != 1:
+            raise InputError("a target is for losses of 0 and 1: leave out largest_loss.")
+        else:
+            object.__setattr__(self, "target", as_target(self.target or 0))
+        object.__setattr__(self, "delta", as_delta(self.delta))
+        if len(self.checkpoints):
+            object.__setattr__(self, "checkpoints", as_checkpoints(self.checkpoints))
+        if isinstance(self.checkpoints, Schedule):
+            raise InputError("a StopRule has no members to join: give times as checkpoints.")
+
+    def _as_share(self, max_loss: Target) -> Target:
+        try:
+            exact = max_loss if isinstance(max_loss, Fraction) else Fraction(str(max_loss).strip())
+        except (ValueError, ZeroDivisionError):
+            advice = "give the mean loss to promise, for example 0.05"
+            raise InputError(f"max_loss is {max_loss!r:.80}: {advice}.") from None
+        return exact / Fraction(str(self.largest_loss))
+
+    @cached_property
+    def terms(self) -> Terms:
+        target = None if self.target is None else as_target(self.target)
+        loss = None if self.max_loss is None else Fraction(self.max_loss)
+        largest = float(self.largest_loss)
+        return Terms("stop", target, as_delta(self.delta), max_loss=loss, largest_loss=largest)
+
+    @property
+    def _answer(self) -> AnyRisk:
+        return AnyRisk(self.at_end == "abstain")
+
+    def read(
+        self, given: Any, labels: ArrayLike | None = None, times: Sequence[float] | None = None
+    ) -> Any:
+        """Risks (n, M), with losses (n, M) in place of labels."""
+        if isinstance(given, Risks):
+            for name, value in (("loss", labels), ("times", times)):
+                if value is not None:
+                    raise InputError(
+                        f"{name} is given together with risks, which hold their own: leave it out, "
+                        "or give arrays."
+                    )
+            # Rows are recognised by all their risks together, so there must be no others.
+            return given.at(tuple(self.checkpoints)) if len(self.checkpoints) else given
+        if isinstance(given, Scores):
+            raise InputError("a StopRule reads risks, and these are Scores: give risks (n, M).")
+        risk = as_floats(given, "risk")
+        if times is None and risk.ndim == 2:
+            steps = risk.shape[1]
+            known = tuple(self.checkpoints) or tuple(range(1, steps + 1))
+            times = as_times(None, steps, "risk", known)
+        return self.read(Risks(risk, labels, tuple(times or ())))  # type: ignore[arg-type]
+
+    def on(self, data: Any) -> Self:
+        return self if len(self.checkpoints) else replace(self, checkpoints=data.times)
+
+    def read_one(self, given: ArrayLike) -> NDArray[Any]:
+        risk = np.asarray(given)
+        if risk.shape != () or risk.dtype.kind not in "fiu" or np.isnan(risk):
+            raise InputError(f"risk is {given!r:.80}: push one number for each checkpoint.")
+        return risk.reshape(1, 1)
+
+    def calibrate(  # type: ignore[override]
+        self,
+        risk: ArrayLike | Risks,
+        loss: ArrayLike | None = None,
+        times: Sequence[float] | None = None,
+        **conditions: Any,
+    ) -> CalibratedRule:
+        """Calibrate on risks (n, M) and losses (n, M) that were used for nothing else.
+
+        Parameters
+        ----------
+        risk, loss : arrays (n, M)
+            The risk at each checkpoint, and what stopping there would cost.
+        times : sequence of float, optional
+            The times of the checkpoints; 1, 2, ..., M unless given.
+        **conditions
+            groups, weights, max_weight, people and for_people, as in `AgreeStop.calibrate`;
+            weights and people for a target alone.
+
+        Returns
+        -------
+        CalibratedRule
+        """
+        data = self.read(risk, loss, times)
+        return super(StopRule, self.on(data)).calibrate(data, None, None, **conditions)
+
+    def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
+        risk = log_confidence[:, 0, 0]
+        return Evidence(np.zeros((len(risk), 1)), risk)
+
+    def rounding(self, base: Rounding) -> Rounding:
+        return replace(base, absolute=0.0, breaks_ties=False)
+
+    def reduce(self, examples: LabelledEvidence) -> Reduced:
+        risk, loss = examples.evidence.risk, examples.loss
+        if loss is None:
+            advice = "give one loss for each input and checkpoint, (n, M)"
+            raise InputError(f"loss is missing: {advice}.")
+        if loss.max() > self.largest_loss:
+            most = f"largest_loss is {self.largest_loss:g}"
+            raise InputError(
+                f"loss reaches {loss.max():g} and {most}: give the largest there can be."
+            )
+        if self.target is not None:
+            if not np.isin(loss, (0.0, 1.0)).all():
+                raise InputError("a target is for losses of 0 and 1: give max_loss in its place.")
+            failures = self._answer.failures(examples.evidence, examples.labels, loss, None)
+            return {"opens": risk, "fails": failures.fails, "fails_end": failures.fails_end}
+        known = {"weights": examples.conditions.weights, "people": examples.conditions.people}
+        for name, given in known.items():
+            if given is not None:
+                advice = "leave them out, or give a target"
+                raise InputError(f"max_loss has no promise with {name}: {advice}.")
+        whole = np.ceil(loss / self.largest_loss * PARTS).astype(np.int64)
+        return {"opens": risk, "losses": whole}
+
+    def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
+        opens = reduced["opens"]
+        finite = opens[np.isfinite(opens)]
+        low, high = np.quantile(finite, (0.25, 0.75)) if len(finite) else (0.0, 0.0)
+        # Risks may have any scale, so their spread says what is near.
+        spread = float(high - low)
+        exact = self._allowed(reduced, examples, None)
+        groups = examples.conditions.groups
+        everybody = np.ones((len(examples), 1), dtype=bool)
+        inside = everybody if groups is None else groups
+        # Where risks span orders of magnitude, the size of the order statistic says it better.
+        sizes = np.abs([exact(np.flatnonzero(rows)) for rows in inside.T])
+        spread = float(np.min(sizes[np.isfinite(sizes) & (sizes > 0)], initial=spread))
+        rounding = replace(self.rounding(examples.rounding), absolute=UNITS * UNIT * spread)
+        safe = self._allowed(reduced, examples, rounding)
+        found = find_thresholds(examples, exact, safe, opens, rounding, reach=REACH * spread)
+        if self.at_end == "answer":
+            self._check_end(reduced, examples, found.values[:, 0])
+        names = examples.conditions.group_names
+        return OneThreshold(self._answer, found.values, found.kth, names)
+
+    def _check_end(self, reduced: Reduced, examples: LabelledEvidence, limits: Floats) -> None:
+        """Refuse to deploy λ = -∞ where the losses at the last checkpoint break the promise."""
+        groups, group_names = examples.conditions.groups, examples.conditions.group_names
+        everybody = np.ones((len(examples), 1), dtype=bool)
+        inside = everybody if groups is None else groups
+        # With -∞ as the only checkpoint, nothing is left but the end.
+        only_end = {name: part[:, -1:] for name, part in reduced.items() if part.ndim == 2}
+        only_end = {**reduced, **only_end, "opens": np.full((len(examples), 1), np.inf)}
+        at_end = self._allowed(only_end, examples, None)
+        for group in np.flatnonzero(limits == -np.inf):
+            rows = np.flatnonzero(inside[:, group])
+            if at_end(rows) > -np.inf:
+                continue
+            whose = "" if group_names is None else f" of group {group_names[group]}"
+            if shortage(self, reduced, examples.without_evidence(rows), 1):
+                needed = self.examples_needed()
+                raise InputError(
+                    f"with {len(rows)} calibration examples{whose} nothing can be promised: give "
+                    f'at least {needed}, or at_end="abstain".'
+                )
+            raise InputError(
+                f"the losses{whose} at the last checkpoint are above the promise already, so "
+                'nothing can be promised: give a lower target, more examples, or at_end="abstain".'
+            )
+
+    def _allowed(
+        self, reduced: Reduced, examples: LabelledEvidence, rounding: Rounding | None
+    ) -> Allowed:
+        """The threshold that some rows allow, exactly or with rounding."""
+        opens = reduced["opens"]
+        if self.target is None:
+            return self._allowed_by_losses(opens, reduced["losses"], rounding)
+        end = reduced["fails_end"]
+        # A wrong last answer is a miss at λ = -∞ even where a risk of -∞ stops every λ above it.
+        W = np.minimum(Failures(opens, reduced["fails"], end).first(rounding), end)
+        target, delta = as_target(self.target), as_delta(self.delta)
+
+        def allowed(rows: Integers) -> float:
+            return allowed_threshold(W, examples.conditions, rows, target, delta)
+
+        return allowed
+
+    def _allowed_by_losses(
+        self, opens: Floats, losses: Integers, rounding: Rounding | None
+    ) -> Allowed:
+        breaks = _breaks(opens, 0.0)
+        if rounding is not None:
+            # Equal numbers of one input stay equal, so where different ones lie apart a run costs
+            # what this one does at a λ within η.
+            clear = apart(opens, rounding)[:, None]
+            breaks = np.where(
+                clear, breaks - rounding.at_most(breaks), _breaks(opens, rounding.at(opens))
+            )
+        costs = np.where(breaks < np.inf, losses, 0)
+        if self.at_end == "answer":
+            breaks = np.concatenate([np.full((len(opens), 1), -np.inf), breaks], axis=1)
+            costs = np.concatenate([losses[:, -1:], costs], axis=1)
+        scale = PARTS / Fraction(str(self.largest_loss))
+        steps = LossSteps.of(breaks, costs, scale, PARTS)
+        return partial(steps.threshold, max_loss=Fraction(self.max_loss or 0))
+
+    def best(self, evidence: Evidence) -> Integers:
+        return np.zeros(len(evidence), dtype=np.int64)
+
+    def promise(self) -> str:
+        draw = (
+            "over the draw of the calibration examples and of a new example exchangeable with them"
+        )
+        ends = "is not answered and costs nothing"
+        if self.at_end == "answer":
+            ends = "is answered at the last checkpoint, where its last loss counts"
+        ends = f"An input that nothing stops {ends}."
+        if self.at_end == "answer":
+            ends += " A calibration that is refused counts as one without wrong answers."
+        if self.max_loss is not None:
+            most = in_words(Fraction(self.max_loss))
+            return f"the mean loss of an input is at most {most}, {draw}. {ends}"
+        alpha = in_words(1 - as_target(self.target or 0))
+        wrong = f"is answered wrongly with probability at most {alpha}"
+        if (delta := as_delta(self.delta)) is None:
+            return f"an input {wrong}, {draw}. {ends}"
+        sure = f"with probability at least {in_words(1 - delta)} over the draw of the calibration"
+        iid = "calibration and new examples must be i.i.d."
+        return f"{sure} examples, a new input {wrong}; {iid} {ends}"
+
+    def examples_needed(self, K: int = 1) -> int:
+        if self.max_loss is not None:
+            return math.ceil(Fraction(str(self.largest_loss)) / Fraction(self.max_loss)) - 1
+        return least_n(as_target(self.target or 0), as_delta(self.delta))
+
+    @classmethod
+    def build(
+        cls,
+        kind: str,
+        target: Target,
+        checkpoints: Sequence[float],
+        max_set_size: int,
+        **options: Any,
+    ) -> Rule:
+        if max_set_size != 1:
+            raise InputError("max_set_size has no use for a StopRule, which has no classes.")
+        return cls(target, checkpoints, **options)
+
+
+def _breaks(opens: Floats, eta: float | Floats) -> Floats:
+    """The thresholds (n, M) from which on inputs may stop at each checkpoint; ∞ where never."""
+    lowest = np.minimum.accumulate(opens + eta, axis=1)
+    before = np.concatenate([np.full((len(opens), 1), np.inf), lowest[:, :-1]], axis=1)
+    starts = opens - eta
+    return np.where(starts < before, starts, np.inf)

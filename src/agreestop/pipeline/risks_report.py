@@ -1,0 +1,95 @@
+"""A report from risks and losses: how early a `StopRule` stops at several targets, and how often it
+is wrong, against a fixed time.
+
+The rows are divided many times at random into calibration and test rows.
+"""
+
+import zipfile
+from html import escape
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agreestop.common import InputError, ProgressCallback, as_count, atomic_writer, no_progress
+from agreestop.common.estimates import Estimate
+from agreestop.common.tables import html_table
+from agreestop.decide.stop_rule import AT_END, Risks, StopRule
+from agreestop.decide.tuning.splits import repeat_splits
+
+TARGETS = ("0.8", "0.9", "0.95", "0.99")
+REPEATS, LEAST_ROWS, MOST_CALIBRATION = 30, 40, 1000
+TITLES = ("target", "at the end", "answered", "wrong", "mean time", "one time for all")
+
+Rows = list[tuple[str, ...]]
+
+
+def holds_risks(path: str | PathLike[str]) -> bool:
+    """Whether a file is an `.npz` file of risks."""
+    try:
+        with zipfile.ZipFile(path) as content:
+            return "risk.npy" in content.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def measure_risks(
+    data: Risks,
+    n_calibration: int | None = None,
+    seed: int = 0,
+    progress: ProgressCallback = no_progress,
+) -> Rows:
+    """A row of text for each target and each end, as `TITLES` say."""
+    if data.loss is None:
+        raise InputError("the risks have no losses: a report needs 'loss', (n, M), beside 'risk'.")
+    if not np.isin(data.loss, (0.0, 1.0)).all():
+        raise InputError("a report on risks is about losses of 0 and 1: give these.")
+    if len(data) < LEAST_ROWS:
+        raise InputError(f"there are {len(data)} rows: a report needs {LEAST_ROWS}.")
+    n = min(len(data) // 2, MOST_CALIBRATION) if n_calibration is None else n_calibration
+    as_count(n, "n_calibration")
+    fixed = Risks(np.broadcast_to(-np.array(data.times), data.risk.shape), data.loss, data.times)
+    cases = [(target, at_end) for target in TARGETS for at_end in AT_END]
+    rows: Rows = []
+    for number, (target, at_end) in enumerate(cases):
+        progress(f"target {target}, {at_end}", number / len(cases))
+        rule = StopRule(target, data.times, at_end=at_end)
+        if n < rule.examples_needed():
+            needed = f"needs {rule.examples_needed()} calibration rows"
+            rows.append((target, at_end, needed, "", "", ""))
+            continue
+        own, other = (_figures(rule, part, n, seed) for part in (data, fixed))
+        rows.append((target, at_end, *own, other[-1]))
+    return rows
+
+
+def _figures(rule: StopRule, data: Risks, n: int, seed: int) -> tuple[str, str, str]:
+    """Share answered, share wrong with its interval for the draw of the rows, and mean time."""
+    pool: Any = data
+    try:
+        found = repeat_splits(rule, pool, n_calibration=n, repeats=REPEATS, seed=seed).over_pools
+    except InputError as refused:
+        if "last checkpoint" not in str(refused):
+            raise
+        return "refused in some divisions", "", "refused"
+    right = found.coverage
+    wrong = Estimate(1 - right, max(0.0, 1 - right.high), 1 - right.low, right.se)
+    time = found.normalized_latency * data.times[-1]
+    shown = f"{wrong:.3f} [{wrong.low:.3f}, {wrong.high:.3f}]"
+    return f"{found.set_size:.3f}", shown, f"{time:.2f}"
+
+
+def write_risks_page(rows: Rows, path: Path, name: str) -> Path:
+    """Write the table as one HTML page that loads nothing."""
+    notes = (
+        f"Wrong: the share of inputs that are answered with a loss of 1, over {REPEATS} random "
+        "divisions into calibration and test rows, with an interval for the draw of the rows.",
+        "Refused: the losses at the last checkpoint are above the promise in some division.",
+        "One time for all: the time at which all inputs would stop for the same promise.",
+    )
+    title = f"When to stop: {escape(name)}"
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+    with atomic_writer(path) as stream:
+        stream.write(f"{head}<h1>{title}</h1>{html_table([TITLES, *rows], notes)}</html>".encode())
+    return path
