@@ -135,7 +135,7 @@ def test_the_event_driven_engine_without_numba(monkeypatch: pytest.MonkeyPatch) 
     network = ag.networks.SpikingNetwork(ag.networks.FullyConnected((4,), 2, 1, (3,)), torch.Generator().manual_seed(0))
     prefix = "agreestop.networks._kernels."
     hide(monkeypatch, "numba", f"{prefix}event_kernels", *(name for name in sys.modules if name.startswith(f"{prefix}event_")))
-    with pytest.raises(ag.InputError, match=r"engine needs numba, which is not installed: pip install 'agreestop\[engines\]', or use the"):
+    with pytest.raises(ag.InputError, match="engine needs numba"):
         ag.engines.choose_engine(network, "event-driven")
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-from importlib import import_module
+from importlib import import_module, metadata
+from pathlib import Path
 
 import pytest
 
 import agreestop as ag
 
+ROOT = Path(__file__).parents[1]
 NAMES = {
     # confidences and p-variables
     "log_confidence",
@@ -18,9 +21,6 @@ NAMES = {
     # merging
     "merging_factor",
     "merge_p_values",
-    "merge_exchangeable",
-    "merge_randomized",
-    "majority_vote",
     # how members become one
     "MergeConfidence",
     "MergePValues",
@@ -31,7 +31,6 @@ NAMES = {
     "Temperature",
     "TuningRanks",
     "Spread",
-    "Shaped",
     "TopMass",
     "FixedTime",
     "Gate",
@@ -43,12 +42,11 @@ NAMES = {
     "AgreeStop",
     "DCSNN",
     "SEENN",
+    "StopRule",
     # choosing a score or a risk
     "tune",
     "front",
-    "FrontPoint",
     "Tuned",
-    "Trial",
     # calibrated rules and decisions
     "CalibratedRule",
     "Session",
@@ -56,12 +54,10 @@ NAMES = {
     "Decisions",
     "evaluate",
     "Evaluation",
-    "Estimate",
     "repeat_splits",
     "Splits",
     # drift
     "DriftMonitor",
-    "Alarm",
     "AdaptiveRule",
     # files
     "load_rule",
@@ -71,11 +67,21 @@ NAMES = {
     "save_spikes",
     # simulated data
     "simulate_scores",
-    "simulate_spikes",
     # what goes wrong
     "InputError",
     "CalibrationWarning",
 }
+
+MOST_NAMES = 58
+PAGES = [path for path in ROOT.glob("docs/*.md") if path.stem != "api"] + [ROOT / "README.md", *ROOT.glob("examples/**/*.py")]
+ON_NO_PAGE = {
+    *("CalibratedRule", "Evaluation", "Session", "InputError", "CalibrationWarning"),  # what calls return and raise
+    *("generalized_mean", "merge_p_values", "merging_factor", "p_values"),  # the pieces of the theory
+    *("LogLoss", "StopRule", "save_scores", "Splits"),
+}
+"""Names that stay although no page but the API page has them."""
+GONE = ("majority_vote", "merge_exchangeable", "merge_randomized")
+INNER = ("Alarm", "Estimate", "FrontPoint", "Shaped", "Trial", "simulate_spikes")
 
 PACKAGES = ("adapters", "cluster", "engines", "ensembles", "events", "export", "networks", "serve")
 ELSEWHERE = ("plot", "write_report")
@@ -85,6 +91,34 @@ HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "typer", "rich", "pandas", "
 def test_public_names_are_exactly_these() -> None:
     assert set(ag.__all__) == NAMES
     assert len(ag.__all__) == len(NAMES)
+
+
+def test_there_are_few_public_names() -> None:
+    """A name that no page or example uses is not public, with few exceptions."""
+    assert len(NAMES) <= MOST_NAMES
+    pages = "".join(path.read_text(encoding="utf-8") for path in PAGES)
+    unused = {name for name in NAMES if not re.search(rf"\b{name}\b", pages)}
+    assert unused <= ON_NO_PAGE
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_removed_name_says_what_to_use(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"^agreestop\.{name} is gone in 0\.3: use SpikeCP\(.*\)\.$"):
+        getattr(ag, name)
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_a_name_that_is_not_public_any_more_says_where_it_is(name: str) -> None:
+    with pytest.raises(AttributeError, match="not a public name any more") as refused:
+        getattr(ag, name)
+    where = str(refused.value).rsplit(" ", 1)[1].rstrip(".")
+    assert getattr(import_module(where), name).__doc__
+    assert not hasattr(ag, name)
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    assert ag.__version__ == metadata.version("agreestop")
+    assert printed("import sys, agreestop; print('importlib.metadata' in sys.modules)").strip() == "False"
 
 
 def test_every_public_name_is_there_and_says_what_it_is() -> None:

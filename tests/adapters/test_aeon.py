@@ -55,7 +55,7 @@ def test_an_update_goes_on_after_the_last_checkpoint_whichever_series_comes_firs
     rows = np.r_[first, np.delete(np.arange(300), first)]
     _, decided = early.predict(X[NEW][rows][:, :, :12])
     assert early.state_info[0, 3] < 12 and not decided.all()
-    with pytest.raises(ag.InputError, match="X has 12 times: the next checkpoint is 15"):
+    with pytest.raises(ag.InputError, match="X has 12 times"):
         early.update_predict(X[NEW][rows][~decided][:, :, :12])
 
 

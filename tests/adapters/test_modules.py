@@ -383,7 +383,7 @@ class OverRows(nn.Module):
 @pytest.mark.parametrize("member", [Keeping(), OverRows()])
 def test_a_module_in_which_inputs_meet_is_refused(member: nn.Module) -> None:
     (x, y), plain = recordings(20), nn.Identity()
-    with pytest.raises(InputError, match="module 1 gives another output for an input once it has seen other inputs: return as state"):
+    with pytest.raises(InputError, match="module 1 gives another output"):
         from_module([plain, member], step=lambda module, x_t, state: (x_t, None) if module is plain else module(x_t, state)).score(x, y)
     with pytest.raises(InputError, match="module 0 gives another output"):
         from_module([member]).engine.live().push(frame=np.ones(SENSORS))
@@ -403,12 +403,12 @@ def test_a_random_module_with_a_fixed_batch_may_run() -> None:
 
 
 def test_outputs_that_are_not_finite_are_named() -> None:
-    with pytest.raises(InputError, match=r"the output of the members holds nan at \[0, 0, 0, 0\]"):
+    with pytest.raises(InputError, match="the output of the members holds nan"):
         from_module([nn.Identity()], step=lambda module, x_t, state: (x_t * torch.nan, None)).score(np.ones((2, 3, 4)))
 
 
 def test_weights_of_another_type_are_named() -> None:
-    with pytest.raises(InputError, match=r"x_t is torch.float32; convert the module with module.float\(\)"):
+    with pytest.raises(InputError, match=r"x_t is torch.float32"):
         from_module([nn.GRUCell(SENSORS, 3).bfloat16()], step=lambda module, x_t, state: (module(x_t),) * 2).score(recordings(3)[0])
 
 

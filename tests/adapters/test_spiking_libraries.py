@@ -333,7 +333,7 @@ def test_an_input_that_ends_early_keeps_its_last_read_out(case: Case) -> None:
 
 def test_other_networks_and_axes_are_refused() -> None:
     library("snntorch")
-    with pytest.raises(InputError, match="network 1, a Linear, holds no neurons of snnTorch"):
+    with pytest.raises(InputError, match="network 1, a Linear, holds no neurons"):
         ag.adapters.from_snntorch([snn_hidden(), nn.Linear(2, 2)])
     for axis in (2, True):
         with pytest.raises(InputError, match=f"time_axis is {axis}: choose 0"):
@@ -343,14 +343,14 @@ def test_other_networks_and_axes_are_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x.expand(5, *x.shape[1:]))
 
-    with pytest.raises(InputError, match="for one step, which has no time axis 0 of size 1: let its loop run over the steps of x"):
+    with pytest.raises(InputError, match="for one step, which has no time axis 0"):
         ag.adapters.from_snntorch([FixedLoop()], time_axis=0).score(inputs(2))
 
 
 def test_a_time_axis_that_is_not_given_is_named() -> None:
     library("snntorch")
     for wrong in (None, 1):
-        with pytest.raises(InputError, match=r"for 5 inputs: give time_axis=0 if the network takes \(T, batch, ...\)"):
+        with pytest.raises(InputError, match="for 5 inputs"):
             ag.adapters.from_snntorch([SnnLoop()], time_axis=wrong).score(inputs(5))
 
 
@@ -379,7 +379,7 @@ def test_a_warning_says_that_steps_at_once_give_something_else(adapter: str, bui
     library(adapter)
     network = ResetFirst(build(), reset(), adapter == "snntorch")
     engine = getattr(ag.adapters, f"from_{adapter}")([network], time_axis=0)
-    with pytest.warns(UserWarning, match="network 0 gives other outputs step by step than for several steps at once: take resets"):
+    with pytest.warns(UserWarning, match="network 0 gives other outputs step"):
         engine.score(inputs(20))
 
 
@@ -395,7 +395,7 @@ def test_a_potential_that_the_network_keeps_itself_is_refused() -> None:
             spikes, self.mem = self.neuron(self.first(x), self.mem)
             return spikes
 
-    with pytest.raises(InputError, match="module 0 gives another output for an input once it has seen other inputs"):
+    with pytest.raises(InputError, match="module 0 gives another output"):
         ag.adapters.from_snntorch([Keeping()]).score(inputs(5))
 
 

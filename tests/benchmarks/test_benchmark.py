@@ -32,6 +32,7 @@ from benchmarks.preparation import BenchmarkPlan, plan_for
 from benchmarks.records import DECISIONS, OURS, SECONDS, STEP, BenchRecord, compared, load_benchmark, save_benchmark
 from benchmarks.results import describe_run
 from benchmarks.timing import Conditions, FormTrial, TimedSystem, as_record, fastest_form, interleave
+from tests.decide.strategies import tune_quickly
 
 ROOT = Path(__file__).parents[2]
 TINY = BenchmarkPlan(
@@ -102,8 +103,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark_timing, "PAUSE", 0.0)
     monkeypatch.setattr(benchmark_timing, "TURN", 0.0)
     monkeypatch.setattr("gc.collect", lambda: 0)
-    monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
-    monkeypatch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
+    tune_quickly(monkeypatch)
     monkeypatch.setattr(benchmark_preparation, "choose_engine", lambda network, name, density: Dense(network))
     monkeypatch.setattr(benchmark_scaling, "choose_engine", lambda network, name, density: Dense(network))
     monkeypatch.setattr(benchmark_scaling, "_peak_of_child", benchmark_scaling._probe)

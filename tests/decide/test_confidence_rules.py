@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import agreestop as ag
 from agreestop.common import Floats
-from agreestop.decide.policies import ConfidenceThreshold
 from tests.decide.strategies import Sample, calibrate_quietly, make_sample
 
 CHECKPOINTS = (1, 2, 3)
@@ -55,19 +54,16 @@ def test_dcsnn_takes_the_smallest_threshold_that_meets_the_target_or_comes_neare
     right = [accuracy(sample, threshold) for threshold in GRID]
     enough = [threshold for threshold, hits in zip(GRID, right, strict=True) if hits >= round(target * 30, 9)]
     expected = enough[0] if enough else GRID[right.index(max(right))]
-    policy = ag.DCSNN(target, CHECKPOINTS, 2, grid=GRID).calibrate(*sample).policy
-    assert isinstance(policy, ConfidenceThreshold)
-    assert policy.threshold == math.log(expected)
-    assert policy.max_set_size == 2
+    calibrated = ag.DCSNN(target, CHECKPOINTS, 2, grid=GRID).calibrate(*sample)
+    assert calibrated.thresholds == math.log(expected)
+    assert (calibrated.decide(sample.log_confidence).set_size == 2).all()
 
 
 def test_a_target_met_exactly_is_met() -> None:
     """Nine of ten are right at once, and 0.9 of ten is nine."""
     values = np.log(np.tile([0.8, 0.2], (10, 2, 1, 1)))
     labels = np.array([0] * 9 + [1])
-    policy = ag.DCSNN(0.9, (1, 2), 1, grid=(0.5, 0.99)).calibrate(values, labels).policy
-    assert isinstance(policy, ConfidenceThreshold)
-    assert policy.threshold == math.log(0.5)
+    assert ag.DCSNN(0.9, (1, 2), 1, grid=(0.5, 0.99)).calibrate(values, labels).thresholds == math.log(0.5)
 
 
 @pytest.mark.parametrize("rule", [ag.DCSNN(0.9, CHECKPOINTS, 1), ag.SEENN(0.9, CHECKPOINTS, 1)], ids=["dcsnn", "seenn"])

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
+from tests.decide.strategies import Estimate
 
 Z = 1.959963984540054
 
@@ -143,7 +144,7 @@ def test_intervals_of_bounded_means_hold(n: int, rare: float) -> None:
         (10.0, [1.0, 2.0, 10.0], [0.8, 0.2 - rare, rare]),
     ):
         mean = float(np.dot(values, shares))
-        drawn = (ag.Estimate.of_bounded(rng.choice(values, size=n, p=shares), 0, most, 0.95) for _ in range(repeats))
+        drawn = (Estimate.of_bounded(rng.choice(values, size=n, p=shares), 0, most, 0.95) for _ in range(repeats))
         held = np.mean([one.low <= mean <= one.high for one in drawn])
         assert held >= 0.95 - 4 * math.sqrt(0.95 * 0.05 / repeats)
 
@@ -174,7 +175,7 @@ def test_one_decision_has_no_standard_error() -> None:
 
 @given(st.floats(-5, 5), st.floats(0.1, 9))
 def test_an_estimate_is_a_number(value: float, scale: float) -> None:
-    estimate = ag.Estimate(value, value - 1, value + 1, 0.5)
+    estimate = Estimate(value, value - 1, value + 1, 0.5)
     assert isinstance(estimate, float)
     assert estimate == value
     assert estimate + 1 == value + 1
@@ -184,12 +185,12 @@ def test_an_estimate_is_a_number(value: float, scale: float) -> None:
 
 
 def test_an_estimate_shows_its_interval() -> None:
-    assert repr(ag.Estimate(0.91234, 0.9, 0.95, 0.01)) == "0.9123 [0.9, 0.95]"
+    assert repr(Estimate(0.91234, 0.9, 0.95, 0.01)) == "0.9123 [0.9, 0.95]"
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda estimate: pickle.loads(pickle.dumps(estimate))], ids=["copy", "pickle"])
-def test_an_estimate_can_be_copied(again: Callable[[ag.Estimate], ag.Estimate]) -> None:
-    estimate = ag.Estimate(0.9, 0.8, 0.95, 0.02)
+def test_an_estimate_can_be_copied(again: Callable[[Estimate], Estimate]) -> None:
+    estimate = Estimate(0.9, 0.8, 0.95, 0.02)
     copied = again(estimate)
     assert (float(copied), copied.low, copied.high, copied.se) == (0.9, 0.8, 0.95, 0.02)
 

@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.exchangeability import (
-    classes_differ,
-    coverage_too_low,
-    inputs_differ,
-    labels_in_blocks,
-    labels_misplaced,
-    labels_unrelated,
-)
+from tests.decide.strategies import exchangeability
 
 SCORES = replace(ag.simulate_scores(900, steps=10, K=2, C=6, pace=3.0, signal=4.0), ids=np.arange(900))
 RULE = ag.AgreeStop(0.9, range(1, 11), 1)
@@ -71,12 +64,12 @@ def test_sorted_after_it_was_drawn_a_calibration_set_does_no_harm() -> None:
 def test_labels_in_random_order_do_not_come_in_blocks(classes: int, n: int) -> None:
     """The stated rate is 1e-4, so of 500 orders more than one has a probability of 0.0012 at most."""
     rng = np.random.default_rng(classes + n)
-    assert sum(bool(labels_in_blocks(rng.integers(classes, size=n))) for _ in range(500)) <= 1
-    assert labels_in_blocks(np.sort(rng.integers(classes, size=n)))
+    assert sum(bool(exchangeability.labels_in_blocks(rng.integers(classes, size=n))) for _ in range(500)) <= 1
+    assert exchangeability.labels_in_blocks(np.sort(rng.integers(classes, size=n)))
 
 
 def test_labels_of_one_class_are_no_block() -> None:
-    assert labels_in_blocks(np.zeros(50, dtype=int)) == labels_in_blocks(np.array([0, 0])) == ""
+    assert exchangeability.labels_in_blocks(np.zeros(50, dtype=int)) == exchangeability.labels_in_blocks(np.array([0, 0])) == ""
 
 
 # -------------------------------------------------------------------------------------------------------- labels in another order
@@ -93,7 +86,7 @@ def test_labels_and_columns_in_another_order_are_asked_about(way: str) -> None:
             return with_labels(scores, (labels_of(scores) + 1) % 6)
         return replace(scores, log_confidence=scores.log_confidence[..., order])
 
-    with pytest.warns(ag.CalibrationWarning, match="Are the labels and the columns of the scores in the same order") as caught:
+    with pytest.warns(ag.CalibrationWarning, match="in the same order") as caught:
         calibrated = RULE.calibrate(wrong(calibration))
     assert [warning.filename for warning in caught] == [__file__]
     assert calibrated.notes == (str(caught[0].message),)
@@ -117,13 +110,13 @@ def test_labels_in_the_same_order_are_not_called_misplaced(classes: int, n: int,
     for _ in range(200):
         labels = rng.integers(classes, size=n)
         best = np.where(rng.random(n) < accuracy, labels, rng.integers(classes, size=n))
-        assert not labels_misplaced(best, labels, classes)
-        assert accuracy == 0 or not labels_unrelated(best, labels, classes)
+        assert not exchangeability.labels_misplaced(best, labels, classes)
+        assert accuracy == 0 or not exchangeability.labels_unrelated(best, labels, classes)
 
 
 def test_classes_that_do_not_occur_are_not_named() -> None:
     labels = np.arange(100) % 3
-    sentence = labels_misplaced((labels + 1) % 3 + 4, labels + 4, 9)
+    sentence = exchangeability.labels_misplaced((labels + 1) % 3 + 4, labels + 4, 9)
     assert "label 4 mostly has class 5, label 5 mostly has class 6, label 6 mostly has class 4." in sentence
     assert "for 0 of 100 rows" in sentence
 
@@ -152,16 +145,23 @@ def test_inputs_alike_are_not_asked_about(tied: bool) -> None:
         drawn = rng.normal(size=n)
         return np.round(drawn) if tied else drawn
 
-    alarms = [bool(inputs_differ(risks(100), risks(int(m)))) for m in rng.integers(20, 500, size=400)]
+    alarms = [bool(exchangeability.inputs_differ(risks(100), risks(int(m)))) for m in rng.integers(20, 500, size=400)]
     assert sum(alarms) <= 14
-    assert inputs_differ(risks(100), risks(200) + 1.5)
+    assert exchangeability.inputs_differ(risks(100), risks(200) + 1.5)
 
 
 def test_rounding_of_a_risk_that_all_inputs_share_is_no_difference() -> None:
     """As for recordings that begin with an empty step, computed again with other batch sizes."""
     known = np.full(100, -0.5)
-    assert inputs_differ(known, np.full(300, -0.5 + 1e-6)) == inputs_differ(known, np.full(300, -0.5 - 1e-3)) == ""
-    assert inputs_differ(known, np.full(300, -0.4)) and inputs_differ(None, known) == inputs_differ(known, None) == ""
+    assert (
+        exchangeability.inputs_differ(known, np.full(300, -0.5 + 1e-6))
+        == exchangeability.inputs_differ(known, np.full(300, -0.5 - 1e-3))
+        == ""
+    )
+    assert (
+        exchangeability.inputs_differ(known, np.full(300, -0.4))
+        and exchangeability.inputs_differ(None, known) == exchangeability.inputs_differ(known, None) == ""
+    )
 
 
 @pytest.mark.parametrize("classes", [2, 10, 200])
@@ -170,8 +170,8 @@ def test_classes_as_frequent_as_in_calibration_are_not_asked_about(classes: int)
     rng = np.random.default_rng(classes)
     shares = rng.dirichlet(np.ones(classes))
     batches = ((np.bincount(rng.choice(classes, 200, p=shares), minlength=classes), rng.choice(classes, 400, p=shares)) for _ in range(300))
-    assert sum(bool(classes_differ(known, labels, None)) for known, labels in batches) <= 4
-    other = classes_differ(
+    assert sum(bool(exchangeability.classes_differ(known, labels, None)) for known, labels in batches) <= 4
+    other = exchangeability.classes_differ(
         np.bincount(np.arange(200) % classes, minlength=classes), np.zeros(50, dtype=int), [f"c{i}" for i in range(classes)]
     )
     assert "class 'c0'" in other
@@ -189,7 +189,7 @@ def test_coverage_that_no_draw_explains_is_said_first() -> None:
     labels[hits[:short]] = (decisions.sets[hits[:short]].argmin(axis=1)) % 6
     low = ag.evaluate(decisions, labels)
     assert low.notes[0].startswith(f"Coverage is {low.coverage:.3f}, below {fair.draw_range[0]:.3f}") and SHUFFLED in low.notes[0]
-    assert coverage_too_low(0.9, 0.9, 0.95) == ""
+    assert exchangeability.coverage_too_low(0.9, 0.9, 0.95) == ""
 
 
 # ------------------------------------------------------------------------------------------------------- what is promised, in words
@@ -198,7 +198,7 @@ def test_coverage_that_no_draw_explains_is_said_first() -> None:
 def test_accumulated_that_never_stops_says_so() -> None:
     """There are examples enough, but answers at the last checkpoint miss too often for the test, or only that checkpoint passes it."""
     calibration, test = ag.simulate_scores(200, steps=4, K=1, C=6, pace=3.0).split(0.5, 0.5)
-    with pytest.warns(ag.CalibrationWarning, match="no checkpoint before the last one passes the test of accumulated"):
+    with pytest.warns(ag.CalibrationWarning, match="accumulated"):
         calibrated = ag.AgreeStop(0.99, range(1, 5), 1, accumulated=True, delta=0.5).calibrate(calibration)
     assert calibrated.never_stops and "nothing stops early" in calibrated.shortage and "never stops early" in repr(calibrated)
     assert (calibrated.decide(test).stop_index == 3).all()

@@ -3,79 +3,113 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
 import agreestop as ag
-from agreestop.common import Floats, Integers
-from agreestop.decide.checkpoints import Failures
-from agreestop.decide.evidence import Evidence, run_policy
-from agreestop.decide.policies import RiskThreshold
-from agreestop.decide.rules import gather_evidence
-from tests.decide.strategies import RiskTable, between, breaking_points, calibrate_quietly, make_sample, risk_of, risk_tables
+from agreestop.common import Floats
+from tests.decide.strategies import (
+    RiskTable,
+    TableRisk,
+    at_threshold,
+    between,
+    breaking_points,
+    calibrate_quietly,
+    make_sample,
+    reading_of,
+    risk_tables,
+    value_of_each,
+)
 
 both_forms = pytest.mark.parametrize("fill", [False, True])
 
 
-def rows_of(evidence: Evidence) -> list[Evidence]:
-    """The evidence of each input: log ρ (M, C) and log e (M,)."""
-    return [evidence[row] for row in range(len(evidence))]
+class Row(NamedTuple):
+    """One input: log ρ (M, C) and log e (M,)."""
+
+    mass: Floats
+    risk: Floats
 
 
-def all_points(evidence: Evidence) -> tuple[float, ...]:
-    return breaking_points(np.append(evidence.values, risk_of(evidence)))
+def rows_of(mass: Floats, risk: Floats) -> list[Row]:
+    return [Row(*pair) for pair in zip(mass, risk, strict=True)]
 
 
-def answer(evidence: Evidence, threshold: float, max_set_size: int, fill: bool) -> tuple[int, set[int]]:
+def all_points(mass: Floats, risk: Floats) -> tuple[float, ...]:
+    return breaking_points(np.append(mass, risk))
+
+
+def table_rule(table: RiskTable, fill: bool) -> ag.AgreeStop:
+    """AgreeStop on a table of risks, with target 1/2."""
+    return ag.AgreeStop("1/2", table.times, table.max_set_size, fill=fill, risk=TableRisk())
+
+
+def answer(row: Row, threshold: float, max_set_size: int, fill: bool) -> tuple[int, set[int]]:
     """Where one input stops, and what it answers, in the words of the definition."""
-    for index, (mass, risk) in enumerate(zip(evidence.values.tolist(), risk_of(evidence).tolist(), strict=True)):
+    for index, (mass, risk) in enumerate(zip(row.mass.tolist(), row.risk.tolist(), strict=True)):
         ranked = sorted(range(len(mass)), key=lambda label: -mass[label])
         best = set(ranked[:max_set_size])
         kept = {label for label in ranked if mass[label] >= threshold}
         if risk < threshold:
             return index, best if fill else best & ({ranked[0]} | kept)
-        if index == len(evidence) - 1:
+        if index == len(row.risk) - 1:
             return index, best | kept
     raise AssertionError
 
 
-def misses(evidence: Evidence, label: int, threshold: float, max_set_size: int, fill: bool) -> bool:
-    return label not in answer(evidence, threshold, max_set_size, fill)[1]
+def misses(row: Row, label: int, threshold: float, max_set_size: int, fill: bool) -> bool:
+    return label not in answer(row, threshold, max_set_size, fill)[1]
 
 
-def first_failure(evidence: Evidence, label: int, max_set_size: int, fill: bool) -> float:
+def first_failure(row: Row, label: int, max_set_size: int, fill: bool) -> float:
     """inf of the thresholds that miss. Everything is constant on (previous v, v], so each value and one number before it say all."""
-    points = all_points(evidence)
+    points = all_points(*row)
     starts, insides, ends = (-math.inf, *points), between(points), (*points, math.inf)
     for start, inside, end in zip(starts, insides, ends, strict=True):
-        missed = misses(evidence, label, inside, max_set_size, fill)
-        assert missed == misses(evidence, label, end, max_set_size, fill)
+        missed = misses(row, label, inside, max_set_size, fill)
+        assert missed == misses(row, label, end, max_set_size, fill)
         if missed:
             return start
     return math.inf
 
 
-def first_failures(evidence: Evidence, labels: Integers, max_set_size: int, fill: bool) -> Floats:
-    return Failures.of(evidence, labels, max_set_size, -math.inf if fill else 0.0).first()
+def first_failures(table: RiskTable, fill: bool) -> Floats:
+    """W of every row, as calibration finds it."""
+    return value_of_each(table_rule(table, fill), table.log_confidence, table.labels)
 
 
 @both_forms
 @given(table=risk_tables())
 @settings(max_examples=300)
 def test_first_failure_is_the_infimum_of_the_thresholds_that_miss(fill: bool, table: RiskTable) -> None:
-    failures = first_failures(table.evidence, table.labels, table.max_set_size, fill)
-    rows = zip(rows_of(table.evidence), table.labels.tolist(), strict=True)
+    failures = first_failures(table, fill)
+    rows = zip(rows_of(table.mass, table.risk), table.labels.tolist(), strict=True)
     assert failures.tolist() == [first_failure(row, label, table.max_set_size, fill) for row, label in rows]
 
 
 @both_forms
 @given(table=risk_tables())
+def test_every_rank_takes_its_own_first_failure(fill: bool, table: RiskTable) -> None:
+    rows = zip(rows_of(table.mass, table.risk), table.labels.tolist(), strict=True)
+    failures = sorted(first_failure(row, label, table.max_set_size, fill) for row, label in rows)
+    n = len(failures)
+    for k in range(n + 1):
+        rule = replace(table_rule(table, fill), target=Fraction(n + 1 - k, n + 1) if k else "0.99")
+        calibrated = calibrate_quietly(rule, table.log_confidence, table.labels)
+        assert calibrated.kth_values == (failures[k - 1] if k else -math.inf), "no rank, no threshold"
+
+
+@both_forms
+@given(table=risk_tables())
 def test_no_threshold_up_to_the_first_failure_misses(fill: bool, table: RiskTable) -> None:
-    failures = first_failures(table.evidence, table.labels, table.max_set_size, fill)
-    for row, label, failure in zip(rows_of(table.evidence), table.labels.tolist(), failures.tolist(), strict=True):
-        points = all_points(row)
+    failures = first_failures(table, fill)
+    for row, label, failure in zip(rows_of(table.mass, table.risk), table.labels.tolist(), failures.tolist(), strict=True):
+        points = all_points(*row)
         for threshold in (-math.inf, failure, *points, *between(points)):
             if threshold <= failure:
                 assert not misses(row, label, threshold, table.max_set_size, fill)
@@ -83,20 +117,18 @@ def test_no_threshold_up_to_the_first_failure_misses(fill: bool, table: RiskTabl
 
 @given(table=risk_tables())
 def test_filled_answers_fail_no_earlier(table: RiskTable) -> None:
-    filled, sparing = (first_failures(table.evidence, table.labels, table.max_set_size, fill) for fill in (True, False))
+    filled, sparing = (first_failures(table, fill) for fill in (True, False))
     assert (sparing <= filled).all()
 
 
 @both_forms
 @given(table=risk_tables())
-def test_the_policy_answers_as_defined(fill: bool, table: RiskTable) -> None:
-    classes = table.evidence.values.shape[2]
-    points = all_points(table.evidence)
+def test_the_rule_answers_as_defined_at_every_threshold(fill: bool, table: RiskTable) -> None:
+    points = all_points(table.mass, table.risk)
+    calibrated = calibrate_quietly(table_rule(table, fill), table.log_confidence, table.labels)
     for threshold in (-math.inf, *points, *between(points), math.inf):
-        policy = RiskThreshold(threshold, table.max_set_size, fill)
-        state = policy.start(len(table.evidence), classes, 0)
-        stops = run_policy(policy, table.evidence, state, classes)
-        for row, stop, kept in zip(rows_of(table.evidence), stops.index.tolist(), stops.sets, strict=True):
+        decisions = at_threshold(calibrated, threshold).decide(table.log_confidence)
+        for row, stop, kept in zip(rows_of(table.mass, table.risk), decisions.stop_index.tolist(), decisions.sets, strict=True):
             assert (stop, set(np.flatnonzero(kept).tolist())) == answer(row, threshold, table.max_set_size, fill)
 
 
@@ -105,8 +137,9 @@ def test_the_policy_answers_as_defined(fill: bool, table: RiskTable) -> None:
 def test_the_calibrated_rule_uses_the_kth_smallest_first_failure(fill: bool, max_set_size: int) -> None:
     sample = make_sample(49, checkpoints=3, members=2)
     rule = ag.AgreeStop(0.9, (1, 2, 3), max_set_size, fill=fill)
-    evidence = gather_evidence(rule, sample.log_confidence, [0, 1, 2])
-    failures = [first_failure(row, label, max_set_size, fill) for row, label in zip(rows_of(evidence), sample.labels.tolist(), strict=True)]
+    reading = reading_of(rule, sample.log_confidence)
+    rows = zip(rows_of(reading.values, reading.risk), sample.labels.tolist(), strict=True)
+    failures = [first_failure(row, label, max_set_size, fill) for row, label in rows]
     calibrated = calibrate_quietly(rule, sample)
     assert calibrated.kth_values == sorted(failures)[5 - 1], "50 times 0.1 examples may fail"
     assert calibrated.thresholds <= calibrated.kth_values
@@ -116,8 +149,7 @@ def test_the_calibrated_rule_uses_the_kth_smallest_first_failure(fill: bool, max
 def test_class_conditional_calibration_takes_the_smallest_threshold() -> None:
     sample = make_sample(80, checkpoints=3, members=1, classes=2, tied=False)
     rule = ag.AgreeStop(0.8, (1, 2, 3), 1, class_conditional=True)
-    evidence = gather_evidence(rule, sample.log_confidence, [0, 1, 2])
-    failures = first_failures(evidence, sample.labels, 1, False)
+    failures = value_of_each(ag.AgreeStop(0.8, (1, 2, 3), 1), *sample)
     each = [float(np.sort(failures[sample.labels == label])[8 - 1]) for label in (0, 1)]
     calibrated = calibrate_quietly(rule, sample)
     assert each[0] != each[1]

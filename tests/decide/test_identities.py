@@ -14,12 +14,18 @@ from hypothesis import strategies as st
 
 import agreestop as ag
 from agreestop.common import Booleans, Floats
-from agreestop.decide.evidence import Evidence, State
-from agreestop.decide.levels import order_statistic, quantile_rank
+from agreestop.common.levels import order_statistic, quantile_rank
 from agreestop.decide.merging import Pooling
-from agreestop.decide.policies import StoppingThreshold
-from agreestop.decide.spikecp import last_failures
-from tests.decide.strategies import Rule, Sample, assert_same_decisions, calibrate_quietly, exponents, make_sample, sets_at_checkpoints
+from tests.decide.strategies import (
+    Rule,
+    Sample,
+    assert_same_decisions,
+    at_kth_values,
+    calibrate_quietly,
+    exponents,
+    make_sample,
+    sets_at_checkpoints,
+)
 
 seeds = st.integers(0, 10_000)
 CHECKPOINTS = (1, 2, 3)
@@ -148,18 +154,16 @@ def pooled_scores(sample: Sample) -> Floats:
     return -ag.MergeConfidence().pool(sample.log_confidence)
 
 
-def stop_aware_floor(sample: Sample, target: str, max_set_size: int) -> float:
-    """q: the smallest threshold that keeps the promise."""
-    scores = pooled_scores(sample)
-    failures = last_failures(scores, sample.labels, max_set_size)
-    return order_statistic(failures, quantile_rank(len(failures), Fraction(target)))
+def stop_aware(sample: Sample, target: str, max_set_size: int) -> ag.CalibratedRule:
+    """Its `kth_values` are q, the smallest threshold that keeps the promise."""
+    times = range(1, sample.log_confidence.shape[1] + 1)
+    return calibrate_quietly(ag.SpikeCP(target, times, max_set_size, ag.MergeConfidence(), "stop-aware"), sample)
 
 
 @given(seeds, st.sampled_from(["0.5", "0.7", "0.9", "0.95"]), st.integers(1, 4))
 def test_with_one_checkpoint_the_stop_aware_set_at_its_floor_is_contained(seed: int, target: str, size: int) -> None:
     calibration, test = halves(seed, checkpoints=1)
-    policy = StoppingThreshold(stop_aware_floor(calibration, target, size), size)
-    sets = policy.judge(0, True, Evidence(pooled_scores(test)[:, 0]), State(len(test.labels))).sets
+    sets = at_kth_values(stop_aware(calibration, target, size)).decide(test.log_confidence).sets
     simultaneous = ag.SpikeCP(target, (1,), size, pooling=ag.MergeConfidence(), calibration="simultaneous")
     assert not (sets & ~decide(simultaneous, calibration, test).sets).any()
 
@@ -168,7 +172,8 @@ def test_with_one_checkpoint_the_stop_aware_set_at_its_floor_is_contained(seed: 
 def test_the_stop_aware_floor_is_never_above_the_simultaneous_threshold(seed: int, target: str, size: int) -> None:
     calibration, _ = halves(seed)
     own = pooled_scores(calibration)[np.arange(100), :, calibration.labels].max(axis=1)
-    assert stop_aware_floor(calibration, target, size) <= order_statistic(own, quantile_rank(100, Fraction(target)))
+    floor = stop_aware(calibration, target, size).kth_values
+    assert floor is not None and floor[0] <= order_statistic(own, quantile_rank(100, Fraction(target)))
 
 
 MONOTONE: tuple[dict[str, Any], ...] = (

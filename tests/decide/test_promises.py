@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,18 @@ import pytest
 
 import agreestop as ag
 from agreestop.common import Floats
-from agreestop.decide.evidence import Stops
-from agreestop.decide.policies import ConditionalThresholds
-from agreestop.decide.rules import gather_evidence
-from tests.decide.strategies import Sample, assert_one_sentence, assert_same_decisions, make_sample
+from tests.decide.strategies import (
+    Estimate,
+    Sample,
+    assert_one_sentence,
+    assert_same_decisions,
+    at_threshold,
+    best_classes,
+    decisions_of_an_engine,
+    make_sample,
+    reading_of,
+    with_thresholds,
+)
 
 TIMES = (1, 2, 3, 4)
 TUNING = make_sample(200, 4, 2, 4, seed=1, tied=False)
@@ -134,9 +141,9 @@ def test_each_group_has_the_rule_of_its_own_examples(rule: Any) -> None:
 def test_groups_are_given_as_they_were_in_calibration() -> None:
     """A column, or a number, says nothing about groups that have names; text files may hold numbers."""
     named = agree().calibrate(*KNOWN, groups=SITES)
-    with pytest.raises(ag.InputError, match="whole numbers, but the rule knows groups by name, such as 'north': give names"):
+    with pytest.raises(ag.InputError, match=r"whole numbers, but .*'north'"):
         named.decide(NEW.log_confidence, groups=np.arange(80) % 3)
-    with pytest.raises(ag.InputError, match="columns, but the rule knows groups by name, such as 'north'"):
+    with pytest.raises(ag.InputError, match=r"columns, but .*'north'"):
         named.decide(NEW.log_confidence, groups=np.ones((80, 3), dtype=bool))
     with pytest.raises(ag.InputError, match="whole numbers, but"):
         named.stream(group=1)
@@ -166,8 +173,7 @@ def test_overlapping_groups_take_the_safest_of_their_thresholds(rule: Any) -> No
     for mask in np.ndindex(2, 2, 2):
         groups = np.tile(np.array(mask, dtype=bool), (80, 1))
         limit = pick((limits[g] for g in range(3) if mask[g]), default=safest)
-        alone = rule.calibrate(*KNOWN)
-        expected = ag.CalibratedRule(alone.rule, type(alone.policy)(limit, *list(vars(alone.policy).values())[1:]), 150, 2, 4, "", "", "")
+        expected = at_threshold(rule.calibrate(*KNOWN), limit)
         assert_same_decisions(calibrated.decide(NEW.log_confidence, groups=groups), expected.decide(NEW.log_confidence))
 
 
@@ -176,7 +182,7 @@ def test_groups_may_be_numbers_and_keep_their_names() -> None:
     assert calibrated.group_names == ("7", "8")
     by_number = calibrated.decide(NEW.log_confidence, groups=np.full(80, 8))
     assert_same_decisions(by_number, calibrated.decide(NEW.log_confidence, groups=["8"] * 80))
-    with pytest.warns(ag.CalibrationWarning, match="needs at least 4 examples of each group, but group b has 3:"):
+    with pytest.warns(ag.CalibrationWarning, match="at least 4 .*group b has 3"):
         agree().calibrate(*KNOWN, groups=["a"] * 147 + ["b"] * 3)
 
 
@@ -207,7 +213,7 @@ def test_weights_that_are_too_small_are_said(count: int, short: bool) -> None:
 
 def test_weights_count_in_each_group() -> None:
     weights = np.where(SITES == "sea", 0.05, 1.0)
-    with pytest.warns(ag.CalibrationWarning, match="needs at least 4 times max_weight.* of each group, but group sea has 2.5:"):
+    with pytest.warns(ag.CalibrationWarning, match="max_weight.*group sea has 2.5"):
         calibrated = agree().calibrate(*KNOWN, groups=SITES, weights=weights, max_weight=1.0)
     assert (calibrated.thresholds == -math.inf).tolist() == [False, True, False]
 
@@ -215,8 +221,7 @@ def test_weights_count_in_each_group() -> None:
 @pytest.mark.parametrize("rule", [agree(), agree(max_set_size=1), gated(GATE), stop_aware(), stop_aware(gate=GATE)])
 def test_final_labels_are_the_best_classes_at_the_end(rule: Any) -> None:
     """The stops are those of a rule that is calibrated on these labels, unless the last answer holds more than the best class."""
-    evidence = gather_evidence(rule, KNOWN.log_confidence, range(4))
-    labels = rule.best(evidence[:, -1])
+    labels = best_classes(rule, KNOWN.log_confidence)[:, -1]
     calibrated = rule.calibrate(KNOWN.log_confidence, "final")
     assert "the class that the ensemble itself answers best at the last checkpoint" in calibrated.guarantee
     assert "true class" not in calibrated.guarantee
@@ -225,7 +230,7 @@ def test_final_labels_are_the_best_classes_at_the_end(rule: Any) -> None:
     assert_same_decisions(
         rule.calibrate(ag.Scores(KNOWN.log_confidence, KNOWN.labels, TIMES), "final").decide(NEW.log_confidence), decisions
     )
-    final = rule.best(gather_evidence(rule, NEW.log_confidence, range(4))[:, -1])
+    final = best_classes(rule, NEW.log_confidence)[:, -1]
     late = np.flatnonzero(decisions.stop_index == 3)
     assert decisions.sets[late, final[late]].all() and (decisions.set_size <= rule.max_set_size).all()
     assert (labels != KNOWN.labels).any()
@@ -249,8 +254,8 @@ def test_a_loss_about_final_labels_says_so() -> None:
 def test_decisions_know_their_block() -> None:
     rule = gated(GATE)
     decisions = decide(rule)
-    risk = gather_evidence(rule, NEW.log_confidence, range(4)).log_risk
-    assert risk is not None and decisions.block is not None
+    risk = reading_of(rule, NEW.log_confidence).risk
+    assert decisions.block is not None
     opens = [next((t for t in range(4) if row[t] < 0.3), None) for row in risk.tolist()]
     assert decisions.block.tolist() == [2 if t is None else 0 if TIMES[t] <= 2 else 1 for t in opens]
     assert all(stop == 3 if t is None else stop >= t for stop, t in zip(decisions.stop_index.tolist(), opens, strict=True))
@@ -269,8 +274,7 @@ def test_evaluation_adds_accuracy_and_single_answers() -> None:
     for rule in (agree(), gated(GATE), stop_aware()):
         decisions = decide(rule)
         evaluation = ag.evaluate(decisions, NEW.labels)
-        pooled = [rule.best(gather_evidence(rule, NEW.log_confidence, range(4))[:, t]) for t in range(4)]
-        best = np.array([pooled[stop][i] for i, stop in enumerate(decisions.stop_index.tolist())])
+        best = best_classes(rule, NEW.log_confidence)[np.arange(80), decisions.stop_index]
         assert evaluation.accuracy == (best == NEW.labels).mean()
         assert evaluation.singles == (decisions.set_size == 1).mean()
 
@@ -294,7 +298,7 @@ def test_evaluation_of_a_loss_shows_the_mean_cost() -> None:
 def test_evaluation_of_final_answers_shows_the_agreement(rule: Any) -> None:
     calibrated = rule.calibrate(KNOWN.log_confidence, "final")
     decisions = calibrated.decide(NEW.log_confidence)
-    final = rule.best(gather_evidence(rule, NEW.log_confidence, range(4))[:, -1])
+    final = best_classes(rule, NEW.log_confidence)[:, -1]
     assert decisions.final_best is not None and decisions.final_best.tolist() == final.tolist()
     evaluation = ag.evaluate(decisions, NEW.labels)
     agreed = decisions.sets[np.arange(80), final]
@@ -307,12 +311,11 @@ def test_evaluation_of_final_answers_shows_the_agreement(rule: Any) -> None:
 
 def test_what_engines_do_not_know_of_final_answers_is_said() -> None:
     rule = agree(target=None, loss=MISS, max_loss=0.2).calibrate(KNOWN.log_confidence, "final")
-    stops = Stops.empty(80, 4)
-    decisions = rule.decisions(stops, None)
+    decisions = decisions_of_an_engine(rule, 80)
     assert decisions.final_best is None and any("the engine stopped before" in note for note in decisions.notes)
     evaluation = ag.evaluate(decisions, NEW.labels)
     assert evaluation.agreement is None and evaluation.cost is None  # the cost would be that of the label
-    assert not any("the engine stopped before" in note for note in agree().calibrate(*KNOWN).decisions(stops, None).notes)
+    assert not any("the engine stopped before" in note for note in decisions_of_an_engine(agree().calibrate(*KNOWN), 80).notes)
 
 
 @pytest.mark.parametrize("labels", [KNOWN.labels, "final"], ids=["true", "final"])
@@ -324,7 +327,7 @@ def test_answers_are_counted_by_the_time_they_came(labels: Any) -> None:
     assert len(evaluation.answered_by) > 1
     for group in evaluation.answered_by:
         came = decisions.stop_time <= group.key
-        expected = ag.Estimate.of_share(int(hits[came].sum()), int(came.sum()), 0.8)
+        expected = Estimate.of_share(int(hits[came].sum()), int(came.sum()), 0.8)
         assert (group.n, group.coverage, group.coverage.low) == (came.sum(), expected, expected.low)
         assert (group.agreement is None) == (decisions.final_best is None)
         if decisions.final_best is not None:
@@ -355,7 +358,7 @@ def test_rules_are_printed_in_a_line() -> None:
     assert both.startswith("CalibratedRule(AgreeStop, target=0.8, gate with 2 blocks, 2 groups, n=150")
     assert ", max_loss=0.2, final answers, " in repr(agree(target=None, loss=MISS, max_loss=0.2).calibrate(KNOWN.log_confidence, "final"))
     looks = ag.AgreeStop(0.8, ag.Schedule([(1, 1), (4, 2)]), 2, class_conditional=True, delta=0.3)
-    assert ", delta=0.3, class_conditional, schedule of 2 looks, " in repr(looks.calibrate(ag.Scores(*KNOWN, TIMES)))
+    assert ", delta=0.3, class_conditional, schedule of 2 checkpoints, " in repr(looks.calibrate(ag.Scores(*KNOWN, TIMES)))
 
 
 PROMISES: dict[str, tuple[Any, dict[str, Any], Any]] = {
@@ -448,10 +451,9 @@ def test_a_gate_is_fitted_by_its_definition() -> None:
     sample = TUNING.rows(slice(0, 199))
     gate = ag.Gate.fit(*sample, TIMES, target=0.7, max_set_size=1, blocks=(2, 4))
     rule = ag.AgreeStop(0.7, TIMES, 1)
-    evidence = gather_evidence(rule, sample.log_confidence, range(4))
-    risk, values = evidence.log_risk, evidence.values
-    assert risk is not None
-    misses = values.argmax(axis=2) != sample.labels[:, None]
+    reading = reading_of(rule, sample.log_confidence)
+    risk = reading.risk
+    misses = reading.values.argmax(axis=2) != sample.labels[:, None]
 
     def share(rows: np.ndarray[Any, Any], columns: list[int], threshold: float) -> tuple[float, np.ndarray[Any, Any]]:
         below = risk[np.ix_(rows, np.array(columns))] < threshold
@@ -564,7 +566,7 @@ WRONG_CONDITIONS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "missing": (agree(), {"weights": math.nan * WEIGHTS, "max_weight": 2.0}, "weights holds nan"),
     "few weights": (agree(), {"weights": WEIGHTS[:9], "max_weight": 2.0}, r"weights has shape \(9,\) for 150 examples"),
     "weights, delta": (agree(delta=0.1), {"weights": WEIGHTS, "max_weight": 2.0}, "no promise with both weights and delta"),
-    "weights, loss": (agree(target=None, loss=MISS, max_loss=0.1), {"weights": WEIGHTS, "max_weight": 2.0}, "loss under weights"),
+    "weights, loss": (agree(target=None, loss=MISS, max_loss=0.1), {"weights": WEIGHTS, "max_weight": 2.0}, "loss with weights"),
     "loss of other classes": (agree(target=None, loss=1 - np.eye(3), max_loss=0.1), {}, "loss is for 3 classes and there are 4"),
     "loss of many digits": (
         agree(target=None, loss=np.where(np.eye(4)[::-1] > 0, 1e-12, MISS * 1e9), max_loss=0.1),
@@ -607,18 +609,11 @@ def test_wrong_groups_of_new_inputs() -> None:
     refuse("dtype float64", lambda: named.stream(group=0.5))
 
 
-def test_damaged_conditional_policies_are_refused() -> None:
-    policy = calibrated_for("groups and gate").policy
-    assert isinstance(policy, ConditionalThresholds)
-    for thresholds, names, blocks in (
-        (policy.thresholds[:1], policy.group_names, policy.blocks),
-        (policy.thresholds, None, policy.blocks),
-        (policy.thresholds[0], policy.group_names, policy.blocks),
-        (policy.thresholds, policy.group_names, np.array([0, 1, 2, 3])),
-        (policy.thresholds, policy.group_names, np.array([0, 0, -1, 1])),
-    ):
+def test_thresholds_for_other_groups_are_refused() -> None:
+    calibrated = calibrated_for("groups and gate")
+    for thresholds in (calibrated.thresholds[:1], calibrated.thresholds[0]):
         with pytest.raises(ValueError, match="thresholds"):
-            ConditionalThresholds(policy.base, thresholds, names, blocks, policy.slack)
+            with_thresholds(calibrated, thresholds)
 
 
 def test_rules_that_never_stop_say_so() -> None:
@@ -660,7 +655,7 @@ def test_names_of_groups_come_back_from_files_as_they_were(tmp_path: Path) -> No
 
 def test_what_cannot_be_written_or_added_is_refused() -> None:
     sample = make_sample(120, checkpoints=3, members=1)
-    with pytest.raises(ag.InputError, match="no valid text"):
+    with pytest.raises(ag.InputError, match="groups holds codes"):
         ag.AgreeStop(0.8, (1, 2, 3), 1).calibrate(sample.log_confidence, sample.labels, groups=["\ud800", "b"] * 60)
     tiny = ag.AgreeStop(None, (1, 2, 3), 1, loss=(1 - np.eye(4)) * 5e-324, max_loss="1e-324").calibrate(*sample)
     plain = ag.AgreeStop(None, (1, 2, 3), 1, loss=1 - np.eye(4), max_loss="0.2").calibrate(*sample)
@@ -681,9 +676,8 @@ def test_a_forged_rule_with_other_blocks_is_refused(tmp_path: Path) -> None:
     sample = make_sample(300, checkpoints=3, members=1)
     gate = ag.Gate.fit(sample.log_confidence[:100], sample.labels[:100], target=0.8, max_set_size=1, blocks=2)
     whole = ag.AgreeStop(0.8, (1, 2, 3), 1, gate=gate).calibrate(sample.log_confidence[100:], sample.labels[100:])
-    policy = whole.policy
-    assert isinstance(policy, ConditionalThresholds)
-    for thresholds in (policy.thresholds[:, :1], np.column_stack([policy.thresholds, policy.thresholds]), policy.thresholds * np.nan):
-        replace(whole, policy=replace(policy, thresholds=thresholds)).save(tmp_path / "rule")
+    known = whole.thresholds[None]
+    for thresholds in (known[:, :1], np.column_stack([known, known]), known * np.nan):
+        with_thresholds(whole, thresholds).save(tmp_path / "rule")
         with pytest.raises(ag.InputError, match="does not hold a rule"):
             ag.load_rule(tmp_path / "rule")

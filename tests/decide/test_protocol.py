@@ -10,18 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import pytest
 
 import agreestop as ag
 from agreestop.common import Floats
-from agreestop.decide import calibrated as calibrated_module
 from agreestop.decide.merging import Pooling
-from agreestop.decide.risks import Risk
-from agreestop.decide.scores import Score
-from tests.decide.strategies import Rule, Sample, assert_same_decisions, make_sample
+from tests.decide.strategies import Rule, Sample, Shaped, assert_same_decisions, make_sample, parts_of_state
 
 TIMES = (1, 2.5, 4, 7, 10)
 CHECKPOINTS = (2.5, 4, 10)
@@ -83,7 +80,7 @@ class Data:
 DATA = {members: Data(members) for members in (1, 2, 6)}
 
 
-def scores(members: int) -> dict[str, Score]:
+def scores(members: int) -> dict[str, Any]:
     tuning = DATA[members].tuning
     temperature = ag.Temperature.fit(*tuning, pooling=ag.MergeConfidence(r=1), times=TIMES)
     return {
@@ -91,11 +88,11 @@ def scores(members: int) -> dict[str, Score]:
         "temperature": temperature,
         "ranks": ag.TuningRanks.fit(*tuning, pooling=ag.MergeConfidence(r=0), times=TIMES),
         "spread": ag.Spread(temperature, beta=0.4),
-        "shaped": ag.Shaped(temperature, np.array([0.0, 0.1, 0.3, 0.2, 0.4]), times=TIMES),
+        "shaped": Shaped(temperature, np.array([0.0, 0.1, 0.3, 0.2, 0.4]), times=TIMES),
     }
 
 
-def risks(members: int) -> dict[str, Risk]:
+def risks(members: int) -> dict[str, Any]:
     tuning = DATA[members].tuning
     return {
         "top mass": ag.TopMass(pooling=ag.MergeConfidence(r=1)),
@@ -106,7 +103,7 @@ def risks(members: int) -> dict[str, Risk]:
     }
 
 
-def promising_rules(members: int, risk: Risk) -> dict[str, Rule]:
+def promising_rules(members: int, risk: Any) -> dict[str, Rule]:
     """Rules with a gate, a loss, a trim factor, and the published promise by stopping time."""
     gate = ag.Gate(risk, np.array([-0.5, -0.6, -0.7, -0.8, -1.0]), TIMES, None, -0.2 if members < 6 else -1.0, (3, 10))
     every_loss = np.abs(np.arange(CLASSES)[:, None] - np.arange(CLASSES)) / 2
@@ -241,12 +238,9 @@ def test_inputs_may_stand_at_different_checkpoints(case: Case) -> None:
             np.testing.assert_array_equal(together.stop[chosen], apart.stop)
             np.testing.assert_array_equal(together.sets[chosen & together.stop], apart.sets[apart.stop])
             assert len(apart.state) == chosen.sum()
-            for part in ("largest", "uniforms", "limits", "block"):
-                kept, expected = getattr(together.state.rows(chosen), part), getattr(apart.state, part)
-                np.testing.assert_equal(getattr(together.state.rows(np.flatnonzero(chosen)), part), kept)
-                assert (kept is None) == (expected is None)
-                if kept is not None and expected is not None:
-                    np.testing.assert_array_equal(kept, expected)
+            kept = parts_of_state(together.state.rows(chosen))
+            np.testing.assert_equal(parts_of_state(together.state.rows(np.flatnonzero(chosen))), kept)
+            np.testing.assert_equal(kept, parts_of_state(apart.state))
         assert together.stop[indices == 2].all()
 
 
@@ -293,10 +287,25 @@ def test_times_cut_as_by_hand(case: Case) -> None:
     assert_same_decisions(case.calibrated.decide(test.log_confidence[:, COLUMNS], times=CHECKPOINTS, first=0), case.decisions)
 
 
-def test_size_of_blocks_does_not_matter(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    for numbers in (1, 7 * case.members * CLASSES):
-        monkeypatch.setattr(calibrated_module, "BLOCK_NUMBERS", numbers)
-        assert_same_decisions(case.calibrated.decide(case.data.test.log_confidence, times=TIMES, first=0), case.decisions)
+def test_parts_of_a_batch_decide_as_the_batch(case: Case) -> None:
+    values = case.data.test.log_confidence
+    for begin, end in ((0, 1), (1, 8), (8, 50)):
+        part = case.calibrated.decide(values[begin:end], times=TIMES, first=begin)
+        np.testing.assert_array_equal(part.stop_index, case.decisions.stop_index[begin:end])
+        np.testing.assert_array_equal(part.sets, case.decisions.sets[begin:end])
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.endswith("K=6") and ("gate" in name or "PM(1" in name)])
+def test_large_batches_decide_as_small_ones(name: str) -> None:
+    """A batch of this size is judged in several blocks."""
+    case, copies = CASES[name], 240
+    values = np.tile(case.data.test.log_confidence, (copies, 1, 1, 1))
+    large = case.calibrated.decide(values, times=TIMES, first=0)
+    for copy in range(0, copies, 17):
+        rows = slice(50 * copy, 50 * copy + 50)
+        small = case.calibrated.decide(case.data.test.log_confidence, times=TIMES, first=50 * copy)
+        np.testing.assert_array_equal(large.stop_index[rows], small.stop_index)
+        np.testing.assert_array_equal(large.sets[rows], small.sets)
 
 
 def test_float32_is_taken_at_its_value(case: Case) -> None:

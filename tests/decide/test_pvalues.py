@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.decide.merging import ranks
+from agreestop.decide.confidence import ranks
 
 FEW = st.integers(0, 6).map(float)
 

@@ -14,8 +14,9 @@ from hypothesis.extra import numpy as hnp
 
 import agreestop as ag
 from agreestop.common import Floats, Integers
-from agreestop.decide.merging import merging_factor
-from agreestop.decide.ranking import MergedRanks, PooledRanks
+from agreestop.decide.confidence import merging_factor
+from agreestop.decide.merging import MergedRanks, PooledRanks
+from tests.decide.strategies import merge_exchangeable, merge_randomized
 
 NO_UNIFORMS = np.empty((1, 0))
 
@@ -119,7 +120,7 @@ def test_other_exponents_agree_with_merged_p_values_and_err_on_keeping(
 @given(rank_cells(), st.sampled_from([-0.5, 0.0, 0.5, 1.0, 3.0]), LEVELS)
 def test_the_exchangeable_form_agrees_with_its_p_values(drawn: tuple[int, list[list[int]]], r: float, level: Fraction) -> None:
     n, cells = drawn
-    merged = ag.merge_exchangeable(np.array(cells) / 100, r) * 100
+    merged = merge_exchangeable(np.array(cells) / 100, r) * 100
     for answer, value in zip(keeps(n, cells, level, ag.MergePValues(r=r, form="exchangeable")), merged.tolist(), strict=True):
         if abs(value - float(level)) > 1e-9 * float(level):
             assert answer == (value > level)
@@ -128,7 +129,7 @@ def test_the_exchangeable_form_agrees_with_its_p_values(drawn: tuple[int, list[l
 @given(rank_cells(), st.sampled_from([0.0, 1.0]), LEVELS, st.floats(0, 1))
 def test_the_randomised_form_agrees_with_its_p_values(drawn: tuple[int, list[list[int]]], r: float, level: Fraction, u: float) -> None:
     n, cells = drawn
-    merged = ag.merge_randomized(np.array(cells) / 200, r, u) * 200
+    merged = merge_randomized(np.array(cells) / 200, r, u) * 200
     for answer, value in zip(keeps(n, cells, level, ag.MergePValues(r=r, form="randomized"), u), merged.tolist(), strict=True):
         if abs(value - float(level)) > 1e-9 * float(level):
             assert answer == (value > level)
@@ -137,11 +138,12 @@ def test_the_randomised_form_agrees_with_its_p_values(drawn: tuple[int, list[lis
 def test_uniform_numbers_belong_to_an_input_and_a_seed() -> None:
     ranks = MergedRanks(np.zeros((1, 2, 5)), Fraction(1), ag.MergePValues(r=1, form="randomized", seed=7))
     whole = ranks.uniforms(20, 0)
-    assert whole.shape == (20, 1)
+    assert whole is not None and whole.shape == (20, 1)
     assert len(np.unique(whole)) == 20
     np.testing.assert_array_equal(ranks.uniforms(5, 9), whole[9:14])
     other = MergedRanks(np.zeros((1, 2, 5)), Fraction(1), ag.MergePValues(r=1, form="randomized", seed=8))
-    assert not np.isin(other.uniforms(20, 0), whole).any()
+    drawn = other.uniforms(20, 0)
+    assert drawn is not None and not np.isin(drawn, whole).any()
 
 
 @pytest.mark.parametrize("r", [-400.0, -5000.0])

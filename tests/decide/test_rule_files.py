@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-from tests.decide.strategies import assert_one_sentence, assert_same_decisions, make_sample
+from tests.decide.strategies import LEARNED, Score, assert_one_sentence, assert_same_decisions, make_sample
 
 SAMPLE, TEST = make_sample(80, seed=1), make_sample(20, seed=2)
 
@@ -63,13 +63,13 @@ def rewritten(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes
     change(header)
     text = json.dumps(header).encode() + b"\n"
     rest = text + rest[size:]
-    return f"agreestop-rule 1 {len(text)} {hashlib.sha256(rest).hexdigest()}\n".encode() + rest
+    return f"agreestop-rule 4 {len(text)} {hashlib.sha256(rest).hexdigest()}\n".encode() + rest
 
 
 def test_header_is_json_that_a_person_can_read(content: bytes) -> None:
     line, _, rest = content.partition(b"\n")
     magic, number, size, checksum = line.decode("ascii").split(" ")
-    assert (magic, number) == ("agreestop-rule", "3")
+    assert (magic, number) == ("agreestop-rule", "4")
     assert checksum == hashlib.sha256(rest).hexdigest()
     text = rest[: int(size)].decode()
     header = json.loads(text)
@@ -133,7 +133,7 @@ def test_a_file_with_an_altered_byte_is_refused(content: bytes, scratch: Path, d
 
 
 def test_a_format_that_never_was_is_refused(content: bytes, scratch: Path) -> None:
-    scratch.write_bytes(content.replace(b"agreestop-rule 3 ", b"agreestop-rule 0 "))
+    scratch.write_bytes(content.replace(b"agreestop-rule 4 ", b"agreestop-rule 0 "))
     refusal(scratch)
 
 
@@ -167,9 +167,15 @@ def test_a_score_file_is_not_a_rule_file(scratch: Path) -> None:
     assert "not an agreestop rule file" in refusal(scratch)
 
 
+def test_the_format_of_0_1_is_refused(content: bytes, scratch: Path) -> None:
+    scratch.write_bytes(content.replace(b"agreestop-rule 4 ", b"agreestop-rule 1 "))
+    message = refusal(scratch)
+    assert "format 1" in message and "calibrate" in message
+
+
 def test_a_newer_format_says_so(content: bytes, scratch: Path) -> None:
-    scratch.write_bytes(content.replace(b"agreestop-rule 3 ", b"agreestop-rule 7 "))
-    assert "rule format 7 and this agreestop reads up to 3: install a newer agreestop" in refusal(scratch)
+    scratch.write_bytes(content.replace(b"agreestop-rule 4 ", b"agreestop-rule 7 "))
+    assert "rule format 7 and this agreestop reads up to 4: install a newer agreestop" in refusal(scratch)
 
 
 def change_type(header: dict[str, Any]) -> None:
@@ -197,7 +203,7 @@ def change_dtype(header: dict[str, Any]) -> None:
 
 
 def change_number(header: dict[str, Any]) -> None:
-    header["rule"]["policy"]["thresholds"] = {"array": 99}
+    header["rule"][LEARNED]["thresholds"] = {"array": 99}
 
 
 def change_all(header: dict[str, Any]) -> None:
@@ -272,16 +278,11 @@ def test_a_missing_file_and_a_folder_are_said(tmp_path: Path) -> None:
     assert "is a folder, a pipe or a device: give a file" in refusal(tmp_path)
 
 
-class HandMade:
+class HandMade(Score):
     """A score that agreestop does not know."""
-
-    tuned = None
 
     def losses(self, index: int, log_confidence: Any) -> Any:
         return -log_confidence[:, 0]
-
-    def cut(self, checkpoints: tuple[float, ...]) -> HandMade:
-        return self
 
 
 def test_a_rule_with_a_hand_made_score_decides_but_cannot_be_saved(tmp_path: Path) -> None:

@@ -9,60 +9,33 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide import schedule_search
-from agreestop.decide.schedule_search import _Plan, _Search
-from agreestop.decide.splits import divisions
-from agreestop.decide.tuning import _Bench
-from tests.decide.strategies import at_kth_values
+from tests.decide.strategies import Trial, at_kth_values, tune_quickly
 
 TUNING = ag.simulate_scores(300, steps=10, K=4, C=5, seed=2, pace=3)
 FRESH = ag.simulate_scores(300, steps=10, K=4, C=5, seed=3, pace=3)
 RULE = ag.AgreeStop("0.8", range(1, 11), 2)
-NEVER = 10
 
 
-@pytest.fixture(scope="module")
-def search() -> _Search:
-    return _Search.of(RULE, TUNING, 60, 5, 0)
-
-
-@pytest.mark.parametrize(
-    ("start", "joins", "looks"),
-    [
-        (4, (), [(time, 4) for time in range(1, 11)]),
-        (1, (NEVER,) * 3, [(time, 1) for time in range(1, 11)]),
-        (1, (0, 0, 3), [(1, 1), (1, 2), (1, 3), (2, 3), (3, 3), (4, 3), (4, 4), *((time, 4) for time in range(5, 11))]),
-        (3, (9,), [*((time, 3) for time in range(1, 11)), (10, 4)]),
-    ],
-)
-def test_a_plan_is_a_schedule(search: _Search, start: int, joins: tuple[int, ...], looks: list[tuple[int, int]]) -> None:
-    assert search.schedule(_Plan(start, joins, 0.0, False)) == ag.Schedule(looks)
-
-
-@pytest.mark.parametrize("power", [0.0, 0.5])
-@pytest.mark.parametrize("joins", [(0, 2, 5), (3, 3, NEVER), (NEVER,) * 3])
-def test_figures_of_a_plan_are_those_of_the_rule(search: _Search, joins: tuple[int, ...], power: float) -> None:
-    """The fast measure against calibrate and decide, realisation by realisation."""
-    plan = _Plan(1, joins, power, False)
-    schedule = search.schedule(plan)
-    load = np.array([time * count / 40 for time, count in schedule.looks])
-    rule = replace(RULE, checkpoints=schedule, risk=ag.ShapedRisk(ag.TopMass(), power * np.log(load), schedule))
-    figures = []
-    for calibration, test in divisions(300, 60, 5, 0):
-        decisions = at_kth_values(rule.calibrate(TUNING.rows(calibration))).decide(TUNING.rows(test))
-        figures.append((decisions.stop_time.mean() / 10, decisions.work.mean() / 40))
-    np.testing.assert_allclose(search.figures(plan), np.mean(figures, axis=0), rtol=1e-12)
-
-
-def test_every_plan_on_the_way_is_a_valid_schedule(search: _Search) -> None:
-    rng, seen = np.random.default_rng(0), set()
-    for plan in search._families():
-        for _ in range(20):
-            plan = search._moved(plan, rng)
-            schedule = search.schedule(plan)
-            assert schedule.times == tuple(range(1, 11)) and schedule.members[-1] <= 4 and 0 <= len(plan.joins) == 4 - plan.start
-            seen.add(schedule)
-    assert len(seen) > 50
+def test_figures_of_the_front_are_those_of_its_rules() -> None:
+    """The fast measure against calibrate and decide, realisation by realisation; and every schedule is a valid one."""
+    tuning = ag.simulate_scores(300, steps=10, K=4, C=5, seed=2, pace=3, dependence=0.7)
+    plain = ag.AgreeStop("0.9", range(1, 11), 1)
+    points, seen = ag.front(plain, tuning, n_calibration=60, prices=(0.3, 1.0), repeats=5), set()
+    for point in points:
+        schedule, found = point.rule.checkpoints, point.rule.risk
+        assert isinstance(schedule, ag.Schedule) and isinstance(found, ag.ShapedRisk) and isinstance(found.base, ag.TopMass)
+        assert schedule.times == tuple(range(1, 11)) and schedule.members[-1] <= 4
+        seen.add(schedule)
+        if found.base.temperatures is not None:
+            continue  # fitted on rows of each realisation alone
+        rule = replace(plain, checkpoints=schedule, risk=ag.ShapedRisk(ag.TopMass(), found.offsets, schedule))
+        rng, figures = np.random.default_rng(0), []
+        for _ in range(5):
+            order = rng.permutation(300)
+            decisions = at_kth_values(rule.calibrate(tuning.rows(order[:60]))).decide(tuning.rows(order[60:]))
+            figures.append((decisions.stop_time.mean() / 10, decisions.work.mean()))
+        np.testing.assert_allclose((point.latency, point.work), np.mean(figures, axis=0), rtol=1e-12)
+    assert len(seen) > 2
 
 
 def test_a_higher_price_buys_less_work() -> None:
@@ -86,7 +59,7 @@ def test_a_higher_price_buys_less_work() -> None:
 
 @pytest.mark.parametrize("rule", [RULE, ag.SpikeCP("0.8", range(1, 11), 2, ag.MergeConfidence(1), "stop-aware")])
 def test_tune_chooses_a_schedule_where_work_has_a_price(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule_search, "SEARCH_STEPS", 10)
+    tune_quickly(monkeypatch, steps=10)
     options: dict[str, Any] = {"n_calibration": 60, "exponents": (1.0,), "repeats": 3, "only_if_better": False}
     free, priced = (ag.tune(rule, TUNING, price_of_work=price, **options) for price in (0.0, 5.0))
     assert not isinstance(free.rule.checkpoints, ag.Schedule) and isinstance(priced.rule.checkpoints, ag.Schedule)
@@ -104,27 +77,12 @@ def test_tune_chooses_a_schedule_where_work_has_a_price(rule: Any, monkeypatch: 
     assert isinstance(chosen.rule.checkpoints, ag.Schedule) and chosen.rule.checkpoints.times == (1, 4, 10)
 
 
-def test_the_cost_of_a_rule_is_that_of_its_decisions() -> None:
-    """Latency, classes beyond I and member-steps, each at its price: of a trial, and row by row."""
-    assert ag.Trial("rule", 0.25, 2.0, 0.5, 0.125).cost(2.0, 4.0) == 0.25 + 2.0 * 0.5 + 4.0 * 0.125
-    looks = ag.Schedule([(1, 1), (1, 2), (4, 2), (10, 3)])
-    for rule in (ag.AgreeStop("0.95", looks, 1), ag.AgreeStop("0.95", range(1, 11), 1)):
-        bench = _Bench(rule, TUNING.at(rule.checkpoints), 60, 3, 0, 0.5, 2.0)
-        total, tested, works = np.zeros(300), np.zeros(300), []
-        for calibration, test in divisions(300, 60, 3, 0):
-            decisions = rule.calibrate(TUNING.rows(calibration)).decide(TUNING.rows(test))
-            works.append(decisions.work.mean() / 40)
-            excess = np.maximum(decisions.set_size - 1, 0)
-            total[test] += decisions.stop_time / 10 + 0.5 * excess + 2.0 * decisions.work / 40
-            tested[test] += 1
-        np.testing.assert_allclose(bench.costs(rule), total / np.maximum(tested, 1))
-        trial = bench.figures("own", bench.crossfit(lambda data: ag.TopMass()))
-        assert trial.work == pytest.approx(np.mean(works)) and trial.excess > 0
-        assert bench.cost(trial) == trial.latency + 0.5 * trial.excess + 2.0 * trial.work
+def test_the_cost_of_a_trial_has_a_price_for_size_and_for_work() -> None:
+    assert Trial("rule", 0.25, 2.0, 0.5, 0.125).cost(2.0, 4.0) == 0.25 + 2.0 * 0.5 + 4.0 * 0.125
 
 
 def test_with_few_rows_a_schedule_must_be_better_than_the_rule_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule_search, "SEARCH_STEPS", 5)
+    tune_quickly(monkeypatch, steps=5)
     looks = ag.Schedule([(1, 1), (1, 2), (4, 4), (10, 4)])
     for checkpoints in (range(1, 11), looks):
         tuned = ag.tune(ag.AgreeStop("0.8", checkpoints, 2), TUNING, n_calibration=60, exponents=(1.0,), repeats=3, price_of_work=1.0)
@@ -144,7 +102,7 @@ def test_bad_prices_and_rules_are_refused() -> None:
     with pytest.raises(ag.InputError, match="give the schedule yourself"):
         ag.front(ag.AgreeStop(None, range(1, 11), 2, loss=1.0 - np.eye(5), max_loss=0.2), TUNING)
     with pytest.raises(ag.InputError, match="that of AgreeStop"):
-        ag.front(ag.SpikeCP("0.8", range(1, 11), 2, ag.MergeConfidence(1)), TUNING)  # type: ignore[arg-type]
+        ag.front(ag.SpikeCP("0.8", range(1, 11), 2, ag.MergeConfidence(1)), TUNING)
     gate = ag.Gate.fit(TUNING, target="0.8", max_set_size=2, blocks=2)
     with pytest.raises(ag.InputError, match="has a gate"):
         ag.front(ag.AgreeStop("0.8", range(1, 11), 2, gate=gate), TUNING)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import agreestop as ag
 from agreestop.common import Booleans
-from tests.decide.strategies import assert_one_sentence, make_sample
+from tests.decide.strategies import assert_one_sentence, make_sample, simulate_spikes
 
 SHAPES = st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(1, 3), st.integers(1, 4))
 TIMES = (1, 2.5, 4)
@@ -84,7 +84,7 @@ def test_spikes_come_back_as_counts_at_every_step(path: Path, data: st.DataObjec
 
 
 def test_spikes_are_packed_eight_to_a_byte(path: Path) -> None:
-    spikes, labels = ag.simulate_spikes(301, steps=40, K=3, C=5, seed=1)
+    spikes, labels = simulate_spikes(301, steps=40, K=3, C=5, seed=1)
     ag.save_spikes(path, spikes.astype(np.uint8), labels, ("a", "b", "c", "d", "e"))
     with np.load(path) as file:
         assert file["spikes"].nbytes == -(-spikes.size // 8)
@@ -295,5 +295,5 @@ def test_spikes_that_unpack_to_far_more_than_their_file_are_refused(tmp_path: Pa
 def test_compressed_scores_that_take_far_more_than_their_file_are_refused(tmp_path: Path) -> None:
     """Calibration needs several times the memory of the scores, so a small file of zeros must not ask for much."""
     np.savez_compressed(tmp_path / "a.npz", log_confidence=np.zeros((2**12, 32, 4, 8)), times=np.arange(1.0, 33.0))
-    with pytest.raises(ag.InputError, match=r"would take 33,55\d,\d+ bytes, more than 200 times its size"):
+    with pytest.raises(ag.InputError, match=r"would take 33,55\d,\d+ bytes, more"):
         ag.load_scores(tmp_path / "a.npz")

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.score_files import load_spikes
-from tests.decide.strategies import assert_one_sentence, assert_same_decisions, make_sample
+from agreestop.decide.scores import load_spikes
+from tests.decide.strategies import assert_one_sentence, assert_same_decisions, make_sample, uniforms_of
 
 TIMES = (1, 2.5, 4)
 CHECKPOINTS = (1, 4)
 NAMES = ("cat", "dog", "fox", "owl")
 DIGEST = "0123456789abcdef" * 4
-OLD = Path(__file__).parent / "files_of_0_1"
 
 
 def make_scores(n: int, seed: int, tied: bool = True, **known: Any) -> ag.Scores:
@@ -176,11 +175,11 @@ def test_decisions_know_the_names_of_classes() -> None:
 
 def test_the_same_number_gives_the_same_random_number_in_batch_and_stream() -> None:
     rule = ag.SpikeCP(0.8, CHECKPOINTS, 1, ag.MergePValues(1, "randomized")).calibrate(CALIBRATION)
-    numbers = [session._state.uniforms for session in (rule.stream(0), rule.stream(7), rule.stream(2))]
-    batch = rule.start(8, 0).uniforms
-    assert batch is not None and len(np.unique(batch)) == 8
-    np.testing.assert_array_equal(np.concatenate(numbers)[:, 0], batch[[0, 7, 2], 0])  # type: ignore[arg-type]
-    np.testing.assert_array_equal(rule.start(3, 5).uniforms, batch[5:])
+    numbers = [uniforms_of(session) for session in (rule.stream(0), rule.stream(7), rule.stream(2))]
+    batch = uniforms_of(rule.start(8, 0))
+    assert len(np.unique(batch)) == 8
+    np.testing.assert_array_equal(np.concatenate(numbers)[:, 0], batch[[0, 7, 2], 0])
+    np.testing.assert_array_equal(uniforms_of(rule.start(3, 5)), batch[5:])
     for first in (0, 5):
         expected = rule.decide(TEST, first=first)
         for number, row in enumerate(TEST.log_confidence[:, [0, 2]]):
@@ -195,9 +194,9 @@ def test_random_numbers_are_fresh_without_a_number(tmp_path: Path) -> None:
     rule.save(tmp_path / "rule")
     rules = [rule, ag.load_rule(tmp_path / "rule"), ag.load_rule(tmp_path / "rule")]
     streams = [one.stream() for one in (*rules, rule)]
-    assert len({float(session._state.uniforms[0, 0]) for session in streams}) == 4  # type: ignore[index]
+    assert len({float(uniforms_of(session)[0, 0]) for session in streams}) == 4
     assert [session.number for session in streams] == [0, 0, 0, 1]
-    assert len(np.unique(np.concatenate([one.start(5).uniforms for one in rules]))) == 15
+    assert len(np.unique(np.concatenate([uniforms_of(one.start(5)) for one in rules]))) == 15
     with pytest.raises(ag.InputError, match="first is -1"):
         rule.decide(TEST, first=-1)
     assert rule.randomized and not RULE.calibrate(CALIBRATION).randomized
@@ -256,7 +255,7 @@ def test_one_row_that_was_tuned_on_is_recognised_by_its_id(ids: Any, way: str, t
     with pytest.raises(ag.InputError, match="evaluation: 1 of the 60 rows"):
         ag.evaluate(decisions, TEST)
     with pytest.raises(ag.InputError, match="calibration: 1 of the 60 rows"):
-        rule.rule.calibrate(changed(TEST, ids=mixed))  # type: ignore[attr-defined]
+        rule.rule.calibrate(changed(TEST, ids=mixed))
     with pytest.raises(ag.InputError, match="repeat_splits: 1 of the 60 rows"):
         ag.repeat_splits(rule.rule, changed(TEST, ids=mixed))
 
@@ -311,19 +310,3 @@ def test_score_files_keep_everything(ids: Any, tmp_path: Path) -> None:
         assert (loaded.ids is None) == (ids is None)
         if loaded.ids is not None:
             assert loaded.ids.tolist() == np.asarray(ids).tolist()
-
-
-def test_files_of_0_1_still_load() -> None:
-    scores = ag.load_scores(OLD / "scores.npz")
-    assert (len(scores), scores.classes, scores.engine) == (8, ("a", "b", "c", "d"), "dense")
-    assert (scores.ensemble_digest, scores.ids) == ("", None)
-    rules = [ag.load_rule(OLD / f"{name}.rule") for name in ("agreestop", "spikecp")]
-    assert [rule.engine for rule in rules] == ["dense", ""]
-    for rule in rules:
-        assert (rule.ensemble_digest, rule.class_names) == ("", None)
-        assert len(rule.decide(changed(scores, engine=""))) == 8
-        assert reuse_of(rule, [1, 2]) == ""
-    with pytest.raises(ag.InputError, match="dense engine"):
-        rules[0].decide(changed(scores, engine="event-driven"))
-    tuned = ag.simulate_scores(120, steps=6, K=2, C=4, seed=1).rows(slice(0, 40))
-    assert rules[0].decide(tuned).reuse.startswith("40 of the 40 rows")

@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.conditions import LabelledEvidence
-from agreestop.decide.rules import gather_evidence
-from agreestop.decide.splits import Splits, divisions, realisations, split_figures, student_quantile
-from tests.decide.strategies import make_sample
+from tests.decide.strategies import make_sample, student_quantile
 
 RULE = ag.SpikeCP(0.8, (1, 2, 3), 1, pooling=ag.MergeConfidence(), calibration="stop-aware")
 
@@ -58,7 +55,7 @@ def test_all_but_one_row_may_calibrate() -> None:
 
 
 def test_too_few_calibration_rows_are_said_once() -> None:
-    with pytest.warns(ag.CalibrationWarning, match=r"With 3 calibration examples .* at least 4") as caught:
+    with pytest.warns(ag.CalibrationWarning, match="at least 4") as caught:
         splits = ag.repeat_splits(RULE, *make_sample(60), n_calibration=3, repeats=5)
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -71,7 +68,7 @@ def test_too_few_calibration_rows_are_said_once() -> None:
     [
         (
             lambda: ag.repeat_splits(RULE, *make_sample(20), n_calibration=20),
-            "n_calibration is 20 and the pool has 20 rows: choose from 1 to 19",
+            "n_calibration is 20",
         ),
         (lambda: ag.repeat_splits(RULE, *make_sample(20), n_calibration=0), "n_calibration is 0"),
         (lambda: ag.repeat_splits(RULE, *make_sample(20), n_calibration=10, repeats=0), "repeats is 0"),
@@ -89,22 +86,18 @@ def test_repeat_splits_refuses(call: Callable[[], object], match: str) -> None:
 
 
 @pytest.mark.parametrize("repeats", [1, 4])  # with 4, what calibration needs is computed once for all rows
-def test_realisations_name_their_rows_and_what_was_decided(repeats: int) -> None:
-    """One calibrated by hand on the same rows decides the same, and the figures are means over its test rows."""
+def test_realisations_are_those_of_a_rule_calibrated_by_hand(repeats: int) -> None:
+    """Rows are drawn by permutations of the seed, and the figures are means over the test rows."""
     log_confidence, labels = make_sample(90)
-    evidence = gather_evidence(RULE, log_confidence, [0, 1, 2])
     splits = ag.repeat_splits(RULE, log_confidence, labels, n_calibration=60, repeats=repeats, seed=5)
-    runs = list(realisations(RULE, LabelledEvidence(evidence, labels, 4), 60, repeats, 5))
-    assert len(runs) == repeats
-    for index, (run, (calibration, test)) in enumerate(zip(runs, divisions(90, 60, repeats, 5), strict=True)):
-        np.testing.assert_array_equal(run.calibration, calibration)
-        np.testing.assert_array_equal(run.test, test)
-        assert sorted([*calibration, *test]) == list(range(90))
+    rng = np.random.default_rng(5)
+    for index in range(repeats):
+        order = rng.permutation(90)
+        calibration, test = order[:60], order[60:]
         decisions = RULE.calibrate(log_confidence[calibration], labels[calibration]).decide(log_confidence[test])
-        np.testing.assert_array_equal(run.stops, decisions.stop_index)
-        np.testing.assert_array_equal(run.sets, decisions.sets)
-        assert splits.coverages[index] == run.sets[np.arange(30), labels[test]].mean()
+        assert splits.coverages[index] == decisions.sets[np.arange(30), labels[test]].mean()
         assert splits.set_sizes[index] == decisions.set_size.mean()
+        assert splits.latencies[index] == pytest.approx(decisions.stop_time.mean() / 3)
 
 
 # -------------------------------------------------------------------------------------------------- intervals for the draw of a pool
@@ -120,12 +113,12 @@ def test_intervals_stay_inside_the_bounds_of_a_figure() -> None:
     figures = np.array([[0.9] * 8, [1.0] * 8, [1.0] * 8])
     bounds = np.array([[0, 1], [0.1, 1], [1, 10]])
 
-    def splits(values: np.ndarray, n: int, left_out: np.ndarray) -> Splits:
-        def without(rows: np.ndarray, repeats: int) -> Splits:
+    def splits(values: np.ndarray, n: int, left_out: np.ndarray) -> ag.Splits:
+        def without(rows: np.ndarray, repeats: int) -> ag.Splits:
             coverages, latencies, sizes = (left_out if rows[0] else figures)[:, :repeats]
-            return Splits(coverages, latencies, sizes)
+            return ag.Splits(coverages, latencies, sizes)
 
-        return Splits(values[0], values[1], values[2], n=n, without=without, bounds=bounds)
+        return ag.Splits(values[0], values[1], values[2], n=n, without=without, bounds=bounds)
 
     same = splits(figures, 60, figures).over_pools
     assert same.normalized_latency.high == 1 and 0.1 < same.normalized_latency.low < 1
@@ -146,11 +139,11 @@ def test_intervals_for_the_draw_of_small_pools_hold(n: int, n_calibration: int, 
     """
     source = ag.simulate_scores(20000, steps=8, K=2, C=10, signal=5.0, pace=4.0, seed=2)
     rule = ag.AgreeStop(target, range(1, 9), 1)
-    evidence = LabelledEvidence(gather_evidence(rule, source.log_confidence, range(8)), np.asarray(source.labels), 10)
     rng, pools = np.random.default_rng(n), 80
 
-    def figures(repeats: int) -> Splits:
-        return split_figures(rule, evidence.rows(rng.integers(len(evidence), size=n)), n_calibration, repeats, 0)
+    def figures(repeats: int) -> ag.Splits:
+        pool = source.rows(rng.integers(len(source), size=n))
+        return ag.repeat_splits(rule, pool, n_calibration=n_calibration, repeats=repeats)
 
     mean = np.mean([figures(2).figures.mean(axis=1) for _ in range(1500)], axis=0)
     held, symmetric = np.zeros(3), 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.tuning import _Bench, _Choice
+from tests.decide.strategies import make_sample, tune_quickly
 
 SCORES = ag.simulate_scores(340, steps=12, K=2, C=4, seed=3, pace=3.0)
 TUNING, POOL = SCORES.rows(slice(0, 160)), SCORES.rows(slice(160, None))
@@ -116,7 +117,7 @@ def test_what_cannot_be_tuned_is_refused(rule: ag.SpikeCP, n: int, match: str) -
 
 
 def test_an_ensemble_that_never_misses_is_tuned_without_a_learned_risk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
+    tune_quickly(monkeypatch)
     scores = ag.simulate_scores(120)
     assert scores.labels is not None
     sure = scores.log_confidence.copy()
@@ -130,22 +131,21 @@ QUICK: dict[str, Any] = {"n_calibration": 40, "exponents": (1.0,), "repeats": 4}
 
 
 @pytest.mark.parametrize("name", ["bonferroni", "stop-aware", "agreestop"])
-def test_a_rule_that_tuning_does_not_help_decides_as_it_was_given(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here nothing can help: no candidate but the rule's own score, and no shape over time."""
-    monkeypatch.setattr("agreestop.decide.tuning.FINALISTS", 0)
-    own = ag.TopMass() if name == "agreestop" else ag.LogLoss()
-    monkeypatch.setattr("agreestop.decide.tuning._candidates", lambda rule, exponents, members: [("own", lambda data: own)])
-    result = ag.tune(RULES[name], TUNING, **QUICK)
+def test_a_rule_that_tuning_does_not_help_decides_as_it_was_given(name: str) -> None:
+    """Here nothing can help: with one checkpoint all answers come at the same time."""
+    rule = replace(RULES[name], checkpoints=(12,))
+    tuning, pool = (ag.Scores(*make_sample(160, checkpoints=1, seed=seed, tied=False), times=(12,)) for seed in (1, 2))
+    result = ag.tune(rule, tuning, **QUICK)
     assert "did not help" in result.note and "+0.000" in result.note.replace("-0.000", "+0.000")
-    calibration, test = POOL.rows(slice(0, 100)), POOL.rows(slice(100, None))
-    given, kept = RULES[name].calibrate(calibration).decide(test), result.rule.calibrate(calibration).decide(test)
+    calibration, test = pool.rows(slice(0, 100)), pool.rows(slice(100, None))
+    given, kept = rule.calibrate(calibration).decide(test), result.rule.calibrate(calibration).decide(test)
     assert (given.stop_index == kept.stop_index).all() and (given.sets == kept.sets).all()
     with pytest.raises(ag.InputError, match="used for tuning"):
-        result.rule.calibrate(TUNING)
+        result.rule.calibrate(tuning)
 
 
 def test_a_rule_that_tuning_helps_is_tuned_and_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 5)
+    tune_quickly(monkeypatch, steps=5)
     scores = ag.simulate_scores(400, steps=20, K=2, C=4, seed=2, pace=4.0)
     sharpened = ag.Scores(
         ag.log_confidence(scores.log_confidence * np.linspace(8.0, 0.2, 20)[None, :, None, None]), scores.labels, scores.times
@@ -156,29 +156,6 @@ def test_a_rule_that_tuning_helps_is_tuned_and_nothing_is_said(monkeypatch: pyte
     pool = ag.simulate_scores(100, steps=20, K=2, C=4, seed=5, pace=4.0)
     first, second = (one.rule.calibrate(pool.rows(slice(0, 60))).decide(pool.rows(slice(60, 100))) for one in (result, always))
     assert (first.stop_index == second.stop_index).all()
-
-
-def test_the_comparison_is_on_rows_that_the_tuned_rule_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[tuple[set[bytes], set[bytes]]] = []
-    fitted: list[set[bytes]] = []
-
-    def marks(data: ag.Scores) -> set[bytes]:
-        return {row.tobytes() for row in data.log_confidence}
-
-    class Watched(_Bench):
-        def choose(self, exponents: object, progress: object) -> _Choice:
-            fitted.append(marks(self.data))
-            return super().choose(exponents, progress)  # type: ignore[arg-type]
-
-        def costs(self, rule: ag.AgreeStop) -> np.ndarray:  # type: ignore[override]
-            compared.append((marks(self.data), fitted[-1]))
-            return super().costs(rule)
-
-    monkeypatch.setattr("agreestop.decide.tuning._Bench", Watched)
-    ag.tune(RULES["agreestop, filled"], TUNING, **QUICK)
-    assert len(fitted) == 3 and len(fitted[0]) == 160 and len(fitted[1] | fitted[2]) == 160
-    tuned = [pair for pair, given in zip(compared, itertools.cycle((True, False)), strict=False) if not given]
-    assert len(tuned) == 2 and not any(tested & chosen for tested, chosen in tuned)
 
 
 def test_a_price_on_size_buys_smaller_answers() -> None:
@@ -215,13 +192,10 @@ def test_blocks_of_a_gate_follow_the_number_of_examples() -> None:
     assert [ag.Gate.count_blocks(n, "0.95") for n in (200, 360, 1000)] == [2, 3, 4]
 
 
-def test_a_gate_tells_blocks_apart_even_where_an_open_gate_would_be_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gate_tells_blocks_apart_even_where_an_open_gate_would_be_earlier() -> None:
     """At the end of a block the gate may have opened for at most so many times the inputs that have stopped."""
     scores = ag.simulate_scores(600, steps=20, K=2, C=4, seed=2, pace=4.0)
-    monkeypatch.setattr("agreestop.decide.gates.SLACKS", (0.1, 50.0))  # the second opens the gate at once for all inputs
     gate = ag.Gate.fit(scores, target=0.9, max_set_size=1, blocks=4)
-    assert gate.slack == 0.1
-    assert ag.Gate.fit(scores, target=0.9, max_set_size=1, blocks=1).slack in (0.1, 50.0)  # one block has nothing to tell apart
     rule = ag.AgreeStop(0.9, scores.times, 1, gate=gate)
     fresh = ag.simulate_scores(1500, steps=20, K=2, C=4, seed=3, pace=4.0)
     with warnings.catch_warnings():

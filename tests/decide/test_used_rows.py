@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.tuned_rows import SLACKS, ScoredRows, TunedRows, _near, _twins
+from agreestop.decide.leakage import SLACKS, ScoredRows, TunedRows, _near, _twins
 from tests.decide.strategies import assert_one_sentence, make_sample
 
 TIMES = (1, 2, 3)
@@ -60,7 +60,7 @@ def test_rows_that_were_scored_again_are_found(change: Callable[[Any], Any], ids
     assert reuse(calibrated, given.rows(slice(70, 130))).startswith("30 of the 60 rows were used for calibration (rows 0, 1, 2, 3, 4, …)")
     assert reuse(calibrated, given.rows(slice(140, 240))) == ""
     tuned = replace(RULE, risk=ag.TopMass.fit(used))
-    with pytest.raises(ag.InputError, match="calibration: 60 of the 60 rows were used for tuning") as caught:
+    with pytest.raises(ag.InputError, match="calibration: 60 of the 60 rows were used") as caught:
         tuned.calibrate(given.rows(slice(0, 60)))
     assert_one_sentence(str(caught.value))
     assert tuned.calibrate(given.rows(slice(140, 240))).n == 100
@@ -162,7 +162,7 @@ def test_rows_that_a_tuned_rule_was_compared_with_are_remembered() -> None:
 
 def test_rules_of_0_2_compare_as_they_did(tmp_path: Path) -> None:
     """They have exact marks: equal scores are found, in float32 too, and ids are compared beside them."""
-    from agreestop.decide.tuned_rows import mark_rows
+    from agreestop.decide.leakage import mark_rows
 
     marks = mark_rows(POOL.log_confidence[:100], range(3))
     old = replace(RULE.calibrate(POOL.rows(slice(0, 100))), rows=TunedRows(marks, 0.0, np.arange(100, dtype=np.uint64), "number"))

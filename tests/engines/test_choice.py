@@ -69,7 +69,7 @@ def test_a_posterior_runs_on_fresh_members() -> None:
 
 @ON_CPU
 def test_unknown_and_missing_engines_are_refused() -> None:
-    with pytest.raises(ag.InputError, match="choose one of auto, dense, event-driven, event-driven-bfloat16, event-driven-int8, fused"):
+    with pytest.raises(ag.InputError, match="choose one of auto, dense, event-driven"):
         choose_engine(SMALL, "quantum")
     with pytest.raises(ag.InputError, match="PyTorch finds no GPU"):
         choose_engine(SMALL, "fused")
@@ -90,7 +90,7 @@ def test_what_is_not_a_network_is_refused() -> None:
     wrong: Any
     for wrong in (None, SMALL.config, torch.nn.Linear(2, 2)):
         for make in (choose_engine, Dense):
-            with pytest.raises(ag.InputError, match="give a SpikingNetwork, or own modules as ModuleMembers"):
+            with pytest.raises(ag.InputError, match="give a SpikingNetwork, or own modules"):
                 make(wrong)
         with pytest.raises(ag.InputError, match="give a Posterior or a ModulePosterior"):
             FreshMembers(wrong, (0,))
@@ -124,9 +124,9 @@ def test_the_lightest_engine_decides_as_float32_does() -> None:
     assert lightest_engine(exact, bare, inputs).name == "event-driven-int8"
     many = rng.random((5000, 12, 4)) < 0.3
     for rule in (calibrated, bare):
-        with pytest.raises(ag.InputError, match="of the 60 rows that the rule was calibrated on are not among these inputs"):
+        with pytest.raises(ag.InputError, match="of the 60 rows that the rule"):
             lightest_engine(exact, rule, many)
-    with pytest.raises(ag.InputError, match="calibrate it again, on rows of the tuning split"):
+    with pytest.raises(ag.InputError, match="calibrate it again, on rows"):
         lightest_engine(exact, replace(calibrated, rows=None), inputs)
     with torch.no_grad():
         weights[0].add_(torch.rand(weights[0].shape, generator=torch.Generator().manual_seed(2)) / 2)

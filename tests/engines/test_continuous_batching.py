@@ -305,7 +305,7 @@ def test_later_training_does_not_change_an_engine(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("CUDA out of memory")
 
     monkeypatch.setattr("agreestop.engines.gpu.continuous_batching.ContinuousBatching._run", full)
-    with pytest.warns(UserWarning, match="memory is too small for 256 inputs at once"):
+    with pytest.warns(UserWarning, match="memory is too small for 256 inputs"):
         again = decide_early(engine, calibrated, inputs)
     np.testing.assert_array_equal(again.decisions.sets, expected.sets)
 

@@ -22,6 +22,7 @@ from agreestop.engines.protocol import Engine
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import Posterior
+from tests.decide.strategies import at_threshold
 from tests.engines.test_early_stopping import CLASSES, CONFIGS, ENGINES, EVERY, MEMBERS, STEPS, modules, network, some_inputs
 
 LOOKS = [(2, 1), (3, 1), (3, 2), (6, 2), (9, 2), (9, 3), (14, 3), (24, 3)]
@@ -289,7 +290,7 @@ def test_the_prefilter_of_a_gpu_needs_most_looks_before_members_join() -> None:
         calibrated = ag.AgreeStop(0.8, checkpoints, 2).calibrate(scores)
         prefilter = prefilter_for(calibrated)
         assert prefilter is not None and prefilter.fits_gpu == fits
-        never = replace(calibrated, policy=replace(cast(Any, calibrated.policy), threshold=-np.inf))
+        never = at_threshold(calibrated, -np.inf)
         prefilter = prefilter_for(never)
         assert prefilter is not None and prefilter.fits_gpu == (checkpoints is EVERY), "members that decide nothing are not run first"
 
@@ -299,7 +300,7 @@ def test_a_checkpoint_at_which_nothing_stops_is_known_to_the_prefilter_for_any_t
     risk = ag.ShapedRisk(ag.TopMass(), np.array([-np.inf, 0.0, 1.0]), (2, 9, 24))
     calibrated = ag.AgreeStop(0.8, (2, 9, 24), 2, risk=risk).calibrate(scores)
     for threshold in (-np.inf, -1.0, np.inf):
-        prefilter = prefilter_for(replace(calibrated, policy=replace(cast(Any, calibrated.policy), threshold=threshold)))
+        prefilter = prefilter_for(at_threshold(calibrated, threshold))
         assert prefilter is not None
         np.testing.assert_array_equal(prefilter.bounds, [-np.inf, threshold, threshold + 1])
 

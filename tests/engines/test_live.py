@@ -117,7 +117,7 @@ def test_another_engine_than_calibrated_with_is_refused_unless_allowed() -> None
     engine = engine_named("dense")
     known, truth = some_inputs(60)
     calibrated = replace(RULES["AgreeStop"].calibrate(score(engine, known, truth)), engine="event-driven")
-    with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven engine"):
+    with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven"):
         LiveSession(engine, calibrated)
     assert LiveSession(engine, calibrated, any_engine=True).push([]) is None
 

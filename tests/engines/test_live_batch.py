@@ -16,6 +16,7 @@ from agreestop.engines.inputs import check_events
 from agreestop.engines.live import LiveSession
 from agreestop.engines.live_batch import LiveBatch, LiveInput, Push, Steps, _rounds
 from agreestop.engines.protocol import Engine
+from tests.decide.strategies import parts_of_state, uniforms_of
 from tests.engines.test_early_stopping import CONFIGS, ENGINES, EVERY, RULES, network, some_inputs
 
 ALL_RULES = RULES | {
@@ -99,10 +100,9 @@ def test_random_numbers_are_fresh_for_the_inputs_of_a_server() -> None:
     for fresh in (True, True, False, False):
         batch = LiveBatch(calibrated, None, 1)
         batch.open(0, fresh=fresh)
-        assert batch._state is not None and batch._state.uniforms is not None
-        drawn.append(float(batch._state.uniforms[0, 0]))
-    expected = calibrated.start(1, 0).uniforms
-    assert expected is not None and drawn[2] == drawn[3] == expected[0, 0]
+        drawn.append(float(uniforms_of(batch)[0, 0]))
+    expected = uniforms_of(calibrated.start(1, 0))
+    assert drawn[2] == drawn[3] == expected[0, 0]
     assert len(set(drawn)) == 3
 
 
@@ -224,9 +224,7 @@ def test_an_input_costs_nothing_for_the_other_slots() -> None:
     taken = {}
     for slots in (100, 20_000):
         batch = LiveBatch(calibrated, None, slots)
-        state = batch._state
-        assert state is not None and state.largest is not None
-        size = state.largest.nbytes
+        size = max(part.nbytes for part in parts_of_state(batch._state).values() if part is not None)
         for _ in range(2):  # the first makes what is made once
             tracemalloc.start()
             rows = [batch.open(number) for number in range(5)]

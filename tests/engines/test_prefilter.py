@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,11 +12,9 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag
 from agreestop.common import Booleans
-from agreestop.decide.policies import RiskThreshold
-from agreestop.decide.risks import ShapedRisk
-from agreestop.decide.simulated import simulate_spikes
 from agreestop.engines.early_stopping import decide_early
 from agreestop.engines.prefilter import can_prefilter_on_cpu, prefilter_for
+from tests.decide.strategies import at_threshold, reading_of, simulate_spikes
 
 STEPS, MEMBERS = 30, 4
 SPIKES, LABELS = simulate_spikes(400, STEPS, MEMBERS, seed=4)
@@ -38,9 +35,9 @@ def learned() -> Any:
 RISKS: dict[str, Any] = {
     "plain": ag.TopMass,
     **{f"temperatures, r={r}": lambda r=r: top_mass(r) for r in (-np.inf, -1.0, 0.0, 1.0, 2.0, np.inf)},
-    "shaped": lambda: ShapedRisk.per_time(top_mass(1.0), EVERY, 0.7),
+    "shaped": lambda: ag.ShapedRisk.per_time(top_mass(1.0), EVERY, 0.7),
     "learned": learned,
-    "learned, shaped": lambda: ShapedRisk.per_time(learned(), EVERY, -0.5),
+    "learned, shaped": lambda: ag.ShapedRisk.per_time(learned(), EVERY, -0.5),
 }
 
 
@@ -91,7 +88,7 @@ def test_prefiltered_decisions_are_those_of_the_rule(risk: str, checkpoints: tup
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
         np.testing.assert_array_equal(run.decisions.sets, expected.sets)
     prefilter = prefilter_for(calibrated)
-    assert prefilter is not None and isinstance(calibrated.policy, RiskThreshold)
+    assert prefilter is not None
     counts = np.cumsum(SPIKES[NEW], axis=1, dtype=np.int64)[:, [time - 1 for time in checkpoints]]
     flags = prefilter.may_stop(counts, np.arange(len(checkpoints)))
     stops = np.stack(
@@ -180,8 +177,8 @@ def test_the_kernel_finds_the_first_step_where_the_rule_may_stop(seed: int) -> N
     for row, seen in enumerate(-found[:, 0]):  # the rule's step is kept, unless there were too many before it
         assert expected.stop_index[row] in steps_of[row, :seen] or (seen == LOOKS and steps_of[row, -1] < expected.stop_index[row])
         np.testing.assert_array_equal(looks[row, :seen, 1:], sums[30 + row, steps_of[row, :seen]].reshape(seen, -1))
-    threshold = calibrated.policy.threshold  # type: ignore[attr-defined]
-    risks = np.stack([np.asarray(rule.evidence(index, scores[30:, index]).log_risk) for index in range(steps)], axis=1)
+    threshold = float(calibrated.thresholds[0])
+    risks = reading_of(rule, scores[30:]).risk
     near = risks < threshold + 0.01 * (1 + abs(threshold))  # far above the margin, so earlier steps must have been ruled out
     near[:, -1] = True
     assert (stops >= near.argmax(axis=1)).all()
@@ -205,7 +202,7 @@ def test_the_margin_covers_rounding_that_is_amplified(r: float, temperature: flo
     given, times = np.array([counts]), (80, 81)
     rule = ag.AgreeStop(0.5, times, 1, True, ag.TopMass(ag.MergeConfidence(r), np.full(2, temperature), times))
     calibrated = rule.calibrate(ag.log_confidence(np.stack([given] * 2, axis=1)), [0])
-    prefilter = prefilter_for(replace(calibrated, policy=RiskThreshold(threshold, 1, True)))
+    prefilter = prefilter_for(at_threshold(calibrated, threshold))
     assert prefilter is not None and prefilter.fits_gpu
     begins, time = (torch.full((1,), value, dtype=torch.int32, device=DEVICE) for value in (-1, 79))
     before, outcome = (

@@ -120,7 +120,7 @@ def test_a_saved_ensemble_is_the_same(kind: str, trained: dict[str, Any], tmp_pa
     ensemble.save(path)
     builder: Any = {"recurrent": Recurrent, "spiking": Accumulator}.get(kind.partition("-")[2])
     if builder is not None:
-        with pytest.raises(ag.InputError, match="modules of your own: give what builds them too"):
+        with pytest.raises(ag.InputError, match="modules of your own"):
             ag.ensembles.load(path)
     loaded = ag.ensembles.load(path, network=builder, device="cpu")
     assert (
@@ -143,7 +143,7 @@ def test_fresh_members_are_drawn_for_every_input(tmp_path: Path) -> None:
     loaded = ag.ensembles.load(tmp_path / "fresh.safetensors")
     assert isinstance(loaded, ag.ensembles.VariationalEnsemble) and loaded.fresh and loaded.digest == ensemble.digest
     np.testing.assert_array_equal(loaded.score(new).log_confidence, ensemble.score(new).log_confidence)
-    with pytest.raises(ag.InputError, match="number is -1: give an integer of at least 0"):
+    with pytest.raises(ag.InputError, match="number is -1"):
         ensemble.live(rule, number=-1)
     loaded.seed += 1  # other members are drawn from the same posterior
     with pytest.raises(ag.InputError, match="calibrated on scores of the ensemble"):
@@ -274,7 +274,7 @@ def test_an_architecture_of_the_user_trains_runs_and_is_saved(tmp_path: Path) ->
     ensemble = ag.ensembles.DeepEnsemble(OwnArchitecture(), members=2, device="cpu").fit(inputs, labels, epochs=1, progress=False)
     assert ensemble.engine.name == "dense" and "does not know OwnArchitecture" in repr(ensemble)
     ensemble.save(tmp_path / "own.safetensors")
-    with pytest.raises(ag.InputError, match="the architecture OwnArchitecture: give what builds them too"):
+    with pytest.raises(ag.InputError, match="the architecture OwnArchitecture"):
         ag.ensembles.load(tmp_path / "own.safetensors")
     loaded = ag.ensembles.load(tmp_path / "own.safetensors", network=OwnArchitecture())
     assert loaded.digest == ensemble.digest

@@ -128,11 +128,11 @@ def test_firing_rates_are_those_that_spikes_converge_to() -> None:
 
 def test_bad_input_is_refused() -> None:
     images, labels = pictures(20)
-    with pytest.raises(ag.InputError, match=r"\(n, 1, channels, H, W\) with at least two images is needed"):
+    with pytest.raises(ag.InputError, match=r"\(n, 1, channels, H, W\) with at least"):
         train(deep(), images[:, 0], labels, SETTINGS)
     with pytest.raises(ag.InputError, match="give a positive number"):
         ImageTraining(learning_rate=0)
-    with pytest.raises(ag.InputError, match=r"horizons is \(\): give at least one number of steps"):
+    with pytest.raises(ag.InputError, match=r"horizons is \(\)"):
         ImageTraining(horizons=())
     assert isinstance(deep().network, SpikingNetwork)
 

@@ -80,7 +80,7 @@ def test_a_checkpoint_of_other_examples_is_refused(tmp_path: Path) -> None:
     inputs, labels = toy(30)
     changed = inputs.copy()
     changed[3, 2, 0, 1, 1] ^= True
-    with pytest.raises(ag.InputError, match="made with other examples: remove it, or train with those of the file"):
+    with pytest.raises(ag.InputError, match="made with other examples"):
         continued(deep(NETWORK), deep(NETWORK), tmp_path / "run.safetensors", (changed, labels))
 
 
@@ -135,7 +135,7 @@ def test_the_digest_of_tensors_covers_their_names_dtypes_and_shapes() -> None:
 
 
 def test_as_many_members_as_modules() -> None:
-    with pytest.raises(ag.InputError, match="members is 5, but network is a list of 2 modules"):
+    with pytest.raises(ag.InputError, match="members is 5, but network is a list of 2"):
         ag.ensembles.DeepEnsemble([Recurrent(), Recurrent()], members=5)
     assert ag.ensembles.DeepEnsemble([Recurrent(), Recurrent()], members=2).members == 2
     assert ag.ensembles.DeepEnsemble(NETWORK).members == 6
@@ -250,6 +250,6 @@ def test_a_file_that_is_no_checkpoint_is_not_overwritten(files: dict[str, Path],
     network = make("deep").fit(*toy(20), epochs=1, progress=False).network
     write_file(path, network.state_dict(), {"kind": "members", **describe(network)})
     whole = path.read_bytes()
-    with pytest.raises(ag.InputError, match="holds 'members', but 'checkpoint' is needed") as caught:
+    with pytest.raises(ag.InputError, match="holds 'members', but 'checkpoint'") as caught:
         make("deep").fit(*toy(20), epochs=1, checkpoint=path, progress=False)
     assert not isinstance(caught.value, UnusableFile) and path.read_bytes() == whole

@@ -48,11 +48,11 @@ def by_heart() -> Any:
 
 def test_rows_that_trained_the_members_are_refused(by_heart: Any) -> None:
     """Without the hashes they would be taken, and 400 new rows covered about 0.42 of the time at a target of 0.9, an error of 0.025."""
-    with pytest.raises(ag.InputError, match="calibration: 80 of the 80 rows were used for training") as caught:
+    with pytest.raises(ag.InputError, match="calibration: 80 of the 80 rows were used") as caught:
         RULE.calibrate(by_heart.score(X, Y))
     assert_one_sentence(str(caught.value))
     assert "(rows 0, 1, 2, 3, 4, …)" in str(caught.value) and "scores.rows(~scores.trained)" in str(caught.value)
-    with pytest.raises(ag.InputError, match="repeat_splits: 80 of the 80 rows were used for training"):
+    with pytest.raises(ag.InputError, match="repeat_splits: 80 of the 80 rows"):
         ag.repeat_splits(RULE, by_heart.score(X, Y))
     new, others = by_heart.score(*toy(400, 1)), by_heart.score(*toy(80, 2))
     assert ag.evaluate(RULE.calibrate(others).decide(new), new).coverage > 0.8
@@ -73,7 +73,7 @@ def test_the_rows_are_found_however_they_are_given(kind: str, tmp_path: Path) ->
         assert not members.score(toy(80, 3)[0]).trained.any()
         decisions = members.decide(calibrated, toy(80, 3)[0]).decisions
         assert (decisions.reuse, decisions.notes) == ("", calibrated.notes)
-        with pytest.raises(ag.InputError, match="evaluation: 80 of the 80 rows were used for training"):
+        with pytest.raises(ag.InputError, match="evaluation: 80 of the 80 rows were used"):
             ag.evaluate(members.decide(calibrated, X), Y)
 
 
@@ -100,7 +100,7 @@ def test_the_mask_goes_where_the_scores_go(tmp_path: Path) -> None:
     given: list[Any] = [mixed, ag.load_scores(tmp_path / "scores.npz"), mixed.at((2, 4, 8)), replace(mixed, ids=np.arange(83))]
     for scores in given:
         rule = ag.AgreeStop(0.9, (2, 4, 8), 1)
-        with pytest.raises(ag.InputError, match=r"3 of the 83 rows were used for training \(rows 0, 1, 2\)"):
+        with pytest.raises(ag.InputError, match="3 of the 83 rows were used for training"):
             rule.calibrate(scores)
         assert rule.calibrate(scores.rows(~scores.trained)).n == 80  # what the sentence says
         assert scores.rows([0, 5]).trained.tolist() == [True, False]

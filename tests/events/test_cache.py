@@ -70,7 +70,7 @@ def test_a_damaged_file_causes_one_warning_and_is_made_again(how: str, tmp_path:
     made = cached(tmp_path, KEY, make)
     path = tmp_path / f"{KEY}.npz"
     path.write_bytes(spoil(path.read_bytes(), how))
-    with pytest.warns(CacheWarning, match="frames are made again, because .*(is not a whole file of|digest does not match)") as caught:
+    with pytest.warns(CacheWarning, match="frames are made again") as caught:
         assert_same(cached(tmp_path, KEY, make), made)
     assert len(caught) == 1
     assert_same(cached(tmp_path, KEY, fail), made)
@@ -79,13 +79,13 @@ def test_a_damaged_file_causes_one_warning_and_is_made_again(how: str, tmp_path:
 def test_the_file_of_another_key_is_not_taken(tmp_path: Path) -> None:
     cached(tmp_path, "other", lambda: make(seed=1))
     (tmp_path / "other.npz").rename(tmp_path / f"{KEY}.npz")
-    with pytest.warns(CacheWarning, match="was made from other files or with other settings"):
+    with pytest.warns(CacheWarning, match="was made from other files"):
         assert_same(cached(tmp_path, KEY, make), make())
 
 
 def test_a_cache_that_cannot_be_used_costs_only_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    with pytest.warns(CacheWarning, match=r"not kept for the next time \(AGREESTOP_CACHE may .*cannot make the folder") as caught:
+    with pytest.warns(CacheWarning, match="not kept for the next time") as caught:
         assert_same(cached(tmp_path / "file", KEY, make), make())
     assert len(caught) == 1
     (tmp_path / f"{KEY}.npz").mkdir()

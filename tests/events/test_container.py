@@ -230,7 +230,7 @@ def test_absurd_shapes_are_refused(shape: Any, match: str) -> None:
 
 def test_a_dense_form_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     events = Events(np.array([1, 0]), np.array([0, 1, 2]), None, (1, 2, 2**60))
-    with pytest.raises(InputError, match="take 2,305,843,009,213,693,952 bytes as a dense array: take fewer rows"):
+    with pytest.raises(InputError, match="take 2,305,843,009,213,693,952 bytes"):
         events.to_dense()
 
 
@@ -266,7 +266,7 @@ def test_parts_are_joined(dtype: Any) -> None:
     np.testing.assert_array_equal(joined.to_dense(), x[[5, 1, *range(2, 9)]])
     np.testing.assert_array_equal(joined.rows([3]).to_dense(), x[[3]])
     for parts in ([], [events, Events.from_dense(x[:, :2])], [events, Events.from_dense(x.astype(np.int8))]):
-        with pytest.raises(InputError, match="the parts have different shapes or dtypes, or there are none"):
+        with pytest.raises(InputError, match="the parts have different shapes"):
             Events.concatenate(parts)
 
 

@@ -117,7 +117,7 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], match: str) -> Non
 
 def test_a_missing_scikit_learn_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(InputError, match=r"needs scikit-learn, .*: pip install 'agreestop\[learn\]'") as caught:
+    with pytest.raises(InputError, match="needs scikit-learn") as caught:
         simulate_digits()
     assert_one_sentence(str(caught.value))
 

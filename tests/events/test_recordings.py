@@ -365,7 +365,7 @@ def test_other_files_are_refused(tmp_path: Path, read: Callable[[Any], object], 
 @pytest.mark.parametrize("read", [read_aedat2, read_aedat3, read_n_mnist, read_gesture_labels])
 def test_a_missing_file_is_reported(read: Callable[[Any], object], tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path, str(tmp_path) + "\0"):
-        with pytest.raises(InputError, match=r"there is no file .*: check the path|is a folder, a pipe or a device: give a file"):
+        with pytest.raises(InputError, match=r"there is no file|is a folder"):
             read(path)
 
 

@@ -27,7 +27,7 @@ from agreestop.export.c_files import _inputs_file
 from agreestop.export.c_model import OWN_MODULES
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import Neuron
-from tests.decide.strategies import at_kth_values
+from tests.decide.strategies import Shaped, at_kth_values, at_threshold, reading_of
 
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 pytestmark = pytest.mark.skipif(not COMPILERS or sys.platform != "linux", reason="neither gcc nor clang is installed")
@@ -90,8 +90,8 @@ def shaped() -> ag.ShapedRisk:
     return ag.ShapedRisk(ag.TopMass(ag.MergeConfidence(r=0), np.linspace(0.5, 2, STEPS), EVERY), offsets, EVERY)
 
 
-def tempered() -> ag.Shaped:
-    return ag.Shaped(ag.Temperature(ag.MergeConfidence(r=-2), np.linspace(0.5, 2, STEPS), EVERY), np.linspace(0, 1, STEPS), EVERY)
+def tempered() -> Shaped:
+    return Shaped(ag.Temperature(ag.MergeConfidence(r=-2), np.linspace(0.5, 2, STEPS), EVERY), np.linspace(0, 1, STEPS), EVERY)
 
 
 CASES: dict[str, tuple[str, str, Any]] = {
@@ -150,7 +150,7 @@ def test_a_gate_and_final_answers(members: Path, tmp_path: Path) -> None:
 
 
 def never_stops(calibrated: ag.CalibratedRule) -> ag.CalibratedRule:
-    return replace(calibrated, policy=replace(calibrated.policy, threshold=-np.inf))  # type: ignore[type-var]
+    return at_threshold(calibrated, -np.inf)
 
 
 class Distance(ctypes.Structure):
@@ -471,10 +471,9 @@ def test_ties_are_counted_and_decided_as_in_python(members: Path, tmp_path: Path
     ensemble = load(members, "small")
     x, _ = some_inputs(120)
     rule = calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble)
-    first = rule.rule.evidence(1, ensemble.score(x).log_confidence[:, 1]).log_risk
-    assert first is not None
+    first = reading_of(rule.rule, ensemble.score(x).log_confidence).risk[:, 1]
     for share in (0.1, 0.3):  # thresholds that are risks of these inputs themselves
-        tied = replace(rule, policy=replace(rule.policy, threshold=float(np.sort(first)[int(share * len(first))])))  # type: ignore[type-var]
+        tied = at_threshold(rule, float(np.sort(first)[int(share * len(first))]))
         made = check(tied, ensemble, tmp_path / str(share), x)
         assert made.ties > 0 and made.nearest is not None and made.nearest > 1e-9
 
@@ -483,10 +482,9 @@ def test_numbers_that_differ_in_their_last_bits_are_counted(members: Path, tmp_p
     ensemble = load(members, "small")
     x, _ = some_inputs(20)
     rule = calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble)
-    first = rule.rule.evidence(1, ensemble.score(x).log_confidence[:, 1]).log_risk
-    assert first is not None
+    first = reading_of(rule.rule, ensemble.score(x).log_confidence).risk[:, 1]
     above = np.nextafter(np.sort(first)[5], 0)  # in Python this risk lies below the threshold, in C both are equal
-    made = ag.export.to_c(replace(rule, policy=replace(rule.policy, threshold=float(above))), ensemble, tmp_path, x)  # type: ignore[type-var]
+    made = ag.export.to_c(at_threshold(rule, float(above)), ensemble, tmp_path, x)
     assert made.ties >= made.rounded > 0
     done = replay(build(tmp_path))
     assert done.stdout != (tmp_path / "expected.csv").read_bytes()
@@ -551,7 +549,7 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(members: Path, tmp_p
         with pytest.raises(ag.InputError, match=reason):
             ag.export.to_c(rule, ensemble, tmp_path / "no")
     rule = ag.AgreeStop(0.7, EVERY, 2).calibrate(scores)
-    with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven engine"):
+    with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven"):
         ag.export.to_c(rule, load(members, "small", "int8"), tmp_path / "no")
     with pytest.raises(ag.InputError, match="scores of the ensemble 000000000000"):
         ag.export.to_c(replace(rule, ensemble_digest="0" * 64), ensemble, tmp_path / "no")

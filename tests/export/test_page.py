@@ -18,7 +18,6 @@ pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
 from agreestop.common import Booleans, InputError, Integers
-from agreestop.decide.calibrated import CalibratedRule
 from agreestop.ensembles.files import save_members
 from agreestop.export import to_page
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
@@ -63,7 +62,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def rules(ensemble: Any) -> list[CalibratedRule]:
+def rules(ensemble: Any) -> list[ag.CalibratedRule]:
     """In the order of the page: by target."""
     x, y = some_inputs(60, 2)
     scores = ensemble.score(x, y)
@@ -77,7 +76,7 @@ def test_inputs() -> Any:
 
 
 @pytest.fixture(scope="module")
-def written(ensemble: Any, rules: list[CalibratedRule], test_inputs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(ensemble: Any, rules: list[ag.CalibratedRule], test_inputs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "demo.html"
     made = to_page(rules, ensemble, path, test_inputs, first=2)
     assert made.inputs == 120 and made.size == path.stat().st_size < 1_000_000 and 0 < made.nearest < np.inf
@@ -143,11 +142,11 @@ def test_read_out_spikes_are_those_of_python(tab: Any, ensemble: Any, test_input
 
 
 @pytest.mark.parametrize("index", range(len(RULES)))
-def test_decisions_are_those_of_python(index: int, tab: Any, ensemble: Any, rules: list[CalibratedRule], test_inputs: Any) -> None:
+def test_decisions_are_those_of_python(index: int, tab: Any, ensemble: Any, rules: list[ag.CalibratedRule], test_inputs: Any) -> None:
     check_decisions(tab, index, rules[index], ensemble, test_inputs, 20)
 
 
-def check_decisions(tab: Any, index: int, rule: CalibratedRule, ensemble: Any, inputs: Any, n: int) -> None:
+def check_decisions(tab: Any, index: int, rule: ag.CalibratedRule, ensemble: Any, inputs: Any, n: int) -> None:
     expected = rule.decide(ensemble.score(inputs.rows(slice(0, n))))
     found = tab.evaluate(DECIDE, [index, n])
     assert [one["time"] for one in found] == expected.stop_time.tolist()
@@ -188,7 +187,7 @@ def test_a_risk_next_to_its_threshold_is_a_tie(tab: Any) -> None:
 
 
 def test_alarms_and_the_healing_threshold_are_those_of_python(
-    tab: Any, rules: list[CalibratedRule], ensemble: Any, test_inputs: Any
+    tab: Any, rules: list[ag.CalibratedRule], ensemble: Any, test_inputs: Any
 ) -> None:
     index = next(index for index, rule in enumerate(rules) if rule.rule is RULES["every step"])
     expected = rules[index].decide(ensemble.score(test_inputs))
@@ -216,7 +215,7 @@ def test_alarms_and_the_healing_threshold_are_those_of_python(
     np.testing.assert_allclose(thresholds, adaptive.log.values[:, 0], atol=1e-9)
 
 
-def test_drift_raises_the_alarm_and_healing_brings_coverage_back(tab: Any, rules: list[CalibratedRule]) -> None:
+def test_drift_raises_the_alarm_and_healing_brings_coverage_back(tab: Any, rules: list[ag.CalibratedRule]) -> None:
     tab.focus("#target")
     tab.keyboard.press("End")  # the rule that first looks after a few steps, when inputs differ
     tab.click("#many")
@@ -239,7 +238,7 @@ def test_drift_raises_the_alarm_and_healing_brings_coverage_back(tab: Any, rules
     assert "it was calibrated to" in words and ag.AdaptiveRule(rules[-1]).guarantee in words
 
 
-def test_one_input_is_watched_until_it_stops(browser: Any, written: Path, rules: list[CalibratedRule]) -> None:
+def test_one_input_is_watched_until_it_stops(browser: Any, written: Path, rules: list[ag.CalibratedRule]) -> None:
     found = open_page(browser, written, viewport={"width": 390, "height": 800}, color_scheme="dark")
     found.select_option("#pace", "12")
     found.focus("#next")
@@ -308,7 +307,7 @@ def test_a_digit_drawn_with_the_mouse_or_the_keyboard_gets_a_decision(tab: Any) 
 
 def test_it_is_written_on_the_command_line(
     ensemble: Any,
-    rules: list[CalibratedRule],
+    rules: list[ag.CalibratedRule],
     test_inputs: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -330,7 +329,7 @@ def test_it_is_written_on_the_command_line(
     assert names == ["70 %, SpikeCP", "90 %, AgreeStop"]
 
 
-def test_what_a_page_cannot_run_is_refused(ensemble: Any, rules: list[CalibratedRule], tmp_path: Path) -> None:
+def test_what_a_page_cannot_run_is_refused(ensemble: Any, rules: list[ag.CalibratedRule], tmp_path: Path) -> None:
     x, y = some_inputs(60, 2)
     path = tmp_path / "demo.html"
 

@@ -22,7 +22,7 @@ import agreestop as ag
 from agreestop.cluster.parts import PLAN, PartSummary, columns_of_run, load_decisions, read_part, rule_mark, write_part, write_plan
 from agreestop.cluster.sources import ParquetFile, save_recordings
 from agreestop.common import InputError, atomic_writer
-from agreestop.decide.score_files import load_spikes
+from agreestop.decide.scores import load_spikes
 from agreestop.engines.early_stopping import EarlyRun
 from agreestop.ensembles.files import Epoch, load_checkpoint, save_checkpoint, save_members, write_file
 from agreestop.events.data import EventData, EventSplits

@@ -14,6 +14,7 @@ import numpy as np
 
 import agreestop as ag
 from agreestop.common import InputError
+from tests.decide.strategies import Shaped
 
 from .harness import Format
 
@@ -37,7 +38,7 @@ def learned() -> ag.AgreeStop:
 
 
 def tempered() -> ag.SpikeCP:
-    score = ag.Shaped(ag.Temperature.fit(scores(2)), np.linspace(0, 1, 4), TIMES)
+    score = Shaped(ag.Temperature.fit(scores(2)), np.linspace(0, 1, 4), TIMES)
     return ag.SpikeCP(0.8, TIMES, 1, calibration="stop-aware", score=score, delta=0.2)
 
 

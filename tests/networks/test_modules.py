@@ -195,7 +195,7 @@ def test_a_broken_contract_is_refused_in_one_sentence() -> None:
 def test_a_module_that_takes_no_single_steps_is_refused_in_one_sentence(module: nn.Module) -> None:
     """One argument alone, inputs of another width, a layer for whole sequences: PyTorch's own error stays behind the sentence."""
     width = INPUTS + 2 if isinstance(module, Leaky) else INPUTS
-    with pytest.raises(InputError, match=r"it must take \(x_t, state\)|make the batch its first axis") as found:
+    with pytest.raises(InputError, match=r"\(x_t, state\)|its first axis") as found:
         ModuleMembers([module])(random_spikes(STEPS, BATCH, width))
     assert len(str(found.value)) < 300
     assert "batch" in str(found.value) or isinstance(found.value.__cause__, (RuntimeError, TypeError, ValueError))

@@ -17,6 +17,7 @@ from agreestop.cli.app import run_app
 from paper import cli, figures
 from paper.figures import RULES
 from tests.cli.test_cli import Outcome
+from tests.decide.strategies import simulate_spikes
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +45,7 @@ def scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for seed, ensemble in enumerate(("deep", "variational")):
         folder = tmp_path / "scores" / "mnist-dvs-sim" / ensemble
         folder.mkdir(parents=True)
-        spikes, labels = ag.simulate_spikes(20 + 110, 12, 2, 5, seed=seed, pace=3.0)
+        spikes, labels = simulate_spikes(20 + 110, 12, 2, 5, seed=seed, pace=3.0)
         ag.save_spikes(folder / "tuning.npz", spikes[:20], labels[:20])
         ag.save_spikes(folder / "pool.npz", spikes[20:], labels[20:])
     return tmp_path / "scores"

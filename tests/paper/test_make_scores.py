@@ -215,16 +215,16 @@ def test_a_wrong_recipe_is_refused(old: str, new: str, sentence: str, tmp_path: 
 
 def test_an_ensemble_that_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "braille.toml").write_text('[small]\nnetwork.hidden = [8]\n[[small.ensembles]]\nkind = "deep"\n')
-    with pytest.raises(InputError, match="ensembles are deep: give deep and variational"):
+    with pytest.raises(InputError, match="ensembles are deep"):
         load_recipes("braille", tmp_path)
     with pytest.raises(InputError, match="there is no file"):
         load_recipes("n-mnist", tmp_path)
 
 
 def test_missing_files_and_wrong_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cifar10 needs its files: give --data with a folder that holds"):
+    with pytest.raises(InputError, match="cifar10 needs its files"):
         make_scores("fig6", "small", "cpu", None, no_progress, tmp_path)
-    with pytest.raises(InputError, match="scale is 'tiny': choose one of small, full"):
+    with pytest.raises(InputError, match="scale is 'tiny'"):
         make_scores("fig6", "tiny", "cpu", None, no_progress, tmp_path)
     with pytest.raises(InputError, match="there is no figure 'fig9'"):
         make_scores("fig9", "small", "cpu", None, no_progress, tmp_path)

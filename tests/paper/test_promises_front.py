@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("matplotlib", reason="the figure needs matplotlib")
 
 import agreestop as ag
-from agreestop.decide import schedule_search
 from paper import fronts
 from paper.fronts import ALL, ONE, FrontSetting
 from paper.promise_drawing import draw_fronts
 from paper.promises import save
+from tests.decide.strategies import simulate_spikes, tune_quickly
 
 TIMES = tuple(range(1, 9))
 
@@ -22,12 +22,12 @@ TIMES = tuple(range(1, 9))
 def scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "gesture-sim" / "deep"
     folder.mkdir(parents=True)
-    spikes, labels = ag.simulate_spikes(240, steps=8, K=3, C=4, seed=1, pace=3.0)
+    spikes, labels = simulate_spikes(240, steps=8, K=3, C=4, seed=1, pace=3.0)
     ag.save_spikes(folder / "tuning.npz", spikes[:80], labels[:80])
     ag.save_spikes(folder / "pool.npz", spikes[80:], labels[80:])
     for name, value in {"REALISATIONS": 3, "POOL_REPEATS": 2, "TUNING_REPEATS": 2, "TARGET": 0.8, "PRICES": (0.0, 1.0, 50.0, 50.0)}.items():
         monkeypatch.setattr(fronts, name, value)
-    monkeypatch.setattr(schedule_search, "SEARCH_STEPS", 5)
+    tune_quickly(monkeypatch, steps=5)
     return tmp_path
 
 

@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch", reason="policies need PyTorch")
 
 import agreestop as ag
 from agreestop.common import Booleans, Floats, InputError, Integers, no_progress
-from agreestop.decide.score_files import Scores
 from agreestop.events.data import EventData
 from paper.figures import Setting
 from paper.outcomes import MeasureSettings
@@ -40,7 +39,7 @@ class Toy:
         logits = rng.normal(scale=0.1, size=(n, STEPS, MEMBERS, CLASSES)) + 3.0 * (np.arange(CLASSES) == answered[:, :, None, None])
         names = tuple("abcd")
         self.data = EventData("toy", True, inputs.astype(np.float32) if held else inputs, labels, names, held=STEPS if held else None)
-        self.scores = Scores(ag.log_confidence(logits), labels, tuple(range(1, STEPS + 1)), names)
+        self.scores = ag.Scores(ag.log_confidence(logits), labels, tuple(range(1, STEPS + 1)), names)
         self.right: Booleans = right[:, [time - 1 for time in TIMES]]
 
 
@@ -137,7 +136,7 @@ def test_calibration_chooses_as_a_plain_loop_does_on_the_divisions_of_repeat_spl
     np.testing.assert_allclose(np.stack([splits.coverages, splits.latencies, splits.set_sizes], axis=1), expected)
 
 
-def at_times(scores: Scores) -> Scores:
+def at_times(scores: ag.Scores) -> ag.Scores:
     """The scores at the candidate times."""
     return replace(scores, log_confidence=scores.log_confidence[:, [time - 1 for time in TIMES]], times=TIMES)
 

@@ -22,6 +22,7 @@ from agreestop.pipeline import run
 from agreestop.pipeline.config import DataSettings, DecideSettings, EnsembleSettings, NetworkSettings, RunConfig
 from agreestop.pipeline.data import data_key, load_data
 from agreestop.report.contents import Report
+from tests.decide.strategies import tune_quickly
 
 CLASSES = ("left", "right", "up")
 
@@ -43,9 +44,7 @@ def config(data: DataSettings, **network: Any) -> RunConfig:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 1)
-    monkeypatch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
-    monkeypatch.setattr("agreestop.decide.tuning.find_spec", lambda name: None)  # no learned risk: scikit-learn is slow to load
+    tune_quickly(monkeypatch, learned=False)
 
 
 def page_of(report: Report, folder: Path) -> str:

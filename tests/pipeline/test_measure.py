@@ -8,10 +8,11 @@ from agreestop.common import no_progress
 from agreestop.pipeline import measure
 from agreestop.report.contents import GATED
 from agreestop.report.records import MeasurementSettings
+from tests.decide.strategies import simulate_spikes
 
 
 def simulated(n: int, seed: int) -> ag.Scores:
-    spikes, labels = ag.simulate_spikes(n, 6, 3, C=4, seed=seed)
+    spikes, labels = simulate_spikes(n, 6, 3, C=4, seed=seed)
     return ag.Scores(ag.log_confidence(np.cumsum(spikes, axis=1, dtype=np.int32)), labels, tuple(range(1, 7)))
 
 
@@ -30,4 +31,4 @@ def test_processes_give_the_records_of_one_process_in_the_same_order(monkeypatch
         *((*case, label) for case in cases for label in few),
         (0.8, 3, GATED),
     ]
-    assert float(one.rules["rank pooling"].target) == 0.8  # type: ignore[union-attr, arg-type]
+    assert float(one.rules["rank pooling"].target) == 0.8  # type: ignore[attr-defined]

@@ -23,15 +23,13 @@ pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
 import agreestop as ag
 from agreestop.common import no_progress
-from agreestop.decide.gates import Gate
-from agreestop.decide.score_files import Scores
-from agreestop.decide.splits import divisions
 from agreestop.engines.early_stopping import TimeSaved
 from agreestop.pipeline.measure import measure_rules
 from agreestop.report.contents import Report, Section, describe_ensemble, in_words, versions
 from agreestop.report.page import PAPER, give_or_take, percent, render_page, summary_in_words, write_report
 from agreestop.report.pictures import InputPictures
 from agreestop.report.records import MeasurementSettings, Record, interval, promise_of, summarise
+from tests.decide.strategies import simulate_spikes, tune_quickly
 
 STEPS, MEMBERS = 10, 2
 MEASURED = MeasurementSettings(targets=(0.8,), sizes=(1, MEMBERS), checkpoints=(5, 10), max_set_size=2, n_calibration=20, realisations=4)
@@ -39,19 +37,17 @@ NASTY = "<script>alert('x')</script>"
 ODD = "\x1b[31m $\\frac$"  # an escape sequence, and what matplotlib would take for a formula
 
 
-def scores_of(n: int, seed: int) -> Scores:
-    spikes, labels = ag.simulate_spikes(n, STEPS, MEMBERS, C=4, seed=seed, pace=3.0)
+def scores_of(n: int, seed: int) -> ag.Scores:
+    spikes, labels = simulate_spikes(n, STEPS, MEMBERS, C=4, seed=seed, pace=3.0)
     counts = np.cumsum(spikes, axis=1, dtype=np.int32)
-    return Scores(ag.log_confidence(counts), labels, tuple(range(1, STEPS + 1)), ("a", "b", ODD, NASTY))
+    return ag.Scores(ag.log_confidence(counts), labels, tuple(range(1, STEPS + 1)), ("a", "b", ODD, NASTY))
 
 
 @contextmanager
 def short_search() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agreestop.decide.tuning.SEARCH_STEPS", 2)
-        patch.setattr("agreestop.decide.tuning.POWERS", (1.0,))
+        tune_quickly(patch, steps=2, learned=False)
         patch.setattr("agreestop.report.work.LEAST_MEMBERS", MEMBERS)
-        patch.setattr("agreestop.decide.tuning.find_spec", lambda name: None)  # no learned risk: scikit-learn is slow to load
         yield
 
 
@@ -208,13 +204,16 @@ def test_the_coverage_by_block_is_that_of_the_rule_with_a_gate(report: Report, p
     gated = section.gated
     assert gated is not None
     tuning, pool = scores_of(60, 1), scores_of(90, 2)
-    blocks = Gate.count_blocks(MEASURED.n_calibration, 0.8)
-    gate = Gate.fit(tuning, target=0.8, max_set_size=2, blocks=blocks)
+    blocks = ag.Gate.count_blocks(MEASURED.n_calibration, 0.8)
+    gate = ag.Gate.fit(tuning, target=0.8, max_set_size=2, blocks=blocks)
     rules = ag.AgreeStop(0.8, pool.times, 2, gate=gate), ag.AgreeStop(0.8, pool.times, 2)
     assert pool.labels is not None
     for rule, groups in zip(rules, (gated.by_block, gated.plain_by_block), strict=True):
         found: dict[str, list[bool]] = {}
-        for calibration, test in divisions(len(pool), MEASURED.n_calibration, MEASURED.realisations, MEASURED.seed):
+        rng = np.random.default_rng(MEASURED.seed)
+        for _ in range(MEASURED.realisations):
+            order = rng.permutation(len(pool))
+            calibration, test = order[: MEASURED.n_calibration], order[MEASURED.n_calibration :]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ag.CalibrationWarning)
                 decisions = rule.calibrate(pool.rows(calibration)).decide(pool.rows(test))

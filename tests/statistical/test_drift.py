@@ -17,10 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 import agreestop as ag
-from agreestop.decide.betting import Wealth, cash, fresh
-from agreestop.decide.drift import JUMP, SHARES, TILTS
-from agreestop.decide.levels import largest_miss_rate
-from agreestop.decide.policies import RiskThreshold, StoppingThreshold
+from agreestop.common.levels import largest_miss_rate
+from tests.decide.strategies import JUMP, SHARES, TILTS, betting, boldest_of
 
 pytestmark = pytest.mark.slow
 
@@ -42,9 +40,9 @@ def largest_evidence(factors: Callable[[int, Floats], Floats], runs: int, bets: 
     """The largest E (runs,) that many monitors reach; `factors` gives (runs, B) for a step and the evidence so far, (runs,)."""
     capital, evidence, largest = np.zeros((runs, bets)), np.ones(runs), np.ones(runs)
     for step in range(steps):
-        shared = (jump * capital.sum(axis=1, keepdims=True) + fresh(step)) / bets
+        shared = (jump * capital.sum(axis=1, keepdims=True) + betting.fresh(step)) / bets
         capital = ((1 - jump) * capital + shared) * factors(step, evidence)
-        evidence = capital.sum(axis=1) + cash(step + 1)
+        evidence = capital.sum(axis=1) + betting.cash(step + 1)
         largest = np.maximum(largest, evidence)
     return largest
 
@@ -54,7 +52,7 @@ def test_many_monitors_at_once_are_the_same_as_one() -> None:
     ranks = rng.random((400, 3))
     together = largest_evidence(lambda step, _: 1 + TILTS * (ranks[step][:, None] - 0.5), 3, len(TILTS), JUMP, 400)
     for run in range(3):
-        wealth = Wealth.of(len(TILTS), JUMP)
+        wealth = betting.Wealth.of(len(TILTS), JUMP)
         assert together[run] == pytest.approx(max(1.0, *(wealth.bet(1 + TILTS * (rank - 0.5)) for rank in ranks[:, run])))
 
 
@@ -123,7 +121,7 @@ def test_misses_that_are_reported_first_do_not_raise_more_alarms() -> None:
     calibrated = calibrated_rule(delta=0.1)[0]
     for seed in range(runs):
         misses = np.random.default_rng(seed).random(1000) < 0.1
-        monitor, wealth = ag.DriftMonitor(calibrated), Wealth.of(len(SHARES), 0.0)
+        monitor, wealth = ag.DriftMonitor(calibrated), betting.Wealth.of(len(SHARES), 0.0)
         decisions = [ag.Decision(1, 0, (0,)) for _ in misses]
         largest = 0.0
         for number, decision in enumerate(decisions):
@@ -164,18 +162,17 @@ def test_a_doubled_miss_rate_is_found() -> None:
 def play(adaptive: ag.AdaptiveRule, attack: str, delay: int, inputs: int, seed: int) -> NDArray[np.bool_]:
     """An adversary that misses when it likes, except where the answer holds every class, and reports labels late in its own order."""
     rng = np.random.default_rng(seed)
-    policy = adaptive.calibrated.policy
-    assert isinstance(policy, (RiskThreshold, StoppingThreshold)) and policy.reach is not None
+    boldest = boldest_of(adaptive.calibrated)
     misses, attacks = np.zeros(inputs, dtype=bool), attack == "always"
     waiting: list[tuple[int, ag.Decision]] = []
     for number in range(inputs):
-        free = adaptive.threshold != policy.safest
+        free = np.isfinite(adaptive.threshold)
         if attack == "random":
             attacks = rng.random() < 0.3
         elif attack == "bursts":
             attacks = number // 200 % 2 == 1
         elif attack == "patient":  # it waits for the boldest threshold, and then misses until nothing may stop
-            attacks = free and (attacks or adaptive.threshold == policy.reach[1])
+            attacks = free and (attacks or adaptive.threshold == boldest)
         misses[number] = free and attacks
         decision = ag.Decision(3, 2, (0,) if free else (0, 1, 2))
         adaptive.observe(decision)
@@ -195,7 +192,6 @@ def test_the_adaptive_rule_keeps_its_bound_on_every_window(calibration: str, del
     log_confidence, labels = ag.log_confidence(rng.normal(size=(200, 3, 1, 3)) * 2), rng.integers(3, size=200)
     rule: Any = ag.AgreeStop(0.8, (1, 2, 3), 1) if calibration == "agreestop" else ag.SpikeCP(0.8, (1, 2, 3), 1, calibration="stop-aware")
     calibrated = rule.calibrate(log_confidence, labels)
-    assert isinstance(calibrated.policy, (RiskThreshold, StoppingThreshold))
     adaptive = ag.AdaptiveRule(calibrated, rate=0.3)
     misses = play(adaptive, attack, delay, 1500, seed=delay)
     counts = np.concatenate([[0], np.cumsum(misses)])

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.betting import Wealth, smoothed_rank
-from agreestop.decide.drift import JUMP, TILTS
 from benchmarks.drift import ALARM, DELTA, STEPS, WORLDS, World, endings, false_alarms, make_scores
+from tests.decide.strategies import JUMP, TILTS, betting, calibration_risk_of, processed_by
 
 from .test_drift import is_at_most
 
@@ -91,7 +90,7 @@ def own_module_alarms(seed: int, inputs: int) -> tuple[bool, bool]:
         return x
 
     calibrated = ag.AgreeStop(0.8, (1, 2, 3), 1).calibrate(engine.score(record(200), rng.integers(5, size=200)))
-    monitor, wealth = ag.DriftMonitor(calibrated, seed=seed), Wealth.of(len(TILTS), JUMP)
+    monitor, wealth = ag.DriftMonitor(calibrated, seed=seed), betting.Wealth.of(len(TILTS), JUMP)
     assert calibrated.first_risks is not None
     bag, largest = sorted(calibrated.first_risks.tolist()), 0.0
     for x in record(inputs):
@@ -100,7 +99,7 @@ def own_module_alarms(seed: int, inputs: int) -> tuple[bool, bool]:
         risk = session.close()
         assert risk is not None
         monitor.skip(session.number, risk)
-        p = smoothed_rank(bag, risk, rng.random())
+        p = betting.smoothed_rank(bag, risk, rng.random())
         insort(bag, risk)
         largest = max(largest, wealth.bet(1 + TILTS * (p - 0.5)))
     assert monitor.observed == monitor.inputs.count == inputs
@@ -156,7 +155,7 @@ def test_a_calibration_draw_misses_more_than_the_level_as_rarely_as_stated(name:
         calibrated = rule.calibrate(make_scores(rng, np.zeros(400, bool)))
         monitor = ag.DriftMonitor(calibrated)
         assert monitor.level is not None
-        risk = max(risk, float(monitor._calibration_risk))
+        risk = max(risk, calibration_risk_of(monitor))
         test = make_scores(rng, np.zeros(fresh, bool))
         sets = calibrated.decide(test).sets
         misses = 1 - sets[np.arange(fresh), test.labels].mean()
@@ -214,7 +213,7 @@ def test_the_adaptive_rule_keeps_its_bound_in_streams_side_by_side(inputs: int) 
             running[opened] = adaptive.stream()
             assert running[opened].number == opened
             opened += 1
-        delay = max(delay, opened - adaptive._queue.processed)
+        delay = max(delay, opened - processed_by(adaptive))
         for number, session in list(running.items()):
             decision = session.push(data.log_confidence[number, session.index])
             if decision is not None:

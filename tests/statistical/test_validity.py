@@ -34,21 +34,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import permutations
 from statistics import NormalDist
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import agreestop as ag
-from agreestop.decide.conditions import LabelledEvidence
-from agreestop.decide.evidence import Evidence, State, run_policy
-from agreestop.decide.levels import quantile_rank
+from agreestop.common.levels import quantile_rank
 from agreestop.decide.merging import Pooling
-from agreestop.decide.risks import Risk
-from agreestop.decide.rules import gather_evidence
-from agreestop.decide.scores import Score
-from agreestop.decide.spikecp import last_failures
+from tests.decide.strategies import Shaped, Trials, calibrate_quietly, merge_exchangeable, value_of_each
 
 pytestmark = pytest.mark.slow
 
@@ -238,16 +233,11 @@ Decider = Callable[[Integers, Integers, int], Booleans]
 
 def deciding(rule: Rule, pool: Pool, members: Callable[[int], Integers] | None = None) -> Decider:
     """A rule on a pool. `members(number)` names the members of a repetition, in order."""
-    evidence = gather_evidence(rule, pool.log_confidence, list(range(pool.log_confidence.shape[1])))
+    trials = Trials(rule, pool.log_confidence, pool.labels)
 
     def decide(calibration: Integers, test: Integers, number: int) -> Booleans:
-        seen, fresh = evidence[calibration], evidence[test]
-        if members is not None:
-            chosen = members(number)
-            seen, fresh = Evidence(seen.values[:, :, chosen]), Evidence(fresh.values[:, :, chosen])
-        policy = rule.fit(LabelledEvidence(seen, pool.labels[calibration], pool.classes))
-        state = policy.start(len(test), pool.classes, number * len(test))
-        sets = run_policy(policy, fresh, state, pool.classes).sets
+        chosen = trials if members is None else trials.of_members(members(number))
+        sets = chosen.run(chosen.fit(calibration), test, first=number * len(test)).sets
         return np.asarray(sets[np.arange(len(test)), pool.labels[test]])
 
     return decide
@@ -349,15 +339,15 @@ POOLINGS: tuple[Pooling | None, ...] = (
     *(ag.MergeRanks(r) for r in (-math.inf, -1, 0, 1, 2, math.inf)),
     ag.MajorityVote(),
 )
-SCORES: dict[str, Callable[[Pool], Score]] = {
+SCORES: dict[str, Callable[[Pool], Any]] = {
     "raw": lambda tuning: ag.LogLoss(ag.MergeConfidence(0)),
     "fixed temperature": lambda tuning: ag.Temperature(ag.MergeConfidence(1), np.linspace(2.0, 0.5, tuning.log_confidence.shape[1])),
     "fitted temperature": lambda tuning: ag.Temperature.fit(tuning.log_confidence, tuning.labels),
     "spread": lambda tuning: ag.Spread(ag.LogLoss(), 0.7),
-    "shaped": lambda tuning: ag.Shaped(ag.LogLoss(), np.linspace(1.5, -1.5, tuning.log_confidence.shape[1])),
+    "shaped": lambda tuning: Shaped(ag.LogLoss(), np.linspace(1.5, -1.5, tuning.log_confidence.shape[1])),
     "ranks": lambda tuning: ag.TuningRanks.fit(tuning.log_confidence, tuning.labels),
 }
-RISKS: dict[str, Callable[[Pool, Setting], Risk]] = {
+RISKS: dict[str, Callable[[Pool, Setting], Any]] = {
     "plain": lambda tuning, setting: ag.TopMass(ag.MergeConfidence(0)),
     "temperatures": lambda tuning, setting: ag.TopMass.fit(tuning.log_confidence, tuning.labels),
     "shaped": lambda tuning, setting: ag.ShapedRisk.per_time(ag.TopMass(), setting.times),
@@ -583,10 +573,11 @@ def test_training_conditional_shortfall_is_exactly_the_binomial_tail(n: int, tar
     rule = ag.SpikeCP(target, (1,), 1, delta=delta)
     rng = np.random.default_rng(n)
     thresholds = []
-    for _ in range(3000):
-        losses = rng.random((n, 1, 1)) * np.ones(2)
-        policy = rule.fit(LabelledEvidence(Evidence(losses), np.zeros(n, dtype=np.int64), 2))
-        thresholds.append(float(policy.thresholds[0, 0]))  # type: ignore[attr-defined]
+    for _ in range(1000):
+        losses = rng.random((n, 1, 1, 1)) * np.ones(2)
+        calibrated = calibrate_quietly(rule, -losses, np.zeros(n, dtype=np.int64))
+        assert calibrated.kth_values is not None
+        thresholds.append(float(calibrated.kth_values[0, 0]))
     p = float(target)
     rank = next(k for k in range(1, n + 2) if k == n + 1 or binomial_tail(k, n, p) <= float(delta))
     exact = binomial_tail(rank, n, p) if rank <= n else 0.0
@@ -712,14 +703,13 @@ def test_no_coupling_is_missed_too_often_over_the_uniform_number(r: float, share
     rows, allowed = 300, 30
     pool, _ = coupled(r, MEMBERS, allowed, rows, share * (math.e if r == 0 else 2.0))
     rule = ag.SpikeCP("0.9", (1,), 2, ag.MergePValues(r, form="randomized"))
-    evidence = gather_evidence(rule, pool.log_confidence, [0])
+    trials = Trials(rule, pool.log_confidence, pool.labels)
     uniforms = np.arange(1, 101)[:, None] / 100
     misses = 0.0
     for row in range(rows):
         others = np.delete(np.arange(rows), row)
-        policy = rule.fit(LabelledEvidence(evidence[others], pool.labels[others], pool.classes))
-        verdict = policy.judge(0, True, evidence[np.full(len(uniforms), row), 0], State(len(uniforms), uniforms=uniforms))
-        misses += 1 - verdict.sets[:, pool.labels[row]].mean()
+        sets = trials.with_uniforms(trials.fit(others), row, uniforms)
+        misses += 1 - sets[:, pool.labels[row]].mean()
     assert misses <= allowed + 1e-9
 
 
@@ -771,8 +761,8 @@ def test_control_fisher_fails_for_dependent_members(dependence: float) -> None:
 
 def test_control_sorted_members_break_prefix_minima() -> None:
     pool = pool_of(continuous(0.0), CONTROL, members=6)
-    in_order = from_p_values(pool, 0.1, lambda p: ag.merge_exchangeable(p, 1))
-    in_sorted_order = from_p_values(pool, 0.1, lambda p: ag.merge_exchangeable(np.sort(p, axis=1), 1))
+    in_order = from_p_values(pool, 0.1, lambda p: merge_exchangeable(p, 1))
+    in_sorted_order = from_p_values(pool, 0.1, lambda p: merge_exchangeable(np.sort(p, axis=1), 1))
     assert keeps(coverages(in_order, pool, CONTROL), 0.9)
     values = coverages(in_sorted_order, pool, CONTROL)
     assert not keeps(values, 0.9)
@@ -787,7 +777,7 @@ def test_control_prefix_minima_need_one_constant_for_all_prefixes() -> None:
         return np.min([ag.merging_factor(-0.9, m) * ag.generalized_mean(p[:, :m], -0.9) for m in range(1, 13)], axis=0)
 
     assert not keeps(coverages(from_p_values(pool, 0.1, by_prefix), pool, CONTROL), 0.9)
-    assert keeps(coverages(from_p_values(pool, 0.1, lambda p: ag.merge_exchangeable(p, -0.9)), pool, CONTROL), 0.9)
+    assert keeps(coverages(from_p_values(pool, 0.1, lambda p: merge_exchangeable(p, -0.9)), pool, CONTROL), 0.9)
 
 
 def test_control_mean_of_p_values_needs_its_constant() -> None:
@@ -838,12 +828,13 @@ def test_control_quantile_per_class_breaks_the_stop_aware_rule() -> None:
     scores += 0.1 * rng.random(scores.shape)
     pool = Pool(-scores[:, :, None], labels)
 
+    each = value_of_each(ag.SpikeCP("1/2", setting.times, setting.size, None, "stop-aware"), pool.log_confidence, labels)
+
     def per_class(calibration: Integers, test: Integers, number: int) -> Booleans:
-        seen, truth = scores[calibration], labels[calibration]
-        failures = last_failures(seen, truth, setting.size)
+        truth = labels[calibration]
         thresholds = []
         for label in range(2):
-            own = np.sort(failures[truth == label])
+            own = np.sort(each[calibration][truth == label])
             rank = quantile_rank(len(own), 1 - setting.alpha)
             thresholds.append(own[rank - 1] if rank <= len(own) else np.inf)
         sets = scores[test] <= np.array(thresholds)
