@@ -20,13 +20,13 @@ import torch
 from numpy.typing import NDArray
 
 from agreestop.common import Integers, cores
+from agreestop.common.schedules import Schedule
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.risks import TopMass
-from agreestop.decide.schedules import Schedule
-from agreestop.decide.score_files import Scores
+from agreestop.decide.scores import Scores
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import run_to_end
 from agreestop.engines.protocol import Engine

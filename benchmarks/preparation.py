@@ -13,15 +13,15 @@ import numpy as np
 import torch
 
 from agreestop.common import Booleans, InputError, ProgressCallback
+from agreestop.common.schedules import Schedule
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.decisions import Evaluation, evaluate
 from agreestop.decide.risks import TopMass
-from agreestop.decide.schedules import Schedule
-from agreestop.decide.score_files import Scores
-from agreestop.decide.splits import repeat_splits
-from agreestop.decide.tuning import tune
+from agreestop.decide.scores import Scores
+from agreestop.decide.tuning.splits import repeat_splits
+from agreestop.decide.tuning.tune import tune
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import run_to_end
 from agreestop.engines.protocol import Engine

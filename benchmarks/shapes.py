@@ -21,6 +21,7 @@ from sklearn.neural_network import MLPClassifier
 
 import agreestop as ag
 from agreestop.common import Floats
+from agreestop.decide.class_scores import Shaped
 
 from .results import write_results
 
@@ -93,11 +94,11 @@ def candidates(stream: TunedStream, checkpoints: tuple[int, ...]) -> Iterator[tu
     temperature = ag.Temperature.fit(lc, labels, average, times)
     ranks = ag.TuningRanks.fit(lc, labels, average, times)
     looser_early = -np.log(np.array(times) / times[-1])
-    shapes: dict[str, ag.LogLoss | ag.Temperature | ag.TuningRanks | ag.Shaped] = {
+    shapes: dict[str, ag.LogLoss | ag.Temperature | ag.TuningRanks | Shaped] = {
         "log-loss": ag.LogLoss(average),
         "temperatures": temperature,
         "tuning ranks": ranks,
-        "temperatures, threshold falls as 1/t": ag.Shaped(temperature, looser_early, times),
+        "temperatures, threshold falls as 1/t": Shaped(temperature, looser_early, times),
     }
     for name, score in shapes.items():
         yield "stop-aware", name, ag.SpikeCP(TARGET, checkpoints, SIZE, None, "stop-aware", score)

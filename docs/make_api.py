@@ -1,9 +1,14 @@
-"""Write docs/api.md from the docstrings of all public names: those of `agreestop`, and those of its packages."""
+"""Write docs/api.md from the docstrings of all public names of `agreestop` and of its packages.
+
+Docstrings in the layout of numpydoc become Markdown: parameters are lists, examples are blocks of
+code. In other docstrings paragraphs stay paragraphs, and columns stay as they are.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import fields
@@ -11,19 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import agreestop as ag
+from agreestop.decide.class_scores import Reader, Score
+from agreestop.decide.merging import Pooling
+from agreestop.decide.risks import Risk
+from agreestop.decide.rule import Rule
 
-RULES = ("SpikeCP", "AgreeStop", "DCSNN", "SEENN")
+RULES = ("SpikeCP", "AgreeStop", "StopRule", "DCSNN", "SEENN")
 SECTIONS = {
     "Rules": (*RULES, "Schedule", "CalibratedRule", "Session", "load_rule"),
     "Pooling": ("MergeConfidence", "MergePValues", "MergeRanks", "MajorityVote"),
-    "Scores": ("LogLoss", "Temperature", "TuningRanks", "Spread", "Shaped"),
+    "Scores": ("LogLoss", "Temperature", "TuningRanks", "Spread"),
     "Risks": ("TopMass", "FixedTime", "LearnedRisk", "ShapedRisk", "Gate"),
-    "Tuning": ("tune", "Tuned", "Trial", "front", "FrontPoint"),
-    "Decisions": ("Decision", "Decisions", "evaluate", "Evaluation", "Estimate", "repeat_splits", "Splits"),
-    "Drift": ("DriftMonitor", "Alarm", "AdaptiveRule"),
+    "Tuning": ("tune", "Tuned", "front"),
+    "Decisions": ("Decision", "Decisions", "evaluate", "Evaluation", "repeat_splits", "Splits"),
+    "Drift": ("DriftMonitor", "AdaptiveRule"),
     "Confidence and p-variables": ("log_confidence", "generalized_mean", "p_values"),
-    "Merging p-variables": ("merging_factor", "merge_p_values", "merge_exchangeable", "merge_randomized", "majority_vote"),
-    "Score files and simulated scores": ("Scores", "load_scores", "save_scores", "save_spikes", "simulate_scores", "simulate_spikes"),
+    "Merging p-variables": ("merging_factor", "merge_p_values"),
+    "Score files and simulated scores": ("Scores", "load_scores", "save_scores", "save_spikes", "simulate_scores"),
     "Errors and warnings": ("InputError", "CalibrationWarning"),
 }
 PACKAGES = {
@@ -38,16 +47,31 @@ PACKAGES = {
     "export": "An ensemble and its rules as C sources for a device, or as a page to watch",
 }
 LONGEST_DEFAULT, LONGEST_CONSTANT = 45, 120  # characters
-BEFORE_CALIBRATION = ("decide", "stream", "save", "fit", "start", "step", "judge")
-"""Verbs of a calibrated rule; a rule before calibration has them only to say so, or for internal use."""
+FOR_AUTHORS = (Rule, Reader, Score, Risk, Pooling)
+"""Base classes. Their methods are for those who add a rule, a score, a risk or a pooling."""
+FOR_USERS = ("calibrate", "examples_needed")
+"""Their methods that every user calls."""
+BEFORE_CALIBRATION = ("decide", "stream", "save")
+"""Verbs of a calibrated rule, which a rule before calibration has only to say so."""
+INNER = {
+    "CalibratedRule": ("miss_level", "reach", "safe_threshold", "shown", "with_threshold"),
+    "Scores": ("cells", "loss", "sketched"),
+}
+"""What only other modules call."""
+SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}$", flags=re.MULTILINE)
+LISTS = ("Parameters", "Returns", "Attributes", "Raises", "Yields")
 INTRODUCTION = """# API
 
-Every public name of `agreestop`. Shapes: n inputs, M checkpoints, K members, C classes, T steps. Written by `make docs`.
+Every public name of `agreestop`. Shapes: n inputs, M checkpoints, K members, C classes, T steps.
+Written by `make docs`.
 
-`import agreestop as ag` gives the decision layer, which needs only numpy. The packages `ag.ensembles`, `ag.adapters`, `ag.networks`,
-`ag.events`, `ag.engines`, `ag.cluster`, `ag.export` and `ag.serve` are loaded when they are first used. They need `agreestop[networks]`,
-and `agreestop[engines]` for the fastest engine on CPUs and for `ag.export`; `ag.cluster` needs `agreestop[cluster]`, and `ag.serve` needs
-`agreestop[serve]`.
+How rules work inside, and what one implements to add one: [design.md](design.md).
+
+`import agreestop as ag` gives the decision layer, which needs only numpy. The packages
+`ag.ensembles`, `ag.adapters`, `ag.networks`, `ag.events`, `ag.engines`, `ag.cluster`, `ag.export`
+and `ag.serve` are loaded when they are first used. They need `agreestop[networks]`, and
+`agreestop[engines]` for the fastest engine on CPUs and for `ag.export`; `ag.cluster` needs
+`agreestop[cluster]`, and `ag.serve` needs `agreestop[serve]`.
 
 Names of types in the signatures:
 
@@ -58,7 +82,7 @@ Names of types in the signatures:
 | `ScoresLike` | a `Scores`, or log-confidences `(n, M, K, C)` |
 | `Target` | a probability: 0.9, "0.9", "9/10", or a Fraction or Decimal |
 | `Pooling` | `MergeConfidence`, `MergePValues`, `MergeRanks` or `MajorityVote` |
-| `NetworkSource` | the settings of an architecture, a builder `() -> module`, or a list of modules |
+| `NetworkSource` | settings of an architecture, a builder `() -> module`, or a list of modules |
 | `RowIndex` | an index, a slice, or a list or array of indices or booleans |
 | `Range` | one number for all inputs, or the lowest and the highest |
 | `Sizes` | the numbers of inputs for training, tuning and pool |
@@ -66,31 +90,85 @@ Names of types in the signatures:
 """
 
 
-def entry(value: Any, name: str, path: str) -> str:
-    """A heading, the signature and the docstring; for a class also its public methods and properties."""
+def entry(value: Any, name: str, path: str, described: set[Any]) -> str:
+    """A heading, the signature and the docstring; for a class also its methods and properties.
+
+    described  functions that stand on the page already; what is described here is added
+    """
     if not callable(value) or not hasattr(value, "__module__") or not hasattr(value, "__name__"):
         return f"### `{path}`\n\n```python\n{name} = {_constant(value)}\n```\n"
-    lines = [f"### `{path}`", "", "```python", f"{name}{_signature(value)}", "```", "", "```text", inspect.getdoc(value) or "", "```", ""]
+    lines = [f"### `{path}`", "", "```python", f"{name}{_signature(value)}", "```", ""]
+    lines += [markdown(inspect.getdoc(value) or ""), ""]
     if inspect.isclass(value):
-        skipped = BEFORE_CALIBRATION if name in RULES else ()
-        members = [line for member, line in _members(value) if member not in skipped]
-        lines += [*members, ""] if members else []
+        short, long = [], []
+        for member, signature, function in _members(value):
+            text = inspect.cleandoc(function.__doc__)
+            if SECTION.search(text) and function not in described:
+                described.add(function)
+                long += [f"#### `{path}.{member}`", "", "```python", f"{member}{signature}", "```"]
+                long += ["", markdown(text), ""]
+            else:
+                summary = " ".join(text.split("\n\n")[0].split())
+                short.append(f"- `{member}{signature}`: {summary}")
+        lines += [*short, ""] if short else []
+        lines += long
     return "\n".join(lines)
 
 
-def _members(kind: type) -> Iterator[tuple[str, str]]:
-    """Public methods and properties that are defined in agreestop and have a docstring, each in one line."""
-    seen: set[str] = set()
+def _members(kind: type) -> Iterator[tuple[str, str, Any]]:
+    """Name, signature and function of the public methods and properties that have a docstring."""
+    seen = set(INNER.get(kind.__name__, ()))
+    for base in FOR_AUTHORS:
+        seen |= set(vars(base)) - set(FOR_USERS) if issubclass(kind, base) else set()
+    seen |= set(BEFORE_CALIBRATION) if issubclass(kind, Rule) else set()
     for base in kind.__mro__:
         if not base.__module__.startswith("agreestop"):
             continue
         for name, member in vars(base).items():
-            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-            if name.startswith("_") or name in seen or not inspect.isfunction(function) or not function.__doc__:
+            is_property = isinstance(member, property)
+            function = member.fget if is_property else getattr(member, "__func__", member)
+            if name.startswith("_") or name in seen or not inspect.isfunction(function):
                 continue
-            seen.add(name)
-            signature = "" if isinstance(member, property) else _signature(getattr(kind, name))
-            yield name, f"- `{name}{signature}`: {inspect.cleandoc(function.__doc__).splitlines()[0]}"
+            if function.__doc__:
+                seen.add(name)
+                yield name, "" if is_property else _signature(getattr(kind, name)), function
+
+
+def markdown(docstring: str) -> str:
+    """A docstring as Markdown."""
+    parts = SECTION.split(docstring)
+    shown = [_paragraphs(parts[0].strip())]
+    for title, text in zip(parts[1::2], parts[2::2], strict=True):
+        shown.append(f"**{title}**\n\n{_section(title, text.strip(chr(10)))}")
+    return "\n\n".join(shown)
+
+
+def _section(title: str, text: str) -> str:
+    if title == "Examples":
+        return f"```pycon\n{text}\n```"
+    return _list(text) if title in LISTS else _paragraphs(text)
+
+
+def _paragraphs(text: str) -> str:
+    """Plain text as it is; text with columns or indented lines in a block."""
+    in_columns = re.search(r"^( |\S.*?\S {2,}\S)", text, flags=re.MULTILINE)
+    return f"```text\n{text}\n```" if in_columns else text
+
+
+def _list(text: str) -> str:
+    """Entries `name : type` with indented descriptions as a list."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(" "):
+            if lines[-1].startswith("- "):
+                lines[-1] += ":"
+            lines.append(f"  {line.strip()}")
+        elif line:
+            name, _, kind = line.partition(" : ")
+            lines.append(f"- `{name}`{f', {kind}' if kind else ''}")
+        else:
+            lines.append("")
+    return "\n".join(lines)
 
 
 def _constant(value: object) -> str:
@@ -111,7 +189,7 @@ class _Words:
 
 
 def _default(value: Any, parameter: inspect.Parameter) -> Any:
-    """The default of a parameter; long ones are shortened, and the default factory of a dataclass is named."""
+    """The default of a parameter: long ones are shortened, a default factory is named."""
     default = parameter.default
     if repr(default) == "<factory>":
         (factory,) = (field.default_factory for field in fields(value) if field.name == parameter.name)
@@ -122,7 +200,7 @@ def _default(value: Any, parameter: inspect.Parameter) -> Any:
 
 
 def _annotations(value: Any) -> dict[str, str]:
-    """The annotations of a function, or of what makes an instance of a class, as the source writes them: ScoresLike stays a name."""
+    """The annotations of a function or a class, as the source writes them."""
     if not inspect.isclass(value):
         return _annotations_of(_definition(value))
     found: dict[str, str] = {}
@@ -136,7 +214,13 @@ def _annotations(value: Any) -> dict[str, str]:
 
 
 def _annotations_of(function: Any) -> dict[str, str]:
-    named = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs, function.args.vararg, function.args.kwarg]
+    named = [
+        *function.args.posonlyargs,
+        *function.args.args,
+        *function.args.kwonlyargs,
+        function.args.vararg,
+        function.args.kwarg,
+    ]
     written = {one.arg: one.annotation for one in named if one is not None} | {"return": function.returns}
     return {name: ast.unparse(annotation) for name, annotation in written.items() if annotation is not None}
 
@@ -166,14 +250,21 @@ def page() -> str:
     missing = set(ag.__all__) ^ {name for names in SECTIONS.values() for name in names}
     if missing:
         raise SystemExit(f"SECTIONS and agreestop.__all__ differ in {sorted(missing)}: list every public name once.")
-    parts = [INTRODUCTION]
+    parts, described = [INTRODUCTION], set[Any]()
     for title, names in SECTIONS.items():
-        parts += [f"## {title}\n", *(entry(getattr(ag, name), name, name) for name in names)]
-    parts += ["## A report\n", entry(ag.write_report, "write_report", "write_report")]
+        parts += [
+            f"## {title}\n",
+            *(entry(getattr(ag, name), name, name, described) for name in names),
+        ]
+    parts += ["## A report\n", entry(ag.write_report, "write_report", "write_report", described)]
     for package, title in PACKAGES.items():
         module = getattr(ag, package)
-        parts += [f"## `ag.{package}`: {title[0].lower()}{title[1:]}\n", f"```text\n{inspect.getdoc(module) or ''}\n```\n"]
-        parts += [entry(getattr(module, name), name, f"ag.{package}.{name}") for name in module.__all__]
+        parts += [
+            f"## `ag.{package}`: {title[0].lower()}{title[1:]}\n",
+            f"{markdown(inspect.getdoc(module) or '')}\n",
+        ]
+        for name in module.__all__:
+            parts.append(entry(getattr(module, name), name, f"ag.{package}.{name}", described))
     return "\n".join(parts).rstrip() + "\n"
 
 

@@ -31,6 +31,7 @@ def page() -> str:
     parts += [f"```toml\n{example}\n```", last]
     for table, kind in TABLES.items():
         first, lines, *notes = (inspect.getdoc(kind) or "").split("\n\n")
+        lines = re.sub(r"\n +", " ", lines)  # a meaning may go on in the next line
         meanings = dict(re.findall(r"^(\w+)  +(.+)$", lines, flags=re.MULTILINE))
         parts += [f"## `{table}`" if table else "## The top of the file", first, _keys(kind, meanings), *notes]
     return "\n\n".join(parts) + "\n"

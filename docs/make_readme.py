@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -376,7 +377,7 @@ def level_table() -> str:
     """α' of rules without delta, at a target of 0.9 and δ = 0.05."""
     from fractions import Fraction
 
-    from agreestop.decide.levels import largest_miss_rate, quantile_rank
+    from agreestop.common.levels import largest_miss_rate, quantile_rank
 
     counts, delta, target = (50, 100, 200, 1000, 5000), Fraction(1, 20), Fraction(9, 10)
     levels = [largest_miss_rate(n, quantile_rank(n, target, None), delta) for n in counts]
@@ -487,7 +488,7 @@ def adapters(text: str) -> str:
     """docs/adapters.md with the scripts of examples/adapters."""
     for path in sorted((ROOT / "examples" / "adapters").glob("*.py")):
         code = path.read_text()
-        text = fill(text, path.stem, lambda code=code: f"```python\n{code}```")
+        text = fill(text, path.stem, partial("```python\n{}```".format, code))
     return fill(text, "stepping", stepping_table)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from agreestop.common import InputError
-from agreestop.decide.build import AnyRule, build_rule
+from agreestop.decide.rule import Rule, build_rule
 
 ENSEMBLES = ("deep", "variational")
 QUARTERS = 4
@@ -58,7 +58,7 @@ class FigureRule:
     tuned: bool = False
     single_member: bool = False
 
-    def build(self, target: float, steps: int) -> AnyRule:
+    def build(self, target: float, steps: int) -> Rule:
         """The rule for inputs of `steps` steps, before tuning."""
         times = checkpoints(self.checkpoints, steps)
         match self.rule:

@@ -20,11 +20,11 @@ from typing import NamedTuple
 import numpy as np
 
 from agreestop.common import ProgressCallback, run_tasks
+from agreestop.common.schedules import Schedule
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.schedule_search import PRICES, FrontPoint, front
-from agreestop.decide.schedules import Schedule
-from agreestop.decide.score_files import Scores
-from agreestop.decide.splits import repeat_splits
+from agreestop.decide.scores import Scores
+from agreestop.decide.tuning.schedules import PRICES, FrontPoint, front
+from agreestop.decide.tuning.splits import repeat_splits
 from agreestop.pipeline.measure import bounds
 from agreestop.report.contents import versions
 

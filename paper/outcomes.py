@@ -13,23 +13,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 import agreestop
 from agreestop.common import Floats, Integers
-from agreestop.decide.build import AnyRule
-from agreestop.decide.conditions import LabelledEvidence
+from agreestop.decide.baselines import DCSNN, SEENN
+from agreestop.decide.checkpoints import Evidence
 from agreestop.decide.confidence import log_confidence
-from agreestop.decide.confidence_rules import DCSNN, SEENN
-from agreestop.decide.evidence import Evidence
-from agreestop.decide.rules import refuse_used, shortage
-from agreestop.decide.score_files import Spikes
-from agreestop.decide.splits import split_figures
-from agreestop.decide.tuned_rows import ReadRows, TunedRows, sketch_cells
-from agreestop.decide.tuning import tune
+from agreestop.decide.examples import LabelledEvidence
+from agreestop.decide.leakage import ReadRows, TunedRows, sketch_cells
+from agreestop.decide.rule import Rule, refuse_used, shortage
+from agreestop.decide.scores import Spikes
+from agreestop.decide.tuning.splits import Pool, split_figures
+from agreestop.decide.tuning.tune import tune
 
 from .figures import FigureRule, Setting, checkpoints
 from .sources import ScoreSource
@@ -120,20 +119,23 @@ class RuleMeasurer:
         if task.rule.tuned:
             rule, shape = self._tune(rule, checkpoints(task.rule.checkpoints, self.pool.steps), members, usual.n)
         evidence = self._read(rule, members)
-        pool = LabelledEvidence(evidence, self.pool.labels, self.pool.counts.shape[3])
-        found = []
+        examples = LabelledEvidence(evidence, self.pool.labels, self.pool.counts.shape[3])
+        # Calibration needs the same of each example for all targets.
+        pool, found = Pool.of(rule, examples), []
         for setting in task.settings:
-            aimed = replace(rule, threshold=setting.target) if isinstance(rule, SEENN) else replace(rule, target=setting.target)
+            name = "threshold" if isinstance(rule, SEENN) else "target"
+            aimed: Rule = replace(cast(Any, rule), **{name: setting.target})
             splits = split_figures(aimed, pool, setting.n, self.settings.realisations, self.settings.seed)
             coverage, latency = splits.coverage, splits.normalized_latency
-            pools = splits.pool_figures(self.settings.pool_repeats)
+            pools, first = splits.pool_figures(self.settings.pool_repeats), np.arange(setting.n)
+            few = shortage(aimed, pool.reduced_rows(first), examples.without_evidence(first), members)
             measured = RuleOutcome(
                 coverage=float(coverage),
                 coverage_se=coverage.se,
                 latency=float(latency),
                 latency_se=latency.se,
                 set_size=float(splits.set_size),
-                vacuous=bool(shortage(aimed, pool.rows(np.arange(setting.n)), members)),
+                vacuous=bool(few),
                 shape=shape,
                 coverage_pool_se=_known(pools.coverage.se),
                 latency_pool_se=_known(pools.normalized_latency.se),
@@ -141,13 +143,13 @@ class RuleMeasurer:
             found.append(measured)
         return found
 
-    def _tune(self, rule: AnyRule, times: Sequence[int], members: int, n: int) -> tuple[AnyRule, str]:
+    def _tune(self, rule: Rule, times: Sequence[int], members: int, n: int) -> tuple[Rule, str]:
         assert not isinstance(rule, (DCSNN, SEENN))
         scores = np.stack([self.tuning.at(step, members) for step in times], axis=1)
         tuned = tune(rule, scores, self.tuning.labels, times, min(n, len(scores) // 2), seed=self.settings.seed, only_if_better=False)
         return tuned.rule, tuned.trials[0].name
 
-    def _read(self, rule: AnyRule, members: int) -> Evidence:
+    def _read(self, rule: Rule, members: int) -> Evidence:
         """The evidence (n, M, ...) that the rule reads off the pool. Rows that it was tuned on are refused."""
         evidence, cells = [], []
         for index, step in enumerate(rule.checkpoints):

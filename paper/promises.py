@@ -24,12 +24,11 @@ import numpy as np
 
 from agreestop.common import Booleans, InputError, Integers, ProgressCallback, atomic_writer, make_folder, run_tasks
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.conditions import Conditions, LabelledEvidence
-from agreestop.decide.evidence import Evidence
-from agreestop.decide.gates import Gate
-from agreestop.decide.risks import FixedTime
-from agreestop.decide.splits import realisations
-from agreestop.decide.tuning import tune
+from agreestop.decide.checkpoints import Evidence
+from agreestop.decide.examples import Conditions, LabelledEvidence
+from agreestop.decide.risks import FixedTime, Gate
+from agreestop.decide.tuning.splits import Pool, realisations
+from agreestop.decide.tuning.tune import tune
 from agreestop.report.contents import coverage_of_inputs, versions
 
 from .outcomes import SpikeCounts
@@ -113,7 +112,8 @@ class _Runs:
     sizes: Integers
 
     @classmethod
-    def of(cls, rule: AgreeStop, pool: LabelledEvidence, truth: Integers, n: int) -> _Runs:
+    def of(cls, rule: AgreeStop, examples: LabelledEvidence, truth: Integers, n: int) -> _Runs:
+        pool = Pool.of(rule, examples)
         shape = REALISATIONS, len(pool)
         tested, hits = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
         stops, sizes = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)

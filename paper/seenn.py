@@ -26,18 +26,18 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from agreestop.common import Booleans, Floats, InputError, Integers, ProgressCallback, as_floats, as_seed, check_finite
-from agreestop.decide.checks import as_checkpoints, as_max_set_size, columns_of
-from agreestop.decide.conditions import LabelledEvidence
-from agreestop.decide.evidence import Evidence, State, Verdict
-from agreestop.decide.levels import Target, as_target
+from agreestop.common.levels import Target, as_target
+from agreestop.common.rounding import Rounding
+from agreestop.common.schedules import as_checkpoints, as_max_set_size, columns_of
+from agreestop.decide.baselines import ConfidenceThreshold
+from agreestop.decide.calibration import Uncalibrated
+from agreestop.decide.checkpoints import Evidence, Index, Policy, State, Verdict
+from agreestop.decide.examples import LabelledEvidence
+from agreestop.decide.leakage import TunedRows
 from agreestop.decide.merging import MODEL_AVERAGE
-from agreestop.decide.policies import ConfidenceThreshold
-from agreestop.decide.ranking import Index
-from agreestop.decide.rounding import Rounding
-from agreestop.decide.rules import validate
-from agreestop.decide.score_files import Scores
-from agreestop.decide.splits import repeat_splits
-from agreestop.decide.tuned_rows import TunedRows
+from agreestop.decide.rule import Reduced, Terms, validate
+from agreestop.decide.scores import Scores
+from agreestop.decide.tuning.splits import repeat_splits
 from agreestop.events.data import EventData
 from agreestop.networks._kernels.numba_runtime import single_threaded
 
@@ -164,8 +164,8 @@ def _check_match(data: EventData, scores: Scores, what: str) -> None:
         raise InputError(f"{what}: the labels of the inputs are not those of the scores: give the scores of these inputs, in their order.")
 
 
-@dataclass(frozen=True, eq=False)
-class PickedTimes:
+@dataclass(frozen=True, eq=False, repr=False)
+class PickedTimes(Uncalibrated):
     """SEENN-II on one pool: `picked` (n, M, B) says which time each of B policies picks for each row. Calibration chooses a policy.
 
     It needs all rows of the pool, in order, since the policies read the inputs and not the log-confidences. It has no guarantee.
@@ -175,10 +175,18 @@ class PickedTimes:
     checkpoints: Sequence[float]
     max_set_size: int
     picked: Booleans
-    tuned: TunedRows | None
+    training_rows: TunedRows | None
 
     def __post_init__(self) -> None:
         validate(self)
+
+    @property
+    def terms(self) -> Terms:
+        return Terms("seenn-ii", as_target(self.target), promises=False)
+
+    @property
+    def tuned(self) -> TunedRows | None:
+        return self.training_rows
 
     def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         """Averaged log-confidence (n, C), then for each policy 1 where it picks this time, else 0."""
@@ -192,19 +200,24 @@ class PickedTimes:
         """The class (b,) of the largest averaged confidence, from evidence of one checkpoint."""
         return evidence.values[:, : -self.picked.shape[2]].argmax(axis=1)
 
-    def fit(self, examples: LabelledEvidence) -> PickedPolicy:
-        evidence, labels, classes = examples.evidence, examples.labels, examples.classes
-        picked = evidence.values[:, :, classes:] == 1
-        right = _holds(evidence.values[:, :, :classes], labels, self.max_set_size)
-        correct = np.count_nonzero(picked & right[:, :, None], axis=(0, 1)).tolist()
-        waited = np.einsum("nmb,m->b", picked, np.array(self.checkpoints, dtype=np.float64)).tolist()
-        needed = as_target(self.target) * len(labels)
+    def reduce(self, examples: LabelledEvidence) -> Reduced:
+        """For each example and policy (n, B): whether its answer is right, and the time it picks."""
+        values, classes = examples.evidence.values, examples.classes
+        picked = values[:, :, classes:] == 1
+        right = _holds(values[:, :, :classes], examples.labels, self.max_set_size)
+        times = np.array(self.checkpoints, dtype=np.float64)
+        return {"right": (picked & right[:, :, None]).any(axis=1), "times": times[picked.argmax(axis=1)]}
+
+    def fit(self, reduced: Reduced, examples: LabelledEvidence) -> PickedPolicy:
+        correct = np.count_nonzero(reduced["right"], axis=0).tolist()
+        waited = reduced["times"].sum(axis=0).tolist()
+        needed = as_target(self.target) * len(examples)
         enough = [policy for policy, count in enumerate(correct) if count >= needed]
         if enough:
             chosen = min(enough, key=lambda policy: waited[policy])
         else:
             chosen = min(range(len(correct)), key=lambda policy: (-correct[policy], waited[policy]))
-        return PickedPolicy(chosen, classes, self.max_set_size)
+        return PickedPolicy(chosen, examples.classes, self.max_set_size)
 
     def promise(self) -> str:
         return "no guarantee: the policy met the target on the calibration data, or came as near as it could."
@@ -219,15 +232,12 @@ class PickedTimes:
 
 
 @dataclass(frozen=True, eq=False)
-class PickedPolicy:
+class PickedPolicy(Policy):
     """Stop at the time that policy number `chosen` picks; answer the top I classes."""
 
     chosen: int
     classes: int
     max_set_size: int
-
-    def start(self, count: int, classes: int, first: int | None) -> State:
-        return State(count)
 
     def judge(self, index: Index, last: bool | Booleans, evidence: Evidence, state: State) -> Verdict:
         sets = _answers(evidence.values[:, : self.classes], self.max_set_size)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agreestop.common import InputError
-from agreestop.decide.score_files import Spikes, load_spikes
+from agreestop.decide.scores import Spikes, load_spikes
 from agreestop.events.datasets.catalogue import find
 
 from .figures import Figure

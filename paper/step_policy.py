@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agreestop.common import InputError, Integers
-from agreestop.decide.checks import as_checkpoints
+from agreestop.common.schedules import as_checkpoints
 from agreestop.events.container import Inputs, dense_rows
 
 CHANNELS = (16, 32, 32)
