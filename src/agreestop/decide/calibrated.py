@@ -30,7 +30,6 @@ from .examples import find_groups
 from .leakage import (
     Overlap,
     RowScores,
-    ScoredRows,
     TunedRows,
     data_fingerprint,
     first_reuse,
@@ -305,8 +304,8 @@ class CalibratedRule(KeptInFiles):
         first = None if first is None else as_count(first, "first", least=0)
         data = self.rule.read(scores_or_log_confidence, None, times)
         self.check_source(data.engine, data.ensemble_digest, any_engine, any_members)
-        array = data.cells
-        n, _, members, classes = array.shape
+        array, (members, classes) = data.cells, data.sizes
+        n = len(data)
         self.check_sizes(members, classes)
         self.check_classes(data.classes)
         if data is scores_or_log_confidence:
@@ -327,8 +326,9 @@ class CalibratedRule(KeptInFiles):
         at_end = final if self.final else None
         overlap = training_overlap(data.trained, data.trained_chance)
         training = or_unknown(overlap, data.ensemble_digest)
-        scored = ScoredRows(data.sketched, columns)
-        return self.decisions(Stops.joined(parts), data.ids, scored, inside, at_end, training)
+        scored, stops = data.scored(columns), Stops.joined(parts)
+        found = self.decisions(stops, data.ids, scored, inside, at_end, training)
+        return replace(found, **data.details(found.stop_time))
 
     def _decide_block(self, block: NDArray[Any], columns: list[int], state: State) -> Stops:
         def judge(index: int, active: Integers, state: State) -> Verdict:
@@ -519,7 +519,7 @@ class CalibratedRule(KeptInFiles):
     ) -> bool:
         """Whether these are exactly the rows that the rule was calibrated on, in any order."""
         data = self.rule.read(scores_or_log_confidence, labels, times)
-        scored = ScoredRows(data.sketched, columns_of(self.checkpoints, data.times))
+        scored = data.scored(columns_of(self.checkpoints, data.times))
         return data_fingerprint(scored.marks, labels_of(data)) == self.fingerprint
 
     def stream(self, number: int | None = None, *, group: ArrayLike | None = None) -> "Session":

@@ -27,7 +27,6 @@ from .leakage import (
     Marks,
     Overlap,
     ReadRows,
-    ScoredRows,
     Sketches,
     TunedRows,
     data_fingerprint,
@@ -80,7 +79,7 @@ class ReducedExamples:
     reduced: Reduced
     labels: Integers
     best: Integers
-    sketches: Sketches
+    sketches: Sketches | None
     marks: Marks
     ids: NDArray[Any] | None
     first_risks: Floats
@@ -99,7 +98,7 @@ def reduce_examples(
     known = Conditions() if conditions is None else conditions
     data = scores.at(rule.checkpoints)
     columns = range(len(data.times))
-    scored = ScoredRows(data.sketched, columns)
+    scored = data.scored(columns)
     training = training_overlap(data.trained, data.trained_chance)
     refuse_used(rule, data.ids, scored, training, "calibration")
     evidence = gather_evidence(rule, data.cells, columns)
@@ -111,7 +110,7 @@ def reduce_examples(
             "number there."
         )
     rounding = Rounding.of(data.cells, data.rounding)
-    members, classes = data.cells.shape[2:]
+    members, classes = data.sizes
     examples = LabelledEvidence(evidence, truth, classes, known, rounding, data.loss)
     return ReducedExamples(
         rule.reduce(examples),
@@ -193,10 +192,12 @@ def calibrate_reduced(
 def _joined(rule: Rule, parts: Sequence[ReducedExamples]) -> ReducedExamples:
     """All parts as one."""
     first = parts[0]
-    names = ("labels", "best", "sketches", "marks", "first_risks")
+    names = ("labels", "best", "marks", "first_risks")
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in names
     }
+    sketched = [part.sketches for part in parts if part.sketches is not None]
+    arrays["sketches"] = np.concatenate(sketched) if len(sketched) == len(parts) else None
     given = [part.ids for part in parts if part.ids is not None]
     if len({kind_of_ids(some) for some in given}) > 1:
         raise InputError("the parts have ids of different kinds: give numbers to all, or text.")

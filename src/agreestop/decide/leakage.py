@@ -323,9 +323,9 @@ class ScoredRows:
 
 @dataclass(frozen=True, eq=False)
 class ReadRows:
-    """What rows are compared by, where it was read before."""
+    """What rows are compared by, where it was read before; without sketches, by ids alone."""
 
-    sketches: Sketches
+    sketches: Sketches | None
     marks: Marks
 
 
@@ -380,9 +380,12 @@ class TunedRows(KeptInFiles):
         return cls(None, 0.0, *_marked(ids), np.stack(cells, axis=1))
 
     @classmethod
-    def of_rule(cls, sketches: Sketches, checkpoints: int, ids: ArrayLike | None = None) -> Self:
+    def of_rule(
+        cls, sketches: Sketches | None, checkpoints: int, ids: ArrayLike | None = None
+    ) -> Self:
         """Rows from their sketches (n, NUMBERS) for a rule with this number of checkpoints."""
-        return cls(None, 0.0, *_marked(ids), sketches, _chances_of_sketches(sketches, checkpoints))
+        chances = () if sketches is None else _chances_of_sketches(sketches, checkpoints)
+        return cls(None, 0.0, *_marked(ids), sketches, chances)
 
     def __repr__(self) -> str:
         return f"TunedRows(n={len(self)})"
@@ -430,7 +433,7 @@ class TunedRows(KeptInFiles):
 
     def are_among(self, others: RowScores) -> Booleans:
         """Which of these rows are among others, by their scores."""
-        if self.sketches is not None:
+        if self.sketches is not None and others.sketches is not None:
             return _near(self.sketches, others.sketches, SLACKS[0])
         if self.marks is not None:
             return _is_among(self.marks, others.marks)
@@ -462,7 +465,7 @@ class TunedRows(KeptInFiles):
             seen = _is_among(scored.marks, self.marks)
             tried.append((Overlap.of(use, "scores", seen, self.chance), seen))
         for slack, chance in zip(SLACKS, self.chances, strict=False):
-            if self.sketches is None:
+            if self.sketches is None or scored.sketches is None:
                 break
             seen = _near(scored.sketches, self.sketches, slack)
             overlap = Overlap.of(use, "scores", seen, chance)

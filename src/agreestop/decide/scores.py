@@ -49,6 +49,7 @@ from agreestop.common.schedules import (
 )
 
 from .confidence import log_confidence
+from .leakage import RowScores, ScoredRows
 
 # Spikes that any file may unpack to, and for each byte of a larger one (real ones: up to 110).
 MOST_SPIKES, SPIKES_PER_BYTE = 2**22, 300
@@ -59,8 +60,87 @@ ROWS = ("labels", "ids", "lengths", "trained")  # fields with one entry for each
 EXAMPLE = "give shares above 0 that sum to at most 1, for example split(0.3, 0.7)"
 
 
+class Inputs:
+    """What rules read: n inputs at M times. `cells` (n, M, ...) is what is known at each time."""
+
+    times: tuple[float, ...]
+    ids: NDArray[Any] | None
+
+    @property
+    def cells(self) -> NDArray[Any]:
+        """What rules read: (n, M, K, C)."""
+        raise NotImplementedError
+
+    @property
+    def sketched(self) -> NDArray[Any]:
+        """Numbers of at most 0 by which rows are recognised: (n, M, K, C)."""
+        return self.cells
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The number of members and of classes."""
+        members, classes = self.cells.shape[2:]
+        return members, classes
+
+    def scored(self, columns: Sequence[int]) -> RowScores:
+        """What the inputs are recognised by at some of their times."""
+        return ScoredRows(self.sketched, columns)
+
+    def details(self, stops: Integers | Floats) -> dict[str, Any]:
+        """Fields of `Decisions` that only these inputs know, from the times (n,) of the stops."""
+        return {}
+
+    def rows(self, rows: slice | Integers | Booleans) -> Self:
+        """Some of the inputs."""
+        raise NotImplementedError
+
+    def split(
+        self, *shares: float, seed: int = 0, groups: ArrayLike | None = None
+    ) -> tuple[Self, ...]:
+        """Divide the inputs at random into parts, for example for tuning, calibration and test.
+
+        Parameters
+        ----------
+        *shares
+            Shares of the inputs, above 0 and together at most 1. Part boundaries are rounded, so a
+            part differs from its share by less than one input; shares that sum to 1 leave no input
+            out.
+        seed
+            The same seed gives the same parts.
+        groups
+            (n,) whole numbers or strings, such as people or recordings: inputs of one group stay
+            together, and shares are of the groups. Without them, inputs with one id stay together.
+
+        Returns
+        -------
+        tuple
+            One part for each share, with inputs in random order. No input is in two parts.
+
+        Examples
+        --------
+        >>> import agreestop as ag
+        >>> calibration, test = ag.simulate_scores(100).split(0.3, 0.7)
+        >>> len(calibration), len(test)
+        (30, 70)
+        """
+        rng = np.random.default_rng(as_seed(seed))
+        if groups is None and self.ids is not None and len(np.unique(self.ids)) < len(self):
+            groups = self.ids
+        if groups is None:
+            parts = _parts(rng.permutation(len(self)), shares, "inputs")
+        else:
+            groups = as_row_names(groups, len(self), "groups")
+            names, group_of = np.unique(groups, return_inverse=True)
+            chosen = _parts(rng.permutation(len(names)), shares, "groups")
+            parts = [rng.permutation(np.flatnonzero(np.isin(group_of, part))) for part in chosen]
+        return tuple(self.rows(part) for part in parts)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Scores:
+class Scores(Inputs):
     """Log-confidences of n inputs at M times, from K members, for C classes.
 
     Parameters
@@ -123,9 +203,6 @@ class Scores:
         meaning = ", the largest difference between two runs"
         _set(self, rounding=_as_share(self.rounding, "rounding", MOST_ROUNDING, meaning))
 
-    def __len__(self) -> int:
-        return len(self.log_confidence)
-
     def __repr__(self) -> str:
         n, times, members, classes = self.log_confidence.shape
         known = [one for one in ("labels", "classes", "ids") if getattr(self, one) is not None]
@@ -135,12 +212,6 @@ class Scores:
 
     @property
     def cells(self) -> NDArray[Any]:
-        """What rules read: (n, M, K, C)."""
-        return self.log_confidence
-
-    @property
-    def sketched(self) -> NDArray[Any]:
-        """Numbers of at most 0 by which rows are recognised: (n, M, K, C)."""
         return self.log_confidence
 
     @property
@@ -157,47 +228,6 @@ class Scores:
             A slice, indices or a mask (n,).
         """
         return replace(self, log_confidence=self.log_confidence[rows], **_rows(self, rows))
-
-    def split(
-        self, *shares: float, seed: int = 0, groups: ArrayLike | None = None
-    ) -> tuple[Self, ...]:
-        """Divide the inputs at random into parts, for example for tuning, calibration and test.
-
-        Parameters
-        ----------
-        *shares
-            Shares of the inputs, above 0 and together at most 1. Part boundaries are rounded, so a
-            part differs from its share by less than one input; shares that sum to 1 leave no input
-            out.
-        seed
-            The same seed gives the same parts.
-        groups
-            (n,) whole numbers or strings, such as people or recordings: inputs of one group stay
-            together, and shares are of the groups. Without them, inputs with one id stay together.
-
-        Returns
-        -------
-        tuple of Scores
-            One for each share, with inputs in random order. No input is in two parts.
-
-        Examples
-        --------
-        >>> import agreestop as ag
-        >>> calibration, test = ag.simulate_scores(100).split(0.3, 0.7)
-        >>> len(calibration), len(test)
-        (30, 70)
-        """
-        rng = np.random.default_rng(as_seed(seed))
-        if groups is None and self.ids is not None and len(np.unique(self.ids)) < len(self):
-            groups = self.ids
-        if groups is None:
-            parts = _parts(rng.permutation(len(self)), shares, "inputs")
-        else:
-            groups = as_row_names(groups, len(self), "groups")
-            names, group_of = np.unique(groups, return_inverse=True)
-            chosen = _parts(rng.permutation(len(names)), shares, "groups")
-            parts = [rng.permutation(np.flatnonzero(np.isin(group_of, part))) for part in chosen]
-        return tuple(self.rows(part) for part in parts)
 
     def at(self, times: Sequence[float]) -> "Scores":
         """The scores at some of their times, or at the checkpoints of a `Schedule`.

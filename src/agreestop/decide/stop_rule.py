@@ -49,7 +49,7 @@ from .calibration import Uncalibrated
 from .checkpoints import Evidence, Failures, Index, Policy
 from .examples import LabelledEvidence
 from .rule import Reduced, Rule, Terms, shortage
-from .scores import Scores
+from .scores import Inputs, Scores
 from .thresholds import Allowed, LossSteps, OneThreshold, allowed_threshold, find_thresholds
 
 AT_END = ("answer", "abstain")
@@ -58,7 +58,7 @@ LARGEST_RISK = 1e150
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Risks:
+class Risks(Inputs):
     """Risks (n, M) of n inputs at M times, with losses (n, M) and ids (n,) where they are known.
 
     It has the fields of `Scores` that verbs of rules read.
@@ -95,9 +95,6 @@ class Risks:
         if loss.min() < 0:
             raise InputError(f"loss holds {loss.min():g}: give losses of at least 0.")
         object.__setattr__(self, "loss", loss)
-
-    def __len__(self) -> int:
-        return len(self.risk)
 
     @property
     def cells(self) -> Floats:

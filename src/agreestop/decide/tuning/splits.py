@@ -20,7 +20,7 @@ from agreestop.common.schedules import Schedule, columns_of
 
 from ..checkpoints import run_policy
 from ..examples import LabelledEvidence
-from ..leakage import ScoredRows, training_overlap
+from ..leakage import training_overlap
 from ..rule import Reduced, Rule, gather_evidence, refuse_used, shortage, warn_of_sizes
 from ..scores import ScoresLike, labels_of
 
@@ -246,13 +246,13 @@ def repeat_splits(
     data = rule.read(scores_or_log_confidence, labels, times)
     rule = rule.on(data)
     truth, columns = labels_of(data), columns_of(rule.checkpoints, data.times)
-    n, _, members, classes = data.cells.shape
+    n, (members, classes) = len(data), data.sizes
     as_count(repeats, "repeats")
     if as_count(n_calibration, "n_calibration") >= n:
         given = f"n_calibration is {n_calibration} and the pool has {n} rows"
         raise InputError(f"{given}: choose from 1 to {n - 1}, so that test rows remain.")
     training = training_overlap(data.trained, data.trained_chance)
-    refuse_used(rule, data.ids, ScoredRows(data.sketched, columns), training, "repeat_splits")
+    refuse_used(rule, data.ids, data.scored(columns), training, "repeat_splits")
     evidence = gather_evidence(rule, data.cells, columns)
     rounding = Rounding.of(data.cells, data.rounding)
     examples = LabelledEvidence(evidence, truth, classes, rounding=rounding, loss=data.loss)
