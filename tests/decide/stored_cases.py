@@ -4,11 +4,13 @@ Only public names are used, so the cases outlive any change inside the package.
 
     python -m tests.decide.stored_cases        store what this version decides
 
-Store anew only where a change of decisions is intended, and say so in the change log.
+Store anew only where a change of decisions is intended, and say so in the change log. `zcat` shows
+the stored file.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import warnings
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 import agreestop as ag
 from tests.decide.strategies import Shaped
 
-PATH = Path(__file__).with_name("stored_decisions.json")
+PATH = Path(__file__).with_name("stored_decisions.json.gz")
 TIMES = (1, 2.5, 4, 7, 10)
 FEW = (2.5, 4, 10)
 CLASSES = 5
@@ -765,7 +767,7 @@ def expand(value: Any, texts: list[str]) -> Any:
 @cache
 def load() -> Record:
     """What is stored: {"cases": {name: record}, "extras": {name: record}}."""
-    stored = json.loads(PATH.read_text(encoding="utf-8"))
+    stored = json.loads(gzip.decompress(PATH.read_bytes()))
     texts = stored.pop("texts")
     found: Record = expand(stored, texts)
     return found
@@ -783,7 +785,8 @@ def store() -> None:
     for part, records in short.items():
         rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(one, separators=(',', ':'))}" for name, one in records.items())
         lines.append(f'"{part}": {{\n{rows}\n}}')
-    PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    PATH.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 if __name__ == "__main__":

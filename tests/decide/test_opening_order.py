@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import re
 from collections.abc import Callable
@@ -291,8 +292,10 @@ def test_a_forged_order_is_refused(change: dict[str, Any], tmp_path: Path) -> No
         ag.DriftMonitor.load(path)
 
 
-def test_files_of_0_2_still_load() -> None:
-    monitor, adaptive = ag.DriftMonitor.load(OLD / "monitor"), ag.AdaptiveRule.load(OLD / "adaptive")
+def test_files_of_0_2_still_load(tmp_path: Path) -> None:
+    for name in ("monitor", "adaptive"):
+        (tmp_path / name).write_bytes(gzip.decompress((OLD / f"{name}.gz").read_bytes()))
+    monitor, adaptive = ag.DriftMonitor.load(tmp_path / "monitor"), ag.AdaptiveRule.load(tmp_path / "adaptive")
     for one in (monitor, adaptive):
         assert one.waiting == "1 label waits for that of decision 2 ('2'): give it, or None"
         one.update("2", None)

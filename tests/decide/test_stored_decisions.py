@@ -49,7 +49,7 @@ def test_every_case_is_stored() -> None:
     stored = load()
     assert list(stored["cases"]) == list(CASES)
     assert list(stored["extras"]) == list(EXTRAS)
-    assert PATH.stat().st_size < 400_000
+    assert PATH.stat().st_size < 100_000
 
 
 def test_decisions_are_as_stored(name: str, tmp_path: Path) -> None:
