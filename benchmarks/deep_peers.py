@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph
+from agreestop.engines.devices import capture_cuda_graph
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d, MemberLinear
 from agreestop.networks.spiking_layers import SpikingLayer

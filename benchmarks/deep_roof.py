@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph
+from agreestop.engines.devices import capture_cuda_graph
 
 from .deep_cases import REPEATS, STEPS, DeepCase, PreparedCase
 from .records import DECISIONS, TRAINED, BenchRecord

@@ -2,7 +2,7 @@
 
 With s bytes for a current, the kernel has to read or write 2 s bytes for each neuron and step in the forward pass and 3 s in the backward
 pass. It also stores what the backward pass needs: one bit for each neuron and step, and the state (i, m, h) in float32 at the start of each
-segment (`networks._kernels.gpu_srm`).
+segment (`kernels.gpu.srm`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from agreestop.common import Booleans
-from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph
+from agreestop.engines.devices import capture_cuda_graph
+from agreestop.kernels.srm import Chunk
 from agreestop.networks.neurons import SRM, Neuron
-from agreestop.networks.srm_core import Chunk
 
 from .preparation import BenchmarkPlan, ours
 from .records import BYTES, DECISIONS, BenchRecord
@@ -29,7 +29,7 @@ RUNS, SIDE = 10, 8192
 
 def bench_kernel(plan: BenchmarkPlan) -> list[BenchRecord]:
     """Gigabytes per second: the hidden neurons of all members over T steps, forward and backward, and a copy of their currents."""
-    from agreestop.networks._kernels.gpu_srm import LONGEST_SEGMENT, backward, forward  # imported here, since importing Triton is slow
+    from agreestop.kernels.gpu.srm import LONGEST_SEGMENT, backward, forward  # imported here, since importing Triton is slow
 
     batch, neuron = max(plan.batches), Neuron()
     shape = (plan.steps, plan.members, batch, plan.hidden)
@@ -73,7 +73,7 @@ def bench_roof(plan: BenchmarkPlan, name: str, inputs: Booleans, side: int = SID
 
     The last record is for the inputs alone that spike in a tile, which are all that ours multiply.
     """
-    from agreestop.networks._kernels.gpu_sparse import ROWS, STEPS  # importing Triton is slow
+    from agreestop.kernels.gpu.sparse import ROWS, STEPS  # importing Triton is slow
 
     cells, rows, steps = math.prod(plan.shape), ROWS, STEPS
     tiles = inputs[: len(inputs) // rows * rows, : plan.steps // steps * steps].reshape(-1, rows, plan.steps // steps, steps, cells)

@@ -39,7 +39,7 @@ from agreestop.decide.rule import Reduced, Terms, validate
 from agreestop.decide.scores import Scores
 from agreestop.decide.tuning.splits import repeat_splits
 from agreestop.events.data import EventData
-from agreestop.networks._kernels.numba_runtime import single_threaded
+from agreestop.kernels.cpu.numba_runtime import single_threaded
 
 from .figures import Setting
 from .outcomes import MeasureSettings, RuleOutcome

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.leakage import ScoredRows
+from agreestop.engines.devices import check_device
 from agreestop.events.container import Events, input_ids
-from agreestop.networks._kernels.gpu_runtime import TRITON_AVAILABLE, check_device
+from agreestop.kernels import TRITON_AVAILABLE
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, InputError, Integers, as_count, as_seed
+from agreestop.engines.devices import check_device, to_input_dtype, upload
 from agreestop.events.container import Inputs
-from agreestop.networks._kernels.gpu_runtime import check_device, to_input_dtype, upload
 from agreestop.networks.architectures import Activity, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior

@@ -124,10 +124,10 @@ class Prefilter:
         stop there, (rows, m).
         """
         # imported here since it loads PyTorch
-        from agreestop.networks._kernels.numba_runtime import parallel_for, threads_for
+        from agreestop.kernels.cpu.numba_runtime import parallel_for, threads_for
 
         # imported here since numba compiles it on import
-        from agreestop.networks._kernels.prefilter_kernel import may_stop
+        from agreestop.kernels.cpu.prefilter import may_stop
 
         flags = np.empty(evidence.shape[:2], np.bool_)
         numbers = np.ascontiguousarray(evidence, dtype=np.float64)
@@ -179,6 +179,6 @@ def prefilter_for(calibrated: CalibratedRule, output: str = "spikes") -> Prefilt
 def can_prefilter_on_cpu() -> bool:
     """Whether the compiled loop is available."""
     # imported here since it loads PyTorch
-    from agreestop.networks._kernels.numba_runtime import numba_available
+    from agreestop.kernels.cpu.numba_runtime import numba_available
 
     return numba_available()

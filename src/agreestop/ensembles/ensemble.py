@@ -37,6 +37,7 @@ from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.leakage import TrainingRows
 from agreestop.decide.scores import Scores
 from agreestop.engines.choice import choose_engine
+from agreestop.engines.devices import check_device
 from agreestop.engines.early_stopping import (
     BATCH_SIZE,
     EarlyRun,
@@ -48,7 +49,6 @@ from agreestop.engines.ending import as_lengths
 from agreestop.engines.live import LiveSession
 from agreestop.engines.protocol import Engine
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
-from agreestop.networks._kernels.gpu_runtime import check_device
 from agreestop.networks.architectures import Architecture, ResNet18, SpikingNetwork
 from agreestop.networks.digests import Runnable, describe, network_digest
 from agreestop.networks.modules import ModuleMembers

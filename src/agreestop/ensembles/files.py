@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from agreestop.common import InputError, atomic_writer, open_file
+from agreestop.networks import Surrogate
 from agreestop.networks.architectures import ARCHITECTURES, Architecture, SpikingNetwork
 from agreestop.networks.digests import describe, digest_of
 from agreestop.networks.neurons import Neuron
-from agreestop.networks.surrogates import Surrogate
 
 HEADER = "agreestop"
 KEYS_OF_01 = {"kind", "architecture", "settings", "prior_variance"}

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from agreestop.networks._kernels.gpu_runtime import AsyncUpload, capture_cuda_graph, upload
+from agreestop.engines.devices import AsyncUpload, capture_cuda_graph, upload
 
 CALLS_BEFORE_CAPTURE = 3
 """Calls with the same shapes before a CUDA graph is captured."""

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agreestop.common import InputError, Integers, as_count
+from agreestop.engines.devices import upload
 from agreestop.events.container import Inputs
-from agreestop.networks._kernels.gpu_runtime import upload
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d
 from agreestop.networks.neurons import SRM

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agreestop.common import InputError, Integers, as_count
+from agreestop.engines.devices import to_input_dtype
 from agreestop.events.container import Inputs
-from agreestop.networks._kernels.gpu_runtime import to_input_dtype
-from agreestop.networks._kernels.numba_runtime import (
+from agreestop.kernels.cpu.numba_runtime import (
     MemoryPool,
     numba_available,
     single_threaded,
@@ -58,7 +58,8 @@ def in_loops(config: Architecture) -> bool:
     if not isinstance(config, Convolutional):
         return isinstance(config, FullyConnected)
     # the import compiles the loops
-    from agreestop.networks._kernels import cpu_convolution, cpu_deep_training
+    from agreestop.kernels.cpu import convolution as cpu_convolution
+    from agreestop.kernels.cpu import deep_training as cpu_deep_training
 
     height, width = config.input_shape[1:]
     for layer, (inputs, outputs) in enumerate(pairwise((config.input_shape[0], *config.channels))):

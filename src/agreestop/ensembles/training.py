@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from agreestop.common import InputError, Integers, ProgressCallback, as_count, no_progress
 from agreestop.common.rows import as_labels
+from agreestop.engines.devices import check_device, upload
 from agreestop.events.container import Events, Inputs, dense_rows, input_ids
-from agreestop.networks._kernels.gpu_runtime import check_device, upload
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.digests import describe, describe_modules
 from agreestop.networks.modules import ModuleMembers

@@ -5,11 +5,12 @@ members that are modules of the user.
 from agreestop.common.errors import needs
 
 with needs("agreestop.networks"):
+    from agreestop.kernels.surrogates import Surrogate
+
     from .architectures import Architecture, Convolutional, FullyConnected, ResNet18, SpikingNetwork
     from .modules import ModuleMembers
     from .neurons import Neuron
     from .posteriors import ModulePosterior, Posterior
-    from .surrogates import Surrogate
 
 __all__ = ["Architecture", "Convolutional", "FullyConnected", "ModuleMembers", "ModulePosterior"]
 __all__ += ["Neuron", "Posterior", "ResNet18", "SpikingNetwork", "Surrogate"]

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from agreestop.common import InputError, as_count
+from agreestop.kernels.srm import SRMState
 
 from .layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, count_nonzero, draw_weights
 from .modules import as_shape, check_held
 from .neurons import SRM, Neuron
 from .spiking_layers import SpikingLayer, conv_layer, dense_layers, normalised_conv
-from .srm_core import SRMState
 
 
 class State(NamedTuple):

@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agreestop.common import InputError, is_number
-
-from ._kernels import mixed_product
-from ._kernels.gpu_runtime import TRITON_AVAILABLE
-from ._kernels.numba_runtime import numba_available
+from agreestop.kernels import TRITON_AVAILABLE, mixed_product
+from agreestop.kernels.cpu.numba_runtime import numba_available
 
 FEW = 4  # channels of an input for which, on a GPU, a copy of the windows pays
 # rows of a chunk in `product_in_chunks`, approximately: of a layer, and of windows
@@ -68,7 +66,9 @@ class MemberLinear(nn.Module):
         """
         check_input(x, self.inputs, f"{self.inputs}", 3, self.members)
         if x.device.type == "cpu" and x.dtype == torch.float32 and numba_available():
-            from ._kernels import cpu_sparse  # the import compiles the loops
+            from agreestop.kernels.cpu import (
+                sparse_product as cpu_sparse,  # the import compiles the loops
+            )
 
             if (
                 cpu_sparse.can_run(x, self.weight)
@@ -138,7 +138,9 @@ class MemberConv2d(nn.Module):
             and torch.is_grad_enabled()
             and numba_available()
         ):
-            from ._kernels import cpu_convolution  # the import compiles the loops
+            from agreestop.kernels.cpu import (
+                convolution as cpu_convolution,  # the import compiles the loops
+            )
 
             if cpu_convolution.can_run(planes, self.weight[0], self.stride):
                 return members_first(
@@ -295,7 +297,7 @@ class MemberBatchNorm2d(nn.Module):
 
     def for_kernel(self) -> Any:
         """Weights and statistics of all members, for the kernels that train them."""
-        from ._kernels.gpu_batchnorm import Norm  # importing Triton is slow
+        from agreestop.kernels.gpu.batchnorm import Norm  # importing Triton is slow
 
         weight, bias, mean, var = (
             value.flatten()
@@ -306,7 +308,7 @@ class MemberBatchNorm2d(nn.Module):
     def _normalise(self, images: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         weight, bias = self.weight.flatten(), self.bias.flatten()
         if self.training and images.is_cuda and TRITON_AVAILABLE:
-            from ._kernels import gpu_batchnorm  # importing Triton is slow
+            from agreestop.kernels.gpu import batchnorm as gpu_batchnorm  # importing Triton is slow
 
             if gpu_batchnorm.can_run(images, weight):
                 return gpu_batchnorm.batch_norm(

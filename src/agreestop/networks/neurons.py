@@ -29,11 +29,18 @@ import torch
 from torch import Tensor, nn
 
 from agreestop.common import InputError, is_number
-
-from ._kernels.gpu_runtime import TRITON_AVAILABLE
-from ._kernels.numba_runtime import numba_available
-from .srm_core import Chunk, Constants, Kernels, SRMParameters, SRMState, empty_like, run_kernels
-from .surrogates import Surrogate
+from agreestop.kernels import TRITON_AVAILABLE
+from agreestop.kernels.cpu.numba_runtime import numba_available
+from agreestop.kernels.srm import (
+    Chunk,
+    Constants,
+    Kernels,
+    SRMParameters,
+    SRMState,
+    empty_like,
+    run_kernels,
+)
+from agreestop.kernels.surrogates import Surrogate
 
 
 def srm(
@@ -49,10 +56,10 @@ def srm(
     Spikes have the dtype of the currents. The state has the wider of the dtypes of currents and
     parameters. The result can be differentiated once, in currents, state, decays and threshold.
 
-    fused chooses the implementation. True: one Triton kernel (`gpu_srm.py`). False: step by step in
-    PyTorch. None: the Triton kernel on a GPU and the numba loop (`cpu_srm.py`) on a CPU, if they
-    are installed, the state is float32 and each constant is one number or one number per member,
-    with shape (K, 1, ..., 1).
+    fused chooses the implementation. True: one Triton kernel (`kernels.gpu.srm`). False: step by
+    step in PyTorch. None: the Triton kernel on a GPU and the numba loop (`kernels.cpu.srm`) on a
+    CPU, if they are installed, the state is float32 and each constant is one number or one number
+    per member, with shape (K, 1, ..., 1).
 
     float16_spikes returns float16 spikes. It has an effect only in the Triton kernel, and only when
     nothing is trained.
@@ -72,7 +79,7 @@ def srm(
         reason = _why_not_triton(currents, dtype, constants)
         if reason is None:
             # importing Triton is slow, and a CPU does not need it
-            from ._kernels.gpu_srm import srm_fused
+            from agreestop.kernels.gpu.srm import srm_fused
 
             return srm_fused(currents, state, constants, parameters.surrogate, float16_spikes)
         if fused:
@@ -83,7 +90,7 @@ def srm(
         and dtype == torch.float32
         and numba_available()
     ):
-        from ._kernels import cpu_srm  # the import compiles the loops
+        from agreestop.kernels.cpu import srm as cpu_srm  # the import compiles the loops
 
         if cpu_srm.can_run(currents, state, constants):
             return cpu_srm.fused_srm(currents, state, constants, parameters.surrogate)
@@ -98,7 +105,7 @@ def srm(
 def _why_not_triton(currents: Tensor, dtype: torch.dtype, constants: Constants) -> str | None:
     """The reason why the Triton kernel cannot run, or None."""
     if TRITON_AVAILABLE:
-        from ._kernels.gpu_srm import objection
+        from agreestop.kernels.gpu.srm import objection
 
         return objection(currents, dtype, constants)
     if currents.is_cuda:

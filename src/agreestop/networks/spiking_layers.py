@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ._kernels.gpu_runtime import TRITON_AVAILABLE
-from ._kernels.numba_runtime import numba_available
+from agreestop.kernels import TRITON_AVAILABLE
+from agreestop.kernels.cpu.numba_runtime import numba_available
+from agreestop.kernels.srm import SRMState
+
 from .layers import (
     MemberBatchNorm2d,
     MemberConv2d,
@@ -23,7 +25,6 @@ from .layers import (
     members_first,
 )
 from .neurons import SRM, Neuron
-from .srm_core import SRMState
 
 
 @final
@@ -121,7 +122,7 @@ class SpikingLayer(nn.Module):
         self, currents: Tensor, shortcut: Tensor | None, steps: int | None, pool: bool
     ) -> Tensor | None:
         """Spikes (T, batch, H, W, C), pooled if `pool`; None where the kernel does not run."""
-        from ._kernels import gpu_deep_training as kernels  # importing Triton is slow
+        from agreestop.kernels.gpu import deep_training as kernels  # importing Triton is slow
 
         images = _channels_last(currents)
         added = None if shortcut is None else _channels_last(shortcut)
@@ -147,7 +148,7 @@ class SpikingLayer(nn.Module):
             or not numba_available()
         ):
             return None
-        from ._kernels import cpu_deep_training as kernels  # the import compiles the loops
+        from agreestop.kernels.cpu import deep_training as kernels  # the import compiles the loops
 
         images = _channels_last(currents)
         if currents.device.type != "cpu" or not kernels.can_run(images, neurons.surrogate):

@@ -33,10 +33,10 @@ from agreestop.engines.protocol import Engine, Operations
 from agreestop.ensembles import DeepEnsemble, Ensemble, VariationalEnsemble, load
 from agreestop.events.container import input_ids
 from agreestop.events.data import EventData, EventSplits
+from agreestop.networks import Surrogate
 from agreestop.networks.architectures import QUICK, BuiltIn, Convolutional, FullyConnected, ResNet18
 from agreestop.networks.neurons import Neuron
 from agreestop.networks.posteriors import Posterior
-from agreestop.networks.surrogates import Surrogate
 
 from .config import EnsembleSettings, NetworkSettings, RunConfig
 from .data import data_key, file_digest

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from agreestop.common import Booleans, InputError, Integers, as_count, cores
 from agreestop.events.container import Events, Inputs
-from agreestop.networks._kernels.numba_runtime import parallel_for
+from agreestop.kernels.cpu.numba_runtime import parallel_for
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.graphs import GraphNetwork
 

@@ -28,7 +28,7 @@ MOST_LANES = 1 << 15
 def load_kernels() -> ModuleType:
     """The compiled kernels; an InputError where numba is missing."""
     with needs("the event-driven engine", "numba", advice="use the dense engine"):
-        from agreestop.networks._kernels import event_kernels
+        from agreestop.kernels.cpu import event_kernels
     return event_kernels
 
 

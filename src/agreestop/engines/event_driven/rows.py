@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from agreestop.common import Booleans, Integers
 from agreestop.events.container import Events, Inputs
-from agreestop.networks._kernels.numba_runtime import parallel_for
+from agreestop.kernels.cpu.numba_runtime import parallel_for
 
 from ..protocol import Operations
 from .buffers import NO_VALUES, RowBuffers

@@ -229,7 +229,7 @@ class GpuPrefilter:
         self, spikes: Tensor, begins: Tensor, time: Tensor, counts: Tensor, outcome: Tensor
     ) -> None:
         # imported here since Triton takes long to load
-        from agreestop.networks._kernels.triton_kernels import find_stops
+        from agreestop.kernels.gpu.triton_kernels import find_stops
 
         find_stops(spikes, begins, time, counts, outcome, self._tables, self._exponent, self._size)
 
@@ -383,7 +383,7 @@ class _SlotGroup:
 
     def _load_frames(self, slots: Slots, frames: Tensor) -> None:
         # imported here since importing Triton is slow
-        from agreestop.networks._kernels.gpu_inputs import load_frames
+        from agreestop.kernels.gpu.inputs import load_frames
 
         # while the graph is captured: the inputs are one frame of zeros
         if not slots.host_table[0]:

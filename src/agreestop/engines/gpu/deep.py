@@ -1,7 +1,7 @@
 """One member of a network with convolutions, laid out for inference on a GPU.
 
 Channels are innermost in all activations. The library's convolution writes its output, and one
-kernel (`networks._kernels.gpu_deep`) does the rest of the layer: batch normalisation, shortcut,
+kernel (`kernels.gpu.deep`) does the rest of the layer: batch normalisation, shortcut,
 neurons and max-pool. With bfloat16 the weights, the convolutions' outputs and the spikes have two
 bytes; normalisation, neurons and the averaging read-out are computed in float32.
 """
@@ -100,7 +100,7 @@ class _Stage:
         on in place; None: new, of zeros.
         """
         # imported here since importing Triton is slow
-        from agreestop.networks._kernels.gpu_deep import neurons
+        from agreestop.kernels.gpu.deep import neurons
 
         currents = self._synapses.currents(
             x.float().mean((2, 3), keepdim=True) if self.average else x
@@ -149,7 +149,7 @@ def _synapses(
 
 
 def _affine(norm: MemberBatchNorm2d) -> Any:
-    from agreestop.networks._kernels.gpu_deep import Affine
+    from agreestop.kernels.gpu.deep import Affine
 
     scale = norm.weight.detach() * torch.rsqrt(norm.running_var[0] + norm.epsilon)
     shift = norm.bias.detach() - norm.running_mean[0] * scale

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from agreestop.common import Integers
+from agreestop.engines.devices import lock_in_memory, torch_dtype, upload
 from agreestop.events.container import Events, Inputs
-from agreestop.networks._kernels.gpu_runtime import lock_in_memory, torch_dtype, upload
 
 PIECE = 1 << 22  # bytes that are sent together, about
 
@@ -37,7 +37,7 @@ def frames_dtype(inputs: Inputs, device: torch.device) -> torch.dtype:
 
 @final
 class DeviceInputs:
-    """Inputs (n, T, ...) that `networks._kernels.gpu_inputs` reads: `kind` are their dtypes, and
+    """Inputs (n, T, ...) that `kernels.gpu.inputs` reads: `kind` are their dtypes, and
     `table` their addresses and T.
 
     stream: the stream of the copies, None without a GPU.
@@ -45,7 +45,7 @@ class DeviceInputs:
 
     def __init__(self, inputs: Inputs, device: torch.device, stream: Any) -> None:
         # imported here since importing Triton is slow
-        from agreestop.networks._kernels.gpu_inputs import InputKind
+        from agreestop.kernels.gpu.inputs import InputKind
 
         n, steps = inputs.shape[:2]
         self._stream = stream

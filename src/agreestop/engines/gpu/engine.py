@@ -1,6 +1,6 @@
 """The fused engine: members on a GPU, with the neurons of a chunk of steps in one kernel.
 
-Fully connected members run together, in the kernel of `networks._kernels.gpu_srm`. Members with
+Fully connected members run together, in the kernel of `kernels.gpu.srm`. Members with
 convolutions run one after the other (`deep`): each fills the GPU, and grouped convolutions are
 slower. Both decide with continuous batching where the rule has a GPU prefilter.
 """
@@ -10,9 +10,9 @@ from typing import Any, cast, final
 
 import torch
 
+from agreestop.engines.devices import check_device
 from agreestop.events.container import Events, Inputs
-from agreestop.networks._kernels.gpu_runtime import check_device
-from agreestop.networks._kernels.mixed_product import fixed_point
+from agreestop.kernels.mixed_product import fixed_point
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import SRM
 from agreestop.networks.spiking_layers import SpikingLayer

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple, Protocol, cast, final
 import torch
 from torch import Tensor
 
-from agreestop.networks._kernels.gpu_runtime import capture_cuda_graph
-from agreestop.networks._kernels.mixed_product import fixed_point
+from agreestop.engines.devices import capture_cuda_graph
+from agreestop.kernels.mixed_product import fixed_point
+from agreestop.kernels.srm import SRMState
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.spiking_layers import SpikingLayer
-from agreestop.networks.srm_core import SRMState
 
 from .deep import DeepMember, DeepState
 
-TABLE = 4  # entries of the table of `networks._kernels.gpu_inputs`, which it describes
+TABLE = 4  # entries of the table of `kernels.gpu.inputs`, which it describes
 # neurons of the largest layer times steps that are computed together, for networks with
 # convolutions
 NEURON_STEPS = 1 << 28
@@ -78,7 +78,7 @@ class SlotMembers(Protocol):
 class FullyConnectedMembers:
     """All members in one network.
 
-    Inputs of zeros and ones are computed as bits (`gpu_sparse`), others in the network itself.
+    Inputs of zeros and ones are computed as bits (`gpu.sparse`), others in the network itself.
     """
 
     load = Load(16, 16384, 20480)
@@ -113,7 +113,7 @@ class FullyConnectedMembers:
         None if some weights have no fixed point.
         """
         # imported here since importing Triton is slow
-        from agreestop.networks._kernels.gpu_sparse import SparseLayer, spiking_layers
+        from agreestop.kernels.gpu.sparse import SparseLayer, spiking_layers
 
         layers = []
         for layer in self._layers:

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .gpu_runtime import TRITON_AVAILABLE
+from agreestop.kernels import TRITON_AVAILABLE
 
 SHIFT = 11  # significant bits of float16. The second part is stored times 2^11.
 # gradients are scaled below 2^15, within float16; all is scaled by at most 2^100, within float32
@@ -127,7 +127,7 @@ def _side_by_side(fixed: FixedPoint) -> Tensor:
 def split_float16(values: Tensor, scale: Tensor | None = None) -> Tensor:
     """Two float16 parts (K, 2, ...) of float32 values (K, ...) times a scale."""
     if values.is_cuda and TRITON_AVAILABLE and values.is_contiguous():
-        from .triton_kernels import split  # importing Triton is slow
+        from .gpu.triton_kernels import split  # importing Triton is slow
 
         return split(values, 2.0**SHIFT, scale)
     values = values if scale is None else values * scale

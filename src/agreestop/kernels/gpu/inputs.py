@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .gpu_runtime import on_device_of
+from .runtime import on_device_of
 
 CELLS, EVENTS = 1024, 128  # what one program handles
 KINDS = {

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""The Triton kernels: the SRM recurrence (`gpu_srm` has the equations), the split into float16
+"""The Triton kernels: the SRM recurrence (`gpu.srm` has the equations), the split into float16
 parts (`mixed_product`), and the prefilter.
 
 Recurrence: the strides of an array are (time, outer, member), and its inner axis is dense. Each
@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .gpu_runtime import on_device_of
+from .runtime import on_device_of
 
 BLOCK = 1024  # values of a program that splits
 TOGETHER = 16  # steps that the prefilter looks at together

@@ -39,9 +39,9 @@ import torch
 import triton
 from torch import Tensor
 
-from ..srm_core import Chunk, Constants, Kernels, Layout, SRMState, empty_like, run_kernels
+from ..srm import Chunk, Constants, Kernels, Layout, SRMState, empty_like, run_kernels
 from ..surrogates import Surrogate
-from .gpu_runtime import on_device_of
+from .runtime import on_device_of
 from .triton_kernels import backward_kernel, forward_kernel
 
 # steps whose spike bits share a word. The backward pass holds this many slopes per neuron

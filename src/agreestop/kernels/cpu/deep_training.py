@@ -3,7 +3,7 @@
 and 2×2 max-pool.
 
     x_t = γ (y_t - μ) / σ + β
-    the SRM recurrence of `cpu_srm` on x_t,    max-pool of the spikes z_t
+    the SRM recurrence of `cpu.srm` on x_t,    max-pool of the spikes z_t
 
 Forward, one pass over y_t finds μ and σ, and a second one does the rest. Backward, one pass runs
 the neurons again, and back; it also sums what batch normalisation needs, and a last pass gives
@@ -34,7 +34,7 @@ PARTS = 16
 ROWS = 256  # positions that are summed in float32, before double precision
 AHEAD = 6  # steps between the prefetch of a window and its use
 WINDOW = 4 * NARROW
-WORTH_A_THREAD = 1 << 17  # neurons times steps, as in `cpu_srm`
+WORTH_A_THREAD = 1 << 17  # neurons times steps, as in `cpu.srm`
 
 
 class Norm(NamedTuple):

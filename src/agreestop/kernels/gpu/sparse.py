@@ -2,7 +2,7 @@
 """Fully connected layers on a GPU, from input spikes to their own: spikes stay bits, and only
 inputs that spike are multiplied.
 
-    x_t = spikes_t · W  in fixed point (`mixed_product`),   then the SRM recurrence of `gpu_srm`
+    x_t = spikes_t · W  in fixed point (`mixed_product`),   then the SRM recurrence of `gpu.srm`
 
 A word holds 16 steps of one neuron. A tile is the words of 8 rows of the batch. In a tile of a
 recording most inputs never spike; the first layer lists the others and packs their words. One
@@ -11,7 +11,7 @@ cores, and takes these neurons through the 16 steps in registers. So no current 
 spikes take a sixteenth of the bytes of float16, and an input that does not spike costs nothing.
 
 Sums are exact, so spikes do not depend on the other rows of a tile, and are those of
-`mixed_product` and `gpu_srm`, bit for bit.
+`mixed_product` and `gpu.srm`, bit for bit.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from .gpu_runtime import on_device_of
-from .mixed_product import SHIFT, FixedPoint
+from ..mixed_product import SHIFT, FixedPoint
+from .runtime import on_device_of
 
 STEPS, ROWS = 16, 8  # a tile has this many steps of this many rows of the batch
 INPUTS = 64  # inputs that are multiplied together

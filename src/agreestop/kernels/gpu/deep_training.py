@@ -3,9 +3,9 @@
 2 × 2 max-pool.
 
     x_t = γ (y_t - μ) / σ + β (+ shortcut)
-    the SRM recurrence of `gpu_srm` on x_t,    max-pool of the spikes z_t
+    the SRM recurrence of `gpu.srm` on x_t,    max-pool of the spikes z_t
 
-Forward, one pass over y_t finds μ and σ, and the kernel of `gpu_deep` does the rest. Backward, one
+Forward, one pass over y_t finds μ and σ, and the kernel of `gpu.deep` does the rest. Backward, one
 kernel runs the neurons again from their spike bits, and back. It also sums what batch normalisation
 needs for each channel, and a last pass gives ∂L/∂y_t. Neither x_t nor the spikes before the
 max-pool reach memory. The max-pool hands a gradient to the first neuron of a window that spiked, or
@@ -25,13 +25,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..surrogates import Surrogate
-from .gpu_batchnorm import Norm, gradients, statistics
-from .gpu_deep import Affine, saved_neurons
-from .gpu_runtime import on_device_of
+from .batchnorm import Norm, gradients, statistics
+from .deep import Affine, saved_neurons
+from .runtime import on_device_of
 from .triton_kernels import _slope
 
 LONGEST_SEGMENT, SHORTEST_SEGMENT = 16, 4  # steps whose spike bits share a word
-SHARES = 1024  # programs, a power of two, as in `gpu_batchnorm`
+SHARES = 1024  # programs, a power of two, as in `gpu.batchnorm`
 NEURONS, WARPS = 512, 4  # neurons that a program takes at a time
 
 
@@ -239,6 +239,6 @@ def normalised_spikes(
     pool: int,
 ) -> Tensor:
     """Spikes (steps, rows, H / pool, W / pool, C) of currents for which `can_run` holds;
-    constants (5,) as in `gpu_deep.neurons`.
+    constants (5,) as in `deep.neurons`.
     """
     return _NormalisedSpikes.apply(currents, shortcut, steps, constants, pool, surrogate, *norm)

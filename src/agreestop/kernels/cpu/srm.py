@@ -34,7 +34,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..srm_core import Chunk, Constants, Kernels, Layout, SRMState, empty_like, run_kernels
+from ..srm import Chunk, Constants, Kernels, Layout, SRMState, empty_like, run_kernels
 from ..surrogates import Surrogate
 from .intrinsics import copy_range, fma, power_of_two, prefetch
 from .numba_runtime import empty, jit, jit_inline, parallel_for, threads_for

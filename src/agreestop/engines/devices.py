@@ -1,13 +1,9 @@
-"""The runtime of a GPU: copies of inputs, CUDA graphs, and the device of a Triton kernel.
-
-It does not import Triton, which is slow.
-"""
+"""The devices on which networks run: their names, copies of inputs, and CUDA graphs."""
 
 import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib.util import find_spec
+from contextlib import contextmanager
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -16,10 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agreestop.common import InputError, cores
+from agreestop.kernels.cpu.numba_runtime import parallel_for
 
-from .numba_runtime import parallel_for
-
-TRITON_AVAILABLE = find_spec("triton") is not None
 COPIERS, CHUNKS, WORTH_SHARING = 2, 2, 1 << 20
 """Threads that copy together, chunks per thread, and bytes from which it pays: one core does not
 copy at the speed of memory.
@@ -43,14 +37,6 @@ def check_device(device: str | torch.device) -> str:
             "PyTorch with CUDA."
         )
     return device
-
-
-def on_device_of(values: Tensor) -> AbstractContextManager[Any]:
-    """Make the device of the values the current one, because Triton starts kernels there.
-
-    On a CPU, kernels run in the interpreter.
-    """
-    return torch.cuda.device(values.device) if values.is_cuda else nullcontext()
 
 
 # ---- copies

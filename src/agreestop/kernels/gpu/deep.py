@@ -3,7 +3,7 @@
 layer's input.
 
     x_t = scale · y_t + shift (+ shortcut)
-    the SRM recurrence of `gpu_srm` on x_t,    2 × 2 max-pool of the spikes z_t
+    the SRM recurrence of `gpu.srm` on x_t,    2 × 2 max-pool of the spikes z_t
 
 y_t is what the convolution wrote, in bfloat16 or float32, with channels innermost. Batch
 normalisation is the scale and shift of a channel, so neither it, nor the sum with the shortcut, nor
@@ -20,7 +20,7 @@ step, and starts from zero where `begins` is not negative. So one call serves in
 different steps (continuous batching).
 
 In training (`gpu_deep_training`) the state starts from zero, and what the backward pass needs is
-saved as in `gpu_srm`: the spikes as bits, one word for each neuron and segment of at most 16 steps,
+saved as in `gpu.srm`: the spikes as bits, one word for each neuron and segment of at most 16 steps,
 and the state at the start of each segment except the first.
 """
 
@@ -31,7 +31,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .gpu_runtime import on_device_of
+from .runtime import on_device_of
 
 TOGETHER = 8  # loads that are started before the first value is used
 OUTPUTS, WARPS = 512, 4  # outputs of a program

@@ -1,0 +1,10 @@
+"""Loops over plain arrays, which know neither networks nor rules.
+
+`cpu` holds loops that numba compiles, and `gpu` kernels of Triton. Both are optional: whoever calls
+them has PyTorch's operators for the same work, and nothing on a CPU needs `gpu`.
+"""
+
+from importlib.util import find_spec
+
+TRITON_AVAILABLE = find_spec("triton") is not None and find_spec(f"{__name__}.gpu") is not None
+"""Whether the kernels for GPUs can be imported, which is slow, so it is not tried."""

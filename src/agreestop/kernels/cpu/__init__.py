@@ -1,0 +1,1 @@
+"""Loops for processors, compiled by numba."""

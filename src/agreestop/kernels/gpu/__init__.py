@@ -1,0 +1,1 @@
+"""Kernels for GPUs in Triton, whose interpreter can run them on a CPU."""

@@ -1,1 +1,0 @@
-"""Every numba and Triton kernel."""
