@@ -15,6 +15,7 @@ ORDER = (
     {"common"},
     {"decide"},
     {"events"},
+    {"kernels"},
     {"networks"},
     {"engines"},
     {"ensembles", "adapters"},

@@ -133,7 +133,7 @@ def test_packages_that_are_imported_late(package: str, extra: str, call: Any, tm
 def test_the_event_driven_engine_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="engines need PyTorch")
     network = ag.networks.SpikingNetwork(ag.networks.FullyConnected((4,), 2, 1, (3,)), torch.Generator().manual_seed(0))
-    prefix = "agreestop.networks._kernels."
+    prefix = "agreestop.kernels.cpu."
     hide(monkeypatch, "numba", f"{prefix}event_kernels", *(name for name in sys.modules if name.startswith(f"{prefix}event_")))
     with pytest.raises(ag.InputError, match="engine needs numba"):
         ag.engines.choose_engine(network, "event-driven")

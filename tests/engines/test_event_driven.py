@@ -25,7 +25,7 @@ from agreestop.networks.neurons import Neuron
 from agreestop.networks.spiking_layers import SpikingLayer
 from tests.networks.plain import generator, refused
 
-event_kernels = pytest.importorskip("agreestop.networks._kernels.event_kernels")
+event_kernels = pytest.importorskip("agreestop.kernels.cpu.event_kernels")
 
 STEPS, ROWS = 40, 6
 CONFIGS: dict[str, tuple[Architecture, tuple[float, ...]]] = {
@@ -447,7 +447,7 @@ def test_a_bad_step_of_a_stream_is_refused_and_changes_nothing() -> None:
 
 def test_numba_is_needed_only_by_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    for name in [name for name in sys.modules if name.startswith("agreestop.networks._kernels.event_")]:
+    for name in [name for name in sys.modules if name.startswith("agreestop.kernels.cpu.event_")]:
         monkeypatch.delitem(sys.modules, name)
         monkeypatch.delattr(name)
     refused(lambda: EventDriven(known("fully-connected")), r"needs numba.*pip install 'agreestop\[engines\]'")

@@ -25,10 +25,10 @@ from agreestop.ensembles.files import Epoch, save_members
 from agreestop.ensembles.streams import StreamTraining, in_loops
 from agreestop.ensembles.training import TrainableMembers, train
 from agreestop.events.container import Events
+from agreestop.networks import Surrogate
 from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import Neuron
 from agreestop.networks.posteriors import Posterior
-from agreestop.networks.surrogates import Surrogate
 
 CONFIG = FullyConnected((1, 3, 3), 3, members=2, hidden=(12,))
 KINDS = ("deep", "variational")
@@ -251,7 +251,8 @@ CONVOLUTIONS = {
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_a_network_is_trained_in_loops_if_all_its_kernels_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba", reason="the loops are compiled by numba")
-    from agreestop.networks._kernels import cpu_convolution, cpu_deep_training
+    from agreestop.kernels.cpu import convolution as cpu_convolution
+    from agreestop.kernels.cpu import deep_training as cpu_deep_training
 
     answers: list[bool] = []
     for module in (cpu_convolution, cpu_deep_training):

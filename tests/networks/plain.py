@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from agreestop.common import InputError
-from agreestop.networks.srm_core import SRMParameters, SRMState
-from agreestop.networks.surrogates import Surrogate
+from agreestop.kernels.srm import SRMParameters, SRMState
+from agreestop.networks import Surrogate
 from tests.decide.strategies import assert_one_sentence
 
 

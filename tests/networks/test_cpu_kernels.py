@@ -11,15 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from agreestop.kernels.srm import Constants, SRMParameters, SRMState
+from agreestop.kernels.surrogates import SLOPES, Surrogate
 from agreestop.networks.architectures import Convolutional, SpikingNetwork
 from agreestop.networks.neurons import SRM, Neuron, srm
-from agreestop.networks.srm_core import Constants, SRMParameters, SRMState
-from agreestop.networks.surrogates import SLOPES, Surrogate
 from tests.networks.plain import generator, plain_loop, random_spikes
 
 pytest.importorskip("numba", reason="numba, which compiles these operators, is not installed")
 
-from agreestop.networks._kernels import cpu_convolution, cpu_deep_training, cpu_sparse, cpu_srm
+from agreestop.kernels.cpu import convolution as cpu_convolution
+from agreestop.kernels.cpu import deep_training as cpu_deep_training
+from agreestop.kernels.cpu import sparse_product as cpu_sparse
+from agreestop.kernels.cpu import srm as cpu_srm
 
 _NEAR = torch.full((40,), 1 + 2.0**-12)
 FUSES = bool((torch.addcmul(torch.full((40,), -1 - 2.0**-11), _NEAR, _NEAR) == 2.0**-24).all())

@@ -10,7 +10,7 @@ import torch
 if find_spec("triton") is None:
     pytest.skip("Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
 
-from agreestop.networks._kernels import gpu_batchnorm
+from agreestop.kernels.gpu import batchnorm as gpu_batchnorm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

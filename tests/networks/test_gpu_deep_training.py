@@ -11,7 +11,8 @@ import torch
 if find_spec("triton") is None:
     pytest.skip("Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
 
-from agreestop.networks._kernels import gpu_batchnorm, gpu_deep_training
+from agreestop.kernels.gpu import batchnorm as gpu_batchnorm
+from agreestop.kernels.gpu import deep_training as gpu_deep_training
 from agreestop.networks.architectures import Convolutional, ResNet18, SpikingNetwork
 from agreestop.networks.neurons import SRM, Neuron
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from agreestop.networks._kernels.mixed_product import EXACT, SHIFT, FixedPoint, fixed_point
+from agreestop.kernels.mixed_product import EXACT, SHIFT, FixedPoint, fixed_point
+from agreestop.kernels.srm import SRMState
 from agreestop.networks.neurons import SRM, Neuron, srm
-from agreestop.networks.srm_core import SRMState
 from tests.networks.plain import generator
 
 if find_spec("triton") is None:
     pytest.skip("Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
 
-from agreestop.networks._kernels.gpu_sparse import SparseLayer, spiking_layers
+from agreestop.kernels.gpu.sparse import SparseLayer, spiking_layers
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MEMBERS, INPUTS = 2, 150

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 import agreestop.networks.neurons as srm_module
+from agreestop.kernels.srm import Chunk, SRMParameters, SRMState
+from agreestop.kernels.surrogates import SLOPES, Surrogate
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import SRM, Neuron, srm
-from agreestop.networks.srm_core import Chunk, SRMParameters, SRMState
-from agreestop.networks.surrogates import SLOPES, Surrogate
 from tests.networks.plain import generator, gradients, plain_loop, refused
 
 if find_spec("triton") is None:
     pytest.skip("Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
 
-from agreestop.networks._kernels import gpu_srm as fused
+from agreestop.kernels.gpu import srm as fused
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

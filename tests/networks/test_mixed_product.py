@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from agreestop.networks._kernels.mixed_product import SHIFT, can_run, mixed_product, split_float16
+from agreestop.kernels.mixed_product import SHIFT, can_run, mixed_product, split_float16
 from agreestop.networks.layers import MemberConv2d, MemberLinear, draw_weights
 from tests.networks.plain import generator
 
@@ -46,7 +46,7 @@ def test_two_parts_hold_all_but_the_last_bit() -> None:
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 def test_the_kernel_splits_without_loss() -> None:
-    from agreestop.networks._kernels.triton_kernels import split
+    from agreestop.kernels.gpu.triton_kernels import split
 
     values = some(3, 7, 101)  # the interpreter rounds towards zero, a GPU to the nearest
     check_parts(values, split(values.to(DEVICE), 2.0**SHIFT), nearest=DEVICE == "cuda")

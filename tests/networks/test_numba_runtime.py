@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agreestop.networks._kernels import numba_runtime
+from agreestop.kernels.cpu import numba_runtime
 from agreestop.networks.neurons import SRM, Neuron, srm
 from tests.networks.plain import generator
 

@@ -137,8 +137,8 @@ def test_a_missing_file_gives_a_sentence(tmp_path: Path) -> None:
 
 def test_a_configuration_knows_the_surrogates_and_limits_of_the_networks() -> None:
     pytest.importorskip("torch", reason="networks need PyTorch")
+    from agreestop.kernels.surrogates import SLOPES
     from agreestop.networks.neurons import LARGEST
-    from agreestop.networks.surrogates import SLOPES
 
     assert set(SURROGATES) == set(SLOPES) and LARGEST_CONSTANT == LARGEST
 
