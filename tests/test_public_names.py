@@ -43,6 +43,9 @@ NAMES = {
     "DCSNN",
     "SEENN",
     "StopRule",
+    # streams without an end
+    "Spotter",
+    "Detection",
     # choosing a score or a risk
     "tune",
     "front",

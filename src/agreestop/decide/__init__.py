@@ -22,6 +22,7 @@ from .merging import MajorityVote, MergeConfidence, MergePValues, MergeRanks
 from .risks import FixedTime, Gate, ShapedRisk, TopMass
 from .scores import Scores, load_scores, save_scores, save_spikes
 from .spikecp import SpikeCP
+from .spotting import Detection, Spotter
 from .stop_rule import StopRule
 from .tuning.learned_risk import LearnedRisk
 from .tuning.schedules import front
@@ -37,6 +38,7 @@ __all__ += ["CalibratedRule", "CalibrationWarning", "Scores", "Session", "load_r
 __all__ += ["load_scores", "save_scores", "save_spikes"]
 __all__ += ["Decision", "Decisions", "Evaluation", "Splits", "Tuned"]
 __all__ += ["AdaptiveRule", "DriftMonitor", "evaluate", "repeat_splits", "tune"]
+__all__ += ["Detection", "Spotter"]
 __all__ += ["InputError", "generalized_mean", "log_confidence"]
 __all__ += ["merge_p_values", "merging_factor"]
 __all__ += ["Schedule", "front", "p_values", "simulate_scores"]

@@ -1,0 +1,455 @@
+"""Spotter: alarms in streams without an end, with a promise about false alarms.
+
+An alarm is a score above a threshold θ; after it the spotter rests. What is exchangeable is the
+recording (a day of a device, a file), never the step. With n recordings, a cap B and
+λ = -θ, so that small λ is safe,
+
+    L_i(λ) = the most false alarms of recording i at any λ' ≤ λ, but at most B
+    λ      = sup{ λ : (Σ_i L_i(λ) + B) / (n + 1) ≤ ε }             E min(false alarms, B) ≤ ε
+
+With B = 1 that is P(any false alarm in a recording) ≤ ε. It needs n ≥ B/ε - 1 recordings. With
+K people of N_j recordings each, person j counts by its mean: (Σ_j Σ_i L_ji(λ)/N_j + B)/(K + 1) ≤ ε
+holds for a recording of a new person.
+
+Why the largest at any stricter threshold: with marked events, what lies near an event does not
+count, and an alarm there rests over scores that would be false alarms at a stricter threshold. So
+the count may fall as λ grows, and the proof needs it to rise. (Without events it rises by itself:
+the first score above θ, the first after its rest and so on are the most that can be chosen.)
+
+"Not found within D steps" is safe on the other side. M_i(θ), the largest share of the events of
+recording i missed at any bolder threshold, gives θ_det = sup{ θ : (Σ_i M_i(θ) + 1)/(n + 1) ≤ β }.
+Both promises hold for every threshold from -λ up to, but not at, θ_det.
+
+Thresholds lie in gaps (see `thresholds`): every smaller λ keeps the first promise. A shift of the
+scores of a recording by up to η moves every level by η; without events that covers every rounding.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from os import PathLike
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from agreestop.common import (
+    CalibrationWarning,
+    Floats,
+    InputError,
+    Integers,
+    KeptInFiles,
+    as_count,
+    is_number,
+)
+from agreestop.common.errors import quoted
+from agreestop.common.levels import Target, as_fraction, as_target, in_words
+from agreestop.common.rounding import REACH, Rounding, in_gap
+
+from .recordings import (
+    Recordings,
+    SpottingEvaluation,
+    as_scores,
+    evaluate_alarms,
+    false_alarm_levels,
+    miss_levels,
+    with_rest,
+)
+from .rule_files import read_rule_file, write_rule_file
+
+
+@dataclass(frozen=True)
+class Detection:
+    """An alarm of a spotter.
+
+    Attributes
+    ----------
+    index : int
+        The step of the stream, counted from 0.
+    score : float
+        The score that was above the threshold.
+    number : int
+        How many alarms the stream had before.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> ag.Detection(index=120, score=0.97)
+    Detection(index=120, score=0.97, number=0)
+    """
+
+    index: int
+    score: float
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Spotter(KeptInFiles):
+    """Raise an alarm where a score is above a calibrated threshold, in streams without an end.
+
+    Parameters
+    ----------
+    false_alarms : float, str or Fraction
+        ε: the mean number of false alarms in a recording that is promised, counted up to `cap`.
+        With a cap of 1 it is the probability of any false alarm in a recording.
+    cap : int
+        B: false alarms of one recording above it do not count.
+    rest : int
+        Steps without an alarm after an alarm: after one at step i the next is at i + rest + 1 at
+        the earliest.
+    missed : float, str or Fraction, optional
+        A second promise: the mean share of the events of a recording that are not found.
+    within : int
+        An event is found by an alarm from its start to less than so many steps after its end.
+
+    Notes
+    -----
+    *Guarantee.* E min(false alarms, cap) ≤ false_alarms, over the draw of the calibration
+    recordings and of a new recording exchangeable with them: the same law of lengths, and events as
+    often. Any score will do: a pooled confidence, a statistic of drift, another detector's output.
+
+    Examples
+    --------
+    >>> import numpy as np, agreestop as ag
+    >>> rng = np.random.default_rng(0)
+    >>> recordings = [rng.normal(size=500) for _ in range(99)]
+    >>> spotter = ag.Spotter(false_alarms=0.05, rest=20).calibrate(recordings)
+    >>> scores = rng.normal(size=500)
+    >>> scores[200:210] += 9
+    >>> spotter.alarms(scores)
+    array([200])
+    """
+
+    false_alarms: Target
+    cap: int = 1
+    rest: int = 0
+    missed: Target | None = None
+    within: int = 50
+
+    def __post_init__(self) -> None:
+        as_count(self.cap, "cap")
+        as_count(self.rest, "rest", least=0)
+        as_count(self.within, "within", least=0)
+        if not 0 < self.allowed < self.cap:
+            raise InputError(
+                f"false_alarms is {quoted(self.false_alarms)}: give a number above 0 and below the "
+                f"cap, {self.cap}."
+            )
+        if self.missed is not None:
+            as_target(self.missed, "missed")
+
+    @property
+    def allowed(self) -> Fraction:
+        """ε, exactly as written."""
+        given = self.false_alarms
+        try:
+            return given if isinstance(given, Fraction) else as_fraction(str(given).strip())
+        except (ValueError, ZeroDivisionError):
+            raise InputError(
+                f"false_alarms is {quoted(given)}: give a number such as 0.05 or '1/20'."
+            ) from None
+
+    @property
+    def recordings_needed(self) -> int:
+        """The fewest recordings, or people, with which the promise can be kept.
+
+        Examples
+        --------
+        >>> Spotter(0.05).recordings_needed
+        19
+        """
+        return -(-self.cap // self.allowed) - 1
+
+    def calibrate(
+        self,
+        recordings: Any,
+        events: Sequence[ArrayLike] | None = None,
+        near: int = 0,
+        people: ArrayLike | None = None,
+    ) -> "CalibratedSpotter":
+        """Find the threshold from recordings that are used for nothing else.
+
+        Parameters
+        ----------
+        recordings : list of (T_i,) arrays
+            The scores of each recording.
+        events : list of lists of (start, end), optional
+            The events of each recording, in steps; `end` is the first step after it. Without them
+            every alarm is false.
+        near : int
+            Alarms less than so many steps before or after an event are not false.
+        people : (n,), optional
+            The person of each recording: the promise is then for a recording of a new person.
+
+        Returns
+        -------
+        CalibratedSpotter
+        """
+        data = Recordings.of(recordings, events, people)
+        near, units = as_count(near, "near", least=0), data.units()
+        self._check(data, near)
+        counts = np.bincount(units)
+        share = [Fraction(1, int(counts[unit])) for unit in units]
+        rows, many = range(len(data)), len(counts)
+        levels = [
+            false_alarm_levels(data.scores[row], data.counted(row, near), self.rest, self.cap)
+            for row in rows
+        ]
+        weights = [one for one in share for _ in range(self.cap)]
+        kth = -_crossing(-np.concatenate(levels), weights, self.allowed * (many + 1) - self.cap)
+        scores = np.concatenate(data.scores)
+        threshold = _above(kth, scores)
+        limit = None if self.missed is None else self._limit(data, share, many)
+        if limit is not None:
+            eta = Rounding().largest(kth) if np.isfinite(kth) else 0.0
+            threshold = threshold if threshold < limit - eta else kth + eta
+            if not threshold < limit - eta:
+                raise InputError(
+                    f"no threshold keeps both promises: false_alarms needs one of at least "
+                    f"{kth:.6g} and missed one below {limit:.6g}; allow more of one, or give a "
+                    "better score."
+                )
+        if kth == scores.max() and (same := sum(one.max() == kth for one in data.scores)) > 1:
+            warnings.warn(
+                f"the highest score, {kth:g}, occurs in {same} of {len(data)} recordings, so only "
+                "a higher one raises an alarm: give a score with more values, or allow more "
+                "false_alarms.",
+                CalibrationWarning,
+                stacklevel=2,
+            )
+        known = None if people is None and data.people is None else many
+        return CalibratedSpotter(self, threshold, kth, near, len(data), data.ids, limit, known)
+
+    def _check(self, data: Recordings, near: int) -> None:
+        many = int(data.units().max()) + 1
+        needed, what = self.recordings_needed, "recordings" if data.people is None else "people"
+        if many < needed:
+            raise InputError(
+                f"{many} {what} cannot promise {in_words(self.allowed)} false alarms a recording: "
+                f"at least {needed} are needed (cap / false_alarms - 1)."
+            )
+        short = [row for row, one in enumerate(data.scores) if len(one) <= self.rest]
+        if short:
+            raise InputError(
+                f"recordings[{short[0]}] has {len(data.scores[short[0]])} steps and the rest is "
+                f"{self.rest}: give longer recordings, or a shorter rest."
+            )
+        if not any(data.counted(row, near).any() for row in range(len(data))):
+            raise InputError(
+                f"every step of every recording lies near an event, with near={near}: no alarm can "
+                "be false, so give recordings with steps away from events."
+            )
+        if self.missed is not None and not any(len(data.marked(row)) for row in range(len(data))):
+            raise InputError("missed is given without events: mark the events of the recordings.")
+
+    def _limit(self, data: Recordings, share: Sequence[Fraction], many: int) -> float:
+        """θ_det, which every threshold must be below."""
+        assert self.missed is not None
+        levels, weights = [], []
+        for row, scores in enumerate(data.scores):
+            marked = data.marked(row)
+            for level, rise in miss_levels(scores, marked, self.rest, self.within):
+                levels.append(level)
+                weights.append(share[row] * Fraction(rise, len(marked)))
+        allowed = as_target(self.missed, "missed") * (many + 1) - 1
+        return _crossing(np.array(levels), weights, allowed)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> "CalibratedSpotter":
+        """Read a calibrated spotter that `save` wrote."""
+        return read_rule_file(path, CalibratedSpotter, _check_loaded)
+
+
+def _crossing(levels: Floats, weights: Sequence[Fraction], allowed: Fraction) -> float:
+    """The largest x for which the weights of all levels below x are at most `allowed`."""
+    total = Fraction(0)
+    if allowed < 0:
+        return -np.inf
+    for row in np.argsort(levels, kind="stable"):
+        total += weights[row]
+        if total > allowed:
+            return float(levels[row])
+    return np.inf
+
+
+def _above(kth: float, scores: Floats) -> float:
+    """The threshold, moved up into a gap between the scores of calibration."""
+    if not np.isfinite(kth):
+        return kth
+    rounding = Rounding()
+    quarters = np.percentile(scores, [25, 75])
+    reach = REACH * float(quarters[1] - quarters[0])
+    return -in_gap(-kth - rounding.largest(kth), -scores, rounding, reach)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CalibratedSpotter(KeptInFiles):
+    """A spotter with its threshold. Make one with `Spotter.calibrate`.
+
+    Attributes
+    ----------
+    spotter
+        The settings.
+    threshold
+        The score above which there is an alarm; it lies in a gap between calibration scores.
+    kth_value
+        The least threshold that keeps the promise, which `threshold` is no smaller than.
+    near
+        Alarms less than so many steps before or after an event are not false.
+    n
+        The number of calibration recordings.
+    ids : (n,)
+        A hash of each calibration recording.
+    limit
+        With `missed`: every threshold below it keeps that promise.
+    people
+        The number of people in calibration, where the promise is for new people.
+    """
+
+    spotter: Spotter
+    threshold: float
+    kth_value: float
+    near: int
+    n: int
+    ids: tuple[str, ...]
+    limit: float | None = None
+    people: int | None = None
+
+    @property
+    def guarantee(self) -> str:
+        """What is promised, in words."""
+        spotter = self.spotter
+        most, cap = in_words(spotter.allowed), spotter.cap
+        new = "a recording" if self.people is None else "a recording of a new person"
+        words = f"{new} has on average at most {most} false alarms (at most {cap} are counted)"
+        if cap == 1:
+            words = f"{new} has any false alarm with probability at most {most}"
+        draw = "recordings and of a new recording exchangeable with them"
+        if self.people is not None:
+            draw = "people and of a new person exchangeable with them"
+        found = ""
+        if spotter.missed is not None:
+            found = (
+                f" The mean share of events that are not found within {spotter.within} steps after "
+                f"their end is at most {in_words(as_target(spotter.missed))}."
+            )
+        return f"{words}, over the draw of the calibration {draw}.{found}"
+
+    def __repr__(self) -> str:
+        return (
+            f"CalibratedSpotter(false_alarms={self.spotter.false_alarms}, cap={self.spotter.cap}, "
+            f"rest={self.spotter.rest}, threshold={self.threshold:.6g}, n={self.n})"
+        )
+
+    def alarms(self, scores: ArrayLike) -> Integers:
+        """The steps of one recording, counted from 0, at which there is an alarm."""
+        above = np.flatnonzero(as_scores(scores, "scores") > self.threshold)
+        return with_rest(above, self.spotter.rest)
+
+    def stream(self) -> "SpotterStream":
+        """Watch one stream, score by score."""
+        return SpotterStream(self)
+
+    def evaluate(
+        self,
+        recordings: Any,
+        events: Sequence[ArrayLike] | None = None,
+        within: int | None = None,
+        *,
+        people: ArrayLike | None = None,
+        step_seconds: float | None = None,
+        confidence: float = 0.95,
+    ) -> SpottingEvaluation:
+        """How many events are found, how late, and how many alarms are false.
+
+        Parameters
+        ----------
+        recordings, events, people
+            As for `calibrate`. Recordings that set the threshold are refused.
+        within : int, optional
+            An event is found by an alarm less than so many steps after its end; what the spotter
+            says unless given.
+        step_seconds : float, optional
+            The length of a step, for false alarms an hour.
+        confidence : float
+            The level of the intervals.
+
+        Returns
+        -------
+        SpottingEvaluation
+        """
+        data = Recordings.of(recordings, events, people)
+        used = len(set(data.ids) & set(self.ids))
+        if used:
+            raise InputError(
+                f"{used} of the {len(data)} recordings set the threshold: evaluate on others."
+            )
+        if step_seconds is not None and (not is_number(step_seconds) or step_seconds <= 0):
+            raise InputError(f"step_seconds is {step_seconds!r}: give a number above 0.")
+        chosen = self.spotter.within if within is None else as_count(within, "within", least=0)
+        alarms = [self.alarms(one) for one in data.scores]
+        cap, threshold = self.spotter.cap, self.threshold
+        return evaluate_alarms(
+            data, alarms, self.near, chosen, cap, threshold, step_seconds, confidence
+        )
+
+    def with_threshold(self, threshold: float) -> Self:
+        """The spotter with another threshold, which carries no promise unless it is stricter."""
+        return replace(self, threshold=threshold)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the spotter to one file: a readable header and plain arrays, all or nothing."""
+        summary = {"guarantee": self.guarantee, "calibration_recordings": self.n}
+        write_rule_file(path, self, summary)
+
+
+def _check_loaded(spotter: CalibratedSpotter) -> CalibratedSpotter:
+    if np.isnan(spotter.threshold) or spotter.near < 0 or len(spotter.ids) != spotter.n:
+        raise ValueError("numbers that no calibration has")
+    return spotter
+
+
+class SpotterStream:
+    """One stream under watch, pushed one score at a time. `calibrated.stream()` opens one.
+
+    Its size does not grow.
+
+    Attributes
+    ----------
+    index : int
+        The next step.
+    """
+
+    __slots__ = ("_alarms", "_calibrated", "_free", "index")
+
+    def __init__(self, calibrated: CalibratedSpotter) -> None:
+        self._calibrated, self.index, self._free, self._alarms = calibrated, 0, 0, 0
+
+    def push(self, score: float, step: int | None = None) -> Detection | None:
+        """The score of the next step; a `Detection` if there is an alarm.
+
+        step: the step's number by the caller's clock, which must be the next one.
+        """
+        score = float(score)
+        if score != score:
+            raise InputError(
+                f"score is nan at step {self.index}: every step needs a score; repeat the last one "
+                "where a sensor is silent."
+            )
+        index = self.index
+        if step is not None and step != index:
+            raise InputError(
+                f"step is {step} where step {index} is next: push every step once and in order, or "
+                "open a new stream after a jump of the clock."
+            )
+        self.index = index + 1
+        if index < self._free or not score > self._calibrated.threshold:
+            return None
+        return self.alarm(score)
+
+    def alarm(self, score: float) -> Detection:
+        """Note an alarm at the step that was pushed last, and rest."""
+        detection = Detection(self.index - 1, score, self._alarms)
+        self._free, self._alarms = self.index + self._calibrated.spotter.rest, self._alarms + 1
+        return detection

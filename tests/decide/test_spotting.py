@@ -1,0 +1,278 @@
+"""Spotters: thresholds against their definition, the promise on every small bag, and controls that must break it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import combinations_with_replacement, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import agreestop as ag
+from agreestop.decide.recordings import Recordings, load_recordings, save_recordings
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Marks = list[tuple[int, int]]
+
+
+def slow_alarms(scores: Floats, threshold: float, rest: int) -> list[int]:
+    """Alarms step by step, as the definition says."""
+    alarms: list[int] = []
+    for step, score in enumerate(scores):
+        if score > threshold and (not alarms or step - alarms[-1] > rest):
+            alarms.append(step)
+    return alarms
+
+
+def slow_false(scores: Floats, events: Marks, near: int, alarms: list[int]) -> int:
+    return sum(not any(start - near <= step < end + near for start, end in events) for step in alarms)
+
+
+def slow_missed(events: Marks, within: int, alarms: list[int]) -> Fraction:
+    found = sum(any(start <= step < end + within for step in alarms) for start, end in events)
+    return Fraction(len(events) - found, max(len(events), 1))
+
+
+def thresholds_of(recordings: list[Floats]) -> list[float]:
+    """All thresholds that differ, from the boldest."""
+    return [-math.inf, *sorted(set(np.concatenate(recordings).tolist()))]
+
+
+def slow_threshold(spotter: ag.Spotter, recordings: list[Floats], events: list[Marks], near: int, people: list[int]) -> float:
+    """The least threshold at which the means over people of the largest capped counts keep the promise."""
+    grid = thresholds_of(recordings)
+    K = len(set(people))
+    best = math.inf
+    most = [0] * len(recordings)
+    for threshold in reversed(grid):
+        for row, (scores, marks) in enumerate(zip(recordings, events, strict=True)):
+            count = slow_false(scores, marks, near, slow_alarms(scores, threshold, spotter.rest))
+            most[row] = max(most[row], min(count, spotter.cap))
+        total = sum((Fraction(most[row], people.count(people[row])) for row in range(len(most))), Fraction(0))
+        if (total + spotter.cap) / (K + 1) > spotter.allowed:
+            return best
+        best = threshold
+    return best
+
+
+def slow_limit(spotter: ag.Spotter, recordings: list[Floats], events: list[Marks]) -> float:
+    """The threshold that every one must be below so that the largest shares of missed events keep the promise."""
+    worst = [Fraction(0)] * len(recordings)
+    for threshold in thresholds_of(recordings):
+        for row, (scores, marks) in enumerate(zip(recordings, events, strict=True)):
+            worst[row] = max(worst[row], slow_missed(marks, spotter.within, slow_alarms(scores, threshold, spotter.rest)))
+        if (sum(worst) + 1) / (len(worst) + 1) > Fraction(str(spotter.missed)):
+            return threshold
+    return math.inf
+
+
+def draw_marks(rng: np.random.Generator, steps: int) -> Marks:
+    starts = np.flatnonzero(rng.random(steps) < 0.15)
+    return [(int(start), min(int(start) + int(rng.integers(1, 4)), steps)) for start in starts]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_thresholds_are_those_of_the_definition(seed: int) -> None:
+    """With ties, events, rests, caps and people; alarms of a batch and of a stream are the same."""
+    rng = np.random.default_rng(seed)
+    values = [3, 6, 1000][seed % 3]
+    recordings = [rng.integers(values, size=rng.integers(8, 25)).astype(float) for _ in range(9)]
+    events = [draw_marks(rng, len(one)) for one in recordings]
+    people = rng.permutation([0, 0, 1, 2, 3, 3, 3, 4, 5]).tolist() if seed % 2 else list(range(9))
+    cap, rest, near, within = (int(rng.integers(low, 4)) for low in (1, 0, 0, 0))
+    spotter = ag.Spotter(Fraction(cap, int(rng.integers(2, 7))), cap, rest) if cap > 1 else ag.Spotter("2/7", 1, rest)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ag.CalibrationWarning)
+        found = spotter.calibrate(recordings, events, near, people)
+        assert found.kth_value == slow_threshold(spotter, recordings, events, near, people)
+        sure = ag.Spotter(cap - Fraction(1, 10), cap, rest, missed="9/10", within=within)
+        limit = slow_limit(sure, recordings, events)
+        lowest = slow_threshold(sure, recordings, events, near, list(range(9)))
+        try:
+            both = sure.calibrate(recordings, events, near)
+        except ag.InputError as refused:
+            assert "no threshold keeps both" in str(refused) and not lowest < limit
+        else:
+            assert both.limit == limit and lowest <= both.threshold < limit
+    for scores in recordings[:3]:
+        expected = slow_alarms(scores, found.threshold, rest)
+        assert found.alarms(scores).tolist() == expected
+        stream = found.stream()
+        detections = [one for one in map(stream.push, scores) if one is not None]
+        assert [one.index for one in detections] == expected
+        assert [one.number for one in detections] == list(range(len(expected)))
+
+
+PLAIN = ag.Spotter("1/4", 1, rest=3)
+MARKS: Marks = [(0, 1)]
+KINDS = [np.array([first, second, 0, 0, last], dtype=float) for first, second, last in product(range(3), range(3), (0, 2))]
+
+
+def calibrated_threshold(recordings: list[Floats]) -> float:
+    return PLAIN.calibrate(recordings, [MARKS] * len(recordings)).threshold
+
+
+def without_the_envelope(recordings: list[Floats]) -> float:
+    """A control: the boldest threshold at which the counts themselves keep the promise."""
+    for threshold in thresholds_of(recordings):
+        false = [slow_false(one, MARKS, 0, slow_alarms(one, threshold, PLAIN.rest)) for one in recordings]
+        if (sum(map(bool, false)) + 1) / (len(recordings) + 1) <= PLAIN.allowed:
+            return threshold
+    return math.inf
+
+
+def broken_bags(threshold_of: Callable[[list[Floats]], float]) -> int:
+    """In how many of all bags of four recordings, each left out in turn, more than one has a false alarm."""
+    triples = combinations_with_replacement(range(len(KINDS)), 3)
+    thresholds: dict[tuple[int, ...], float] = {}
+    for triple in triples:
+        thresholds[triple] = threshold_of([KINDS[kind] for kind in triple])
+    broken = 0
+    for bag in combinations_with_replacement(range(len(KINDS)), 4):
+        losses = 0
+        for place, kind in enumerate(bag):
+            alarms = slow_alarms(KINDS[kind], thresholds[bag[:place] + bag[place + 1 :]], PLAIN.rest)
+            losses += bool(slow_false(KINDS[kind], MARKS, 0, alarms))
+        broken += losses > 1
+    return broken
+
+
+@pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
+def test_no_bag_of_recordings_breaks_the_promise_and_without_the_envelope_some_do() -> None:
+    assert broken_bags(calibrated_threshold) == 0
+    assert broken_bags(without_the_envelope) > 0
+
+
+def noisy_recordings(rng: np.random.Generator, n: int, steps: int = 200) -> list[Floats]:
+    """Recordings whose steps depend on each other: each has a level of its own."""
+    return list(rng.normal(size=(n, steps)) + 2 * rng.normal(size=(n, 1)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("allowed", "cap", "n"), [("1/10", 1, 29), ("1/2", 4, 31)])
+def test_new_recordings_have_no_more_false_alarms_than_promised(allowed: str, cap: int, n: int) -> None:
+    """Over 400 draws; as a control, a quantile of the steps of two long recordings, which takes steps as exchangeable."""
+    rng = np.random.default_rng(cap)
+    losses: dict[str, list[float]] = {"spotter": [], "steps": []}
+    spotter = ag.Spotter(allowed, cap, rest=10)
+    share = float(Fraction(allowed))
+    for _ in range(400):
+        new = noisy_recordings(rng, 20)
+        found = spotter.calibrate(noisy_recordings(rng, n))
+        steps = np.concatenate(noisy_recordings(rng, 2, 200 * n))
+        fixed = float(np.sort(steps)[-math.floor((len(steps) + 1) * share / 200)])
+        for name, threshold in (("spotter", found.threshold), ("steps", fixed)):
+            counts = [min(len(found.with_threshold(threshold).alarms(one)), cap) for one in new]
+            losses[name].append(float(np.mean(counts)))
+    error = {name: np.std(one, ddof=1) / math.sqrt(len(one)) for name, one in losses.items()}
+    assert np.mean(losses["spotter"]) < share + 4 * error["spotter"]
+    assert np.mean(losses["spotter"]) > share / 3  # it is not idle
+    assert np.mean(losses["steps"]) > share + 4 * error["steps"]
+
+
+def test_scores_that_another_run_rounds_otherwise_keep_the_promise() -> None:
+    """Without events: each score of calibration and of the new recording moves by up to the rounding."""
+    rng, size = np.random.default_rng(0), 1.8e-6
+    spotter = ag.Spotter("1/5", 1, rest=2)
+    broken = 0
+    for _ in range(100):
+        bag = [rng.integers(4, size=6) + rng.integers(-1, 2, size=6) * 1e-6 for _ in range(5)]
+        losses = 0
+        for row, one in enumerate(bag):
+            others = [other + rng.uniform(-size, size, 6) / 2 for number, other in enumerate(bag) if number != row]
+            found = spotter.calibrate(others)
+            losses += bool(len(found.alarms(one + rng.uniform(-size, size, 6) / 2)))
+        broken += losses > 1
+    assert broken == 0
+
+
+def test_an_evaluation_counts_what_the_definition_says() -> None:
+    rng = np.random.default_rng(3)
+    spotter = ag.Spotter("1/4", 1, rest=3, within=2).calibrate([rng.normal(size=50) for _ in range(9)], near=1)
+    recordings = [rng.normal(size=60) for _ in range(30)]
+    events = [draw_marks(rng, 60) for _ in recordings]
+    bold = spotter.with_threshold(1.2)
+    result = bold.evaluate(recordings, events, step_seconds=0.1)
+    alarms = [slow_alarms(one, 1.2, 3) for one in recordings]
+    pairs = list(zip(events, alarms, strict=True))
+    missed = sum(slow_missed(marks, 2, own) * len(marks) for marks, own in pairs)
+    count = sum(map(len, events))
+    delays = [
+        min(step for step in own if step >= start) - start
+        for marks, own in pairs
+        for start, end in marks
+        if any(start <= step < end + 2 for step in own)
+    ]
+    false = [slow_false(one, marks, 0, own) for one, (marks, own) in zip(recordings, pairs, strict=True)]
+    assert result.found is not None and result.delay is not None and result.per_hour is not None
+    assert result.events == count and result.found == pytest.approx(1 - float(missed) / count)
+    assert result.delay == pytest.approx(np.mean(delays))
+    near_one = [slow_false(one, marks, spotter.near, own) for one, (marks, own) in zip(recordings, pairs, strict=True)]
+    assert spotter.near == 1 and sum(near_one) < sum(false)
+    assert result.false_alarms == pytest.approx(np.mean(near_one))
+    assert result.any_false_alarm == pytest.approx(np.mean([one > 0 for one in near_one]))
+    assert result.per_hour == pytest.approx(sum(near_one) / (30 * 60 * 0.1 / 3600))
+    assert result.false_alarms.low < result.false_alarms < result.false_alarms.high
+    silent = spotter.with_threshold(99.0).evaluate(recordings, events)
+    assert silent.found is not None and silent.delay is None
+    assert float(silent.found) == 0 and silent.found.high > 0 and silent.any_false_alarm.high > 0
+
+
+def test_files_give_back_spotters_and_recordings(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    recordings = [rng.normal(size=steps) for steps in (30, 50, 40)]
+    events = [[(3, 5)], [], [(1, 4), (20, 30)]]
+    data = Recordings.of(recordings, events, ["a", "b", "b"])
+    save_recordings(tmp_path / "recordings.npz", data)
+    again = load_recordings(tmp_path / "recordings.npz")
+    assert again.people is not None and again.ids == data.ids and again.people.tolist() == ["a", "b", "b"]
+    assert again.events is not None and data.events is not None
+    assert all(np.array_equal(*pair) for pair in zip(again.events, data.events, strict=True))
+    spotter = ag.Spotter(0.5, rest=3).calibrate(data)
+    spotter.save(tmp_path / "rule")
+    loaded = ag.Spotter.load(tmp_path / "rule")
+    assert (loaded.threshold, loaded.ids, loaded.people) == (spotter.threshold, spotter.ids, 2)
+    assert loaded.guarantee == spotter.guarantee and "new person" in loaded.guarantee
+    with pytest.raises(ag.InputError, match="rule that can be built"):
+        ag.load_rule(tmp_path / "rule")
+
+
+def example(n: int = 20, steps: int = 40) -> list[Floats]:
+    return list(np.random.default_rng(0).normal(size=(n, steps)))
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "few recordings": (lambda: ag.Spotter(0.05).calibrate(example(18)), "at least 19"),
+    "few people": (lambda: ag.Spotter(0.1).calibrate(example(20), people=[0, 1] * 10), "2 people"),
+    "nan": (lambda: ag.Spotter(0.1).calibrate([*example(), np.full(9, np.nan)]), r"recordings\[20\]"),
+    "nan in a stream": (lambda: ag.Spotter(0.1).calibrate(example()).stream().push(math.nan), "score is nan"),
+    "a jump": (lambda: ag.Spotter(0.1).calibrate(example()).stream().push(0.0, step=3), "step is 3"),
+    "short": (lambda: ag.Spotter(0.1, rest=40).calibrate(example()), "the rest is 40"),
+    "events everywhere": (lambda: ag.Spotter(0.1).calibrate(example(), [[(0, 40)]] * 20), "every step"),
+    "an event outside": (lambda: ag.Spotter(0.1).calibrate(example(), [[(0, 41)]] * 20), "of 40 steps"),
+    "events of others": (lambda: ag.Spotter(0.1).calibrate(example(), [[]]), "events has 1"),
+    "one recording": (lambda: ag.Spotter(0.1).calibrate(example()[0]), "list of arrays"),
+    "none": (lambda: ag.Spotter(0.1).calibrate([]), "empty"),
+    "above the cap": (lambda: ag.Spotter(1.5), "false_alarms is 1.5"),
+    "no number": (lambda: ag.Spotter("many"), "false_alarms is 'many'"),
+    "missed without events": (lambda: ag.Spotter(0.1, missed=0.1).calibrate(example()), "missed"),
+    "used recordings": (lambda: ag.Spotter(0.1).calibrate(example()).evaluate(example()), "set the threshold"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_gets_a_sentence(case: str) -> None:
+    call, words = REFUSED[case]
+    with pytest.raises(ag.InputError, match=words):
+        call()
+
+
+def test_a_score_with_two_values_that_often_reaches_the_higher_one_is_said_to_raise_no_alarm() -> None:
+    recordings = [(one > 1).astype(float) for one in example()]
+    with pytest.warns(ag.CalibrationWarning, match="highest score, 1, occurs in"):
+        assert not len(ag.Spotter(0.1).calibrate(recordings).alarms(recordings[0]))
