@@ -112,6 +112,8 @@ def promising_rules(members: int, risk: Any) -> dict[str, Rule]:
         "AgreeStop with a gate": ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, gate=gate),
         "AgreeStop with a gate, fill, given the data": ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, True, gate=gate, **sparing),
         "AgreeStop, trim": ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, risk=risk, trim=0.4),
+        "AgreeStop, abstains": ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, risk=risk, at_end="abstain"),
+        "AgreeStop, abstains, loss": ag.AgreeStop(None, CHECKPOINTS, LARGEST, risk=risk, loss=every_loss, max_loss=0.2, at_end="abstain"),
         "AgreeStop, loss": ag.AgreeStop(None, CHECKPOINTS, LARGEST, risk=risk, loss=every_loss, max_loss=0.2),
         "AgreeStop, accumulated": ag.AgreeStop(0.6, CHECKPOINTS, LARGEST, risk=risk, accumulated=True, delta=0.3),
         "AgreeStop, accumulated, shaped": ag.AgreeStop(0.6, CHECKPOINTS, LARGEST, risk=gate, accumulated=True, delta=0.3),
@@ -204,7 +206,7 @@ def test_calibrate_and_decide(case: Case) -> None:
     assert decisions.first_risk is not None and np.isfinite(decisions.first_risk).all()
     assert decisions.best is not None
     if isinstance(case.rule, ag.AgreeStop):
-        assert decisions.sets[np.arange(50), decisions.best].all()
+        assert (decisions.sets[np.arange(50), decisions.best] == decisions.answered).all()
 
 
 def test_stopped_sets_are_small(case: Case) -> None:
@@ -327,7 +329,8 @@ def test_evaluate(case: Case) -> None:
     labels = case.data.test.labels
     evaluation = ag.evaluate(case.decisions, labels)
     assert evaluation.n == 50
-    assert evaluation.coverage == np.mean([label in case.decisions[i].classes for i, label in enumerate(labels.tolist())])
+    right = [label in one.classes or not one.answered for label, one in zip(labels.tolist(), case.decisions, strict=True)]
+    assert evaluation.coverage == np.mean(right)
     assert evaluation.latency == pytest.approx(case.decisions.stop_time.mean())
     assert evaluation.normalized_latency == pytest.approx(case.decisions.stop_time.mean() / 10)
     assert evaluation.set_size == pytest.approx(case.decisions.set_size.mean())

@@ -33,7 +33,17 @@ from .examples import LabelledEvidence
 from .leakage import TunedRows
 from .merging import MergeConfidence, RiskNumbers, as_pooling, pooling_of
 from .risks import FixedTime, Gate, Risk, TopMass
-from .rule import Fit, PlainRule, Reduced, Rule, Terms, coverage_promise, fixed, validate
+from .rule import (
+    Fit,
+    PlainRule,
+    Reduced,
+    Rule,
+    Terms,
+    abstains,
+    coverage_promise,
+    fixed,
+    validate,
+)
 from .scores import Scores
 from .thresholds import (
     Allowed,
@@ -87,11 +97,15 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     trim : float
         Between the two values of fill: the share of the threshold that a class must reach; 1 is
         fill=False and 0 is fill=True.
+    at_end : {"answer", "abstain"}
+        What becomes of an input that nothing stopped. "answer": its last answer may hold more than
+        `max_set_size` classes. "abstain": it is not answered, and its set is empty.
 
     Notes
     -----
     *Guarantee.* P(the answer holds the label) ≥ target, over the draw of the calibration examples
-    and of a new example exchangeable with them. The risk must be fixed before calibration.
+    and of a new example exchangeable with them. The risk must be fixed before calibration. With
+    at_end="abstain", P(the input is answered, and the answer misses the label) ≤ 1 - target.
 
     Examples
     --------
@@ -116,13 +130,16 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     max_loss: Target | None = None
     accumulated: bool = False
     trim: float = 1.0
+    at_end: str = "answer"
 
     kinds: ClassVar = {
         "agreestop": (
             *("target", "pooling", "fill", "class_conditional", "delta", "gate", "loss"),
-            *("max_loss", "accumulated", "trim"),
+            *("max_loss", "accumulated", "trim", "at_end"),
         ),
-        "fixed-time": ("target", "pooling", "class_conditional", "delta", "loss", "max_loss"),
+        "fixed-time": (
+            *("target", "pooling", "class_conditional", "delta", "loss", "max_loss", "at_end"),
+        ),
     }
 
     def __post_init__(self) -> None:
@@ -157,11 +174,16 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 )
             object.__setattr__(self, "loss", as_loss(self.loss))
             object.__setattr__(self, "max_loss", as_max_loss(self.max_loss, self.loss))
+        abstains(self.at_end)
         if self.accumulated:
             if self.delta is None or self.gate or self.class_conditional or self.loss is not None:
                 raise InputError(
                     "accumulated=True needs delta, for example 0.1, and goes without gate, loss "
                     "and class_conditional."
+                )
+            if abstains(self.at_end):
+                raise InputError(
+                    'accumulated=True is a promise about answers alone: leave out at_end="abstain".'
                 )
             self.risk.own_limit(1 - as_target(self.target or 0))
 
@@ -187,6 +209,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             class_conditional=self.class_conditional,
             accumulated=self.accumulated,
             block_names=None if self.gate is None else self.gate.block_names,
+            abstains=abstains(self.at_end),
         )
 
     @property
@@ -207,9 +230,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     def answer(self, final: bool = False) -> BestClasses:
         """What is answered; final: about the ensemble's own best class at the last checkpoint."""
         keeps_all = self.fill or self.trim == 0
-        return BestClasses(
-            self.max_set_size, -math.inf if keeps_all else math.log(self.trim), final
-        )
+        log_trim = -math.inf if keeps_all else math.log(self.trim)
+        return BestClasses(self.max_set_size, log_trim, final, abstains(self.at_end))
 
     def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         return self.risk.evidence(index, log_confidence, self.max_set_size)
@@ -293,6 +315,11 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             )
         else:
             words = coverage_promise(self._target, self.class_conditional, as_delta(self.delta))
+        if abstains(self.at_end):
+            wrong = "costs nothing"
+            if self.target is not None:
+                wrong = "counts as right"
+            words = f"{words} An input that nothing stops is not answered, which {wrong}."
         if self.gate is None:
             return words
         return f"for each block of times at which an input first looked ready, {words}"
@@ -374,6 +401,11 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     def plain(self, policy: Policy) -> PlainRule:
         assert isinstance(policy, OneThreshold)
+        if abstains(self.at_end):
+            raise InputError(
+                'exported code answers every input: calibrate with at_end="answer", or decide in '
+                "Python."
+            )
         numbers, answer = self.risk.numbers(len(self.checkpoints)), self.answer()
         if numbers is None or numbers.learned.shape[1]:
             raise InputError(

@@ -5,7 +5,8 @@ Small thresholds λ are safe in every kind.
     BestClasses   risk e_t, classes in order of probability, ρ_t(c) the mass of c and all after it.
                   Stops where e_t < λ with the I best classes, of which trim c keeps ρ_t ≥ cλ.
                   opens_t = e_t;  fails_t = -∞ if y is not among the I best, ρ_t(y)/c if it is not
-                  the first, else ∞;  fails_end = ρ_M(y) beyond the I best, else ∞
+                  the first, else ∞;  fails_end = ρ_M(y) beyond the I best, else ∞;
+                  ∞ for an abstention
     NestedSets    scores S_t(c). Stops where 1 ≤ #{c : S_t ≤ -λ} ≤ I with that set.
                   opens_t = minus the (I+1)-th smallest score, closes_t = minus the smallest;
                   fails_t = -S_t(y);  fails_end = ∞ if y is best at M, else -S_M(y)
@@ -109,12 +110,14 @@ class BestClasses(StopsOnRisk, KeptInFiles):
 
     A stopped answer holds the most probable class, and of the I best all with log ρ - log_trim ≥ λ.
     log_trim = -∞ keeps all I of them. If nothing stopped, the last answer holds the I best and all
-    with log ρ ≥ λ; with `final`, the most probable class alone.
+    with log ρ ≥ λ; with `final`, the most probable class alone. If it `abstains`, the last answer
+    is no class, which cannot miss.
     """
 
     max_set_size: int
     log_trim: float = 0.0
     final: bool = False
+    abstains: bool = False
 
     meaning = (
         "the classes that the calibrated threshold keeps: a class is removed once it and all less "
@@ -131,7 +134,7 @@ class BestClasses(StopsOnRisk, KeptInFiles):
         if last is False:
             return Verdict(stop, sets, state)
         ends = last & ~stop
-        if np.count_nonzero(ends):
+        if np.count_nonzero(ends) and not self.abstains:
             mass = evidence.values[ends]
             if self.final:
                 sets[ends] = mass == mass.max(axis=1, keepdims=True)
@@ -162,8 +165,13 @@ class BestClasses(StopsOnRisk, KeptInFiles):
         rank, mass = _standing(evidence.values, labels, rounding)
         kept = np.where(rank > 0, mass - self.log_trim, np.inf)
         fails = np.where(rank >= self.max_set_size, -np.inf, kept)
-        outside = (rank[:, -1] >= self.max_set_size) & (not self.final)
+        outside = (rank[:, -1] >= self.max_set_size) & (not self._right_at_end)
         return Failures(evidence.risk, fails, np.where(outside, mass[:, -1], np.inf))
+
+    @property
+    def _right_at_end(self) -> bool:
+        """Whether an input that nothing stopped cannot miss, whatever the threshold."""
+        return self.final or self.abstains
 
     def compared(self, evidence: Evidence) -> Floats:
         """Risks, masses of the best classes at a stop, and all masses at the end."""
@@ -171,7 +179,8 @@ class BestClasses(StopsOnRisk, KeptInFiles):
         if self.max_set_size > 1 and self.log_trim > -math.inf:
             ranked = -np.sort(-evidence.values, axis=-1)[:, :, 1 : self.max_set_size]
             parts.append(ranked.reshape(len(evidence), -1) - self.log_trim)
-        return np.concatenate(parts if self.final else [*parts, evidence.values[:, -1]], axis=1)
+        parts += [] if self._right_at_end else [evidence.values[:, -1]]
+        return np.concatenate(parts, axis=1)
 
     def costs(
         self, evidence: Evidence, labels: Integers, loss: Floats, rounding: Rounding | None
@@ -208,7 +217,7 @@ class BestClasses(StopsOnRisk, KeptInFiles):
         stopped = np.where(starts < before[:, :, None], starts, np.inf)
         # Nothing stopped for λ ≤ lowest: the last answer has j ≥ I classes above ρ of class j + 1.
         tail = ranked[:, -1, size:]
-        tail = np.where(tail < lowest[:, -1:], tail, np.inf)
+        tail = np.where((tail < lowest[:, -1:]) & (not self.abstains), tail, np.inf)
         breaks = np.concatenate([stopped.reshape(n, -1), tail], axis=1)
         at_stops, at_end = paid[:, :, :size].reshape(n, -1), paid[:, -1, size - 1 : classes - 1]
         costs = np.concatenate([at_stops, at_end], axis=1)

@@ -289,7 +289,7 @@ class CalibratedRule(KeptInFiles):
             The times of an array.
         groups : array, optional
             As in `calibrate`. An input of a group that calibration never saw answers all classes at
-            the last checkpoint.
+            the last checkpoint, or abstains there if the rule does.
         any_engine, any_members : bool
             Allow scores of another engine, or of other members, than calibrated with.
         first : int, optional
@@ -344,7 +344,8 @@ class CalibratedRule(KeptInFiles):
         risk = None if state.first_risk is None else float(state.first_risk[0])
         block = int(state.block[0]) if gated and state.block is not None else None
         known = verdict.sets[0], self.checkpoints, self.class_names, risk, block, self.members
-        return Decision.of(index, *known, None, number, bool(verdict.sets.any()))
+        answered = bool(verdict.sets.any()) or not self.rule.terms.abstains
+        return Decision.of(index, *known, None, number, answered)
 
     def decisions(
         self,
@@ -381,7 +382,7 @@ class CalibratedRule(KeptInFiles):
             loss=None if about_end else terms.loss,
             final_best=final_best,
             class_counts=self.class_counts if likeness else None,
-            answered=np.asarray(stops.sets.any(axis=1)),
+            answered=np.asarray(stops.sets.any(axis=1) | (not terms.abstains)),
             target=None if terms.target is None or not terms.promises else float(terms.target),
             largest_loss=terms.largest_loss,
         )
@@ -411,6 +412,8 @@ class CalibratedRule(KeptInFiles):
             answer = f"answer {what} at the end"
             if self.rule.terms.largest_loss is not None:
                 answer = "never stop early, and nothing is promised if they answer at the end"
+            if self.rule.terms.abstains:
+                answer = "are not answered"
             advice = "; give their groups if they have any" if unknown == len(groups) else ""
             notes.append(
                 f"{unknown} of the {len(groups)} inputs are of no group that calibration saw: they "
@@ -533,7 +536,8 @@ class CalibratedRule(KeptInFiles):
             too: the stream then has the random number of input `number` of a batch
             (`decide(first=0)`). Without it the random number is fresh.
         group : str, int or (G,) booleans, optional
-            The input's group. An input of no known group answers all classes at the end.
+            The input's group. An input of no known group answers all classes at the end,
+            or abstains if the rule does.
 
         Returns
         -------

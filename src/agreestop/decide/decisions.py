@@ -1,6 +1,6 @@
 """Decisions, and how good they were.
 
-    coverage     share of inputs whose answer holds the label
+    coverage     share of inputs whose answer holds the label, or that abstain: 1 - wrong
     latency      mean stopping time; normalized_latency the same over the last checkpoint's time
     set_size     mean number of classes in an answer
     answered     share of inputs that were answered; wrong, share answered without the label
@@ -311,11 +311,12 @@ class Evaluation:
     n
         The number of inputs.
     coverage, latency, normalized_latency, set_size
-        Share of answers that hold the label; mean stopping time, as it is and over the last
-        checkpoint's time; mean number of classes.
+        Share of answers that hold the label, an abstention counting as one that does; mean stopping
+        time, as it is and over the last checkpoint's time; mean number of classes.
     answered, wrong
         Share of inputs that were answered, and share answered without the label; for a `StopRule`,
-        share answered with a loss above 0, and coverage is the share of all others.
+        share answered with a loss above 0. Coverage is the share of all that are not wrong, so an
+        input that abstains counts as covered.
     accuracy
         Share of inputs whose best class at the stop is the label; None where it is not known.
     singles
@@ -476,15 +477,16 @@ def evaluate(
         raise InputError(f"evaluation: {decisions.reuse}")
     everyone, final, loss = np.arange(n), decisions.final_best, decisions.loss
     times, sizes, checkpoints = decisions.stop_time, decisions.set_size, decisions.checkpoints
-    hits = decisions.sets[everyone, truth] if paid is None else paid == 0
-    shares = {"coverage": hits, "answered": decisions.answered, "wrong": decisions.answered & ~hits}
+    answered = decisions.answered
+    hits = decisions.sets[everyone, truth] | ~answered if paid is None else paid == 0
+    shares = {"coverage": hits, "answered": answered, "wrong": ~hits}
     means: dict[str, tuple[Any, float, float]] = {"set_size": (sizes, 0, classes)}
     if final is not None:
-        shares["agreement"] = decisions.sets[everyone, final]
+        shares["agreement"] = decisions.sets[everyone, final] | ~answered
     if loss is not None:
         costs = loss[truth if final is None else final]
         costs = np.where(decisions.sets, costs, costs.max(axis=1, keepdims=True)).min(axis=1)
-        means["cost"] = costs, 0, loss.max()
+        means["cost"] = np.where(answered, costs, 0.0), 0, loss.max()
 
     if paid is not None and decisions.target is None:
         means["cost"] = paid, 0, decisions.largest_loss or 0.0

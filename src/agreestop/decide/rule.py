@@ -28,6 +28,7 @@ from .leakage import Overlap, RowScores, TunedRows, first_reuse
 from .merging import Pooling, RiskNumbers
 from .scores import Scores, ScoresLike, as_log_confidence, as_scores
 
+AT_END = ("answer", "abstain")
 LONGEST = 6  # values of a sequence that are all shown
 ALTERNATIVE = "calibrate AgreeStop, or SpikeCP with MergeConfidence"
 
@@ -45,6 +46,7 @@ class Terms:
     target, delta      the probability of a hit, and the δ of a promise given the calibration data
     loss, max_loss     (C, C) costs, and the mean cost that is promised instead of a target
     largest_loss       for rules that have losses in place of classes: the largest there can be
+    abstains           whether an input that nothing stopped is not answered, and cannot miss
     promises           whether anything is promised
     class_conditional  whether it is promised for each true class
     accumulated        whether it is promised for the answers that came by each time
@@ -67,6 +69,7 @@ class Terms:
     pooling: Pooling | None = None
     calibration: str | None = None
     largest_loss: float | None = None
+    abstains: bool = False
 
     @property
     def is_divided(self) -> bool:
@@ -316,6 +319,13 @@ def validate(rule: Any, needs_target: bool = True) -> None:
         object.__setattr__(rule, name, value)
 
 
+def abstains(at_end: str) -> bool:
+    """Whether `at_end` says that an input that nothing stopped is not answered."""
+    if at_end not in AT_END:
+        raise InputError(f"at_end is {at_end!r:.80}: choose one of {', '.join(AT_END)}.")
+    return at_end == "abstain"
+
+
 def coverage_promise(target: Fraction, class_conditional: bool, delta: Fraction | None) -> str:
     """The coverage guarantee in words."""
     whom = "for each true class, " if class_conditional else ""
@@ -354,7 +364,7 @@ def shortage(rule: Rule, reduced: Reduced, examples: LabelledEvidence, members: 
     if not terms.class_conditional and math.fsum(counts) < needed:
         if conditions.weights is None:
             never = "exclude a label, so its sets stay full and nothing stops early"
-            if terms.largest_loss is not None:
+            if terms.largest_loss is not None or terms.abstains:
                 never = "stop anything"
             return (
                 f"With {len(examples)} calibration examples this rule can never {never}: it needs "

@@ -48,11 +48,10 @@ from .calibrated import CalibratedRule
 from .calibration import Uncalibrated
 from .checkpoints import Evidence, Failures, Index, Policy
 from .examples import LabelledEvidence
-from .rule import Reduced, Rule, Terms, shortage
+from .rule import Reduced, Rule, Terms, abstains, shortage
 from .scores import Inputs, Scores
 from .thresholds import Allowed, LossSteps, OneThreshold, allowed_threshold, find_thresholds
 
-AT_END = ("answer", "abstain")
 PARTS = 2**40  # losses are rounded up to whole multiples of B / 2^40
 LARGEST_RISK = 1e150
 
@@ -197,8 +196,7 @@ class StopRule(Uncalibrated, KeptInFiles):
                 "give either a target, for losses of 0 and 1, or max_loss, the mean loss to "
                 "promise."
             )
-        if self.at_end not in AT_END:
-            raise InputError(f"at_end is {self.at_end!r:.80}: choose one of {', '.join(AT_END)}.")
+        abstains(self.at_end)
         if not is_number(self.largest_loss) or not 0 < self.largest_loss <= LARGEST_RISK:
             raise InputError(f"largest_loss is {self.largest_loss!r:.80}: give a number above 0.")
         if self.max_loss is not None:
@@ -229,11 +227,12 @@ class StopRule(Uncalibrated, KeptInFiles):
         target = None if self.target is None else as_target(self.target)
         loss = None if self.max_loss is None else Fraction(self.max_loss)
         largest = float(self.largest_loss)
-        return Terms("stop", target, as_delta(self.delta), max_loss=loss, largest_loss=largest)
+        known = {"max_loss": loss, "largest_loss": largest, "abstains": abstains(self.at_end)}
+        return Terms("stop", target, as_delta(self.delta), **known)  # type: ignore[arg-type]
 
     @property
     def _answer(self) -> AnyRisk:
-        return AnyRisk(self.at_end == "abstain")
+        return AnyRisk(abstains(self.at_end))
 
     def read(
         self, given: Any, labels: ArrayLike | None = None, times: Sequence[float] | None = None

@@ -15,7 +15,8 @@ import numpy as np
 from agreestop.common import InputError, ProgressCallback, as_count, atomic_writer, no_progress
 from agreestop.common.estimates import Estimate
 from agreestop.common.tables import html_table
-from agreestop.decide.stop_rule import AT_END, Risks, StopRule
+from agreestop.decide.rule import AT_END
+from agreestop.decide.stop_rule import Risks, StopRule
 from agreestop.decide.tuning.splits import repeat_splits
 
 TARGETS = ("0.8", "0.9", "0.95", "0.99")

@@ -466,6 +466,7 @@ def write_decision(session: int, key: str, decision: Decision, promise: str) -> 
         members=decision.members,
         block=decision.block,
         number=decision.number,
+        answered=decision.answered,
         promise=promise,
     )
 
@@ -482,4 +483,5 @@ def read_decision(content: dict[str, Any]) -> Decision:
         content["members"],
         content["block"],
         number=content.get("number"),
+        answered=content.get("answered", True),
     )

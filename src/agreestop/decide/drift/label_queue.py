@@ -186,7 +186,7 @@ class LabelQueue:
                 f"the decision is among more than {self.classes} classes: "
                 "give decisions of the rule that is watched."
             )
-        inputs = [_without_label(row, key) for row in rows]
+        inputs = [self._without_label(row, key) for row in rows]
         if isinstance(given, Decision) and given.number is not None:
             return self._hold(inputs[0])
         still_open = self.opened[0] - self.next
@@ -372,8 +372,16 @@ class LabelQueue:
                 "give the number of the decision, its key, or all labels of its batch."
             )
         risk = decision.first_risk
-        same = [one for one in found if one.classes == decision.classes]
+        same = [one for one in found if one.classes == self._answer(decision)]
         return [one for one in same if risk is None or one.risk in (None, risk)]
+
+    def _answer(self, decision: Decision) -> tuple[int, ...]:
+        """The classes that are no miss: all of them for an input that abstains."""
+        return decision.classes if decision.answered else tuple(range(self.classes))
+
+    def _without_label(self, decision: Decision, key: str) -> Waiting:
+        number = -1 if decision.number is None else decision.number
+        return Waiting(self._answer(decision), as_risk(decision.first_risk), key, number)
 
     def take(self) -> tuple[list[Found], list[Ready]]:
         """Return the inputs whose turn has come since the last call, and those to process now."""
@@ -467,11 +475,6 @@ def _checked(decision: object) -> Decision | Decisions:
     if not isinstance(decision, (Decision, Decisions)):
         raise InputError(f"decision is {decision!r}: give a Decision, or the Decisions of a batch.")
     return decision
-
-
-def _without_label(decision: Decision, key: str) -> Waiting:
-    number = -1 if decision.number is None else decision.number
-    return Waiting(decision.classes, as_risk(decision.first_risk), key, number)
 
 
 def _without_answer(number: int, risk: float | None = None) -> Waiting:

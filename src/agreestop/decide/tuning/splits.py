@@ -231,6 +231,8 @@ def repeat_splits(
     repeats, seed : int
         The number of realisations, and what decides their rows.
 
+    For a rule that abstains, coverage is the share that is not answered wrongly.
+
     Returns
     -------
     Splits
@@ -355,7 +357,8 @@ def split_figures(
     for repeat, run in enumerate(realisations(rule, pool, n_calibration, repeats, seed, out)):
         sizes = np.count_nonzero(run.sets, axis=1)
         least = min(least, int(sizes.min()))
-        coverage = run.sets[np.arange(len(run.test)), labels[run.test]].mean()
+        hits = run.sets[np.arange(len(run.test)), labels[run.test]]
+        coverage = (hits | (sizes == 0) if rule.terms.abstains else hits).mean()
         if pool.examples.loss is not None:
             coverage = 1 - np.mean(run.sets[:, 0] & (pool.examples.loss[run.test, run.stops] > 0))
         figures[:, repeat] = coverage, clock[run.stops].mean(), sizes.mean()
