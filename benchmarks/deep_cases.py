@@ -23,8 +23,7 @@ from agreestop.common import Integers, cores
 from agreestop.common.schedules import Schedule
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.confidence import log_confidence
-from agreestop.decide.merging import MODEL_AVERAGE
+from agreestop.decide.confidence import MODEL_AVERAGE, log_confidence
 from agreestop.decide.risks import TopMass
 from agreestop.decide.scores import Scores
 from agreestop.engines.choice import choose_engine

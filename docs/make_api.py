@@ -17,7 +17,7 @@ from typing import Any
 
 import agreestop as ag
 from agreestop.decide.class_scores import Reader, Score
-from agreestop.decide.merging import Pooling
+from agreestop.decide.confidence import Pooling
 from agreestop.decide.risks import Risk
 from agreestop.decide.rule import Rule
 

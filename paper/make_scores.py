@@ -28,8 +28,7 @@ import numpy as np
 import torch
 
 from agreestop.common import Booleans, InputError, Integers, ProgressCallback, Stages, atomic_writer, cores, make_folder
-from agreestop.decide.confidence import log_confidence
-from agreestop.decide.merging import MODEL_AVERAGE
+from agreestop.decide.confidence import MODEL_AVERAGE, log_confidence
 from agreestop.decide.scores import load_scores, save_spikes
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import BATCH_SIZE, run_to_end

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 import agreestop
 from agreestop.common import Floats, Integers
 from agreestop.decide.baselines import DCSNN, SEENN
-from agreestop.decide.checkpoints import Evidence
+from agreestop.decide.checkpoints import Evidence, LabelledEvidence
 from agreestop.decide.confidence import log_confidence
-from agreestop.decide.examples import LabelledEvidence
 from agreestop.decide.leakage import ReadRows, TunedRows, sketch_cells
 from agreestop.decide.rule import Rule, refuse_used, shortage
 from agreestop.decide.scores import Spikes

@@ -24,8 +24,7 @@ import numpy as np
 
 from agreestop.common import Booleans, InputError, Integers, ProgressCallback, atomic_writer, make_folder, run_tasks
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.checkpoints import Evidence
-from agreestop.decide.examples import Conditions, LabelledEvidence
+from agreestop.decide.checkpoints import Conditions, Evidence, LabelledEvidence
 from agreestop.decide.risks import FixedTime, Gate
 from agreestop.decide.tuning.splits import Pool, realisations
 from agreestop.decide.tuning.tune import tune

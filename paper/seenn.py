@@ -26,15 +26,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from agreestop.common import Booleans, Floats, InputError, Integers, ProgressCallback, as_floats, as_seed, check_finite
-from agreestop.common.levels import Target, as_target
-from agreestop.common.rounding import Rounding
+from agreestop.common.levels import Rounding, Target, as_target
 from agreestop.common.schedules import as_checkpoints, as_max_set_size, columns_of
 from agreestop.decide.baselines import ConfidenceThreshold
 from agreestop.decide.calibration import Uncalibrated
-from agreestop.decide.checkpoints import Evidence, Index, Policy, State, Verdict
-from agreestop.decide.examples import LabelledEvidence
+from agreestop.decide.checkpoints import Evidence, Index, LabelledEvidence, Policy, State, Verdict
+from agreestop.decide.confidence import MODEL_AVERAGE
 from agreestop.decide.leakage import TunedRows
-from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.rule import Reduced, Terms, validate
 from agreestop.decide.scores import Scores
 from agreestop.decide.tuning.splits import repeat_splits

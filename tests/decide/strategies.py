@@ -15,13 +15,14 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from agreestop.common.rounding import Rounding
+from agreestop.decide.examples import Conditions, LabelledEvidence
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import agreestop as ag
 from agreestop.common import Booleans, Floats, Integers
 from agreestop.common.estimates import Estimate as Estimate
-from agreestop.common.rounding import Rounding
 from agreestop.decide import agree_stop
 from agreestop.decide.answer_kinds import BestClasses
 from agreestop.decide.calibration import calibrate_reduced as calibrate_reduced
@@ -39,7 +40,6 @@ from agreestop.decide.drift.monitor import TILTS as TILTS
 from agreestop.decide.drift.monitor import Alarm as Alarm
 from agreestop.decide.drift.monitor import SavedMonitor as SavedMonitor
 from agreestop.decide.drift.risk_grid import RiskGrid as RiskGrid
-from agreestop.decide.examples import Conditions, LabelledEvidence
 from agreestop.decide.merging import parse_pooling as parse_pooling
 from agreestop.decide.risks import Risk
 from agreestop.decide.rule import build_rule as build_rule

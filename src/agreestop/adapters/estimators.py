@@ -55,9 +55,9 @@ from agreestop.common.levels import Target, in_words, quantile_rank
 from agreestop.common.schedules import as_checkpoints
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.checkpoints import State, Verdict, run_checkpoints
+from agreestop.decide.confidence import MODEL_AVERAGE
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.leakage import Overlap, TrainingRows
-from agreestop.decide.merging import MODEL_AVERAGE
 from agreestop.decide.rule import Rule, build_rule
 from agreestop.decide.scores import Scores
 from agreestop.decide.spikecp import SpikeCP

@@ -12,7 +12,8 @@ from agreestop.common import Floats, InputError, check_texts, check_writable, re
 from agreestop.common.errors import shortened
 from agreestop.common.levels import Target
 from agreestop.common.schedules import Schedule
-from agreestop.decide.merging import POOLINGS, parse_pooling, pooling_of
+from agreestop.decide.confidence import pooling_of
+from agreestop.decide.merging import POOLINGS, parse_pooling
 from agreestop.decide.risks import Gate, TopMass
 from agreestop.decide.rule import Rule, build_rule, rule_kinds
 from agreestop.decide.scores import Scores, load_scores

@@ -40,7 +40,7 @@ from agreestop.common import (
     check_writable,
     needs,
 )
-from agreestop.common.rows import as_ids
+from agreestop.common.arrays import as_ids
 from agreestop.decide.leakage import mark_ids
 from agreestop.engines.early_stopping import BATCH_SIZE
 from agreestop.events import Events, load

@@ -3,13 +3,18 @@ hashes, progress, processes, cores.
 """
 
 from .arrays import (
+    GAMMA,
     Booleans,
     Floats,
     Integers,
+    Words,
     as_array,
     as_count,
     as_floats,
+    as_ids,
+    as_labels,
     as_names,
+    as_row_names,
     as_seed,
     as_size,
     as_texts,
@@ -19,6 +24,7 @@ from .arrays import (
     is_integer,
     is_number,
     is_text,
+    mix,
     with_axis,
 )
 from .axes import check_series, time_last, warn_of_time_last
@@ -46,8 +52,6 @@ from .npz import (
 )
 from .processes import run_tasks
 from .progress import ProgressCallback, Stages, cores, no_progress
-from .rows import as_ids, as_labels, as_row_names
-from .splitmix import GAMMA, Words, mix
 
 __all__ = [
     "GAMMA",

@@ -1,4 +1,6 @@
-"""Array types and the checks of numbers and arrays that every package shares."""
+"""Array types, the checks of numbers, arrays, labels and names that every package shares, and a
+hash of numbers.
+"""
 
 import math
 import sys
@@ -196,3 +198,134 @@ def as_size(size: tuple[int, int]) -> tuple[int, int]:
             "(20, 20)."
         )
     return int(size[0]), int(size[1])
+
+
+def as_labels(labels: ArrayLike, n: int, classes: int) -> Integers:
+    """Labels as int64: one for each of n inputs, integers in 0..classes-1."""
+    array = as_array(labels, "labels")
+    if array.ndim != 1:
+        raise InputError(
+            f"labels has shape {array.shape}: one axis, one label for each input, is needed."
+        )
+    if len(array) != n:
+        raise InputError(
+            f"labels has {len(array)} entries for {n} inputs: give one label for each input."
+        )
+    if array.dtype.kind not in "iu":
+        raise InputError(
+            f"labels has dtype {array.dtype}: class indices as integers are needed; convert whole "
+            "numbers with astype(int), names with numpy.unique(labels, return_inverse=True), "
+            "which numbers the classes in alphabetical order."
+        )
+    wrong = array[(array < 0) | (array >= classes)]
+    if wrong.size:
+        raise InputError(
+            f"labels holds {wrong[0]}, but there are {classes} classes: "
+            f"labels run from 0 to {classes - 1}."
+        )
+    return array.astype(np.int64)
+
+
+def as_ids(ids: ArrayLike | None, n: int) -> NDArray[Any] | None:
+    """The ids of n inputs, whole numbers or strings; None stays None."""
+    return None if ids is None else as_row_names(ids, n, "ids")
+
+
+def as_row_names(names: ArrayLike, n: int, name: str) -> NDArray[Any]:
+    """A name for each of n inputs, such as the person it comes from: whole numbers or strings."""
+    array = as_texts(as_array(names, name), name)
+    if array.ndim != 1 or array.dtype.kind not in "iuU":
+        raise InputError(
+            f"{name} has shape {array.shape} and dtype {array.dtype}: "
+            "give one whole number or one string for each input."
+        )
+    if array.dtype.kind == "U" and not is_text("".join(array.tolist())):
+        raise InputError(
+            f"{name} holds codes that are no characters: give texts that can be written to a file."
+        )
+    if len(array) != n:
+        raise InputError(
+            f"{name} has {len(array)} entries for {n} inputs: give one for each input."
+        )
+    return array
+
+
+Words = NDArray[np.uint64]
+
+
+GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
+
+FIRST = np.uint64(0xBF58476D1CE4E5B9)
+
+
+SECOND = np.uint64(0x94D049BB133111EB)
+
+
+def mix(words: Words) -> Words:
+    """The scrambled words, in a new array: SplitMix64 (Steele, Lea and Flood, 2014), one to one.
+
+        z ← (z ⊕ z ≫ 30) · 0xBF58476D1CE4E5B9
+        z ← (z ⊕ z ≫ 27) · 0x94D049BB133111EB,   z ← z ⊕ z ≫ 31
+
+    The n-th number of the stream that starts at s is mix(s + n·GAMMA), for hashes and for streams
+    of random numbers. All arithmetic is modulo 2^64.
+    """
+    mixed: Words = words ^ (words >> np.uint64(30))
+    mixed *= FIRST
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= SECOND
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def name_groups(groups: ArrayLike, n: int) -> tuple[str, ...]:
+    """The names of the groups of n inputs: each value of (n,), or numbers for columns of (n, G)."""
+    array = _as_groups(groups, n)
+    if array.ndim == 2:
+        return tuple(map(str, range(array.shape[1])))
+    return tuple(np.unique(array.astype(np.str_)).tolist())
+
+
+def find_groups(groups: ArrayLike, names: Sequence[str], n: int) -> Booleans:
+    """(n, G): which of the named groups each input belongs to; unknown groups are left out."""
+    array = _as_groups(groups, n)
+    if array.ndim == 1:
+        if array.dtype.kind in "iu" and not any(_is_whole(name) for name in names):
+            known = f"the rule knows groups by name, such as {names[0]!r}"
+            raise InputError(f"groups holds whole numbers, but {known}: give names.")
+        return np.asarray(array.astype(np.str_)[:, None] == np.array(names, dtype=np.str_))
+    if tuple(names) != tuple(map(str, range(len(names)))):
+        known = f"the rule knows groups by name, such as {names[0]!r}"
+        raise InputError(f"groups has columns, but {known}: give one name for each input.")
+    if array.shape[1] != len(names):
+        given = f"groups has {array.shape[1]} columns and the rule knows {len(names)} groups"
+        raise InputError(f"{given}: give one column for each.")
+    return array.astype(np.bool_)
+
+
+def _is_whole(name: str) -> bool:
+    return name.removeprefix("-").isdecimal()
+
+
+def _as_groups(groups: ArrayLike, n: int) -> NDArray[Any]:
+    array = as_texts(as_array(groups, "groups"), "groups")
+    columns = array.ndim == 2 and array.dtype == np.bool_ and array.shape[1] > 0
+    if not columns and not (array.ndim == 1 and array.dtype.kind in "iuU"):
+        given = f"groups has shape {array.shape} and dtype {array.dtype}"
+        raise InputError(f"{given}: give (n,) whole numbers or strings, or (n, G) booleans.")
+    if not columns:
+        return as_row_names(array, n, "groups")
+    if len(array) != n:
+        raise InputError(f"groups has {len(array)} entries for {n} inputs: give one for each.")
+    return array
+
+
+def as_people(people: ArrayLike, n: int) -> Integers:
+    """The person of each of n inputs, numbered from 0."""
+    _, numbers = np.unique(as_row_names(people, n, "people"), return_inverse=True)
+    if numbers.max(initial=0) == 0:
+        raise InputError(
+            "people names one person alone: give the person of each row, and rows of at least two."
+        )
+    return np.asarray(numbers, dtype=np.int64)

@@ -9,6 +9,7 @@ from .calibrated import CalibratedRule, Session
 from .calibration import load_rule
 from .class_scores import LogLoss, Spread, Temperature, TuningRanks
 from .confidence import (
+    MergeConfidence,
     generalized_mean,
     log_confidence,
     merge_p_values,
@@ -18,7 +19,7 @@ from .confidence import (
 from .decisions import Decision, Decisions, Evaluation, evaluate
 from .drift.adaptive import AdaptiveRule
 from .drift.monitor import DriftMonitor
-from .merging import MajorityVote, MergeConfidence, MergePValues, MergeRanks
+from .merging import MajorityVote, MergePValues, MergeRanks
 from .risks import FixedTime, Gate, ShapedRisk, TopMass
 from .scores import Scores, load_scores, save_scores, save_spikes
 from .spikecp import SpikeCP

@@ -22,16 +22,25 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from agreestop.common import Floats, InputError, Integers, KeptInFiles, is_number
-from agreestop.common.levels import Target, as_delta, as_target, in_words, least_n, quantile_rank
-from agreestop.common.rounding import UNIT, UNITS, Rounding
+from agreestop.common.levels import (
+    UNIT,
+    UNITS,
+    Rounding,
+    Target,
+    as_delta,
+    as_target,
+    in_words,
+    least_n,
+    quantile_rank,
+)
 from agreestop.common.schedules import as_checkpoints
 
 from .answer_kinds import BestClasses
 from .calibration import Uncalibrated
-from .checkpoints import Evidence, Index, Policy
-from .examples import LabelledEvidence
+from .checkpoints import Evidence, Index, LabelledEvidence, Policy
+from .confidence import MergeConfidence, RiskNumbers, pooling_of
 from .leakage import TunedRows
-from .merging import MergeConfidence, RiskNumbers, as_pooling, pooling_of
+from .merging import as_pooling
 from .risks import FixedTime, Gate, Risk, TopMass
 from .rule import (
     Fit,

@@ -26,7 +26,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from agreestop.common import Booleans, Floats, Integers, KeptInFiles
-from agreestop.common.rounding import EQUAL, Rounding, same_number
+from agreestop.common.levels import EQUAL, Rounding, same_number
 
 from .checkpoints import Evidence, Failures, State, Verdict
 

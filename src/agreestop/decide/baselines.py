@@ -20,13 +20,11 @@ from agreestop.common import (
     as_floats,
     is_number,
 )
-from agreestop.common.levels import Target, as_target
-from agreestop.common.rounding import Rounding
+from agreestop.common.levels import Rounding, Target, as_target
 
 from .calibration import Uncalibrated
-from .checkpoints import Evidence, Index, Policy, State, Verdict
-from .examples import LabelledEvidence
-from .merging import MODEL_AVERAGE
+from .checkpoints import Evidence, Index, LabelledEvidence, Policy, State, Verdict
+from .confidence import MODEL_AVERAGE
 from .rule import PlainRule, Reduced, Rule, Terms, validate
 
 GRID = tuple(i / 100 for i in range(1, 100))

@@ -19,14 +19,13 @@ from agreestop.common import (
     KeptInFiles,
     as_count,
 )
-from agreestop.common.levels import in_words, quantile_rank
-from agreestop.common.rounding import UNIT, UNITS
+from agreestop.common.arrays import find_groups
+from agreestop.common.levels import UNIT, UNITS, in_words, quantile_rank
 from agreestop.common.schedules import Schedule, columns_of, members_at
 
 from .checkpoints import Index, Policy, State, Stops, Verdict, run_checkpoints
 from .decisions import Decision, Decisions
 from .drift.exchangeability import inputs_differ
-from .examples import find_groups
 from .leakage import (
     Overlap,
     RowScores,

@@ -15,14 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import CalibrationWarning, Floats, InputError, Integers
-from agreestop.common.levels import Target, as_target, least_n
-from agreestop.common.rounding import Rounding
+from agreestop.common.levels import Rounding, Target, as_target, least_n
 
 from .answer_kinds import Answer, BestClasses
 from .calibrated import ENDED_INPUTS, CalibratedRule
-from .checkpoints import Evidence, Policy
+from .checkpoints import Conditions, Evidence, LabelledEvidence, Policy
 from .drift.exchangeability import labels_in_blocks, labels_misplaced, labels_unrelated
-from .examples import Conditions, LabelledEvidence
 from .leakage import (
     Marks,
     Overlap,

@@ -22,11 +22,17 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Floats, InputError, Integers, as_floats, check_finite, is_number
 from agreestop.common.kept import KeptInFiles
-from agreestop.common.rounding import Rounding
+from agreestop.common.levels import Rounding
 
-from .confidence import log_softmax, tempered
+from .confidence import (
+    MODEL_AVERAGE,
+    MergeConfidence,
+    RiskNumbers,
+    log_softmax,
+    pooling_of,
+    tempered,
+)
 from .leakage import TunedRows, cut_fitted
-from .merging import MODEL_AVERAGE, MergeConfidence, RiskNumbers, pooling_of
 from .scores import Scores, ScoresLike, as_scores, at_checkpoint, labels_of
 
 QUANTILES = 64

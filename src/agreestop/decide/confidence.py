@@ -25,7 +25,10 @@ tie often, and a tie must stay a tie.
 """
 
 import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,6 +42,7 @@ from agreestop.common import (
     is_integer,
     with_axis,
 )
+from agreestop.common.kept import KeptInFiles
 
 LARGEST_LOGIT = 1e300
 
@@ -372,3 +376,114 @@ def merge_p_values(p: ArrayLike, r: float, axis: int = -1, table: bool = False) 
     array = _as_p_values(p, axis)
     factor = merging_factor(r, array.shape[axis], table)
     return np.minimum(1.0, factor * generalized_mean(array, r, axis))
+
+
+class Pooling(ABC):
+    """How the members of an ensemble become one.
+
+    Attributes
+    ----------
+    r : float or None
+        The exponent of the generalised mean; None for a pooling without one.
+    by_rank : bool
+        Whether each member is compared with calibration data before the members are pooled.
+    """
+
+    r: float | None
+    by_rank: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """A short text for tables, such as "confidence, r = 1"."""
+
+    @property
+    def assumes(self) -> str:
+        """A sentence on what the guarantee assumes of the members, after a space; often empty."""
+        return ""
+
+    def pool(self, log_confidence: NDArray[np.floating]) -> Floats:
+        """Pool log-confidences (..., K, C) to (..., C)."""
+        raise InputError(f"pooling is {self!r}, which pools no confidences: give MergeConfidence.")
+
+
+@dataclass(frozen=True)
+class MergeConfidence(Pooling, KeptInFiles):
+    """Confidence merging, CM(r): the generalised mean of the members' confidences.
+
+    Parameters
+    ----------
+    r : float
+        The exponent, in [-∞, ∞]; 1 is model averaging.
+
+    Notes
+    -----
+    It assumes nothing about the members: the pooled confidence is a score like any other. Pooled
+    confidences need not sum to 1 over the classes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import agreestop as ag
+    >>> members = np.log([[0.9, 0.1], [0.5, 0.5]])
+    >>> np.exp(ag.MergeConfidence(r=1).pool(members)).round(3).tolist()
+    [0.7, 0.3]
+    """
+
+    r: float = 1.0
+    by_rank: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "r", as_exponent(self.r))
+
+    @property
+    def words(self) -> str:
+        return f"confidence, r = {self.r:g}"
+
+    def pool(self, log_confidence: NDArray[np.floating]) -> Floats:
+        return pool_logs(log_confidence, self.r, axis=-2)
+
+
+MODEL_AVERAGE = MergeConfidence(r=1)
+
+
+@dataclass(frozen=True, eq=False)
+class RiskNumbers:
+    """A risk or a score as plain numbers.
+
+    exponent       r of the generalised mean over members
+    temperatures   (M,), or None
+    offsets        (M,) what is taken from it
+    learned        (M, 2 + features) bias, log time and weights of a learned risk; else no columns
+    fixed_time     whether the risk only falls with time
+    """
+
+    exponent: float
+    temperatures: Floats | None
+    offsets: Floats
+    learned: Floats
+    fixed_time: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        pooling: MergeConfidence,
+        temperatures: Floats | None,
+        count: int,
+        fixed_time: bool = False,
+    ) -> Self:
+        """A pooled and tempered confidence at `count` checkpoints, without offsets."""
+        nothing = np.zeros(count), np.empty((count, 0))
+        return cls(pooling.r, temperatures, *nothing, fixed_time)
+
+
+def pooling_of(pooling: Pooling | None) -> MergeConfidence:
+    """The confidence merging that a score or risk works on; model averaging if it is None."""
+    if pooling is None:
+        return MODEL_AVERAGE
+    if not isinstance(pooling, MergeConfidence):
+        raise InputError(
+            f"pooling is {pooling!r}: scores and risks pool confidences; "
+            "give MergeConfidence(r=...)."
+        )
+    return pooling

@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from agreestop.common import Booleans, Floats, InputError, Integers, as_array, as_floats
+from agreestop.common.arrays import as_labels, as_row_names, find_groups, name_groups
 from agreestop.common.errors import quoted
 from agreestop.common.estimates import Estimate
 from agreestop.common.levels import coverage_draws
-from agreestop.common.rows import as_labels, as_row_names
 from agreestop.common.schedules import Schedule, members_at
 from agreestop.common.tables import as_dataframe, as_html, as_table, decisions_html
 
@@ -36,7 +36,6 @@ from .drift.exchangeability import (
     labels_misplaced,
     labels_unrelated,
 )
-from .examples import find_groups, name_groups
 from .scores import Scores
 
 SHARES = ("coverage", "answered", "wrong", "agreement")

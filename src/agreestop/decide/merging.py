@@ -11,24 +11,22 @@ is rounded up, which can only keep more classes.
 """
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 from agreestop.common.kept import KeptInFiles
 
 from .checkpoints import Index, at_checkpoints
 from .confidence import (
+    MergeConfidence,
+    Pooling,
     as_exponent,
     as_prefix_exponent,
     as_randomized_exponent,
     merging_factor,
-    pool_logs,
     ranks,
     simple_factor,
 )
@@ -48,105 +46,6 @@ ROUND_UP = 1 + 1e-12
 TIE = 1e-9  # sums nearer to 0 than this for each member are decided in integers
 LARGEST_POWER = 1000  # larger powers make integers too long, and the mean is almost the maximum
 BLOCK_NUMBERS = 1 << 18  # ranks pooled together: a block stays in the cache
-
-
-class Pooling(ABC):
-    """How the members of an ensemble become one.
-
-    Attributes
-    ----------
-    r : float or None
-        The exponent of the generalised mean; None for a pooling without one.
-    by_rank : bool
-        Whether each member is compared with calibration data before the members are pooled.
-    """
-
-    r: float | None
-    by_rank: ClassVar[bool] = True
-
-    @property
-    @abstractmethod
-    def words(self) -> str:
-        """A short text for tables, such as "confidence, r = 1"."""
-
-    @property
-    def assumes(self) -> str:
-        """A sentence on what the guarantee assumes of the members, after a space; often empty."""
-        return ""
-
-    def pool(self, log_confidence: NDArray[np.floating]) -> Floats:
-        """Pool log-confidences (..., K, C) to (..., C)."""
-        raise InputError(f"pooling is {self!r}, which pools no confidences: give MergeConfidence.")
-
-
-@dataclass(frozen=True)
-class MergeConfidence(Pooling, KeptInFiles):
-    """Confidence merging, CM(r): the generalised mean of the members' confidences.
-
-    Parameters
-    ----------
-    r : float
-        The exponent, in [-∞, ∞]; 1 is model averaging.
-
-    Notes
-    -----
-    It assumes nothing about the members: the pooled confidence is a score like any other. Pooled
-    confidences need not sum to 1 over the classes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import agreestop as ag
-    >>> members = np.log([[0.9, 0.1], [0.5, 0.5]])
-    >>> np.exp(ag.MergeConfidence(r=1).pool(members)).round(3).tolist()
-    [0.7, 0.3]
-    """
-
-    r: float = 1.0
-    by_rank: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "r", as_exponent(self.r))
-
-    @property
-    def words(self) -> str:
-        return f"confidence, r = {self.r:g}"
-
-    def pool(self, log_confidence: NDArray[np.floating]) -> Floats:
-        return pool_logs(log_confidence, self.r, axis=-2)
-
-
-MODEL_AVERAGE = MergeConfidence(r=1)
-
-
-@dataclass(frozen=True, eq=False)
-class RiskNumbers:
-    """A risk or a score as plain numbers.
-
-    exponent       r of the generalised mean over members
-    temperatures   (M,), or None
-    offsets        (M,) what is taken from it
-    learned        (M, 2 + features) bias, log time and weights of a learned risk; else no columns
-    fixed_time     whether the risk only falls with time
-    """
-
-    exponent: float
-    temperatures: Floats | None
-    offsets: Floats
-    learned: Floats
-    fixed_time: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        pooling: MergeConfidence,
-        temperatures: Floats | None,
-        count: int,
-        fixed_time: bool = False,
-    ) -> Self:
-        """A pooled and tempered confidence at `count` checkpoints, without offsets."""
-        nothing = np.zeros(count), np.empty((count, 0))
-        return cls(pooling.r, temperatures, *nothing, fixed_time)
 
 
 @dataclass(frozen=True)
@@ -318,18 +217,6 @@ def parse_pooling(text: str) -> Pooling | None:
 def as_pooling(pooling: "str | Pooling | None") -> Pooling | None:
     """A pooling, or the one that words such as 'confidence:1' name."""
     return parse_pooling(pooling) if isinstance(pooling, str) else pooling
-
-
-def pooling_of(pooling: Pooling | None) -> MergeConfidence:
-    """The confidence merging that a score or risk works on; model averaging if it is None."""
-    if pooling is None:
-        return MODEL_AVERAGE
-    if not isinstance(pooling, MergeConfidence):
-        raise InputError(
-            f"pooling is {pooling!r}: scores and risks pool confidences; "
-            "give MergeConfidence(r=...)."
-        )
-    return pooling
 
 
 def _safe_factor(merging: MergePValues, members: int) -> float:

@@ -40,8 +40,7 @@ from agreestop.common import (
     as_count,
     is_number,
 )
-from agreestop.common.levels import Target, as_target
-from agreestop.common.rounding import Rounding
+from agreestop.common.levels import Rounding, Target, as_target
 from agreestop.common.schedules import as_checkpoints, as_max_set_size
 
 from .answer_kinds import BestClasses, Tails
@@ -54,9 +53,8 @@ from .class_scores import (
     fit_temperatures,
     fix_numbers,
 )
-from .confidence import tempered
+from .confidence import MODEL_AVERAGE, MergeConfidence, RiskNumbers, pooling_of, tempered
 from .leakage import TunedRows
-from .merging import MODEL_AVERAGE, MergeConfidence, RiskNumbers, pooling_of
 from .scores import Scores, ScoresLike, as_scores, at_checkpoint, labels_of
 from .tuning.gate_fit import LEAST_ROWS, SLACKS, fit_gate, opened_at
 

@@ -18,14 +18,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, CalibrationWarning, Floats, InputError, Integers
-from agreestop.common.levels import Target, as_delta, as_target, in_words
-from agreestop.common.rounding import Rounding
+from agreestop.common.levels import Rounding, Target, as_delta, as_target, in_words
 from agreestop.common.schedules import Schedule, as_checkpoints, as_max_set_size
 
-from .checkpoints import Evidence, Index, Policy
-from .examples import LabelledEvidence
+from .checkpoints import Evidence, Index, LabelledEvidence, Policy
+from .confidence import Pooling, RiskNumbers
 from .leakage import Overlap, RowScores, TunedRows, first_reuse
-from .merging import Pooling, RiskNumbers
 from .scores import Scores, ScoresLike, as_log_confidence, as_scores
 
 AT_END = ("answer", "abstain")

@@ -36,9 +36,9 @@ from agreestop.common import (
     read_npz,
     read_text,
 )
+from agreestop.common.arrays import as_ids, as_labels, as_row_names
 from agreestop.common.errors import quoted, shortened
 from agreestop.common.npz import MOST_RATIO
-from agreestop.common.rows import as_ids, as_labels, as_row_names
 from agreestop.common.schedules import (
     Schedule,
     as_checkpoints,

@@ -22,6 +22,7 @@ are raised by their rounding, so that a score that ties with one in any run is k
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -30,31 +31,33 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from agreestop.common import Floats, InputError, Integers, KeptInFiles
+from agreestop.common import Booleans, Floats, InputError, Integers, KeptInFiles
 from agreestop.common.levels import (
+    Rounding,
     Target,
     as_delta,
     as_target,
     least_n,
+    order_statistic,
+    quantile_rank,
 )
-from agreestop.common.rounding import Rounding
 from agreestop.common.schedules import Schedule, as_checkpoints
+from agreestop.decide.answer_kinds import fill_empty
+from agreestop.decide.checkpoints import State, Verdict
+from agreestop.decide.rule_files import reads_old
 
 from .answer_kinds import NestedSets
 from .calibration import Uncalibrated
-from .checkpoints import Evidence, Index, Policy, at_checkpoints
+from .checkpoints import Evidence, Index, LabelledEvidence, Policy, at_checkpoints
 from .class_scores import LogLoss, Score, Spread, Temperature, TuningRanks
-from .examples import LabelledEvidence
+from .confidence import MODEL_AVERAGE, MergeConfidence, Pooling
 from .leakage import TunedRows
 from .merging import (
-    MODEL_AVERAGE,
     MajorityVote,
-    MergeConfidence,
     MergedRanks,
     MergePValues,
     MergeRanks,
     PooledRanks,
-    Pooling,
     as_pooling,
     least_n_merged,
 )
@@ -71,15 +74,7 @@ from .rule import (
     validate,
 )
 from .scores import Scores
-from .set_policies import (
-    CheckpointThresholds,
-    MemberVotes,
-    RankedSets,
-    RunningThreshold,
-    order_statistics,
-)
 from .thresholds import OneThreshold, allowed_threshold, find_thresholds
-from .tuning.stop_profile import StopProfile, TotalTimes
 
 CALIBRATIONS = ("bonferroni", "simultaneous", "stop-aware")
 
@@ -503,3 +498,230 @@ def _reach(reduced: Reduced, earliest: float) -> tuple[float, float]:
     bold = -(earliest if math.isfinite(earliest) else float(reduced["lowest"].min()))
     failing = reduced["W"][np.isfinite(reduced["W"])]
     return float(failing.min()) if len(failing) else bold, bold
+
+
+class SetPolicy(Policy):
+    """A set Γ_t at every checkpoint: stop at the first of at most `max_set_size` classes.
+
+    An empty set stops too, as in the paper.
+    """
+
+    max_set_size: int
+
+    @abstractmethod
+    def sets(self, index: Index, values: Floats, state: State) -> Booleans:
+        """Γ_t (b, C)."""
+
+    def judge(
+        self, index: Index, last: bool | Booleans, evidence: Evidence, state: State
+    ) -> Verdict:
+        sets = self.sets(index, evidence.values, state)
+        small: Booleans = np.count_nonzero(sets, axis=1) <= self.max_set_size
+        return Verdict(small if last is False else small | last, sets, state)
+
+
+@dataclass(frozen=True, eq=False)
+class LimitedSets(SetPolicy):
+    """Sets of classes whose scores are within `values`; order_statistics are behind them."""
+
+    values: Floats
+    max_set_size: int
+    order_statistics: Floats | None = None
+
+    @property
+    def thresholds(self) -> Floats:
+        return self.values
+
+    @property
+    def kth_values(self) -> Floats | None:
+        return self.order_statistics
+
+    @property
+    def by_class(self) -> bool:
+        """Whether each class has thresholds of its own."""
+        return self.values.shape[-1] > 1
+
+    @property
+    def joint_promises(self) -> int:
+        if not self.by_class:
+            return 1
+        finite = np.isfinite(self.values).reshape(-1, self.values.shape[-1])
+        return max(1, int(finite.any(axis=0).sum()))
+
+    def never_stops(self, needed: int | None) -> bool:
+        if needed is None or not self.by_class:
+            return needed is not None
+        # Classes with too few examples are in every set.
+        return bool((np.isinf(self.values).sum(axis=-1) > self.max_set_size).all())
+
+
+@dataclass(frozen=True, eq=False)
+class CheckpointThresholds(LimitedSets, KeptInFiles):
+    """Bonferroni: Γ_t = {c : S_t ≤ value_t}; values (M, 1), or (M, C) with one for each class."""
+
+    def sets(self, index: Index, values: Floats, state: State) -> Booleans:
+        return values <= self.values[index]
+
+
+@dataclass(frozen=True, eq=False)
+class MemberVotes(LimitedSets, KeptInFiles):
+    """Bonferroni: classes in more than half of the members' sets {c : S_t^k ≤ value_t^k}.
+
+    values is (M, K), or (M, K, C) with one for each class.
+    """
+
+    @property
+    def by_class(self) -> bool:
+        return self.values.ndim == 3
+
+    @property
+    def joint_promises(self) -> int:
+        return 1
+
+    def sets(self, index: Index, values: Floats, state: State) -> Booleans:
+        limits = self.values[index]
+        inside = values <= (limits if self.by_class else limits[..., None])
+        return 2 * np.count_nonzero(inside, axis=1) > values.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class RunningThreshold(LimitedSets, KeptInFiles):
+    """Simultaneous: Γ_t = {c : max over t' ≤ t of S_t' ≤ value}; an input keeps the maximum.
+
+    values is (1,), or (C,) with one for each class.
+    """
+
+    @property
+    def one_order_statistic(self) -> bool:
+        return True
+
+    def start(self, count: int, classes: int, first: int | None) -> State:
+        return State(count, largest=np.full((count, classes), -np.inf))
+
+    def sets(self, index: Index, values: Floats, state: State) -> Booleans:
+        return values <= self.values
+
+    def judge(
+        self, index: Index, last: bool | Booleans, evidence: Evidence, state: State
+    ) -> Verdict:
+        assert state.largest is not None
+        largest = np.maximum(state.largest, evidence.values)
+        sets = self.sets(index, largest, state)
+        small = np.count_nonzero(sets, axis=1) <= self.max_set_size
+        return Verdict(small | last, fill_empty(sets, largest), replace(state, largest=largest))
+
+
+@dataclass(frozen=True, eq=False)
+class RankedSets(SetPolicy, KeptInFiles):
+    """Bonferroni: Γ_t = {c : p-variable > α/M}, from the members' ranks.
+
+    `ranks` are among all calibration examples, or for each class among its own examples. An input
+    keeps its uniform number, if the merging asks for one.
+    """
+
+    ranks: MergedRanks | PooledRanks | tuple[MergedRanks | PooledRanks, ...]
+    max_set_size: int
+
+    @property
+    def _each(self) -> tuple[MergedRanks | PooledRanks, ...]:
+        return self.ranks if isinstance(self.ranks, tuple) else (self.ranks,)
+
+    def start(self, count: int, classes: int, first: int | None) -> State:
+        return State(count, uniforms=self._each[0].uniforms(count, first))
+
+    def sets(self, index: Index, values: Floats, state: State) -> Booleans:
+        if not isinstance(self.ranks, tuple):
+            return self.ranks.keeps(index, values, state.uniforms)
+        one_by_one = enumerate(self.ranks)
+        return np.hstack(
+            [ranks.keeps(index, values[:, :, [c]], state.uniforms) for c, ranks in one_by_one]
+        )
+
+    def never_stops(self, needed: int | None) -> bool:
+        if needed is None or not isinstance(self.ranks, tuple):
+            return needed is not None
+        # Classes with too few examples are in every set.
+        few = sum(ranks.calibration.shape[-1] < needed for ranks in self.ranks)
+        return few > self.max_set_size
+
+
+def order_statistics(bags: Sequence[Floats], level: Fraction, delta: Fraction | None) -> Floats:
+    """Order statistics (M, ..., bags) of losses (M, ..., n) that hold a new loss."""
+    found = np.empty((*bags[0].shape[:-1], len(bags)))
+    for column, bag in enumerate(bags):
+        rank = quantile_rank(bag.shape[-1], level, delta)
+        for cell in np.ndindex(*bag.shape[:-1]):
+            found[*cell, column] = order_statistic(bag[cell], rank)
+    return found
+
+
+def _read_limits(
+    kind: type[LimitedSets], max_set_size: int, kth_values: Floats | None = None, **limits: Floats
+) -> LimitedSets:
+    """Older formats call the values `threshold` or `thresholds`."""
+    (values,) = limits.values()
+    return kind(values, max_set_size, kth_values)
+
+
+for _kind in (CheckpointThresholds, MemberVotes, RunningThreshold):
+    reads_old(_kind.__name__)(partial(_read_limits, _kind))
+
+
+@reads_old("MergedPValues")
+@reads_old("RankPooling")
+def _read_ranks(ranks: Any, max_set_size: int) -> RankedSets:
+    return RankedSets(ranks, max_set_size)
+
+
+@dataclass(frozen=True, eq=False)
+class StopProfile:
+    """Where inputs stop as λ grows: at `stops[i, j]` for λ in [breaks[i, j], breaks[i, j + 1])."""
+
+    breaks: Floats
+    stops: Integers
+
+    @classmethod
+    def of(cls, scores: Floats, max_set_size: int) -> Self:
+        """From scores (n, M, C)."""
+        n, checkpoints, classes = scores.shape
+        last = checkpoints - 1
+        ordered = np.sort(scores[:, :last], axis=-1)
+        opens, closes = ordered[:, :, 0], np.full((n, last), np.inf)
+        if max_set_size < classes:
+            closes = ordered[:, :, max_set_size]
+        edges = np.sort(np.concatenate([opens, closes], axis=1), axis=1)
+        breaks = np.concatenate([np.full((n, 1), -np.inf), edges], axis=1)
+        stops = np.full(breaks.shape, last)
+        for index in range(last - 1, -1, -1):
+            inside = (opens[:, index, None] <= breaks) & (breaks < closes[:, index, None])
+            np.copyto(stops, index, where=inside)
+        return cls(breaks, stops)
+
+    def totals(self, times: Floats, rows: Integers | slice) -> "TotalTimes":
+        """The total stopping time of some inputs."""
+        stop_times = times[self.stops[rows]]
+        breaks = self.breaks[rows][:, 1:].ravel()
+        order = np.argsort(breaks, kind="stable")
+        steps = np.diff(stop_times, axis=1).ravel()[order]
+        first = stop_times[:, 0].sum()
+        return TotalTimes(first, breaks[order], first + np.cumsum(steps))
+
+
+@dataclass(frozen=True, eq=False)
+class TotalTimes:
+    """A total stopping time as λ grows: `first` at -∞, `totals[j]` from `breaks[j]` on."""
+
+    first: float
+    breaks: Floats
+    totals: Floats
+
+    def earliest(self, floor: float) -> float:
+        """The smallest λ ≥ floor of least total, and so of least mean, stopping time."""
+        breaks, totals = self.breaks, self.totals
+        above = int(np.searchsorted(breaks, floor, side="right"))
+        ends = np.append(breaks[1:] > breaks[:-1], True) if len(breaks) else np.zeros(0, dtype=bool)
+        ends[:above] = False
+        candidates = np.append(floor, breaks[ends])
+        values = np.append(totals[above - 1] if above else self.first, totals[ends])
+        best = values.min()
+        return float(candidates[np.argmax(values <= best + 1e-9 * abs(best))])

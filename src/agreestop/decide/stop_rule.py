@@ -39,15 +39,24 @@ from agreestop.common import (
     read_list,
     read_npz,
 )
-from agreestop.common.levels import Target, as_delta, as_target, in_words, least_n
-from agreestop.common.rounding import REACH, UNIT, UNITS, Rounding, apart
+from agreestop.common.levels import (
+    REACH,
+    UNIT,
+    UNITS,
+    Rounding,
+    Target,
+    apart,
+    as_delta,
+    as_target,
+    in_words,
+    least_n,
+)
 from agreestop.common.schedules import Schedule, as_checkpoints, as_times, columns_of
 
 from .answer_kinds import AnyRisk
 from .calibrated import CalibratedRule
 from .calibration import Uncalibrated
-from .checkpoints import Evidence, Failures, Index, Policy
-from .examples import LabelledEvidence
+from .checkpoints import Evidence, Failures, Index, LabelledEvidence, Policy
 from .rule import Reduced, Rule, Terms, abstains, shortage
 from .scores import Inputs, Scores
 from .thresholds import Allowed, LossSteps, OneThreshold, allowed_threshold, find_thresholds

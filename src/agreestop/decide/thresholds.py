@@ -36,12 +36,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, InputError, Integers, KeptInFiles, as_floats
-from agreestop.common.levels import LONGEST, Target, as_fraction, order_statistic, quantile_rank
-from agreestop.common.rounding import REACH, Rounding, apart, in_gap
+from agreestop.common.levels import (
+    LONGEST,
+    REACH,
+    Rounding,
+    Target,
+    apart,
+    as_fraction,
+    in_gap,
+    order_statistic,
+    quantile_rank,
+)
 
 from .answer_kinds import Answer, BestClasses, NestedSets
-from .checkpoints import Evidence, Index, Policy, State, Verdict
-from .examples import Conditions, LabelledEvidence
+from .checkpoints import Conditions, Evidence, Index, LabelledEvidence, Policy, State, Verdict
 from .rule_files import reads_old
 
 LARGEST_SUM = 2**62  # sums of whole numbers stay inside 64 bits

@@ -32,7 +32,7 @@ from agreestop.common import (
     time_last,
     warn_of_time_last,
 )
-from agreestop.common.rows import as_labels
+from agreestop.common.arrays import as_labels
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.leakage import TrainingRows
 from agreestop.decide.scores import Scores

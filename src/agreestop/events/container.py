@@ -425,7 +425,7 @@ def input_ids(x: ArrayLike | Events, *, as_float32: bool = False) -> NDArray[np.
     independent of the other inputs.
 
     The hash adds up one word for each event, which is mixed from its position and its value (see
-    `common.splitmix`), and mixes the sum with the shape (T, ...). Equal numbers of different dtypes
+    `common.mix`), and mixes the sum with the shape (T, ...). Equal numbers of different dtypes
     have equal hashes. Two different inputs get the same hash with a probability of about 2^-64.
     as_float32: floating-point numbers are read as float32, as networks read them.
     """

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agreestop.common import InputError, Integers, ProgressCallback, is_integer, no_progress
-from agreestop.common.rows import as_labels
+from agreestop.common.arrays import as_labels
 
 from .checks import RowIndex
 from .container import Events, Inputs, as_inputs

@@ -32,8 +32,7 @@ from agreestop.common import (
 from agreestop.common.errors import CalibrationWarning
 from agreestop.common.estimates import Estimate
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.confidence import log_confidence
-from agreestop.decide.merging import Pooling
+from agreestop.decide.confidence import Pooling, log_confidence
 from agreestop.decide.risks import Gate
 from agreestop.decide.rule import Rule, build_rule
 from agreestop.decide.scores import Scores, save_spikes

@@ -19,8 +19,8 @@ from agreestop.common.errors import visible
 from agreestop.common.estimates import Estimate
 from agreestop.common.schedules import columns_of
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.examples import LabelledEvidence
-from agreestop.decide.merging import MODEL_AVERAGE
+from agreestop.decide.checkpoints import LabelledEvidence
+from agreestop.decide.confidence import MODEL_AVERAGE
 from agreestop.decide.rule import Rule, gather_evidence
 from agreestop.decide.scores import Scores
 from agreestop.decide.tuning.splits import Pool, Realisation, divisions, realisations

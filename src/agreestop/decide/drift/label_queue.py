@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from agreestop.common import Booleans, Floats, InputError, Integers, is_integer
+from agreestop.common.arrays import as_labels
 from agreestop.common.kept import KeptInFiles
-from agreestop.common.rows import as_labels
 
 from ..decisions import Decision, Decisions
 

@@ -18,8 +18,7 @@ from typing import cast
 import numpy as np
 
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count, is_integer
-from agreestop.common.levels import order_statistic
-from agreestop.common.rounding import Rounding, in_gap
+from agreestop.common.levels import Rounding, in_gap, order_statistic
 from agreestop.common.schedules import as_checkpoints
 
 from ..checkpoints import Failures

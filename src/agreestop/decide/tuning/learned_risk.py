@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from agreestop.common import Floats, InputError, KeptInFiles, is_number
-from agreestop.common.rounding import Rounding
+from agreestop.common.levels import Rounding
 from agreestop.common.schedules import as_max_set_size
 
 from ..checkpoints import Evidence, Index
 from ..class_scores import fix_numbers
+from ..confidence import MergeConfidence, RiskNumbers
 from ..leakage import TunedRows, cut_fitted
-from ..merging import MergeConfidence, RiskNumbers
 from ..risks import Risk, TopMass
 from ..scores import ScoresLike, as_scores, at_checkpoint, labels_of
 from .agreement_features import FEATURES, FLOOR, MASSES, agreement_features, fit_logistic

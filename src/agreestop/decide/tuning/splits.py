@@ -15,11 +15,10 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 from agreestop.common.estimates import Estimate
-from agreestop.common.rounding import Rounding
+from agreestop.common.levels import Rounding
 from agreestop.common.schedules import Schedule, columns_of
 
-from ..checkpoints import run_policy
-from ..examples import LabelledEvidence
+from ..checkpoints import LabelledEvidence, run_policy
 from ..leakage import training_overlap
 from ..rule import Reduced, Rule, gather_evidence, refuse_used, shortage, warn_of_sizes
 from ..scores import ScoresLike, labels_of

@@ -30,8 +30,7 @@ from numpy.typing import ArrayLike
 from agreestop.common import Booleans, Floats, InputError, is_number
 from agreestop.common.schedules import Schedule, columns_of
 
-from ..checkpoints import Evidence
-from ..examples import LabelledEvidence
+from ..checkpoints import Evidence, LabelledEvidence
 from ..leakage import TunedRows, sketch_rows
 from ..rule import Fit, Rule, gather_evidence
 from ..scores import Scores, ScoresLike, as_scores, at_times, labels_of

@@ -27,7 +27,7 @@ and is computed for all inputs at once.
 
     key_i = mix(mix(seed + γ (purpose + 1)) + γ (i + 1)),   draw_{i,j} = mix(key_i + γ (j + 1))
 
-with mix of `common.splitmix`.
+with `common.mix`.
 """
 
 import math

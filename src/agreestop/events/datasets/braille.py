@@ -30,7 +30,7 @@ from agreestop.common import (
     read_list,
     read_npz,
 )
-from agreestop.common.rows import as_labels
+from agreestop.common.arrays import as_labels
 
 from ..data import (
     FOUND,
