@@ -15,19 +15,18 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from agreestop.common.rounding import Rounding
-from agreestop.decide.examples import Conditions, LabelledEvidence
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import agreestop as ag
 from agreestop.common import Booleans, Floats, Integers
 from agreestop.common.estimates import Estimate as Estimate
+from agreestop.common.levels import Rounding
 from agreestop.decide import agree_stop
 from agreestop.decide.answer_kinds import BestClasses
 from agreestop.decide.calibration import calibrate_reduced as calibrate_reduced
 from agreestop.decide.calibration import reduce_examples as reduce_examples
-from agreestop.decide.checkpoints import Evidence, State, Stops, run_checkpoints
+from agreestop.decide.checkpoints import Conditions, Evidence, LabelledEvidence, State, Stops, run_checkpoints
 from agreestop.decide.class_scores import Score as Score
 from agreestop.decide.class_scores import Shaped as Shaped
 from agreestop.decide.drift import betting as betting

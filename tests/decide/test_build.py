@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import agreestop as ag
-from agreestop.decide.merging import Pooling
+from agreestop.decide.confidence import Pooling
 from tests.decide.strategies import KINDS, assert_one_sentence, build_rule, parse_pooling
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import agreestop as ag
 from agreestop.common import Booleans, Floats
 from agreestop.common.levels import order_statistic, quantile_rank
-from agreestop.decide.merging import Pooling
+from agreestop.decide.confidence import Pooling
 from tests.decide.strategies import (
     Rule,
     Sample,

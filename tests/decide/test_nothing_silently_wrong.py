@@ -15,7 +15,7 @@ import pytest
 import agreestop as ag
 from agreestop.common import as_array
 from agreestop.common.levels import coverage_draws
-from agreestop.decide.merging import MODEL_AVERAGE
+from agreestop.decide.confidence import MODEL_AVERAGE
 from tests.decide.strategies import (
     LEARNED,
     Rule,

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreestop.common.rounding import Rounding
 
 import agreestop as ag
 from agreestop.common import Floats, Integers, KeptInFiles
-from agreestop.common.levels import Target
+from agreestop.common.levels import Rounding, Target
 from agreestop.decide.answer_kinds import Limits, StopsOnRisk, Tails
 from agreestop.decide.calibration import ThresholdRule
 from agreestop.decide.checkpoints import Evidence, Failures, Index, State, Verdict

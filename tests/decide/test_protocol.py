@@ -17,7 +17,7 @@ import pytest
 
 import agreestop as ag
 from agreestop.common import Floats
-from agreestop.decide.merging import Pooling
+from agreestop.decide.confidence import Pooling
 from tests.decide.strategies import Rule, Sample, Shaped, assert_same_decisions, make_sample, parts_of_state
 
 TIMES = (1, 2.5, 4, 7, 10)
