@@ -44,8 +44,15 @@ from agreestop.common import (
     is_number,
 )
 from agreestop.common.errors import quoted
-from agreestop.common.levels import Target, as_fraction, as_target, in_words
-from agreestop.common.rounding import REACH, Rounding, in_gap
+from agreestop.common.levels import (
+    REACH,
+    Rounding,
+    Target,
+    as_fraction,
+    as_target,
+    in_gap,
+    in_words,
+)
 
 from .recordings import (
     Recordings,
