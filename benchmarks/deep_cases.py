@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agreestop.common import Integers, cores
-from agreestop.common.schedules import Schedule
+from agreestop.common import Integers, Schedule, cores
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import MODEL_AVERAGE, log_confidence

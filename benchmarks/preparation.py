@@ -12,8 +12,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from agreestop.common import Booleans, InputError, ProgressCallback
-from agreestop.common.schedules import Schedule
+from agreestop.common import Booleans, InputError, ProgressCallback, Schedule
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import log_confidence

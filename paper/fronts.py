@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agreestop.common import ProgressCallback, run_tasks
-from agreestop.common.schedules import Schedule
+from agreestop.common import ProgressCallback, Schedule, run_tasks
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.scores import Scores
 from agreestop.decide.tuning.schedules import PRICES, FrontPoint, front

@@ -25,9 +25,20 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from agreestop.common import Booleans, Floats, InputError, Integers, ProgressCallback, as_floats, as_seed, check_finite
+from agreestop.common import (
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    ProgressCallback,
+    as_checkpoints,
+    as_floats,
+    as_max_set_size,
+    as_seed,
+    check_finite,
+    columns_of,
+)
 from agreestop.common.levels import Rounding, Target, as_target
-from agreestop.common.schedules import as_checkpoints, as_max_set_size, columns_of
 from agreestop.decide.baselines import ConfidenceThreshold
 from agreestop.decide.calibration import Uncalibrated
 from agreestop.decide.checkpoints import Evidence, Index, LabelledEvidence, Policy, State, Verdict

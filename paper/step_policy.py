@@ -20,8 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from agreestop.common import InputError, Integers
-from agreestop.common.schedules import as_checkpoints
+from agreestop.common import InputError, Integers, as_checkpoints
 from agreestop.events.container import Inputs, dense_rows
 
 CHANNELS = (16, 32, 32)

@@ -45,6 +45,7 @@ from agreestop.common import (
     InputError,
     Integers,
     as_array,
+    as_checkpoints,
     as_seed,
     check_series,
     is_integer,
@@ -52,7 +53,6 @@ from agreestop.common import (
 )
 from agreestop.common.errors import CalibrationWarning
 from agreestop.common.levels import Target, in_words, quantile_rank
-from agreestop.common.schedules import as_checkpoints
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.checkpoints import State, Verdict, run_checkpoints
 from agreestop.decide.confidence import MODEL_AVERAGE

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from agreestop.common import Floats, InputError, check_texts, check_writable, read_file
+from agreestop.common import Floats, InputError, Schedule, check_texts, check_writable, read_file
 from agreestop.common.errors import shortened
 from agreestop.common.levels import Target
-from agreestop.common.schedules import Schedule
 from agreestop.decide.confidence import pooling_of
 from agreestop.decide.merging import POOLINGS, parse_pooling
 from agreestop.decide.risks import Gate, TopMass

@@ -16,8 +16,8 @@ from agreestop.common.tables import decision_records, decisions_csv
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.calibration import load_rule
 from agreestop.decide.decisions import Decisions
-from agreestop.decide.drift.exchangeability import DIFFERENT_INPUTS
 from agreestop.decide.drift.monitor import DriftMonitor
+from agreestop.decide.leakage import DIFFERENT_INPUTS
 from agreestop.decide.scores import load_scores
 from agreestop.decide.stop_rule import load_risks
 

@@ -34,13 +34,13 @@ from agreestop.common import (
     InputError,
     as_array,
     as_count,
+    as_ids,
     as_texts,
     atomic_writer,
     check_lengths,
     check_writable,
     needs,
 )
-from agreestop.common.arrays import as_ids
 from agreestop.decide.leakage import mark_ids
 from agreestop.engines.early_stopping import BATCH_SIZE
 from agreestop.events import Events, load

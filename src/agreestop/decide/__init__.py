@@ -1,7 +1,6 @@
 """The decision layer: it needs only numpy, and works with any model's log-confidences."""
 
-from agreestop.common import CalibrationWarning, InputError
-from agreestop.common.schedules import Schedule
+from agreestop.common import CalibrationWarning, InputError, Schedule
 
 from .agree_stop import AgreeStop
 from .baselines import DCSNN, SEENN

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from agreestop.common import Floats, InputError, Integers, KeptInFiles, is_number
+from agreestop.common import Floats, InputError, Integers, KeptInFiles, as_checkpoints, is_number
 from agreestop.common.levels import (
     UNIT,
     UNITS,
@@ -33,7 +33,6 @@ from agreestop.common.levels import (
     least_n,
     quantile_rank,
 )
-from agreestop.common.schedules import as_checkpoints
 
 from .answer_kinds import BestClasses
 from .calibration import Uncalibrated

@@ -17,21 +17,23 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    Schedule,
     as_count,
+    columns_of,
+    find_groups,
+    members_at,
 )
-from agreestop.common.arrays import find_groups
 from agreestop.common.levels import UNIT, UNITS, in_words, quantile_rank
-from agreestop.common.schedules import Schedule, columns_of, members_at
 
 from .checkpoints import Index, Policy, State, Stops, Verdict, run_checkpoints
 from .decisions import Decision, Decisions
-from .drift.exchangeability import inputs_differ
 from .leakage import (
     Overlap,
     RowScores,
     TunedRows,
     data_fingerprint,
     first_reuse,
+    inputs_differ,
     or_unknown,
     training_overlap,
 )

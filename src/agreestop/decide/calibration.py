@@ -20,7 +20,6 @@ from agreestop.common.levels import Rounding, Target, as_target, least_n
 from .answer_kinds import Answer, BestClasses
 from .calibrated import ENDED_INPUTS, CalibratedRule
 from .checkpoints import Conditions, Evidence, LabelledEvidence, Policy
-from .drift.exchangeability import labels_in_blocks, labels_misplaced, labels_unrelated
 from .leakage import (
     Marks,
     Overlap,
@@ -29,6 +28,9 @@ from .leakage import (
     TunedRows,
     data_fingerprint,
     kind_of_ids,
+    labels_in_blocks,
+    labels_misplaced,
+    labels_unrelated,
     training_overlap,
 )
 from .rule import (

@@ -32,8 +32,17 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_floats, is_number
-from agreestop.common.arrays import as_people, find_groups, name_groups
+from agreestop.common import (
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    as_floats,
+    as_people,
+    find_groups,
+    is_number,
+    name_groups,
+)
 from agreestop.common.levels import Rounding, Target, apart, as_target, in_words, same_number
 
 Index: TypeAlias = int | Integers

@@ -22,20 +22,26 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_array, as_floats
-from agreestop.common.arrays import as_labels, as_row_names, find_groups, name_groups
+from agreestop.common import (
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    Schedule,
+    as_array,
+    as_floats,
+    as_labels,
+    as_row_names,
+    find_groups,
+    members_at,
+    name_groups,
+)
 from agreestop.common.errors import quoted
 from agreestop.common.estimates import Estimate
 from agreestop.common.levels import coverage_draws
-from agreestop.common.schedules import Schedule, members_at
 from agreestop.common.tables import as_dataframe, as_html, as_table, decisions_html
 
-from .drift.exchangeability import (
-    classes_differ,
-    coverage_too_low,
-    labels_misplaced,
-    labels_unrelated,
-)
+from .leakage import classes_differ, coverage_too_low, labels_misplaced, labels_unrelated
 from .scores import Scores
 
 SHARES = ("coverage", "answered", "wrong", "agreement")

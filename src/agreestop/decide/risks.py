@@ -37,11 +37,12 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    as_checkpoints,
     as_count,
+    as_max_set_size,
     is_number,
 )
 from agreestop.common.levels import Rounding, Target, as_target
-from agreestop.common.schedules import as_checkpoints, as_max_set_size
 
 from .answer_kinds import BestClasses, Tails
 from .checkpoints import Evidence, Index

@@ -17,9 +17,17 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, CalibrationWarning, Floats, InputError, Integers
+from agreestop.common import (
+    Booleans,
+    CalibrationWarning,
+    Floats,
+    InputError,
+    Integers,
+    Schedule,
+    as_checkpoints,
+    as_max_set_size,
+)
 from agreestop.common.levels import Rounding, Target, as_delta, as_target, in_words
-from agreestop.common.schedules import Schedule, as_checkpoints, as_max_set_size
 
 from .checkpoints import Evidence, Index, LabelledEvidence, Policy
 from .confidence import Pooling, RiskNumbers

@@ -27,12 +27,11 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import InputError, atomic_writer, read_file
+from agreestop.common import InputError, Schedule, atomic_writer, read_file
 from agreestop.common.errors import shortened
 from agreestop.common.files import MOST_BYTES
 from agreestop.common.kept import KEPT
 from agreestop.common.levels import as_fraction
-from agreestop.common.schedules import Schedule
 
 MAGIC, FORMAT = "agreestop-rule", 4
 FIRST_LINE = re.compile(rb"agreestop-rule ([1-9]\d{0,8}) (\d{1,12}) ([0-9a-f]{64})")

@@ -26,27 +26,27 @@ from agreestop.common import (
     Floats,
     InputError,
     Integers,
+    Schedule,
     as_array,
+    as_checkpoints,
+    as_ids,
+    as_labels,
     as_names,
+    as_row_names,
     as_seed,
+    as_times,
     atomic_writer,
     check_finite,
+    check_members,
+    columns_of,
     is_number,
+    members_at,
     read_list,
     read_npz,
     read_text,
 )
-from agreestop.common.arrays import as_ids, as_labels, as_row_names
 from agreestop.common.errors import quoted, shortened
 from agreestop.common.npz import MOST_RATIO
-from agreestop.common.schedules import (
-    Schedule,
-    as_checkpoints,
-    as_times,
-    check_members,
-    columns_of,
-    members_at,
-)
 
 from .confidence import log_confidence
 from .leakage import RowScores, ScoredRows

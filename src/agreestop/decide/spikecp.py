@@ -31,7 +31,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from agreestop.common import Booleans, Floats, InputError, Integers, KeptInFiles
+from agreestop.common import (
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    KeptInFiles,
+    Schedule,
+    as_checkpoints,
+)
 from agreestop.common.levels import (
     Rounding,
     Target,
@@ -41,7 +49,6 @@ from agreestop.common.levels import (
     order_statistic,
     quantile_rank,
 )
-from agreestop.common.schedules import Schedule, as_checkpoints
 from agreestop.decide.answer_kinds import fill_empty
 from agreestop.decide.checkpoints import State, Verdict
 from agreestop.decide.rule_files import reads_old

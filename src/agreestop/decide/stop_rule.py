@@ -32,9 +32,13 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    Schedule,
+    as_checkpoints,
     as_floats,
     as_ids,
+    as_times,
     check_finite,
+    columns_of,
     is_number,
     read_list,
     read_npz,
@@ -51,7 +55,6 @@ from agreestop.common.levels import (
     in_words,
     least_n,
 )
-from agreestop.common.schedules import Schedule, as_checkpoints, as_times, columns_of
 
 from .answer_kinds import AnyRisk
 from .calibrated import CalibratedRule

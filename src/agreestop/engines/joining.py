@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, Integers, as_array, check_finite
-from agreestop.common.schedules import Schedule
+from agreestop.common import Booleans, Integers, Schedule, as_array, check_finite
 from agreestop.events.container import Inputs
 
 from .protocol import DividingEngine, Engine, Live, Pass

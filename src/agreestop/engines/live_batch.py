@@ -21,8 +21,7 @@ from typing import Any, Self, cast, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Floats, InputError, Integers, as_count
-from agreestop.common.schedules import Schedule
+from agreestop.common import Floats, InputError, Integers, Schedule, as_count
 from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.checkpoints import State, Verdict
 from agreestop.decide.confidence import log_softmax

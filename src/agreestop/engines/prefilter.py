@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import Booleans, Floats, Integers
-from agreestop.common.schedules import Schedule
+from agreestop.common import Booleans, Floats, Integers, Schedule
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.class_scores import LARGEST_CONSTANT
 from agreestop.decide.tuning.agreement_features import FLOOR

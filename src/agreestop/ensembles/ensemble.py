@@ -27,12 +27,12 @@ from agreestop.common import (
     InputError,
     ProgressCallback,
     as_count,
+    as_labels,
     as_seed,
     check_finite,
     time_last,
     warn_of_time_last,
 )
-from agreestop.common.arrays import as_labels
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.leakage import TrainingRows
 from agreestop.decide.scores import Scores

@@ -26,8 +26,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from agreestop.common import InputError, Integers, ProgressCallback, as_count, no_progress
-from agreestop.common.arrays import as_labels
+from agreestop.common import (
+    InputError,
+    Integers,
+    ProgressCallback,
+    as_count,
+    as_labels,
+    no_progress,
+)
 from agreestop.engines.devices import check_device, upload
 from agreestop.events.container import Events, Inputs, dense_rows, input_ids
 from agreestop.networks.architectures import SpikingNetwork

@@ -7,8 +7,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError, Integers, as_names, check_finite, in_memory, is_integer
-from agreestop.common.arrays import as_labels
+from agreestop.common import (
+    InputError,
+    Integers,
+    as_labels,
+    as_names,
+    check_finite,
+    in_memory,
+    is_integer,
+)
 
 RowIndex: TypeAlias = int | slice | Sequence[int] | Sequence[bool] | NDArray[Any]
 

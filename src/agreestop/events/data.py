@@ -17,8 +17,14 @@ from typing import Any, Self, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import InputError, Integers, ProgressCallback, is_integer, no_progress
-from agreestop.common.arrays import as_labels
+from agreestop.common import (
+    InputError,
+    Integers,
+    ProgressCallback,
+    as_labels,
+    is_integer,
+    no_progress,
+)
 
 from .checks import RowIndex
 from .container import Events, Inputs, as_inputs

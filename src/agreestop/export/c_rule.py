@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agreestop.common import Floats, InputError, Integers
-from agreestop.common.schedules import Schedule
+from agreestop.common import Floats, InputError, Integers, Schedule
 from agreestop.decide.calibrated import CalibratedRule
 
 from .c_model import c_array, c_double

@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError, atomic_writer, check_writable
-from agreestop.common.arrays import as_labels
+from agreestop.common import InputError, as_labels, atomic_writer, check_writable
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.drift.adaptive import AdaptiveRule
 from agreestop.decide.drift.monitor import DriftMonitor

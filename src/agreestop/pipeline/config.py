@@ -53,9 +53,15 @@ from typing import (
     get_type_hints,
 )
 
-from agreestop.common import InputError, is_integer, is_number, read_file
+from agreestop.common import (
+    InputError,
+    as_checkpoints,
+    as_max_set_size,
+    is_integer,
+    is_number,
+    read_file,
+)
 from agreestop.common.levels import as_target
-from agreestop.common.schedules import as_checkpoints, as_max_set_size
 from agreestop.engines.protocol import ENGINES
 from agreestop.events.datasets.catalogue import NAMES
 

@@ -16,8 +16,10 @@ from numpy.typing import ArrayLike
 from agreestop.common import (
     InputError,
     ProgressCallback,
+    Schedule,
     Stages,
     as_count,
+    as_max_set_size,
     as_seed,
     check_writable,
     needs,
@@ -25,7 +27,6 @@ from agreestop.common import (
 )
 from agreestop.common.errors import CalibrationWarning
 from agreestop.common.levels import Target, as_target, in_words
-from agreestop.common.schedules import Schedule, as_max_set_size
 from agreestop.decide.rule import Rule
 from agreestop.decide.scores import Scores, load_scores
 from agreestop.decide.stop_rule import load_risks

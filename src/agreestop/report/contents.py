@@ -14,10 +14,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from agreestop.common import Booleans, Floats, Integers, ProgressCallback
+from agreestop.common import Booleans, Floats, Integers, ProgressCallback, columns_of
 from agreestop.common.errors import visible
 from agreestop.common.estimates import Estimate
-from agreestop.common.schedules import columns_of
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checkpoints import LabelledEvidence
 from agreestop.decide.confidence import MODEL_AVERAGE

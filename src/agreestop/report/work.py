@@ -9,9 +9,9 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agreestop.common import Schedule
 from agreestop.common.errors import CalibrationWarning
 from agreestop.common.estimates import Estimate
-from agreestop.common.schedules import Schedule
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.scores import Scores
 from agreestop.decide.tuning.splits import repeat_splits

@@ -1,1 +1,1 @@
-"""After calibration: alarms, a threshold that adapts, and tests of exchangeability."""
+"""After calibration: alarms, and a threshold that adapts."""

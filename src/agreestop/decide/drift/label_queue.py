@@ -26,8 +26,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, Integers, is_integer
-from agreestop.common.arrays import as_labels
+from agreestop.common import Booleans, Floats, InputError, Integers, as_labels, is_integer
 from agreestop.common.kept import KeptInFiles
 
 from ..decisions import Decision, Decisions

@@ -17,9 +17,16 @@ from typing import cast
 
 import numpy as np
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_count, is_integer
+from agreestop.common import (
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    as_checkpoints,
+    as_count,
+    is_integer,
+)
 from agreestop.common.levels import Rounding, in_gap, order_statistic
-from agreestop.common.schedules import as_checkpoints
 
 from ..checkpoints import Failures
 

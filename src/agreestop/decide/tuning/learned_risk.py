@@ -13,9 +13,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Floats, InputError, KeptInFiles, is_number
+from agreestop.common import Floats, InputError, KeptInFiles, as_max_set_size, is_number
 from agreestop.common.levels import Rounding
-from agreestop.common.schedules import as_max_set_size
 
 from ..checkpoints import Evidence, Index
 from ..class_scores import fix_numbers

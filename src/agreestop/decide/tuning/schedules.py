@@ -19,9 +19,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Floats, InputError, Integers, is_number
+from agreestop.common import Floats, InputError, Integers, Schedule, is_number
 from agreestop.common.levels import order_statistic, quantile_rank
-from agreestop.common.schedules import Schedule
 
 from ..answer_kinds import BestClasses
 from ..checkpoints import Evidence, Failures

@@ -13,10 +13,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_count
+from agreestop.common import Booleans, Floats, InputError, Integers, Schedule, as_count, columns_of
 from agreestop.common.estimates import Estimate
 from agreestop.common.levels import Rounding
-from agreestop.common.schedules import Schedule, columns_of
 
 from ..checkpoints import LabelledEvidence, run_policy
 from ..leakage import training_overlap

@@ -27,8 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, is_number
-from agreestop.common.schedules import Schedule, columns_of
+from agreestop.common import Booleans, Floats, InputError, Schedule, columns_of, is_number
 
 from ..checkpoints import Evidence, LabelledEvidence
 from ..leakage import TunedRows, sketch_rows

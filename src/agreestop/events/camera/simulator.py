@@ -39,8 +39,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import GAMMA, Booleans, Floats, InputError, Integers, Words, mix
-from agreestop.common.arrays import (
+from agreestop.common import (
+    GAMMA,
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    Words,
     as_array,
     as_count,
     as_floats,
@@ -49,6 +54,7 @@ from agreestop.common.arrays import (
     check_finite,
     is_integer,
     is_number,
+    mix,
 )
 
 # one number for all inputs, or the lowest and the highest

@@ -26,11 +26,11 @@ from agreestop.common import (
     InputError,
     Integers,
     as_count,
+    as_labels,
     as_seed,
     read_list,
     read_npz,
 )
-from agreestop.common.arrays import as_labels
 
 from ..data import (
     FOUND,
