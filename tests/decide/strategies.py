@@ -30,7 +30,6 @@ from agreestop.decide.checkpoints import Conditions, Evidence, LabelledEvidence,
 from agreestop.decide.class_scores import Score as Score
 from agreestop.decide.class_scores import Shaped as Shaped
 from agreestop.decide.drift import betting as betting
-from agreestop.decide.drift import exchangeability as exchangeability
 from agreestop.decide.drift import label_queue as label_queue
 from agreestop.decide.drift.adaptive import SavedAdaptive as SavedAdaptive
 from agreestop.decide.drift.monitor import JUMP as JUMP
