@@ -7,14 +7,16 @@ from typing import final
 
 from numpy.typing import ArrayLike
 
-from agreestop.common import warn_of_time_last
+from agreestop.common import as_array, warn_of_time_last
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.scores import Scores
+from agreestop.decide.spotting import CalibratedSpotter
 from agreestop.engines.early_stopping import BATCH_SIZE, EarlyRun, decide_early, score
 from agreestop.engines.ending import as_lengths
 from agreestop.engines.inputs import check_shape
 from agreestop.engines.live import LiveSession
 from agreestop.engines.protocol import Engine
+from agreestop.engines.watching import Event, Heard, WatchSession, listen
 from agreestop.events.container import Events, Inputs, as_inputs
 from agreestop.networks.modules import ModuleMembers
 
@@ -132,6 +134,26 @@ class AdaptedEngine:
             groups,
             ends,
         )
+
+    def listen(self, recordings: Sequence[ArrayLike], *, window: int, event: Event) -> Heard:
+        """Run the members over recordings, n arrays (T_i, ...); see `Ensemble.listen`."""
+        for one in recordings[:1]:
+            self._inputs(as_array(one, "recordings[0]")[None])  # tells modules the shape of a step
+        return listen(self.engine, recordings, window, event, None, self.digest)
+
+    def watch(
+        self,
+        spotter: CalibratedSpotter,
+        rule: CalibratedRule,
+        *,
+        window: int,
+        event: Event,
+        any_engine: bool = False,
+        any_members: bool = False,
+    ) -> WatchSession:
+        """Watch a stream without an end; see `Ensemble.watch`."""
+        named = None, self.digest, any_engine, any_members
+        return WatchSession(self.engine, spotter, rule, window, event, *named)
 
     def live(
         self,

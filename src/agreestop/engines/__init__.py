@@ -16,6 +16,7 @@ from agreestop.common.errors import needs
 from .early_stopping import EarlyRun, decide_early, run_to_end, score
 from .live import LiveSession
 from .protocol import ENGINES, Engine, Live, Pass
+from .watching import Heard, WatchSession
 
 if TYPE_CHECKING:
     from .choice import choose_engine as choose_engine
@@ -37,6 +38,7 @@ __all__ = [
     "LiveSession",
     "Pass",
 ]
+__all__ += ["Heard", "WatchSession"]
 __all__ += ["choose_engine", "decide_early", "lightest_engine", "run_to_end", "score"]
 
 _LAZY = {

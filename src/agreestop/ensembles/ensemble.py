@@ -36,6 +36,7 @@ from agreestop.common import (
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.leakage import TrainingRows
 from agreestop.decide.scores import Scores
+from agreestop.decide.spotting import CalibratedSpotter
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.devices import check_device
 from agreestop.engines.early_stopping import (
@@ -48,6 +49,7 @@ from agreestop.engines.early_stopping import (
 from agreestop.engines.ending import as_lengths
 from agreestop.engines.live import LiveSession
 from agreestop.engines.protocol import Engine
+from agreestop.engines.watching import Event, Heard, WatchSession, listen
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
 from agreestop.networks.architectures import Architecture, ResNet18, SpikingNetwork
 from agreestop.networks.digests import Runnable, describe, network_digest
@@ -404,6 +406,43 @@ class Ensemble(ABC):
             first,
             self.training_rows,
         )
+
+    def listen(self, recordings: Sequence[ArrayLike], *, window: int, event: Event) -> Heard:
+        """Run the members over recordings, n arrays (T_i, ...), without a start or an end.
+
+        `.scores` are for `Spotter.calibrate`: at every step the log-odds of the class `event`, a
+        number, a name or several, from the counts over the last `window` steps. `.after(alarms,
+        labels, steps=M)` are the scores after alarms, for the class rule of `watch`.
+        """
+        self._check_drawn_once()
+        return listen(self.engine, recordings, window, event, self.class_names, self.digest)
+
+    def watch(
+        self,
+        spotter: CalibratedSpotter,
+        rule: CalibratedRule,
+        *,
+        window: int,
+        event: Event,
+        any_engine: bool = False,
+        any_members: bool = False,
+    ) -> WatchSession:
+        """Watch a stream without an end: call `session.push(indices)` or `push(frame=array)`.
+
+        A push returns a `Detection` where the spotter's score is above its threshold, later the
+        rule's `Decision` on the steps after it, else None. window and event as for `listen`. See
+        `agreestop.engines.watching` for what is promised.
+        """
+        self._check_drawn_once()
+        named = self.class_names, self.digest, any_engine, any_members
+        return WatchSession(self.engine, spotter, rule, window, event, *named)
+
+    def _check_drawn_once(self) -> None:
+        if self.fresh:
+            raise InputError(
+                "members are drawn for every input, and a stream without an end is one input: use "
+                "fresh=False."
+            )
 
     def live(
         self,

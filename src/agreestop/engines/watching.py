@@ -1,0 +1,277 @@
+"""Watch, then decide: a network on an endless stream, a spotter, and a rule behind its alarms.
+
+At step t, with the outputs z of the members and the last `window` steps,
+
+    evidence_t = z_{t-window+1} + … + z_t         spike counts, or the logits of step t
+    score_t    = log Σ_k p_k(event) - log Σ_k (1 - p_k(event))     p_k = softmax(evidence_t of k)
+
+is the log-odds of the event in the members' mean confidence. A score above the spotter's threshold
+is a detection at step t. It opens a window: the class rule counts from step t + 1 on and decides at
+its own checkpoints, while the spotter rests. The network never starts again, and neither time nor
+memory of a step grows.
+
+The alarms are those of `spotter.alarms` on the scores of the stream, so its promise holds: the rest
+must be at least as long as the rule's last checkpoint. The rule keeps its own promise for the
+windows that it was calibrated for, those at alarms of *other* recordings than set the threshold,
+one alarm a recording (or with `people=`). The same recordings for both would break it.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agreestop.common import CalibrationWarning, Floats, InputError, as_array, as_count
+from agreestop.common.schedules import Schedule
+from agreestop.decide.calibrated import CalibratedRule, Session
+from agreestop.decide.confidence import log_confidence, log_softmax
+from agreestop.decide.decisions import Decision
+from agreestop.decide.recordings import Recordings
+from agreestop.decide.scores import Scores
+from agreestop.decide.spotting import CalibratedSpotter, Detection
+
+from .early_stopping import check_rule, checkpoint_steps
+from .protocol import Engine
+
+TOGETHER, CHUNK = 8, 64  # recordings that are computed together, and steps
+Event = int | str | Sequence[int | str]
+
+
+def event_columns(event: Event, names: Sequence[str] | None, classes: int) -> list[int]:
+    """The classes of an event, from numbers or names."""
+    found = []
+    for one in [event] if isinstance(event, (int, str, np.integer)) else event:
+        if isinstance(one, str):
+            if names is None or one not in names:
+                known = "no names of classes are known" if names is None else f"choose of {names}"
+                raise InputError(f"event is {one!r}: {known}, or give the number of a class.")
+            found.append(list(names).index(one))
+        else:
+            found.append(as_count(int(one), "event", least=0))
+    if not found or max(found) >= classes or len(set(found)) in (0, classes):
+        raise InputError(
+            f"event is {event!r} of {classes} classes: give one of them, or some but not all."
+        )
+    return found
+
+
+def log_odds(evidence: NDArray[Any], columns: Sequence[int]) -> Floats:
+    """The log-odds (...) of some classes in the mean confidence of evidence (..., K, C)."""
+    confidence = log_softmax(evidence.astype(np.float64))
+    others = [one for one in range(evidence.shape[-1]) if one not in columns]
+    pooled = [
+        np.logaddexp.reduce(confidence[..., part], axis=(-2, -1)) for part in (columns, others)
+    ]
+    return np.asarray(pooled[0] - pooled[1])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Heard:
+    """What an ensemble made of n recordings: outputs, and scores for a `Spotter`.
+
+    Attributes
+    ----------
+    outputs : n arrays (T_i, K, C)
+        Read-out spikes, or logits, of every step.
+    scores : n arrays (T_i,)
+        The log-odds of the event at every step, over the last `window` steps.
+    ids : (n,)
+        A hash of each recording's scores, which windows cut from it carry.
+    """
+
+    outputs: tuple[NDArray[Any], ...]
+    scores: tuple[Floats, ...]
+    ids: tuple[str, ...]
+    spikes: bool
+    engine: str
+    digest: str
+    names: tuple[str, ...] | None
+
+    def after(self, alarms: ArrayLike, labels: ArrayLike, *, steps: int) -> Scores:
+        """Scores of the `steps` steps after an alarm in each recording, to calibrate a class rule.
+
+        alarms (n,): the step of one alarm in each recording, -1 for none. labels (n,): the class
+        after it. Recordings without an alarm, or that end before the window, are left out. The ids
+        of the scores are those of the recordings: a spotter that was calibrated on the same ones
+        is refused by `watch`.
+        """
+        at, truth, steps = as_array(alarms, "alarms"), as_array(labels, "labels"), int(steps)
+        if at.shape != (len(self.outputs),) or truth.shape != at.shape:
+            raise InputError(
+                f"alarms has shape {at.shape} and labels {truth.shape} for {len(self.outputs)} "
+                "recordings: give one of each, with the alarm -1 where there is none."
+            )
+        used = [
+            row
+            for row, alarm in enumerate(at.tolist())
+            if 0 <= alarm < len(self.outputs[row]) - steps
+        ]
+        if not used:
+            raise InputError(f"no recording has an alarm and {steps} steps after it.")
+        parts = np.stack([self.outputs[row][at[row] + 1 : at[row] + 1 + steps] for row in used])
+        evidence = np.cumsum(parts, axis=1, dtype=np.int64) if self.spikes else parts
+        times = tuple(range(1, steps + 1))
+        ids = np.array([self.ids[row] for row in used])
+        known = times, self.names, self.engine, self.digest, ids
+        return Scores(log_confidence(evidence), truth[used].astype(np.int64), *known)
+
+
+def listen(
+    engine: Engine,
+    recordings: Sequence[ArrayLike],
+    window: int,
+    event: Event,
+    names: tuple[str, ...] | None,
+    digest: str = "",
+) -> Heard:
+    """Run members over recordings, n arrays (T_i, ...), for a `Spotter` and for a class rule."""
+    window, columns = as_count(window, "window"), event_columns(event, names, engine.classes)
+    arrays = [as_array(one, f"recordings[{row}]") for row, one in enumerate(recordings)]
+    outputs: list[NDArray[Any]] = []
+    for first in range(0, len(arrays), TOGETHER):
+        some = arrays[first : first + TOGETHER]
+        longest = max(map(len, some))
+        whole = np.zeros((len(some), longest, *some[0].shape[1:]), some[0].dtype)
+        for row, one in enumerate(some):
+            whole[row, : len(one)] = one
+        run, parts = engine.begin(whole), []
+        for begin in range(0, longest, CHUNK):
+            parts.append(run.advance(min(CHUNK, longest - begin)))
+        found = np.concatenate(parts, axis=1)
+        outputs += [found[row, : len(one)].copy() for row, one in enumerate(some)]
+    spikes = engine.output == "spikes"
+    scores = tuple(log_odds(_windowed(one, window) if spikes else one, columns) for one in outputs)
+    ids = Recordings(scores).ids
+    return Heard(tuple(outputs), scores, ids, spikes, engine.name, digest, names)
+
+
+def _windowed(outputs: NDArray[Any], window: int) -> NDArray[Any]:
+    """Counts (T, K, C) over the last `window` steps."""
+    counts = np.cumsum(outputs, axis=0, dtype=np.int64)
+    counts[window:] -= counts[:-window].copy()
+    return np.asarray(counts)
+
+
+@final
+class WatchSession:
+    """A stream without an end under watch: push each step; `ensemble.watch` opens one.
+
+    Attributes
+    ----------
+    time : int
+        Steps so far.
+    detection : Detection or None
+        The detection whose window is open.
+    score : float
+        The spotter's score of the last step.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        spotter: CalibratedSpotter,
+        calibrated: CalibratedRule,
+        window: int,
+        event: Event,
+        names: tuple[str, ...] | None = None,
+        digest: str = "",
+        any_engine: bool = False,
+        any_members: bool = False,
+    ) -> None:
+        if not isinstance(spotter, CalibratedSpotter):
+            raise InputError(
+                f"spotter is a {type(spotter).__name__}: calibrate an ag.Spotter first."
+            )
+        check_rule(calibrated, engine, digest, any_engine, any_members)
+        if isinstance(calibrated.checkpoints, Schedule):
+            raise InputError(
+                "the rule has a Schedule, and members do not join a stream that runs already: give "
+                "a rule whose checkpoints are times."
+            )
+        self._times = checkpoint_steps(calibrated, engine, None)
+        if self._times[-1] > spotter.spotter.rest:
+            raise InputError(
+                f"the rule may take {self._times[-1]} steps and the spotter rests for "
+                f"{spotter.spotter.rest}: calibrate a Spotter with a rest of at least "
+                f"{self._times[-1]}."
+            )
+        _check_recordings(spotter, calibrated)
+        self._columns = event_columns(event, names or calibrated.class_names, engine.classes)
+        self._window = as_count(window, "window")
+        self._live, self._spikes = engine.live(), engine.output == "spikes"
+        shape = (engine.members, engine.classes)
+        self._ring = np.zeros((self._window, *shape), dtype=np.int64)  # counts so far, by step
+        self._opened = np.zeros(shape, dtype=np.int64)
+        self._spotter, self._calibrated = spotter.stream(), calibrated
+        self._session: Session | None = None
+        self._closed, self.time, self.score = False, 0, -np.inf
+        self.detection: Detection | None = None
+
+    def push(
+        self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None
+    ) -> Detection | Decision | None:
+        """Run the next step: a `Detection`, later the `Decision` on what follows it, or None.
+
+        events: flat indices of the active inputs. frame: instead, one dense step of
+        booleans or numbers.
+        """
+        if self._closed:
+            raise InputError("this stream was closed: open a new one with watch.")
+        evidence = self._live.push(events, frame=frame)
+        place = self.time % self._window
+        self.time += 1
+        recent = evidence
+        if self._spikes:
+            recent = evidence - self._ring[place]
+            self._ring[place] = evidence
+        self.score = float(log_odds(recent, self._columns))
+        found = self._spotter.push(self.score)
+        if self._session is not None:
+            return self._judge(evidence, self._session)
+        if found is not None:
+            self.detection, self._session = found, Session(self._calibrated)
+            self._opened[:] = evidence if self._spikes else 0
+        return found
+
+    def _judge(self, evidence: NDArray[Any], session: Session) -> Decision | None:
+        assert self.detection is not None
+        if self._times[session.index] != self.time - 1 - self.detection.index:
+            return None
+        counted = evidence - self._opened if self._spikes else evidence
+        decision = session.push(log_softmax(counted.astype(np.float64)))
+        if decision is not None:
+            self.detection = self._session = None
+        return decision
+
+    def close(self) -> str:
+        """End the stream. Returns a sentence if a detection has no decision yet, else ""."""
+        self._closed = True
+        if self.detection is None:
+            return ""
+        return (
+            f"the stream ended {self.time - 1 - self.detection.index} steps after the detection at "
+            f"step {self.detection.index}, before the rule decided, which takes up to "
+            f"{self._times[-1]}: this detection has no decision."
+        )
+
+
+def _check_recordings(spotter: CalibratedSpotter, calibrated: CalibratedRule) -> None:
+    """Refuse a class rule that was calibrated on recordings that set the spotter's threshold."""
+    if not calibrated.knows_ids:
+        warnings.warn(
+            "the rule was calibrated on scores without ids, so nobody knows whether the same "
+            "recordings set the spotter's threshold, which would break the rule's promise: make "
+            "its scores with listen(...).after(...).",
+            CalibrationWarning,
+            stacklevel=4,
+        )
+        return
+    used = sum(one.seen for one in calibrated.overlaps(np.array(spotter.ids)))
+    if used:
+        raise InputError(
+            f"{used} of the recordings that set the spotter's threshold calibrated the rule too: "
+            "calibrate the rule on alarms of other recordings."
+        )

@@ -1,0 +1,130 @@
+"""Watch, then decide: a stream step by step against the definition from whole recordings, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="networks need PyTorch")
+import torch
+from torch import nn
+
+import agreestop as ag
+
+WINDOW, STEPS = 8, 25
+
+
+def recordings(rng: np.random.Generator, n: int) -> tuple[list[Any], list[list[tuple[int, int]]], list[int]]:
+    """Noise on eight inputs; a word on the first two, and after it one of two more words."""
+    streams, events, labels = [], [], []
+    for _ in range(n):
+        length, start, label = int(rng.integers(100, 140)), int(rng.integers(10, 60)), int(rng.integers(1, 3))
+        x = rng.random((length, 8)) < 0.05
+        x[start : start + 8, :2] |= rng.random((8, 2)) < 0.8
+        x[start + 10 : start + 40, 2 * label : 2 * label + 2] |= rng.random((30, 2)) < 0.7
+        streams.append(x)
+        events.append([(start, start + 8)])
+        labels.append(label)
+    return streams, events, labels
+
+
+@pytest.fixture(scope="module")
+def parts() -> Any:
+    rng = np.random.default_rng(0)
+    x, y = np.zeros((300, 30, 8), dtype=bool), rng.integers(3, size=300)
+    x |= rng.random(x.shape) < 0.05
+    for row, label in enumerate(y):
+        x[row, 5:25, 2 * label : 2 * label + 2] |= rng.random((20, 2)) < 0.7
+    network = ag.networks.FullyConnected((8,), classes=3, hidden=(16,))
+    ensemble = ag.ensembles.DeepEnsemble(network, members=2, seed=0).fit(x, y, 12, progress=False)
+    spotted, classed = recordings(rng, 40), recordings(rng, 120)
+    heard = ensemble.listen(spotted[0], window=WINDOW, event=0)
+    spotter = ag.Spotter(0.1, rest=STEPS + 5, within=10).calibrate(heard.scores, spotted[1], near=10)
+    other = ensemble.listen(classed[0], window=WINDOW, event=0)
+    first = [next(iter(spotter.alarms(one)), -1) for one in other.scores]
+    rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(other.after(first, classed[2], steps=STEPS))
+    return ensemble, spotter, rule, heard, spotted
+
+
+def test_a_stream_detects_and_decides_as_its_recording_does(parts: Any) -> None:
+    """One stream of several recordings, pushed as frames and as indices, against alarms and windows of the whole."""
+    ensemble, spotter, rule, _, _ = parts
+    x = np.concatenate(recordings(np.random.default_rng(5), 6)[0])
+    heard = ensemble.listen([x], window=WINDOW, event=0)
+    alarms = spotter.alarms(heard.scores[0])
+    assert len(alarms) > 2
+    session = ensemble.watch(spotter, rule, window=WINDOW, event=0)
+    found: list[Any] = []
+    for step, frame in enumerate(x):
+        result = session.push(frame=frame) if step % 2 else session.push(np.flatnonzero(frame))
+        assert session.score == pytest.approx(heard.scores[0][step], abs=1e-9)
+        if result is not None:
+            found.append((step, result))
+    detected = [step for step, one in found if isinstance(one, ag.Detection)]
+    assert detected == alarms.tolist() == [one.index for _, one in found if isinstance(one, ag.Detection)]
+    whole = [alarm for alarm in alarms if alarm + STEPS < len(x)]
+    for alarm in whole:
+        (scores,) = [heard.after([alarm], [0], steps=STEPS)]
+        expected = rule.decide(replace(scores, labels=None, ids=None))[0]
+        (decided,) = [(step, one) for step, one in found if isinstance(one, ag.Decision) and alarm < step <= alarm + STEPS]
+        assert decided[0] == alarm + expected.time
+        assert (decided[1].time, decided[1].classes) == (expected.time, expected.classes)
+
+
+def test_its_state_does_not_grow_and_a_stream_that_ends_early_says_so(parts: Any) -> None:
+    ensemble, spotter, rule, _, spotted = parts
+    session = ensemble.watch(spotter, rule, window=WINDOW, event=0)
+    sizes = []
+    for step, frame in enumerate(np.concatenate(spotted[0])[:2000]):
+        session.push(frame=frame)
+        if step in (500, 1999):
+            sizes.append(sum(one.nbytes for one in vars(session).values() if isinstance(one, np.ndarray)))
+    assert sizes[0] == sizes[1] and session.time == 2000
+    while session.detection is None:
+        session.push(frame=np.array([1, 1, 0, 0, 0, 0, 0, 0], dtype=bool))
+    assert "has no decision" in session.close()
+    with pytest.raises(ag.InputError, match="closed"):
+        session.push([])
+
+
+def test_what_would_break_a_promise_is_refused(parts: Any) -> None:
+    ensemble, spotter, rule, heard, spotted = parts
+    first = [next(iter(spotter.alarms(one)), -1) for one in heard.scores]
+    same = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(heard.after(first, spotted[2], steps=STEPS))
+    with pytest.raises(ag.InputError, match="other recordings"):
+        ensemble.watch(spotter, same, window=WINDOW, event=0)
+    short = replace(spotter, spotter=replace(spotter.spotter, rest=3))
+    with pytest.raises(ag.InputError, match="rest of at least 25"):
+        ensemble.watch(short, rule, window=WINDOW, event=0)
+    for event in (3, "seven", (0, 1, 2), ()):
+        with pytest.raises(ag.InputError, match="event is"):
+            ensemble.watch(spotter, rule, window=WINDOW, event=event)
+    with pytest.raises(ag.InputError, match="Spotter first"):
+        ensemble.watch(ag.Spotter(0.1), rule, window=WINDOW, event=0)
+
+
+def test_adapted_networks_watch_too() -> None:
+    """A module whose logits are the sums of a leaky trace of its inputs."""
+
+    class Leaky(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    def step(module: nn.Module, x: torch.Tensor, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        trace = x if state is None else 0.8 * state + x
+        return trace.reshape(len(x), 3, 2).sum(2), trace
+
+    engine = ag.adapters.from_module([Leaky(), Leaky()], step=step)
+    rng = np.random.default_rng(0)
+    first, second = recordings(rng, 30), recordings(rng, 60)
+    spotted, classed = ([one[:, :6].astype(np.float32) for one in part[0]] for part in (first, second))
+    heard, other = (engine.listen(one, window=1, event=0) for one in (spotted, classed))
+    spotter = ag.Spotter(0.2, rest=STEPS).calibrate(heard.scores)
+    rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(other.after([end for ((_, end),) in second[1]], second[2], steps=STEPS))
+    session = engine.watch(spotter, rule, window=1, event=0)
+    for frame in spotted[0]:
+        session.push(frame=frame)
+    assert session.score == pytest.approx(heard.scores[0][-1], abs=1e-6)
