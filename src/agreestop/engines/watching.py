@@ -24,8 +24,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import CalibrationWarning, Floats, InputError, as_array, as_count
-from agreestop.common.schedules import Schedule
+from agreestop.common import CalibrationWarning, Floats, InputError, Schedule, as_array, as_count
 from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decision
