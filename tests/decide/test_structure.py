@@ -25,7 +25,7 @@ MOST_RUN = 14
 
 CONCRETE = {
     *("AgreeStop", "SpikeCP", "StopRule", "DCSNN", "SEENN"),
-    *("TopMass", "FixedTime", "LearnedRisk", "ShapedRisk", "Gate"),
+    *("TopMass", "FixedTime", "LearnedRisk", "ShapedRisk", "Gate", "VoteRisk", "LearnedVotes"),
     *("LogLoss", "Temperature", "TuningRanks", "Spread", "Shaped"),
     *("MergeConfidence", "MergePValues", "MergeRanks", "MajorityVote"),
 }

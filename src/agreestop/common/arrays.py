@@ -55,6 +55,8 @@ def as_array(values: Any, name: str) -> NDArray[Any]:
         check_texts(_texts_in(values), name)
     try:
         array = np.asarray(values)
+    except InputError:  # the object says itself what it is for
+        raise
     except (TypeError, ValueError):
         raise InputError(
             f"{name} cannot be read as one array: give numbers of one shape."

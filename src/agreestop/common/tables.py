@@ -19,6 +19,7 @@ COLUMNS = {
     "coverage": "coverage",
     "answered": "answered",
     "wrong": "wrong",
+    "latency": "samples",
     "normalized_latency": "latency / T",
     "set_size": "set size",
 }
@@ -98,9 +99,11 @@ def _rows(result: Any) -> list[list[str]]:
     rows = [("all inputs", result)]
     for word, some in groups.items():
         rows += [(f"{word} {one.name or f'{one.key:g}'}", one) for one in some or ()]
-    hidden = ("answered", "wrong") if result.answered in (None, 1) else ()
+    hidden: tuple[str, ...] = ("answered", "wrong") if result.answered in (None, 1) else ()
     if not result.by_class:
         hidden = ("coverage", "set_size")
+    if not result.open_answers:
+        hidden += ("latency",)
     shown = [one for one in COLUMNS if one not in hidden and getattr(result, one) is not None]
     return [["", "inputs", *(COLUMNS[one] for one in shown)]] + [
         [name, str(row.n), *(_with_interval(getattr(row, one)) for one in shown)]

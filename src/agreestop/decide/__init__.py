@@ -3,6 +3,7 @@
 from agreestop.common import CalibrationWarning, InputError, Schedule
 
 from .agree_stop import AgreeStop
+from .answers import Answers, VoteRisk
 from .baselines import DCSNN, SEENN
 from .calibrated import CalibratedRule, Session
 from .calibration import load_rule
@@ -20,6 +21,7 @@ from .drift.adaptive import AdaptiveRule
 from .drift.monitor import DriftMonitor
 from .merging import MajorityVote, MergePValues, MergeRanks
 from .risks import FixedTime, Gate, ShapedRisk, TopMass
+from .sampling import sample_until
 from .scores import Scores, load_scores, save_scores, save_spikes
 from .spikecp import SpikeCP
 from .spotting import Detection, Spotter
@@ -33,10 +35,10 @@ from .tuning.tune import Tuned, tune
 __all__ = ["DCSNN", "SEENN", "AgreeStop", "SpikeCP", "StopRule"]
 __all__ += ["MajorityVote", "MergeConfidence", "MergePValues", "MergeRanks"]
 __all__ += ["FixedTime", "Gate", "LearnedRisk", "LogLoss", "ShapedRisk", "Spread"]
-__all__ += ["Temperature", "TopMass", "TuningRanks"]
+__all__ += ["Answers", "Temperature", "TopMass", "TuningRanks", "VoteRisk"]
 __all__ += ["CalibratedRule", "CalibrationWarning", "Scores", "Session", "load_rule"]
 __all__ += ["load_scores", "save_scores", "save_spikes"]
-__all__ += ["Decision", "Decisions", "Evaluation", "Splits", "Tuned"]
+__all__ += ["Decision", "Decisions", "Evaluation", "Splits", "Tuned", "sample_until"]
 __all__ += ["AdaptiveRule", "DriftMonitor", "evaluate", "repeat_splits", "tune"]
 __all__ += ["Detection", "Spotter"]
 __all__ += ["InputError", "generalized_mean", "log_confidence"]

@@ -20,8 +20,17 @@ from importlib.util import find_spec
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from agreestop.common import Floats, InputError, Integers, KeptInFiles, as_checkpoints, is_number
+from agreestop.common import (
+    Floats,
+    InputError,
+    Integers,
+    KeptInFiles,
+    as_checkpoints,
+    as_seed,
+    is_number,
+)
 from agreestop.common.levels import (
     UNIT,
     UNITS,
@@ -35,6 +44,7 @@ from agreestop.common.levels import (
 )
 
 from .answer_kinds import BestClasses
+from .answers import Answers, Transcript, VoteRisk
 from .calibration import Uncalibrated
 from .checkpoints import Evidence, Index, LabelledEvidence, Policy
 from .confidence import MergeConfidence, RiskNumbers, pooling_of
@@ -64,7 +74,9 @@ from .thresholds import (
     find_thresholds,
     reduce_costs,
     reduce_to_failures,
+    tie_width,
     useful_range,
+    with_broken_ties,
 )
 from .tuning.learned_risk import LearnedRisk
 
@@ -108,6 +120,12 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     at_end : {"answer", "abstain"}
         What becomes of an input that nothing stopped. "answer": its last answer may hold more than
         `max_set_size` classes. "abstain": it is not answered, and its set is empty.
+    break_ties : bool
+        For risks of few values, such as votes: an input decides with a threshold that a random
+        number of its own makes a little smaller, and calibration allows for that exactly. Without
+        it, ties make a rule safer than promised, and later.
+    seed : int
+        Of these random numbers: the same number and seed give the same draw.
 
     Notes
     -----
@@ -139,11 +157,13 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     accumulated: bool = False
     trim: float = 1.0
     at_end: str = "answer"
+    break_ties: bool = False
+    seed: int = 0
 
     kinds: ClassVar = {
         "agreestop": (
             *("target", "pooling", "fill", "class_conditional", "delta", "gate", "loss"),
-            *("max_loss", "accumulated", "trim", "at_end"),
+            *("max_loss", "accumulated", "trim", "at_end", "break_ties", "seed"),
         ),
         "fixed-time": (
             *("target", "pooling", "class_conditional", "delta", "loss", "max_loss", "at_end"),
@@ -194,6 +214,27 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                     'accumulated=True is a promise about answers alone: leave out at_end="abstain".'
                 )
             self.risk.own_limit(1 - as_target(self.target or 0))
+            if self.break_ties:
+                raise InputError("accumulated=True has no proof with break_ties: leave one out.")
+        object.__setattr__(self, "seed", as_seed(self.seed))
+        if self.risk.reads_answers:
+            self._check_open()
+
+    def _check_open(self) -> None:
+        """Refuse what has no meaning for open answers."""
+        given = {
+            "loss": self.loss is not None,
+            "class_conditional": self.class_conditional,
+            "gate": self.gate is not None,
+            "accumulated": self.accumulated,
+            f"max_set_size={self.max_set_size}": self.max_set_size > 1,
+        }
+        for name, used in given.items():
+            if used:
+                raise InputError(
+                    f"{name} is for classes that all inputs share, and open answers are different "
+                    "in each: leave it out, with max_set_size=1."
+                )
 
     def _use_gate(self, gate: Gate) -> None:
         if not isinstance(gate, Gate):
@@ -205,6 +246,45 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             )
         object.__setattr__(self, "gate", gate.cut(as_checkpoints(self.checkpoints)))
         object.__setattr__(self, "risk", self.gate)
+
+    def read(
+        self, given: Any, labels: ArrayLike | None = None, times: Sequence[float] | None = None
+    ) -> Any:
+        """Scores, or `Answers` at the rule's checkpoints."""
+        if not isinstance(given, Answers):
+            if self.risk.reads_answers:
+                kind = type(given).__name__
+                raise InputError(f"the rule reads open answers, not {kind}: give ag.Answers(...).")
+            return super().read(given, labels, times)
+        if labels is not None or times is not None:
+            name = "times" if labels is None else "labels"
+            raise InputError(f"{name} are given together with answers: leave them out.")
+        if not (self.risk.reads_answers or self.risk.is_default):
+            raise InputError(
+                f"risk is a {type(self.risk).__name__}, which reads scores: give VoteRisk() or "
+                "VoteRisk.fit(...) for open answers, or leave it out."
+            )
+        return given.at(self.checkpoints)
+
+    def on(self, data: Any) -> Self:
+        """With the Beta criterion where open answers are given and no other risk."""
+        known = self.risk.reads_answers or not isinstance(data, Answers)
+        return self if known else replace(self, risk=VoteRisk())
+
+    def worded(self, guarantee: str) -> str:
+        if not self.risk.reads_answers:
+            return guarantee
+        final = "class that the ensemble itself answers best at the last checkpoint"
+        vote = f"most frequent answer of {self.checkpoints[-1]} samples"
+        words = guarantee.replace(final, vote).replace("holds the true class", "is the right one")
+        return words.replace("holds the most", "is the most") + (
+            " The probability is over the random numbers that break ties too."
+            if self.break_ties
+            else ""
+        )
+
+    def history(self) -> Transcript | None:
+        return Transcript(self.checkpoints) if self.risk.reads_answers else None
 
     @cached_property
     def terms(self) -> Terms:
@@ -218,6 +298,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             accumulated=self.accumulated,
             block_names=None if self.gate is None else self.gate.block_names,
             abstains=abstains(self.at_end),
+            open_answers=self.risk.reads_answers,
         )
 
     @property
@@ -269,6 +350,10 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
         answer, gate = self.answer(examples.conditions.final), self.gate
+        rounding, width = self.rounding(examples.rounding), 0.0
+        if self.break_ties:
+            width = tie_width(reduced, rounding)
+            reduced = with_broken_ties(reduced, width, self.seed)
         if self.accumulated:
             if examples.conditions.used:
                 raise InputError(
@@ -296,14 +381,17 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             exact,
             safe,
             reduced["numbers"],
-            self.rounding(examples.rounding),
+            rounding,
             self.class_conditional,
             reduced.get("blocks"),
             1 if gate is None else len(gate.ends) + 1,
         )
+        if self.risk.reads_answers and not (answer.final or answer.abstains):
+            _refuse_never(found.values)
         names = examples.conditions.group_names
         blocks, slack = (None, 0.0) if gate is None else (gate.blocks, gate.slack)
-        return OneThreshold(answer, found.values, found.kth, names, blocks, slack, reach=reach)
+        values = answer, found.values, found.kth, names, blocks, slack
+        return OneThreshold(*values, reach=reach, width=width, seed=self.seed)
 
     def promise(self) -> str:
         if self.max_loss is not None:
@@ -331,6 +419,11 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         if self.gate is None:
             return words
         return f"for each block of times at which an input first looked ready, {words}"
+
+    def example_cell(self, members: int, classes: int) -> Floats:
+        if self.risk.reads_answers:
+            return np.array([0.0, np.nan, 0.0])[:, None].repeat(classes - 1, axis=1)
+        return super().example_cell(members, classes)
 
     def examples_needed(self, K: int = 1) -> int:
         """The least n with which the rule could ever stop early.
@@ -408,6 +501,11 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         return np.full(count, max(float(policy.values.max()), gate)), numbers
 
     def plain(self, policy: Policy) -> PlainRule:
+        if self.break_ties:
+            raise InputError(
+                "break_ties needs random numbers, which exported code has not: calibrate without "
+                "it."
+            )
         assert isinstance(policy, OneThreshold)
         if abstains(self.at_end):
             raise InputError(
@@ -457,6 +555,16 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         gate = options.get("gate")
         risk = TopMass(chosen) if gate is None else gate
         return cls(target, checkpoints, max_set_size, risk=risk, **options)
+
+
+def _refuse_never(thresholds: Floats) -> None:
+    """Refuse λ = -∞ where an input that nothing stopped may be answered wrongly."""
+    if (thresholds == -np.inf).any():
+        raise InputError(
+            "with these examples nothing may stop, and the most frequent answer of all samples is "
+            'wrong too often, so nothing can be promised: give at_end="abstain", a lower target, '
+            'or labels "final".'
+        )
 
 
 BESIDE = 2 * UNITS * UNIT

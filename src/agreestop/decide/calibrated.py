@@ -160,7 +160,7 @@ class CalibratedRule(KeptInFiles):
         ones. groups: (count, G), which of the rule's groups each belongs to; see `find_groups`.
         """
         if groups is not None and self.group_names is not None:
-            return self.policy.start_in(groups)
+            return self.policy.start_in(groups, first)
         return self.policy.start(count, self.classes, first)
 
     def find_groups(self, groups: ArrayLike | None, n: int) -> Booleans | None:
@@ -589,6 +589,8 @@ class Session:
         The next checkpoint.
     decision : Decision or None
         The decision, once there is one.
+    history : object or None
+        For open answers: the samples so far, with `answers`, `names` and `cost`.
 
     Examples
     --------
@@ -605,7 +607,7 @@ class Session:
 
     __slots__ = (
         *("_calibrated", "_closed", "_notify", "_skip", "_state"),
-        *("decision", "index", "number"),
+        *("decision", "history", "index", "number"),
     )
 
     def __init__(
@@ -628,12 +630,20 @@ class Session:
         self.index, self.number = 0, as_count(number, "number", least=0)
         self._state = calibrated.start(1, None if fresh else self.number, inside)
         self.decision: Decision | None = None
+        self.history = calibrated.rule.history()
 
-    def push(self, log_confidence: ArrayLike) -> Decision | None:
+    def push(
+        self,
+        log_confidence: ArrayLike,
+        *,
+        cost: float | None = None,
+        weight: float | None = None,
+    ) -> Decision | None:
         """Log-confidences (K, C) of the next checkpoint; the decision if the rule stops here.
 
         With a `Schedule`, checkpoint after checkpoint: the members that have joined, (k, C), are
-        enough. For a `StopRule`, the risk, a number.
+        enough. For a `StopRule`, the risk, a number. For open answers the next sample, a string, in
+        the order of request, with its cost and weight where calibration had them.
         """
         if self.decision is not None:
             raise InputError(
@@ -643,15 +653,27 @@ class Session:
         if self._closed:
             raise InputError("this session was closed: open a new session for the next input.")
         calibrated = self._calibrated
+        if self.history is not None:
+            array = self.history.add(log_confidence, cost, weight)
+            return None if array is None else self._judge(array)
+        if cost is not None or weight is not None:
+            raise InputError("cost and weight belong to open answers: leave them out.")
         array = calibrated.rule.read_one(log_confidence)
         if array.shape != (calibrated.members, calibrated.classes):
             joined = members_at(calibrated.checkpoints, self.index)
             given = calibrated.members if array.shape[0] == joined else array.shape[0]
             calibrated.check_sizes(given, array.shape[1])
+        return self._judge(array)
+
+    def _judge(self, array: NDArray[Any]) -> Decision | None:
+        calibrated = self._calibrated
         values = np.ascontiguousarray(array, dtype=np.float64)[None]
         verdict = calibrated.step(self.index, values, self._state)
         if verdict.stop[0]:
             self.decision = calibrated.decision(self.index, verdict, self.number)
+            if self.history is not None:
+                named = tuple(self.history.names[label] for label in self.decision.classes)
+                self.decision = replace(self.decision, names=named, cost=self.history.cost)
             if self._notify is not None:
                 self._notify(self.decision)
         self._state = verdict.state

@@ -159,7 +159,8 @@ def calibrate_reduced(
             "target or a larger delta."
         )
     warn_of_sizes(rule, classes, sentence)
-    guarantee = known.words(rule.promise(), terms.target, terms.delta)
+    by_class = not (known.final or terms.open_answers)
+    guarantee = rule.worded(known.words(rule.promise(), terms.target, terms.delta))
     # One input that may end early is enough for the guarantee to say so.
     guarantee += ENDED_INPUTS if any(part.lengths is not None for part in parts) else ""
     calibrated = CalibratedRule(
@@ -176,11 +177,11 @@ def calibrate_reduced(
         joined.first_risks,
         known.effective_size,
         known.final,
-        class_counts=None if known.final else np.bincount(joined.labels, minlength=classes),
+        class_counts=np.bincount(joined.labels, minlength=classes) if by_class else None,
         eta=rule.rounding(joined.rounding).at_first(joined.first_risks),
         people=None if known.people is None else len(np.unique(known.people)),
     )
-    if known.final or classes < 2:
+    if not by_class or classes < 2:
         return calibrated
     calibrated = calibrated.noting(labels_in_blocks(joined.labels))
     misplaced = labels_misplaced(joined.best, joined.labels, classes)
@@ -293,8 +294,9 @@ class Uncalibrated(Rule):
         data = self.read(scores_or_log_confidence, None if final else labels, times)
         given = groups, weights, max_weight, people, for_people
         conditions = Conditions.of(len(data), *given, final=final)
-        self._check_conditions(conditions)
-        return calibrate_reduced(self, [reduce_examples(self, data, conditions)], conditions)
+        rule = self.on(data)
+        rule._check_conditions(conditions)
+        return calibrate_reduced(rule, [reduce_examples(rule, data, conditions)], conditions)
 
     def _check_conditions(self, conditions: Conditions) -> None:
         """Refuse what has no proof, or no use."""
@@ -410,7 +412,7 @@ def try_out(calibrated: CalibratedRule) -> CalibratedRule:
     if min(shape) < 1 or calibrated.members * calibrated.classes > MOST_NUMBERS:
         raise ValueError(f"{calibrated.members} members and {calibrated.classes} classes")
     for index in (0, len(calibrated.checkpoints) - 1):
-        nothing = np.full(shape, -math.log(calibrated.classes))
+        nothing = calibrated.rule.example_cell(*shape[1:])[None]
         verdict = calibrated.step(index, nothing, calibrated.start(1))
         if verdict.sets.shape != (1, calibrated.classes) or verdict.stop.shape != (1,):
             raise ValueError("arrays of other sizes than the rule")

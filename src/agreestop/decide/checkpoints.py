@@ -199,8 +199,8 @@ class Policy(ABC):
         """
         return State(count)
 
-    def start_in(self, groups: Booleans) -> State:
-        """The state of inputs that belong to these groups, (count, G)."""
+    def start_in(self, groups: Booleans, first: int | None = None) -> State:
+        """The state of inputs that belong to these groups, (count, G); first as in `start`."""
         raise TypeError(f"{type(self).__name__} has no groups")
 
     @abstractmethod

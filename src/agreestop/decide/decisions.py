@@ -42,7 +42,7 @@ from agreestop.common.levels import coverage_draws
 from agreestop.common.tables import as_dataframe, as_html, as_table, decisions_html
 
 from .leakage import classes_differ, coverage_too_low, labels_misplaced, labels_unrelated
-from .scores import Scores
+from .scores import Inputs, Scores
 
 SHARES = ("coverage", "answered", "wrong", "agreement")
 FIGURES = (*SHARES, "latency", "normalized_latency", "set_size", "cost")
@@ -75,6 +75,8 @@ class Decision:
         a batch, which counts in the order given.
     answered
         Whether the input was answered. An input that abstains has no classes.
+    cost
+        For open answers: what the samples so far cost, where that is known.
 
     Examples
     --------
@@ -96,6 +98,7 @@ class Decision:
     row: int | None = field(default=None, compare=False)
     number: int | None = field(default=None, compare=False)
     answered: bool = True
+    cost: float | None = field(default=None, compare=False)
 
     @classmethod
     def of(
@@ -166,6 +169,12 @@ class Decisions:
     largest_loss
         For a `StopRule`, which has no classes: the largest loss there can be. `evaluate` then takes
         losses (n, M), and sets (n, 1) say what was answered.
+    texts : n tuples of str
+        For open answers, of which each input has classes of its own: the answers of each input, in
+        the order in which they appeared. Sets are about these, and `names` says what was answered.
+    cost : (n,)
+        For open answers: what the samples up to the stop cost, where that is known. `largest_cost`
+        is the largest cost of all samples of an input.
 
     Examples
     --------
@@ -195,6 +204,9 @@ class Decisions:
     answered: Booleans = None  # type: ignore[assignment]
     target: float | None = None
     largest_loss: float | None = None
+    texts: tuple[tuple[str, ...], ...] | None = None
+    cost: Floats | None = None
+    largest_cost: float = 0.0
 
     def __post_init__(self) -> None:
         if self.answered is None:
@@ -231,6 +243,16 @@ class Decisions:
         """The number of classes in each answer, (n,)."""
         return np.count_nonzero(self.sets, axis=1)
 
+    @property
+    def names(self) -> list[tuple[str, ...]]:
+        """The names of the classes in each answer; numbers where names are not known."""
+        return [self._names(i) for i in range(len(self))]
+
+    def _names(self, i: int) -> tuple[str, ...]:
+        known = self.class_names if self.texts is None else self.texts[i]
+        classes = np.flatnonzero(self.sets[i]).tolist()
+        return tuple(str(one) if known is None else known[one] for one in classes)
+
     def __len__(self) -> int:
         return len(self.stop_index)
 
@@ -262,13 +284,14 @@ class Decisions:
             int(self.stop_index[i]),
             self.sets[i],
             self.checkpoints,
-            self.class_names,
+            self.class_names if self.texts is None else self.texts[i],
             None if math.isnan(risk) else risk,
             None if self.block is None else int(self.block[i]),
             self.members,
             range(len(self))[i],
             None,
             bool(self.answered[i]),
+            None if self.cost is None else float(self.cost[i]),
         )
 
 
@@ -399,6 +422,7 @@ class Evaluation:
     people_below: Estimate | None = None
     answered: Estimate | None = None
     wrong: Estimate | None = None
+    open_answers: bool = False
 
     @property
     def answered_by(self) -> tuple[Group, ...]:
@@ -470,7 +494,9 @@ def evaluate(
     if n == 0:
         raise InputError("there are no decisions to evaluate: decide on at least one input.")
     labels = labels_or_scores.labels if isinstance(labels_or_scores, Scores) else labels_or_scores
-    paid = None
+    paid, known_truth = None, True
+    if decisions.texts is not None:
+        labels, known_truth = _open_labels(decisions, labels_or_scores)
     if decisions.largest_loss is not None:
         paid, labels = _paid(decisions, labels_or_scores), np.zeros(n, dtype=np.int64)
     if labels is None:
@@ -478,6 +504,7 @@ def evaluate(
             "the scores hold no labels: give one label for each input to evaluate decisions."
         )
     truth = as_labels(_by_name(labels, decisions.class_names), n, classes)
+    shared = paid is None and decisions.texts is None  # classes that all inputs share
     if decisions.reuse:
         raise InputError(f"evaluation: {decisions.reuse}")
     everyone, final, loss = np.arange(n), decisions.final_best, decisions.loss
@@ -493,6 +520,8 @@ def evaluate(
         costs = np.where(decisions.sets, costs, costs.max(axis=1, keepdims=True)).min(axis=1)
         means["cost"] = np.where(answered, costs, 0.0), 0, loss.max()
 
+    if decisions.cost is not None:
+        means["cost"] = decisions.cost, 0, decisions.largest_cost
     if paid is not None and decisions.target is None:
         means["cost"] = paid, 0, decisions.largest_loss or 0.0
         del shares["wrong"]  # a loss between 0 and the largest is neither right nor wrong
@@ -535,14 +564,15 @@ def evaluate(
         low, high = np.searchsorted(draws, ((1 - confidence) / 2, (1 + confidence) / 2)).tolist()
         draw_range, draws_this_low = (low / n, high / n), float(draws[hits.sum()])
         notes.append(coverage_too_low(together.coverage, low / n, confidence))
-    if decisions.best is not None and paid is None:
+    if decisions.best is not None and paid is None and known_truth:
         accuracy = share(decisions.best == truth)
+    if decisions.best is not None and shared:
         known = decisions.best, truth, classes
         notes.append(labels_misplaced(*known) or labels_unrelated(*known))
-    if final is None and paid is None:
+    if final is None and shared:
         notes.append(classes_differ(decisions.class_counts, truth, decisions.class_names))
     works = None
-    if decisions.members is not None and paid is None:
+    if decisions.members is not None and shared:
         first, last = (np.array(checkpoints) * decisions._members)[[0, -1]]
         works = mean(decisions.work, first, last)
     return Evaluation(
@@ -551,7 +581,7 @@ def evaluate(
         by_stop_time=tuple(
             group(time, times == time, time=float(time)) for time in np.unique(times).tolist()
         ),
-        by_class=() if paid is not None else grouped(truth, decisions.class_names) or (),
+        by_class=(grouped(truth, decisions.class_names) or ()) if shared else (),
         accuracy=accuracy,
         singles=share(sizes == 1) if paid is None else None,
         work=works,
@@ -566,11 +596,38 @@ def evaluate(
         draw_range=draw_range,
         draws_this_low=draws_this_low,
         notes=(*filter(None, notes), *decisions.notes),
-        by_final_class=grouped(final, decisions.class_names),
+        by_final_class=grouped(final, decisions.class_names) if shared else None,
         confidence=confidence,
         by_person=by_person,
         people_below=below,
+        open_answers=decisions.texts is not None,
     )
+
+
+def _open_labels(decisions: Decisions, given: Any) -> tuple[Integers | None, bool]:
+    """The class (n,) of the right answer of each input, and whether right answers are known.
+
+    given: `Answers`, or one string for each input. Without right answers, the answer after all
+    samples stands for them where the promise is about it.
+    """
+    texts, never = decisions.texts or (), decisions.sets.shape[1] - 1
+    if isinstance(given, Inputs):
+        labels = given.at(decisions.checkpoints).labels
+        if labels is not None and len(labels) == len(texts):
+            return labels, True
+        if labels is None and decisions.final_best is not None:
+            return decisions.final_best, False
+        given = [] if labels is not None else None
+    if given is None:
+        return None, False
+    if isinstance(given, str) or len(given) != len(texts) or not isinstance(given[0], str):
+        raise InputError(
+            f"labels must be one string for each of the {len(texts)} inputs, the right answer: "
+            "give these, or the Answers that were decided on."
+        )
+    pairs = zip(texts, given, strict=True)
+    found = [names.index(one) if one in names else never for names, one in pairs]
+    return np.array(found), True
 
 
 def _paid(decisions: Decisions, losses: Any) -> Floats:

@@ -76,6 +76,9 @@ class Risk(Reader):
         The index is one checkpoint, or one for each input.
         """
 
+    reads_answers: ClassVar[bool] = False
+    """Whether it reads open answers in place of log-confidences."""
+
     def check_size(self, max_set_size: int) -> None:
         """Refuse another I than the risk was learned for."""
         return

@@ -53,6 +53,7 @@ class Terms:
     loss, max_loss     (C, C) costs, and the mean cost that is promised instead of a target
     largest_loss       for rules that have losses in place of classes: the largest there can be
     abstains           whether an input that nothing stopped is not answered, and cannot miss
+    open_answers       whether each input has classes of its own, in the order of its samples
     promises           whether anything is promised
     class_conditional  whether it is promised for each true class
     accumulated        whether it is promised for the answers that came by each time
@@ -76,6 +77,7 @@ class Terms:
     calibration: str | None = None
     largest_loss: float | None = None
     abstains: bool = False
+    open_answers: bool = False
 
     @property
     def is_divided(self) -> bool:
@@ -181,6 +183,18 @@ class Rule(ABC):
     def read_one(self, given: ArrayLike) -> NDArray[Any]:
         """What a stream is given at one checkpoint, as (K, C)."""
         return as_log_confidence(given, "(K, C)")
+
+    def worded(self, guarantee: str) -> str:
+        """The guarantee in the words of what the rule answers."""
+        return guarantee
+
+    def history(self) -> Any:
+        """What remembers the samples of one input, for rules that read all of them together."""
+        return None
+
+    def example_cell(self, members: int, classes: int) -> Floats:
+        """What the rule may read at a checkpoint, (K, C), to try it out."""
+        return np.full((members, classes), -math.log(classes))
 
     # --- what optional extras need: tuning, engines, exported code
 

@@ -97,6 +97,10 @@ class Inputs:
         """Some of the inputs."""
         raise NotImplementedError
 
+    def at(self, times: Sequence[float]) -> Any:
+        """The same at some of their times."""
+        raise NotImplementedError
+
     def split(
         self, *shares: float, seed: int = 0, groups: ArrayLike | None = None
     ) -> tuple[Self, ...]:

@@ -52,6 +52,7 @@ from .answer_kinds import Answer, BestClasses, NestedSets
 from .checkpoints import Conditions, Evidence, Index, LabelledEvidence, Policy, State, Verdict
 from .rule_files import reads_old
 
+TIES = 0.02  # width of the random numbers that break ties: 2 % of a risk, as risks are logarithms
 LARGEST_SUM = 2**62  # sums of whole numbers stay inside 64 bits
 
 Allowed = Callable[[Integers], float]
@@ -126,6 +127,40 @@ def weighted_threshold(
         if below > allowed:
             return float(failure)
     return math.inf
+
+
+def tie_width(reduced: dict[str, NDArray[Any]], rounding: Rounding) -> float:
+    """The width of the interval of random numbers that break ties: far above the rounding."""
+    numbers = reduced["numbers"]
+    sizes = np.abs(numbers[np.isfinite(numbers)])
+    return max(TIES, 32 * rounding.largest(-float(sizes.max(initial=0.0))))
+
+
+def tie_breakers(count: int, width: float, seed: int, first: int | None) -> Floats:
+    """Random numbers u (count,) in [0, width) of inputs first, first + 1, …; fresh for None.
+
+    Those of calibration examples come from another sequence, see `with_broken_ties`.
+    """
+    if first is None:
+        return width * np.random.default_rng().random(count)
+    bits = np.random.PCG64([seed, 1])
+    bits.advance(first)
+    return width * np.random.Generator(bits).random(count)
+
+
+def with_broken_ties(
+    reduced: dict[str, NDArray[Any]], width: float, seed: int
+) -> dict[str, NDArray[Any]]:
+    """Every number that is compared with λ moved up by a random number of its example.
+
+    A new input is compared with λ - u, so a miss implies W + u < λ, and W_i + u_i are exchangeable.
+    """
+    moved = dict(reduced)
+    u = width * np.random.default_rng([seed, 2]).random(len(reduced["numbers"]))
+    for name in ("W", "rounded", "lowest", "highest", "numbers", "breaks", "rounded_breaks"):
+        if name in reduced:
+            moved[name] = reduced[name] + u.reshape(-1, *(1,) * (reduced[name].ndim - 1))
+    return moved
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +259,7 @@ class OneThreshold(Policy, KeptInFiles):
     log e_t < slack. `blocks` (M,) is the block of an input whose gate opens at a checkpoint; inputs
     whose gate never opens are in the last block, B - 1. With `by_checkpoint` there is one threshold
     for each checkpoint, (1, M). `reach` are the safest and the boldest threshold that were of any
-    use for the calibration examples.
+    use for the calibration examples. An input decides with λ - u, u uniform on [0, width).
     """
 
     answer: Answer
@@ -235,6 +270,8 @@ class OneThreshold(Policy, KeptInFiles):
     slack: float = 0.0
     by_checkpoint: bool = False
     reach: tuple[float, ...] | None = None
+    width: float = 0.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         groups = 1 if self.group_names is None else len(self.group_names)
@@ -309,21 +346,26 @@ class OneThreshold(Policy, KeptInFiles):
             raise ValueError("order statistics that do not belong to the thresholds")
 
     def start(self, count: int, classes: int, first: int | None) -> State:
-        if self.is_single or self.by_checkpoint:
+        if self.by_checkpoint or (self.is_single and not self.width):
             return State(count)
         if self.group_names is None:
-            return self._start(np.broadcast_to(self.values[0], (count, self.values.shape[1])))
-        return self.start_in(np.zeros((count, len(self.group_names)), dtype=bool))
+            limits = np.broadcast_to(self.values[0], (count, self.values.shape[1]))
+            return self._start(limits, first)
+        return self.start_in(np.zeros((count, len(self.group_names)), dtype=bool), first)
 
-    def start_in(self, groups: Booleans) -> State:
+    def start_in(self, groups: Booleans, first: int | None = None) -> State:
         """The state of inputs that belong to these groups, (count, G)."""
         limits = np.where(groups[:, :, None], self.values, np.inf).min(axis=1)
         limits[~groups.any(axis=1)] = -np.inf
-        return self._start(limits)
+        return self._start(limits, first)
 
-    def _start(self, limits: Floats) -> State:
-        block = np.full(len(limits), 0 if self.blocks is None else -1)
-        return State(len(limits), limits=limits, block=block)
+    def _start(self, limits: Floats, first: int | None) -> State:
+        count, u = len(limits), None
+        if self.width:
+            u = tie_breakers(count, self.width, self.seed, first)[:, None]
+            limits = limits - u
+        block = np.full(count, 0 if self.blocks is None else -1)
+        return State(count, uniforms=u, limits=limits, block=block)
 
     def judge(
         self, index: Index, last: bool | Booleans, evidence: Evidence, state: State
@@ -350,7 +392,8 @@ class OneThreshold(Policy, KeptInFiles):
         return self.answer.judge(limits, last, evidence, state)
 
     def stopping(self, evidence: Evidence) -> Booleans | None:
-        return self.answer.stopping(self.values[0, 0], evidence) if self.is_single else None
+        known = self.is_single and not self.width
+        return self.answer.stopping(self.values[0, 0], evidence) if known else None
 
 
 @reads_old("RiskThreshold")

@@ -17,7 +17,7 @@ from agreestop.common import Booleans, Floats, InputError, Integers, Schedule, a
 from agreestop.common.estimates import Estimate
 from agreestop.common.levels import Rounding
 
-from ..checkpoints import LabelledEvidence, run_policy
+from ..checkpoints import Conditions, LabelledEvidence, run_policy
 from ..leakage import training_overlap
 from ..rule import Reduced, Rule, gather_evidence, refuse_used, shortage, warn_of_sizes
 from ..scores import ScoresLike, labels_of
@@ -206,7 +206,7 @@ def _skewed(
 def repeat_splits(
     rule: Rule,
     scores_or_log_confidence: ScoresLike,
-    labels: ArrayLike | None = None,
+    labels: ArrayLike | str | None = None,
     n_calibration: int = 50,
     repeats: int = 50,
     seed: int = 0,
@@ -221,9 +221,10 @@ def repeat_splits(
     scores_or_log_confidence : Scores, or array (n, M, K, C)
         The pool, with labels. What the rule reads off the inputs is computed once for all of it.
         For a `StopRule`, risks (n, M) and losses (n, M) in place of labels: coverage is then the
-        share that is not answered wrongly, and set size the share answered.
+        share that is not answered wrongly, and set size the share answered. For `AgreeStop` also
+        `Answers`.
     labels, times : optional
-        For log-confidences.
+        For log-confidences. With labels="final", coverage is of the answer at the last checkpoint.
     n_calibration : int
         The number of calibration rows in each realisation.
     repeats, seed : int
@@ -243,9 +244,10 @@ def repeat_splits(
     >>> bool(splits.coverage > 0.85)
     True
     """
-    data = rule.read(scores_or_log_confidence, labels, times)
+    final = isinstance(labels, str) and labels == "final"
+    data = rule.read(scores_or_log_confidence, None if final else labels, times)
     rule = rule.on(data)
-    truth, columns = labels_of(data), columns_of(rule.checkpoints, data.times)
+    columns = columns_of(rule.checkpoints, data.times)
     n, (members, classes) = len(data), data.sizes
     as_count(repeats, "repeats")
     if as_count(n_calibration, "n_calibration") >= n:
@@ -254,8 +256,9 @@ def repeat_splits(
     training = training_overlap(data.trained, data.trained_chance)
     refuse_used(rule, data.ids, data.scored(columns), training, "repeat_splits")
     evidence = gather_evidence(rule, data.cells, columns)
-    rounding = Rounding.of(data.cells, data.rounding)
-    examples = LabelledEvidence(evidence, truth, classes, rounding=rounding, loss=data.loss)
+    truth = rule.best(evidence[:, -1]) if final else labels_of(data)
+    rounding, known = Rounding.of(data.cells, data.rounding), Conditions(final=final)
+    examples = LabelledEvidence(evidence, truth, classes, known, rounding, data.loss)
     pool = Pool.of(rule, examples)
     rows = np.random.default_rng(seed).permutation(n)[:n_calibration]
     sentence = shortage(rule, pool.reduced_rows(rows), examples.without_evidence(rows), members)

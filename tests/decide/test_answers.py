@@ -1,0 +1,298 @@
+"""Open answers of language models: votes, rules on them, streams, files, evaluation and bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import agreestop as ag
+
+STEPS = 9
+
+
+def simulate(n: int, seed: int, steps: int = STEPS, **known: Any) -> ag.Answers:
+    """Questions of different difficulty; each has a right answer, "a", and wrong ones."""
+    rng = np.random.default_rng(seed)
+    ease = rng.beta(1.5, 0.5, size=n)
+    right = rng.random((n, steps)) < ease[:, None]
+    other = rng.integers(1, 4, size=(n, steps))
+    samples = [["a" if hit else "abcd"[one] for hit, one in zip(*row, strict=True)] for row in zip(right, other, strict=True)]
+    return ag.Answers(samples, ["a"] * n, ids=1000 * seed + np.arange(n), **known)
+
+
+def rule(target: float = 0.9, checkpoints: Any = range(1, STEPS + 1), **options: Any) -> ag.AgreeStop:
+    return ag.AgreeStop(target, checkpoints, 1, **options)
+
+
+def test_the_beta_criterion_equals_exact_fractions() -> None:
+    pairs = [(a, b) for a in range(45) for b in range(a + 1)] + [(1000, 998), (1500, 0), (700, 10)]
+    exact = []
+    for a, b in pairs:
+        whole = sum(math.comb(a + b + 1, k) for k in range(b + 1))
+        exact.append(math.log(whole) - (a + b + 1) * math.log(2) if whole else -math.inf)
+    first, second = np.array(pairs).T
+    found = ag.VoteRisk.criterion(first, second)
+    assert np.allclose(found, exact, rtol=1e-12, atol=1e-12)
+    assert Fraction(1, 16) == Fraction(math.exp(found[pairs.index((3, 0))])).limit_denominator(1000)
+
+
+@pytest.mark.parametrize(("risk", "cost"), [("beta", False), ("share", True), ("weights", True), ("learned", True)])
+def test_live_and_batch_agree_and_read_the_prefix_alone(risk: str, cost: bool) -> None:
+    rng = np.random.default_rng(5)
+
+    def given(n: int, seed: int) -> ag.Answers:
+        known: dict[str, Any] = {"cost": rng.integers(1, 50, (n, STEPS)).tolist()} if cost else {}
+        known |= {"weights": rng.random((n, STEPS)).tolist()} if risk == "weights" else {}
+        return simulate(n, seed, **known)
+
+    chosen = {"beta": ag.VoteRisk(), "share": ag.VoteRisk("share"), "weights": ag.VoteRisk("share")}
+    made = ag.VoteRisk.fit(given(200, 3), "final") if risk == "learned" else chosen[risk]
+    calibrated = rule(checkpoints=(2, 3, 5, 9), risk=made, break_ties=True, seed=4).calibrate(given(100, 1), "final")
+    test = given(60, 2)
+    batch = calibrated.decide(test, first=10)
+    assert 2 < batch.stop_time.mean() < STEPS
+    costs, weights = test.cells[:, 0, 2], test.cells[:, 0, 1]
+    for row, samples in enumerate(test.samples):
+        session = calibrated.stream(number=10 + row)
+        later = ["z"] * STEPS
+        decision, step = None, 0
+        while decision is None:
+            price = float(costs[row, step]) if cost else None
+            weight = float(weights[row, step]) if risk == "weights" else None
+            decision = session.push(samples[step], cost=price, weight=weight)
+            step += 1
+        assert (decision.time, decision.names, decision.cost) == (batch[row].time, batch[row].names, batch[row].cost)
+        assert decision.first_risk == batch[row].first_risk
+        assert step == decision.time
+        if not cost and step < STEPS:
+            changed = ag.Answers([[*samples[:step], *later[step:]]])
+            assert calibrated.decide(changed, first=10 + row).names == [decision.names]
+
+
+def test_ties_go_to_the_first_shown_and_names_are_strings() -> None:
+    calibrated = rule(checkpoints=(4,)).calibrate(simulate(100, 1, 4), "final")
+    found = calibrated.decide(ag.Answers([["x", "y", "y", "x"], ["18"] * 4]))
+    assert found.names == [("x",), ("18",)]
+    assert found[1].names == ("18",)
+    assert calibrated.decide(ag.Answers([["x", "y", "y", "y"]])).names == [("y",)]
+
+
+def agreement(given: ag.AgreeStop, draws: int, n: int = 60, mutant: bool = False) -> np.ndarray:
+    """The share of new questions answered as after all samples, for each draw of everything."""
+    found = []
+    for draw in range(draws):
+        data = simulate(n + 200, draw, 5)
+        calibrated = ag.AgreeStop(**{**vars(given), "seed": draw}).calibrate(data.rows(slice(0, n)), "final")
+        if mutant:  # decides with λ itself, though calibration moved its examples
+            object.__setattr__(calibrated.policy, "width", 0.0)
+        decisions = calibrated.decide(data.rows(slice(n, None)))
+        assert decisions.final_best is not None
+        found.append(np.mean(decisions.sets[np.arange(200), decisions.final_best]))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("draws", [40, pytest.param(400, marks=pytest.mark.slow)])
+def test_broken_ties_keep_the_promise_and_come_near_it(draws: int) -> None:
+    target = 0.9
+    plain = rule(target, range(1, 6))
+    broken = rule(target, range(1, 6), break_ties=True)
+    kept, loose, wrong = agreement(broken, draws), agreement(plain, draws), agreement(broken, draws, mutant=True)
+    error = 4 * kept.std() / math.sqrt(draws)
+    assert target - error <= kept.mean() <= target + 1 / 61 + error
+    assert loose.mean() > kept.mean() + error
+    assert wrong.mean() < target - error, "without the random number of the new input the promise breaks"
+
+
+@pytest.mark.parametrize("at_end", ["answer", "abstain"])
+def test_right_answers_are_promised(at_end: str) -> None:
+    wrong, answered = [], []
+    for seed in range(25):
+        data = simulate(400, seed)
+        calibrated = rule(0.8, break_ties=True, at_end=at_end, seed=seed).calibrate(data.rows(slice(0, 100)))
+        found = ag.evaluate(calibrated.decide(data.rows(slice(100, None))), data.rows(slice(100, None)))
+        assert found.wrong is not None and found.answered is not None
+        wrong.append(float(found.wrong))
+        answered.append(float(found.answered))
+    assert np.mean(wrong) <= 0.2 + 4 * np.std(wrong) / 5
+    assert np.mean(answered) == 1 if at_end == "answer" else 0.8 < np.mean(answered) < 1
+
+
+def test_random_numbers_follow_from_number_and_seed() -> None:
+    calibration, test = simulate(60, 1, 5), simulate(300, 2, 5)
+    calibrated = rule(0.9, range(1, 6), break_ties=True, seed=3).calibrate(calibration, "final")
+    stops = calibrated.decide(test, first=0).stop_time
+    assert np.array_equal(stops, calibrated.decide(test, first=0).stop_time)
+    assert np.array_equal(stops[100:], calibrated.decide(test.rows(slice(100, None)), first=100).stop_time)
+    assert not np.array_equal(stops, calibrated.decide(test).stop_time)
+    assert calibrated.randomized
+
+
+def test_ties_of_class_lists_groups_and_costs_can_be_broken_too() -> None:
+    scores = ag.simulate_scores(400, steps=8, K=2, C=3, seed=1)
+    calibration, test = scores.split(0.5, 0.5)
+    groups = np.arange(200) % 2
+    options: list[dict[str, Any]] = [{}, {"groups": groups}]
+    for conditions in options:
+        calibrated = rule(0.8, range(1, 9), break_ties=True).calibrate(calibration, **conditions)
+        batch = calibrated.decide(test, first=0, **conditions)
+        session = calibrated.stream(number=7, group=groups[7] if conditions else None)
+        decisions = [session.push(one) for one in test.log_confidence[7] if session.decision is None]
+        assert decisions[-1] == batch[7]
+    costly = ag.AgreeStop(None, range(1, 9), 1, loss=1.0 - np.eye(3), max_loss=0.2, break_ties=True).calibrate(calibration)
+    assert ag.evaluate(costly.decide(test), test).cost < 0.3  # type: ignore[operator]
+    with pytest.raises(ag.InputError, match="break_ties"):
+        ag.AgreeStop(0.9, range(1, 9), 1, accumulated=True, delta=0.1, break_ties=True)
+
+
+def test_files_keep_rules_and_reuse_is_found_by_ids_alone(tmp_path: Path) -> None:
+    calibration, test, tuning = simulate(100, 1), simulate(50, 2), simulate(100, 3)
+    risk = ag.VoteRisk.fit(tuning, "final")
+    for chosen in (ag.VoteRisk(), risk):
+        calibrated = rule(risk=chosen, break_ties=True).calibrate(calibration, "final")
+        calibrated.save(tmp_path / "rule")
+        loaded = ag.load_rule(tmp_path / "rule")
+        assert loaded.decide(test, first=0).names == calibrated.decide(test, first=0).names
+    assert "used for calibration" in loaded.decide(calibration.rows(slice(0, 3))).reuse
+    assert "used for tuning" in loaded.decide(tuning.rows(slice(0, 3))).reuse
+    with pytest.raises(ag.InputError, match="tuning"):
+        rule(risk=risk).calibrate(tuning, "final")
+    without_ids = ag.Answers(calibration.samples)
+    again = loaded.decide(without_ids)
+    assert not again.reuse and any("no ids" in note for note in again.notes)
+    others = ag.Answers(calibration.samples, ids=np.arange(100))  # the same answers, other questions
+    assert not loaded.decide(others).reuse
+
+
+def test_evaluation_speaks_of_agreement_right_answers_and_cost() -> None:
+    costs = np.random.default_rng(0).integers(1, 9, (150, STEPS))
+    calibration, test = simulate(100, 1), simulate(150, 2, cost=costs.tolist())
+    decisions = rule(break_ties=True).calibrate(calibration, "final").decide(test, first=0)
+    found = ag.evaluate(decisions, test)
+    votes = [max(dict.fromkeys(row), key=row.count) for row in test.samples]
+    answered = [names[0] for names in decisions.names]
+    stops = decisions.stop_time.astype(int)
+    assert found.agreement == pytest.approx(np.mean([one == vote for one, vote in zip(answered, votes, strict=True)]))
+    assert found.accuracy == pytest.approx(np.mean([one == "a" for one in answered]))
+    assert found.cost == pytest.approx(np.mean([row[:stop].sum() for row, stop in zip(costs, stops, strict=True)]))
+    assert found.latency == pytest.approx(stops.mean()) and "samples" in str(found)
+    assert ag.evaluate(decisions, ["a"] * 150).accuracy == found.accuracy
+    unlabelled = ag.evaluate(decisions, ag.Answers(test.samples))
+    assert unlabelled.agreement == found.agreement and unlabelled.accuracy is None
+    splits = ag.repeat_splits(rule(break_ties=True), calibration, "final", n_calibration=50, repeats=10)
+    assert 0.85 < splits.coverage < 1
+
+
+def test_lines_of_json_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    lines = [{"id": i, "gold": "1.0", "answers": ["1", "1.0", "2"], "tokens": [5, 6, 7], "price": [1, 1, 1]} for i in range(3)]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    found = ag.Answers.load(path, normalise=lambda text: f"{float(text):g}")
+    assert found.samples[0] == ("1", "1", "2")
+    assert found.labels.tolist() == [0, 0, 0]  # type: ignore[union-attr]
+    assert found.cells[0, 0, 2].tolist() == [5, 6, 7]
+    assert ag.Answers.load(path, cost="price").cells[0, 0, 2].tolist() == [1, 1, 1]
+    for bad, words in [("{", "line 4"), ('{"gold": "1"}', "answers"), ('{"answers": ["1"]}', "gold")]:
+        path.write_text("\n".join([*map(json.dumps, lines), bad]))
+        with pytest.raises(ag.InputError, match=words):
+            ag.Answers.load(path)
+
+
+BAD: dict[str, tuple[Callable[[], object], str]] = {
+    "no questions": (lambda: ag.Answers([]), "empty"),
+    "no samples": (lambda: ag.Answers([["1"], []]), "row 1"),
+    "an empty answer": (lambda: ag.Answers([["1", " "]]), "answer 1"),
+    "numbers": (lambda: ag.Answers([["1", 2]]), "string"),  # type: ignore[list-item]
+    "one string": (lambda: ag.Answers(["18"]), "row 0"),
+    "labels of another number": (lambda: ag.Answers([["1"]], ["1", "2"]), "labels"),
+    "cost of another shape": (lambda: ag.Answers([["1", "2"]], cost=[[1]]), "cost: row 0"),
+    "nan weights": (lambda: ag.Answers([["1", "2"]], weights=[[1, math.nan]]), "weights"),
+    "negative weights": (lambda: ag.Answers([["1"]], weights=[[-0.3]]), "weights"),
+    "rows too short": (lambda: rule().calibrate(ag.Answers([["1"] * 9, ["1"] * 5]), "final"), "row 1 has 5"),
+    "fractions of samples": (lambda: rule(checkpoints=(0.5, 2)).calibrate(simulate(50, 1), "final"), "checkpoints"),
+    "two answers": (lambda: ag.AgreeStop(0.9, (1, 2), 2).calibrate(simulate(50, 1), "final"), "max_set_size"),
+    "another rule": (lambda: ag.SpikeCP(0.9, (1, 2), 1).calibrate(simulate(50, 1), "final"), "AgreeStop"),
+    "a risk of scores": (lambda: rule(risk=ag.FixedTime()).calibrate(simulate(50, 1), "final"), "FixedTime"),
+    "scores": (lambda: rule(risk=ag.VoteRisk()).calibrate(ag.simulate_scores(50)), "Answers"),
+    "weights of counts": (lambda: rule().calibrate(simulate(50, 1, weights=np.ones((50, 9)).tolist()), "final"), "weights"),
+    "no labels": (lambda: rule().calibrate(ag.Answers([["1"] * 9] * 50)), "labels"),
+    "answers wrong too often": (lambda: rule().calibrate(ag.Answers([["1"] * 9] * 50, ["2"] * 50)), "at_end"),
+    "a form": (lambda: ag.VoteRisk("x"), "form"),
+    "nothing to learn": (lambda: ag.VoteRisk.fit(ag.Answers([["1"] * 9] * 50), "final"), "learn"),
+    "class_conditional": (lambda: rule(class_conditional=True).calibrate(simulate(50, 1), "final"), "class_conditional"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_a_sentence(case: str) -> None:
+    call, words = BAD[case]
+    with pytest.raises(ag.InputError, match=words):
+        call()
+
+
+def test_rows_of_different_lengths_serve_rules_that_need_no_more() -> None:
+    ragged = ag.Answers([[*row, *["a"] * (at % 3)] for at, row in enumerate(simulate(60, 1).samples)])
+    even = ag.Answers(simulate(60, 1).samples)
+    assert rule().calibrate(ragged, "final").thresholds == rule().calibrate(even, "final").thresholds
+
+
+@pytest.fixture(scope="module")
+def calibrated() -> ag.CalibratedRule:
+    return rule(0.95).calibrate(simulate(200, 1), "final")
+
+
+def test_sampling_counts_what_was_asked_for(calibrated: ag.CalibratedRule) -> None:
+    one = ag.sample_until(calibrated, lambda: "18")
+    assert one.names == ("18",) and one.cost == one.time < STEPS
+    many = ag.sample_until(calibrated, lambda: ["18"] * STEPS)
+    assert many.time == one.time and many.cost == STEPS
+    paid = ag.sample_until(calibrated, lambda: [("18", 10.0)] * STEPS)
+    assert paid.cost == 10 * STEPS
+
+    async def ask() -> str:
+        return "18"
+
+    assert asyncio.run(ag.sample_until(calibrated, ask)).time == one.time
+    assert ag.sample_until(calibrated, lambda: "18", number=5).number == 5
+
+
+def test_an_error_loses_nothing(calibrated: ag.CalibratedRule) -> None:
+    replies = iter(["18", ConnectionError("gone"), "18", "18", "18", "18", "18", "18", "18"])
+
+    def ask() -> Any:
+        reply = next(replies)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    with pytest.raises(ConnectionError) as failed:
+        ag.sample_until(calibrated, ask)
+    session = failed.value.session  # type: ignore[attr-defined]
+    assert session.history.answers == ["18"]
+    decision = ag.sample_until(session, ask)
+    assert decision.cost == decision.time == ag.sample_until(calibrated, lambda: "18").time
+
+    async def slow() -> str:
+        await asyncio.sleep(5)
+        return "18"
+
+    calls: list[Callable[[], object]] = [
+        lambda: asyncio.run(ag.sample_until(calibrated, slow, timeout=0.05)),
+        lambda: ag.sample_until(calibrated, lambda: time.sleep(5), timeout=0.05),
+    ]
+    for call in calls:
+        with pytest.raises(TimeoutError) as late:
+            call()
+        assert late.value.session.history.answers == []  # type: ignore[attr-defined]
+    replies_of_no_use: list[Any] = [[], 18, "", ("18", math.nan), ("1", 2, 3, 4)]
+    for reply in replies_of_no_use:
+        with pytest.raises(ag.InputError):
+            ag.sample_until(calibrated, lambda reply=reply: reply)  # type: ignore[misc]
