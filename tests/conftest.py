@@ -1,6 +1,7 @@
 """What holds for all tests.
 
-Several workers share the cores: one thread each, since threads that wait for one another on a busy core take many times as long.
+Several workers share the cores: one thread each, and for the processes that tests start, since threads that wait for one another on a
+busy core take many times as long.
 Without a GPU, kernels written in Triton run in its interpreter, which it asks for as it is imported and again later.
 """
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
 if find_spec("torch") is not None:
     import torch
 

@@ -184,9 +184,14 @@ def other_cases(members: int) -> Iterator[Case]:
 
 
 CASES = {case.name: case for members in DATA for case in (*spike_cases(members), *other_cases(members))}
+EVERY = 4  # with fewer than six members, this share of the cases is tried in the fast run
+FAST = {name for number, (name, case) in enumerate(CASES.items()) if case.members == 6 or number % EVERY == 0}
 
 
-@pytest.fixture(scope="module", params=list(CASES.values()), ids=list(CASES))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(case, id=name, marks=() if name in FAST else pytest.mark.slow) for name, case in CASES.items()],
+)
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param
     return found
@@ -352,5 +357,5 @@ def test_repeated_splits_equal_a_loop(case: Case) -> None:
 
 def test_cases_stop_at_different_times() -> None:
     """The cases are worth comparing: most of them stop some inputs early and some late."""
-    varied = [len(np.unique(case.decisions.stop_index)) > 1 for case in CASES.values()]
+    varied = [len(np.unique(CASES[name].decisions.stop_index)) > 1 for name in FAST]
     assert np.mean(varied) > 0.9

@@ -16,7 +16,7 @@ from .__main__ import write_counts
 from .formats import FORMATS
 from .harness import SEEDS, Format, content_of, count, mutate, outcome, run_child, run_for
 
-EACH = 25  # mutations of each format in the short run
+EACH = 10  # mutations of each format in the short run
 LONG = 300.0  # seconds of the long run
 HERE = [name for name, form in FORMATS.items() if not form.missing]
 RESULTS = Path(__file__).parents[2] / "results" / "reliability.json"

@@ -59,7 +59,15 @@ def expected(x: Tensor, made: list[tuple[FixedPoint, SRM]], states: list[Tensor]
     return spikes, afters
 
 
-@pytest.mark.parametrize(("steps", "rows", "sizes"), [(16, 8, (140,)), (20, 11, (140, 5)), (1, 1, (20, 7)), (16, 9, (20, 130, 3))])
+@pytest.mark.parametrize(
+    ("steps", "rows", "sizes"),
+    [
+        pytest.param(16, 8, (140,), marks=pytest.mark.slow),
+        (20, 11, (140, 5)),
+        (1, 1, (20, 7)),
+        pytest.param(16, 9, (20, 130, 3), marks=pytest.mark.slow),
+    ],
+)
 def test_the_layers_equal_the_plain_ones(steps: int, rows: int, sizes: tuple[int, ...]) -> None:
     made, x = layers(*sizes), spikes_in(steps, rows)
     states = [torch.rand(3, MEMBERS, rows, neurons, generator=generator(5)).to(DEVICE) for neurons in sizes]
