@@ -450,10 +450,6 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     def reader(self) -> Risk:
         return self.risk
 
-    @property
-    def tunable(self) -> bool:
-        return self.gate is None and self.risk.tunable
-
     def untuned(self) -> Self:
         if self.gate is not None:
             raise InputError(

@@ -58,9 +58,10 @@ class Answer(ABC):
     def closed(self, evidence: Evidence, closed: Booleans, last: bool | Booleans) -> Evidence:
         """Evidence on which these inputs (b,) stop only at the last checkpoint."""
 
-    @abstractmethod
     def shut(self, evidence: Evidence, opened: Booleans) -> Evidence:
-        """Evidence (n, M, ...) of which only some checkpoints (n, M) count."""
+        """Evidence (n, M, ...) of which only some checkpoints (n, M), and the last, count."""
+        last = np.arange(opened.shape[1]) == opened.shape[1] - 1
+        return self.closed(evidence, ~opened, last)
 
     @abstractmethod
     def failures(
@@ -93,9 +94,6 @@ class StopsOnRisk(Answer):
 
     def closed(self, evidence: Evidence, closed: Booleans, last: bool | Booleans) -> Evidence:
         return Evidence(evidence.values, np.where(closed, np.inf, evidence.risk))
-
-    def shut(self, evidence: Evidence, opened: Booleans) -> Evidence:
-        return Evidence(evidence.values, np.where(opened, evidence.risk, np.inf))
 
     def kept(self, values: Floats, limit: float) -> Booleans:
         return np.ones(values.shape, dtype=bool)
@@ -269,14 +267,8 @@ class NestedSets(Answer, KeptInFiles):
 
     def closed(self, evidence: Evidence, closed: Booleans, last: bool | Booleans) -> Evidence:
         # nan is in no set, whatever the threshold.
-        waits = (closed & ~np.asarray(last))[:, None]
+        waits = (closed & ~np.asarray(last))[..., None]
         return Evidence(np.where(waits, np.nan, evidence.values), evidence.log_risk)
-
-    def shut(self, evidence: Evidence, opened: Booleans) -> Evidence:
-        opened = opened.copy()
-        opened[:, -1] = True  # the last checkpoint answers whatever happened before
-        values = np.where(opened[:, :, None], evidence.values, np.inf)
-        return Evidence(values, evidence.log_risk)
 
     def failures(
         self, evidence: Evidence, labels: Integers, loss: Floats | None, rounding: Rounding | None

@@ -19,7 +19,7 @@ from agreestop.common.levels import Rounding, Target, as_target, least_n
 
 from .answer_kinds import Answer, BestClasses
 from .calibrated import ENDED_INPUTS, CalibratedRule
-from .checkpoints import Conditions, Evidence, LabelledEvidence, Policy
+from .checkpoints import NO_EVIDENCE, Conditions, Evidence, LabelledEvidence, Policy
 from .leakage import (
     Marks,
     Overlap,
@@ -47,11 +47,9 @@ from .rule import (
 from .rule_files import read_rule_file
 from .scores import Scores, ScoresLike, labels_of
 from .thresholds import (
-    OneThreshold,
-    allowed_threshold,
-    find_thresholds,
+    allowed_by_failures,
+    fit_thresholds,
     reduce_to_failures,
-    useful_range,
 )
 
 SAME = {
@@ -147,8 +145,7 @@ def calibrate_reduced(
             raise InputError(f"the parts have different {words}: {advice}.")
     joined = first if len(parts) == 1 else _joined(rule, parts)
     members, classes = joined.sizes
-    nothing = Evidence(np.empty((len(joined.labels), 0, 0)))
-    examples = LabelledEvidence(nothing, joined.labels, classes, known, joined.rounding)
+    examples = LabelledEvidence(NO_EVIDENCE, joined.labels, classes, known, joined.rounding)
     policy = rule.fit(joined.reduced, examples)
     sentence = shortage(rule, joined.reduced, examples, members)
     terms = rule.terms
@@ -350,23 +347,15 @@ class ThresholdRule(Uncalibrated):
         return {"numbers": answer.compared(evidence), **found}
 
     def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
-        conditions, target = examples.conditions, as_target(self.target)
-
-        def exact(rows: Integers) -> float:
-            return allowed_threshold(reduced["W"], conditions, rows, target, None)
-
-        def rounded(rows: Integers) -> float:
-            return allowed_threshold(reduced["rounded"], conditions, rows, target, None)
-
-        rounding = self.rounding(examples.rounding)
-        found = find_thresholds(examples, exact, rounded, reduced["numbers"], rounding)
-        answer, names = self.answer(conditions.final), conditions.group_names
-        if (found.values == -np.inf).any() and not answer.always_right_at_end:
+        answer, rounding = self.answer(examples.conditions.final), self.rounding(examples.rounding)
+        allowed = allowed_by_failures(reduced, examples, as_target(self.target))
+        policy = fit_thresholds(answer, reduced, examples, rounding, allowed)
+        if (policy.values == -np.inf).any() and not answer.always_right_at_end:
             raise InputError(
                 "with these examples nothing may stop, and an input that nothing stops may be "
                 "wrong, so nothing can be promised: give more examples, or a lower target."
             )
-        return OneThreshold(answer, found.values, found.kth, names, reach=useful_range(reduced))
+        return policy
 
     def promise(self) -> str:
         return coverage_promise(as_target(self.target), False, None)

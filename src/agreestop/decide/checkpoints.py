@@ -45,6 +45,7 @@ from agreestop.common import (
 )
 from agreestop.common.levels import Rounding, Target, apart, as_target, in_words, same_number
 
+Row = TypeVar("Row")
 Index: TypeAlias = int | Integers
 """The checkpoint of a whole batch, or one checkpoint for each of its inputs, (b,)."""
 
@@ -107,6 +108,10 @@ class Evidence:
     def stack(cls, parts: Sequence[Self]) -> Self:
         """The evidence of one checkpoint after another, as (n, M, ...)."""
         return cls.joined(parts, partial(np.stack, axis=1))
+
+
+NO_EVIDENCE = Evidence(np.empty((0, 0, 0)))
+"""Of examples of which only what `reduce` found is needed."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -342,6 +347,13 @@ def run_policy(policy: Policy, evidence: Evidence, rows: Integers, classes: int)
     return run_checkpoints(judge, state, last + 1, classes)
 
 
+def select(data: Row, rows: Any, *names: str) -> Row:
+    """A dataclass with some of the rows in the fields that are named; None stays None."""
+    parts = {name: getattr(data, name) for name in names}
+    known = {name: part[rows] for name, part in parts.items() if part is not None}
+    return cast(Row, replace(cast(Any, data), **known))
+
+
 Number = TypeVar("Number", bound=np.generic)
 
 
@@ -372,8 +384,7 @@ class Failures:
 
     def rows(self, rows: Integers | Booleans) -> Self:
         """Some of the examples."""
-        closes = None if self.closes is None else self.closes[rows]
-        return type(self)(self.opens[rows], self.fails[rows], self.fails_end[rows], closes)
+        return select(self, rows, "opens", "fails", "fails_end", "closes")
 
     def minus(self, offsets: Floats) -> Self:
         """With an offset (M,) taken from every number of its checkpoint."""
@@ -487,37 +498,31 @@ class Conditions:
         final: bool = False,
     ) -> Self:
         """Check what `calibrate` was given for n examples."""
-        names = None if groups is None else name_groups(groups, n)
-        members = None if groups is None or names is None else find_groups(groups, names, n)
-        found = cls(members, names, final=final)
-        if weights is not None:
-            found = replace(
-                found, weights=_as_weights(weights, max_weight, n), max_weight=max_weight
-            )
-        elif max_weight is not None:
+        names = members = None
+        if groups is not None:
+            names = name_groups(groups, n)
+            members = find_groups(groups, names, n)
+        if weights is None and max_weight is not None:
             raise InputError(
                 "max_weight is given without weights: give one weight for each calibration example."
             )
         if people is None and for_people is not None:
             raise InputError("for_people is given without people: give the person of each example.")
-        if people is None:
-            return found
-        if weights is not None:
+        if people is not None and weights is not None:
             raise InputError("there is no promise with both people and weights: leave one out.")
-        found = replace(found, people=as_people(people, n))
-        return found if for_people is None else replace(found, for_people=_as_share(for_people))
-
-    def rows(self, rows: Integers | Booleans) -> Self:
-        """What is known of some of the examples."""
-        return type(self)(
-            None if self.groups is None else self.groups[rows],
-            self.group_names,
-            None if self.weights is None else self.weights[rows],
-            self.max_weight,
-            None if self.people is None else self.people[rows],
-            self.for_people,
-            self.final,
+        return cls(
+            members,
+            names,
+            None if weights is None else _as_weights(weights, max_weight, n),
+            max_weight,
+            None if people is None else as_people(people, n),
+            None if for_people is None else as_target(for_people, "for_people"),
+            final,
         )
+
+    def __getitem__(self, rows: Integers | Booleans) -> Self:
+        """What is known of some of the examples."""
+        return select(self, rows, "groups", "weights", "people")
 
     @property
     def effective_size(self) -> float | None:
@@ -597,17 +602,12 @@ class LabelledEvidence:
 
     def rows(self, rows: Integers | Booleans) -> Self:
         """Some of the examples."""
-        evidence, loss = self.evidence[rows], None if self.loss is None else self.loss[rows]
-        known = self.conditions.rows(rows)
-        return replace(
-            self, evidence=evidence, labels=self.labels[rows], conditions=known, loss=loss
-        )
+        return select(self, rows, "evidence", "labels", "conditions", "loss")
 
     def without_evidence(self, rows: Integers) -> Self:
         """Some of the examples, of which only labels and conditions are needed."""
-        labels, known = self.labels[rows], self.conditions.rows(rows)
-        nothing = Evidence(np.empty((len(labels), 0, 0)))
-        return replace(self, evidence=nothing, labels=labels, conditions=known, loss=None)
+        some = select(self, rows, "labels", "conditions")
+        return replace(some, evidence=NO_EVIDENCE, loss=None)
 
     def cells(self, class_conditional: bool) -> list[Integers]:
         """The rows that share a quantile: all, or the rows of each class."""
@@ -632,7 +632,3 @@ def _as_weights(weights: ArrayLike, max_weight: float | None, n: int) -> Floats:
         limit = f"every weight must lie between 0 and max_weight, {max_weight:g}"
         raise InputError(f"weights holds {array[~inside][0]:g}: {limit}.")
     return array
-
-
-def _as_share(for_people: Target) -> Fraction:
-    return as_target(for_people, "for_people")

@@ -13,14 +13,14 @@ fitted on a tuning split that is neither calibration nor test data, and remember
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Floats, InputError, Integers, as_floats, check_finite, is_number
+from agreestop.common import Floats, InputError, as_floats, check_finite, is_number
 from agreestop.common.kept import KeptInFiles
 from agreestop.common.levels import Rounding
 
@@ -117,30 +117,26 @@ class LogLoss(Score, KeptInFiles):
         return RiskNumbers.of(self.pooling, None, count)
 
 
-def of_label(values: Floats, labels: Integers) -> Floats:
-    """The entry of each row's own label, from values (n, C)."""
-    return values[np.arange(len(values)), labels]
-
-
-def _pooled(data: Scores, pooling: MergeConfidence) -> list[Floats]:
-    """Pooled log-confidences (n, C) at each checkpoint."""
-    return [pooling.pool(at_checkpoint(data, index)) for index in range(len(data.times))]
+def _pooled(data: Scores, pooling: MergeConfidence) -> Iterator[tuple[Floats, Floats]]:
+    """Pooled log-confidences (n, C) at each checkpoint, and those of the labels, (n,)."""
+    rows, labels = np.arange(len(data)), labels_of(data)
+    for index in range(len(data.times)):
+        pooled = pooling.pool(at_checkpoint(data, index))
+        yield pooled, pooled[rows, labels]
 
 
 def fit_temperatures(data: Scores, pooling: MergeConfidence) -> Floats:
     """The τ_t of least log-loss at each checkpoint."""
-    labels = labels_of(data)
-    return np.array([_fit_temperature(pooled, labels) for pooled in _pooled(data, pooling)])
+    return np.array([_fit_temperature(*each) for each in _pooled(data, pooling)])
 
 
-def _fit_temperature(pooled: Floats, labels: Integers) -> float:
+def _fit_temperature(pooled: Floats, own: Floats) -> float:
     """Bisection on the derivative of the log-loss, which grows with τ."""
-    own = of_label(pooled, labels).mean()
     low, high = np.log(1e-3), np.log(1e3)
     for _ in range(26):
         middle = (low + high) / 2
         confidence = np.exp(log_softmax(np.exp(middle) * pooled))
-        if (confidence * pooled).sum(axis=-1).mean() > own:
+        if (confidence * pooled).sum(axis=-1).mean() > own.mean():
             high = middle
         else:
             low = middle
@@ -295,7 +291,7 @@ class TuningRanks(Fitted, Score, KeptInFiles):
 
     @staticmethod
     def _learn(data: Scores, pooling: MergeConfidence) -> Floats:
-        own = [-of_label(pooled, labels_of(data)) for pooled in _pooled(data, pooling)]
+        own = [-own for _, own in _pooled(data, pooling)]
         return np.quantile(np.array(own), np.linspace(0, 1, QUANTILES), axis=1).T.copy()
 
     def losses(self, index: int, log_confidence: Floats) -> Floats:

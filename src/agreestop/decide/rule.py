@@ -214,11 +214,6 @@ class Rule(ABC):
         """The score or risk that tuning replaces."""
         return self.untuned().reader
 
-    @property
-    def tunable(self) -> bool:
-        """Whether there is a score or a risk to tune."""
-        return False
-
     def untuned(self) -> Self:
         """The rule without the score or risk that tuning will choose."""
         raise InputError(f"{type(self).__name__} has nothing to tune: give SpikeCP or AgreeStop.")
@@ -374,33 +369,49 @@ def shortage(rule: Rule, reduced: Reduced, examples: LabelledEvidence, members: 
     """
     needed: float = rule.examples_needed(members)
     terms, conditions, unit = rule.terms, examples.conditions, "examples"
+    people, weights = conditions.people, conditions.weights
+    never = "exclude a label, so its sets stay full and nothing stops early"
+    if terms.largest_loss is not None:
+        never = "stop anything"
     counts = np.ones(len(examples))
-    if conditions.people is not None and terms.target is not None:
-        return _too_few_people(terms, reduced, examples)
-    if conditions.weights is not None and conditions.max_weight is not None and terms.target:
+    if people is not None and terms.target is not None:
+        level = terms.target if conditions.for_people is None else conditions.for_people
+        needed, unit = math.ceil(level / (1 - level)), "people with rows"
+    elif weights is not None and conditions.max_weight is not None and terms.target:
         needed = float(terms.target / (1 - terms.target))
         unit = "times max_weight, as the sum of the weights,"
-        counts = conditions.weights / conditions.max_weight
-    if not terms.class_conditional and math.fsum(counts) < needed:
-        if conditions.weights is None:
-            never = "exclude a label, so its sets stay full and nothing stops early"
-            if terms.largest_loss is not None or terms.abstains:
-                never = "stop anything"
+        counts = weights / conditions.max_weight
+
+    def count(rows: Booleans) -> float:
+        return math.fsum(counts[rows]) if people is None else len(np.unique(people[rows]))
+
+    total = count(np.ones(len(examples), dtype=bool))
+    if total < needed and not (terms.class_conditional and people is None):
+        if people is not None:
+            return (
+                f"With calibration examples of {total} people this rule can never stop early: it "
+                f"needs at least {needed} people."
+            )
+        if weights is None:
             return (
                 f"With {len(examples)} calibration examples this rule can never {never}: it needs "
                 f"at least {needed}."
             )
         return (
-            f"The weights sum to {math.fsum(counts):.4g} times max_weight, so this rule can never "
-            "exclude a label and nothing stops early: they must sum to at least "
-            f"{needed:.4g} times max_weight."
+            f"The weights sum to {total:.4g} times max_weight, so this rule can never exclude a "
+            f"label and nothing stops early: they must sum to at least {needed:.4g} times "
+            "max_weight."
         )
     for what, names, inside in _parts(terms, reduced, examples):
-        totals = [math.fsum(counts[rows]) for rows in inside.T]
-        each = zip(names, totals, strict=True)
-        rare = [f"{what} {name} has {total:g}" for name, total in each if total < needed]
+        each = zip(names, map(count, inside.T), strict=True)
+        rare = [f"{what} {name} has {some:g}" for name, some in each if some < needed]
         if rare:
-            return _rare_parts(what, f"{needed:g} {unit}", rare)
+            short = ", ".join(rare[:5]) + (", …" if len(rare) > 5 else "")
+            return (
+                f"{what.capitalize()}-conditional calibration needs at least {needed:g} {unit} of "
+                f"each {what}, but {short}: the rule can never exclude a label by what it knows of "
+                f"such a {what}."
+            )
     return ""
 
 
@@ -418,33 +429,6 @@ def _parts(
         # Inputs that never look ready do not stop early anyway.
         names = terms.block_names[:-1]
         yield "block", names, reduced["blocks"][:, None] == np.arange(len(names))
-
-
-def _rare_parts(what: str, needed: str, rare: Sequence[str]) -> str:
-    short = ", ".join(rare[:5]) + (", …" if len(rare) > 5 else "")
-    return (
-        f"{what.capitalize()}-conditional calibration needs at least {needed} of each {what}, but "
-        f"{short}: the rule can never exclude a label by what it knows of such a {what}."
-    )
-
-
-def _too_few_people(terms: Terms, reduced: Reduced, examples: LabelledEvidence) -> str:
-    """One sentence if there are too few people, or too few with rows of some class or group."""
-    people, for_people = examples.conditions.people, examples.conditions.for_people
-    level = terms.target if for_people is None else for_people
-    assert people is not None and level is not None
-    needed, count = math.ceil(level / (1 - level)), len(np.unique(people))
-    if count < needed:
-        return (
-            f"With calibration examples of {count} people this rule can never stop early: it needs "
-            f"at least {needed} people."
-        )
-    for what, names, inside in _parts(terms, reduced, examples):
-        each = zip(names, (len(np.unique(people[rows])) for rows in inside.T), strict=True)
-        rare = [f"{what} {name} has {some}" for name, some in each if some < needed]
-        if rare:
-            return _rare_parts(what, f"{needed} people with rows", rare)
-    return ""
 
 
 def refuse_used(

@@ -81,7 +81,7 @@ from .rule import (
     validate,
 )
 from .scores import Scores
-from .thresholds import OneThreshold, allowed_threshold, find_thresholds
+from .thresholds import OneThreshold, allowed_by_failures, fit_thresholds, reduce_to_failures
 
 CALIBRATIONS = ("bonferroni", "simultaneous", "stop-aware")
 
@@ -285,12 +285,10 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         if self.gate is not None:
             opened, found["blocks"] = self.gate.opened(evidence.risk)
             evidence = answer.shut(evidence, opened)
-        W = answer.failures(evidence, labels, None, None).first()
         profile = StopProfile.of(evidence.values, self.max_set_size)
         return {
             **found,
-            "W": W,
-            "rounded": answer.failures(evidence, labels, None, rounding).first(rounding, W),
+            **reduce_to_failures(answer, evidence, labels, rounding),
             "numbers": answer.compared(evidence),
             "lowest": evidence.values.min(axis=(1, 2)),
             "breaks": profile.breaks,
@@ -342,7 +340,6 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         return self._alpha * Fraction(members + members % 2, 2 * members)
 
     def _fit_stop_aware(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
-        conditions, gate = examples.conditions, self.gate
         times = np.array(self.checkpoints, dtype=np.float64)
         profile = StopProfile(reduced["breaks"], reduced["stops"])
 
@@ -354,28 +351,18 @@ class SpikeCP(Uncalibrated, KeptInFiles):
             everybody = len(rows) == len(examples)
             return -(of_all() if everybody else profile.totals(times, rows)).earliest(-value)
 
-        target, delta = as_target(self.target), self._delta
-        exact, safe = (
-            partial(allowed_threshold, reduced[name], conditions, target=target, delta=delta)
-            for name in ("W", "rounded")
-        )
-        found = find_thresholds(
+        policy = fit_thresholds(
+            NestedSets(self.max_set_size, examples.conditions.final),
+            reduced,
             examples,
-            exact,
-            safe,
-            reduced["numbers"],
             self.rounding(examples.rounding),
+            allowed_by_failures(reduced, examples, as_target(self.target), self._delta),
             self.class_conditional,
-            reduced.get("blocks"),
-            1 if gate is None else len(gate.ends) + 1,
+            self.gate,
             earliest,
         )
-        answer, names = NestedSets(self.max_set_size, conditions.final), conditions.group_names
-        if gate is not None:
-            known = found.values, found.kth, names, gate.blocks, gate.slack
-            return OneThreshold(answer, *known)
-        reach = _reach(reduced, of_all().earliest(-np.inf))
-        return OneThreshold(answer, found.values, found.kth, names, reach=reach)
+        known = None if self.gate is not None else _reach(reduced, of_all().earliest(-np.inf))
+        return replace(policy, reach=known)
 
     def best(self, evidence: Evidence) -> Integers:
         """The class of the smallest score; without pooling, of the largest averaged confidence."""
@@ -409,10 +396,6 @@ class SpikeCP(Uncalibrated, KeptInFiles):
     @property
     def reader(self) -> Score:
         return LogLoss(self.pooling or MODEL_AVERAGE) if self.score is None else self.score  # type: ignore[arg-type]
-
-    @property
-    def tunable(self) -> bool:
-        return self.gate is None and not self._by_rank
 
     def untuned(self) -> Self:
         if self.gate is not None:
@@ -613,9 +596,9 @@ class RunningThreshold(LimitedSets, KeptInFiles):
     ) -> Verdict:
         assert state.largest is not None
         largest = np.maximum(state.largest, evidence.values)
-        sets = self.sets(index, largest, state)
-        small = np.count_nonzero(sets, axis=1) <= self.max_set_size
-        return Verdict(small | last, fill_empty(sets, largest), replace(state, largest=largest))
+        known = replace(state, largest=largest)
+        verdict = super().judge(index, last, Evidence(largest), known)
+        return verdict._replace(sets=fill_empty(verdict.sets, largest))
 
 
 @dataclass(frozen=True, eq=False)

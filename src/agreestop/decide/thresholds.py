@@ -30,6 +30,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -396,33 +397,67 @@ class OneThreshold(Policy, KeptInFiles):
         return self.answer.stopping(self.values[0, 0], evidence) if known else None
 
 
-@reads_old("RiskThreshold")
-def _read_risk_threshold(
+def allowed_by_failures(
+    reduced: dict[str, NDArray[Any]],
+    examples: LabelledEvidence,
+    target: Fraction,
+    delta: Fraction | None = None,
+) -> list[Allowed]:
+    """The thresholds that some rows allow, from W and from W_η."""
+    known = {"conditions": examples.conditions, "target": target, "delta": delta}
+    return [partial(allowed_threshold, reduced[name], **known) for name in ("W", "rounded")]
+
+
+def fit_thresholds(
+    answer: Answer,
+    reduced: dict[str, NDArray[Any]],
+    examples: LabelledEvidence,
+    rounding: Rounding,
+    allowed: Sequence[Allowed],
+    class_conditional: bool = False,
+    gate: Any = None,
+    refine: Callable[[float, Integers], float] | None = None,
+) -> OneThreshold:
+    """An answer behind the thresholds that the examples allow, exactly and with rounding.
+
+    gate: of the rule, where it has one. refine: as in `find_thresholds`.
+    """
+    blocks, slack, count = None, 0.0, 1
+    if gate is not None:
+        blocks, slack, count = gate.blocks, gate.slack, len(gate.ends) + 1
+    exact, safe = allowed
+    numbers, own = reduced["numbers"], reduced.get("blocks")
+    found = find_thresholds(
+        examples, exact, safe, numbers, rounding, class_conditional, own, count, refine
+    )
+    names = examples.conditions.group_names
+    reach = useful_range(reduced) if "W" in reduced else None
+    return OneThreshold(answer, found.values, found.kth, names, blocks, slack, reach=reach)
+
+
+def _read_one(
+    answer: Answer,
     threshold: float,
-    max_set_size: int,
-    fill: bool,
-    log_trim: float = 0.0,
-    final: bool = False,
     reach: tuple[float, ...] | None = None,
     kth_values: Floats | None = None,
 ) -> OneThreshold:
-    answer = BestClasses(max_set_size, -math.inf if fill else float(log_trim), final)
-    kth = None if kth_values is None else kth_values.reshape(1, 1)
-    return OneThreshold(answer, np.array([[float(threshold)]]), kth, reach=reach)
+    """Older formats keep one threshold in the scale that users see."""
+    kth = None if kth_values is None else answer.shown(kth_values.reshape(1, 1))
+    ends = None if reach is None else tuple(answer.shown(np.array(reach)).tolist())
+    return OneThreshold(answer, answer.shown(np.array([[float(threshold)]])), kth, reach=ends)
+
+
+@reads_old("RiskThreshold")
+def _read_risk_threshold(
+    max_set_size: int, fill: bool, log_trim: float = 0.0, final: bool = False, **known: Any
+) -> OneThreshold:
+    trim = -math.inf if fill else float(log_trim)
+    return _read_one(BestClasses(max_set_size, trim, final), **known)
 
 
 @reads_old("StoppingThreshold")
-def _read_stopping_threshold(
-    threshold: float,
-    max_set_size: int,
-    final: bool = False,
-    reach: tuple[float, ...] | None = None,
-    kth_values: Floats | None = None,
-) -> OneThreshold:
-    answer = NestedSets(max_set_size, final)
-    kth = None if kth_values is None else -kth_values.reshape(1, 1)
-    turned = None if reach is None else tuple(-end for end in reach)
-    return OneThreshold(answer, np.array([[-float(threshold)]]), kth, reach=turned)
+def _read_stopping_threshold(max_set_size: int, final: bool = False, **known: Any) -> OneThreshold:
+    return _read_one(NestedSets(max_set_size, final), **known)
 
 
 @reads_old("CheckpointRisks")
