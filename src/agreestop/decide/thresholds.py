@@ -404,8 +404,11 @@ def allowed_by_failures(
     delta: Fraction | None = None,
 ) -> list[Allowed]:
     """The thresholds that some rows allow, from W and from W_η."""
-    known = {"conditions": examples.conditions, "target": target, "delta": delta}
-    return [partial(allowed_threshold, reduced[name], **known) for name in ("W", "rounded")]
+    known = examples.conditions
+    return [
+        partial(allowed_threshold, reduced[name], known, target=target, delta=delta)
+        for name in ("W", "rounded")
+    ]
 
 
 def fit_thresholds(
