@@ -94,19 +94,34 @@ def browser() -> Iterator[Any]:
         running.close()
 
 
-def open_page(browser: Any, path: Path, **options: Any) -> Any:
+def index_of(name: str) -> int:
+    """Where a rule stands in the page."""
+    return sorted(RULES, key=lambda one: float(RULES[one].target)).index(name)
+
+
+def choose(tab: Any, name: str) -> None:
+    """Move the switch and the slider to a rule."""
+    rule, same = RULES[name], sorted(one.target for one in RULES.values() if one.max_set_size == RULES[name].max_set_size)
+    tab.check(f"#sizes input[value='{rule.max_set_size}']")
+    tab.focus("#target")
+    tab.keyboard.press("Home")
+    for _ in range(same.index(rule.target)):
+        tab.keyboard.press("ArrowRight")
+
+
+def open_page(browser: Any, path: Path, address: str = "", **options: Any) -> Any:
     """The page, in a window that notes requests and what the console says. Other than the page itself, nothing may be loaded."""
     tab = browser.new_context(offline=False, **options).new_page()
     tab.said, tab.asked = [], []
     tab.on("console", lambda message: tab.said.append(message.text))
     tab.on("pageerror", lambda error: tab.said.append(str(error)))
     tab.on("request", lambda request: tab.asked.append(request.url))
-    tab.goto(path.as_uri())
+    tab.goto(address or path.as_uri())
     return tab
 
 
 def close_page(tab: Any, path: Path) -> None:
-    assert tab.said == [] and tab.asked == [path.as_uri()]
+    assert tab.said == [] and [one.split("#")[0] for one in tab.asked] == [path.as_uri()]
     tab.context.close()
 
 
@@ -215,52 +230,98 @@ def test_alarms_and_the_healing_threshold_are_those_of_python(
     np.testing.assert_allclose(thresholds, adaptive.log.values[:, 0], atol=1e-9)
 
 
-def test_drift_raises_the_alarm_and_healing_brings_coverage_back(tab: Any, rules: list[ag.CalibratedRule]) -> None:
-    tab.focus("#target")
-    tab.keyboard.press("End")  # the rule that first looks after a few steps, when inputs differ
+def test_a_broken_camera_raises_the_alarm_and_healing_brings_coverage_back(tab: Any, rules: list[ag.CalibratedRule]) -> None:
+    choose(tab, "few")  # it first looks after a few steps, when inputs differ
     tab.click("#many")
     wait_for(tab, "#coverage-words", "of 50 answers hold")
     assert tab.inner_text("#alarm") == "No alarm" and "%" in tab.inner_text("#coverage")
     assert re.search(r"not among the best 1: [\d.]+ %; it stops below [\d.]+ %\.$", tab.inner_text("#risk-words"))
     tab.focus("#drift")
     tab.keyboard.press("End")
+    assert tab.inner_text("#break") == "Repair the camera"
     for answers in (50, 100):
         tab.click("#many")
         wait_for(tab, "#coverage-words", f"of {answers} answers since the last change")
     assert wait_for(tab, "#alarm", "Drift") and "After" in tab.inner_text("#alarm-words")
     before = float(tab.inner_text("#coverage").split()[0])
-    tab.check("#adaptive")
+    tab.click("#heal")
+    assert tab.inner_text("#alarm") == "Healing"
     for answers in (50, 100):
         tab.click("#many")
         wait_for(tab, "#coverage-words", f"of {answers} answers since the last change")
     assert float(tab.inner_text("#coverage").split()[0]) > before + 5
-    words = tab.inner_text("#adaptive-words")
-    assert "it was calibrated to" in words and ag.AdaptiveRule(rules[-1]).guarantee in words
+    guarantee = ag.AdaptiveRule(rules[index_of("few")]).guarantee
+    assert guarantee in wait_for(tab, "#adaptive-words", "was calibrated to")
+    tab.click("#break")
+    assert tab.inner_text("#drift-words") == "The inputs are as recorded." and tab.inner_text("#break") == "Break the camera"
 
 
-def test_one_input_is_watched_until_it_stops(browser: Any, written: Path, rules: list[ag.CalibratedRule]) -> None:
+def test_no_input_is_counted_twice(tab: Any) -> None:
+    for answers in (50, 100, 120):
+        tab.click("#many")
+        wait_for(tab, "#coverage-words", f"of {answers} answers hold")
+    assert "All inputs have been counted" in wait_for(tab, "#coverage-words", "All inputs")
+
+
+def test_it_moves_by_itself_and_hides_the_label_until_it_stops(browser: Any, written: Path) -> None:
     found = open_page(browser, written, viewport={"width": 390, "height": 800}, color_scheme="dark")
-    found.select_option("#pace", "12")
-    found.focus("#next")
-    found.keyboard.press("Enter")
-    words = wait_for(found, "#verdict", r"stopped at \d+ of 16, saved \d+ %|ran to the end")
-    assert re.search(r"Right|Missed", words) and found.inner_text("#coverage-words").startswith("of 1 answers")
-    assert re.search(r"^Least score: [\d.]+; it stops with at most 2 in the set\.$", found.inner_text("#risk-words"))
-    assert found.inner_text("#which").startswith("input 1 of 120, label ")
-    assert found.locator("#pooled li.in").count() >= 1 and found.locator("#members canvas").count() == 3
+    wait_for(found, "#step", r"step [1-9]\d* of 16")
+    assert found.inner_text("#which") == "input 1 of 120"
+    assert found.locator("#agreement .token").count() == 3
+    words = wait_for(found, "#verdict", r"It is .*\. Step \d+ of 16\. (Right|Wrong): the label is")
+    stopped = int(re.findall(r"Step (\d+) of", words)[0])
+    assert ("not computed" in found.inner_text("#saved-words")) == (stopped < 16)
+    assert found.inner_text("#coverage-words").startswith("of 1 answers")
     assert found.evaluate("document.documentElement.scrollWidth") <= 390
-    assert NAMES[2] in found.locator("#pooled").inner_text() and found.locator("#pooled b").count() == 0
-    found.focus("#target")
-    found.keyboard.press("Home")
-    assert "70 %" in found.inner_text("#target-value") and rules[0].guarantee in found.inner_text("#guarantee")
+    names = found.locator("#agreement").text_content()
+    assert NAMES[2] in names and found.locator("#agreement b").count() == 0
+    pad, stage = (found.locator(one).bounding_box()["y"] for one in ("#drawing", "#camera"))
+    assert pad < stage  # a phone shows the pad first
+    found.click("#play")
+    choose(found, "Bonferroni")
+    assert "70 %" in found.inner_text("#target-value") and "target=0.7" in found.url
     found.click("#reset")
     assert found.inner_text("#coverage-words").startswith("No answer yet: press Play")
     close_page(found, written)
 
 
+def test_the_target_moves_the_threshold_through_the_calibration_examples(
+    browser: Any, ensemble: Any, test_inputs: Any, tmp_path: Path
+) -> None:
+    x, y = some_inputs(60, 2)
+    scores, path = ensemble.score(x, y), tmp_path / "demo.html"
+    rules = [ag.AgreeStop(target, EVERY, size).calibrate(scores) for size in (1, 2) for target in (0.7, 0.8, 0.9)]
+    fixed = ag.AgreeStop(0.9, EVERY, 1, True, ag.FixedTime()).calibrate(scores)
+    with pytest.raises(InputError, match="other rows"):
+        to_page(rules, ensemble, path, test_inputs, calibration=ensemble.score(*some_inputs(60, 7)))
+    to_page(rules, ensemble, path, test_inputs, first=2, calibration=scores, beside={"fixed time": fixed})
+    found = open_page(browser, path, reduced_motion="reduce")
+    missed = np.count_nonzero(~rules[2].decide(scores).sets[np.arange(60), y])
+    wait_for(found, "#missed-words", f"misses {missed} of the 60 calibration examples; a guarantee of 90 % allows at most 5")
+    assert found.locator("#calibration .missed").count() == missed
+    found.locator("#calibration").scroll_into_view_if_needed()
+    line = found.locator("#calibration .grip").bounding_box()
+    found.mouse.move(line["x"] + 4, line["y"] + 4)
+    found.mouse.down()
+    found.mouse.move(line["x"] + 4, line["y"] - 80, steps=4)
+    found.mouse.up()
+    assert "70 %" in wait_for(found, "#target-value", "70 %") and found.url.endswith("#target=0.7&size=1")
+    found.check("#sizes input[value='2']")
+    assert found.url.endswith("#target=0.7&size=2")
+    found.click("#race")
+    wait_for(found, "#lanes", "of 20")
+    decided = fixed.decide(ensemble.score(test_inputs.rows(slice(0, 20)))).stop_time.mean()
+    assert f"{decided:.1f}" in found.inner_text("#lanes") and "fixed time" in found.inner_text("#lanes")
+    address = found.url
+    close_page(found, path)
+    again = open_page(browser, path, address=address, reduced_motion="reduce")
+    assert "70 %" in again.inner_text("#target-value") and again.is_checked("#sizes input[value='2']")
+    close_page(again, path)
+
+
 @pytest.mark.parametrize("width", [390, 1200])
 def test_labels_of_controls_stay_on_one_line(width: int, browser: Any, written: Path) -> None:
-    found = open_page(browser, written, viewport={"width": width, "height": 900})
+    found = open_page(browser, written, viewport={"width": width, "height": 900}, reduced_motion="reduce")
     lines = """[...document.querySelectorAll("label.inline")].map((label) => {
         const range = document.createRange();
         range.selectNode(label.firstChild);
@@ -289,11 +350,12 @@ def test_a_digit_drawn_with_the_mouse_or_the_keyboard_gets_a_decision(tab: Any) 
     tab.mouse.move(box["x"] + 90, box["y"] + 30, steps=4)
     tab.mouse.move(box["x"] + 50, box["y"] + 120, steps=4)
     tab.mouse.up()
-    wait_for(tab, "#verdict", "stopped at|ran to the end")  # by itself, after a moment
+    wait_for(tab, "#verdict", r"It is .* Step \d+ of 16")  # by itself, after a moment
     assert tab.inner_text("#which") == "your drawing" and tab.inner_text("#coverage") == "–"
     assert tab.inner_text("#drawn") == tab.inner_text("#verdict")
     tab.click("#next")
-    wait_for(tab, "#verdict", "Right|Missed")
+    assert re.search(r"#.*draw=[0-9a-z]{64}$", tab.url)
+    wait_for(tab, "#verdict", "Right|Wrong")
     tab.focus("#drawing")
     tab.keyboard.press("ArrowLeft")
     at = tab.locator("#pen").bounding_box()
@@ -302,7 +364,7 @@ def test_a_digit_drawn_with_the_mouse_or_the_keyboard_gets_a_decision(tab: Any) 
     for key in (" ", *["ArrowDown"] * 12, " ", "Enter"):
         tab.keyboard.press(key)
     wait_for(tab, "#which", "your drawing")
-    wait_for(tab, "#verdict", "stopped at|ran to the end")
+    wait_for(tab, "#verdict", r"It is .* Step \d+ of 16")
 
 
 def test_it_is_written_on_the_command_line(

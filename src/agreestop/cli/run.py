@@ -79,6 +79,7 @@ def run(
         folder = output or Path("runs") / "simulated"
         make = partial(run_simulated, folder, MeasurementSettings())
     else:
+        from agreestop.pipeline.demo import write_demo
         from agreestop.pipeline.run import run_config
 
         folder = _folder(settings, output)
@@ -86,7 +87,7 @@ def run(
     with printed_warnings():
         with progress_bar(folder.name) as progress, make(command, progress, cores()) as report:
             progress("writing the report", 1.0)
-            demo = None if simulated else _write_demo(settings, folder)
+            demo = None if simulated else write_demo(settings, folder)
             written = write_report(replace(report, demo=demo is not None), folder) + (
                 [] if demo is None else [demo]
             )
@@ -101,24 +102,6 @@ def run(
         show(*(line for section in report.sections for line in summary_in_words(section)))
     products = sorted((*folder.rglob("members.safetensors"), *folder.rglob("*.npz")))
     show_written(folder / "metrics.json", *products, *written)
-
-
-def _write_demo(settings: RunConfig, folder: Path) -> Path | None:
-    """Write the page in which one watches the members decide, where they are of a kind
-    that runs in one.
-    """
-    from agreestop.ensembles import load
-    from agreestop.events.files import load as load_inputs
-    from agreestop.export import to_page
-    from agreestop.pipeline.run import find_demonstration
-
-    shown = find_demonstration(settings, folder)
-    if shown is None:
-        return None
-    ensemble, inputs = load(shown.members, engine=shown.rules[0].engine), load_inputs(shown.inputs)
-    if inputs.values is not None:
-        return None
-    return to_page(shown.rules, ensemble, folder / "demo.html", inputs).path
 
 
 def train(config: Config = None, output: Output = None, ray: Ray = None) -> None:

@@ -14,6 +14,7 @@ member and output. So a rule for int8 weights is calibrated on scores of the eng
 
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from importlib.resources import files
 from os import PathLike
@@ -30,6 +31,7 @@ from agreestop.common.tables import decisions_csv
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.rule import read_evidence
+from agreestop.decide.scores import Scores
 from agreestop.engines.early_stopping import BATCH_SIZE, check_rule, checkpoint_steps
 from agreestop.engines.side_by_side import SideBySide
 from agreestop.ensembles.ensemble import Ensemble
@@ -121,7 +123,7 @@ def to_c(
     check = Check()
     if events is not None:
         contents["inputs.bin"] = _inputs_file(events, steps)
-        decisions, check = check_decisions(rule, known, ensemble, events, steps)
+        decisions, check = check_decisions(rule, known, score_in_batches(ensemble, events, steps))
         contents["expected.csv"] = decisions_csv(decisions, names).encode()
     contents["sizes.h"] = _defines(sizes).encode()
     _write(path, contents)
@@ -231,18 +233,24 @@ def _inputs_file(events: Events, steps: int) -> bytes:
     return b"".join(parts)
 
 
+def score_in_batches(
+    ensemble: Ensemble | AdaptedEngine, events: Events, steps: int
+) -> list[Scores]:
+    """The scores of the inputs; an image is held for `steps` steps."""
+    held = steps if events.shape[1] == 1 else None
+    firsts = range(0, len(events), BATCH_SIZE)
+    return [
+        ensemble.score(events.rows(slice(first, first + BATCH_SIZE)), steps=held)
+        for first in firsts
+    ]
+
+
 def check_decisions(
-    rule: CalibratedRule,
-    known: CRule,
-    ensemble: Ensemble | AdaptedEngine,
-    events: Events,
-    steps: int,
+    rule: CalibratedRule, known: CRule, batches: Sequence[Scores]
 ) -> tuple[Decisions, Check]:
     """The decisions of Python, and how near they came to others."""
     parts, near, ties, rounded = [], np.inf, 0, 0
-    for first in range(0, len(events), BATCH_SIZE):
-        rows = events.rows(slice(first, first + BATCH_SIZE))
-        scores = ensemble.score(rows, steps=steps if events.shape[1] == 1 else None)
+    for scores in batches:
         parts.append(rule.decide(scores, any_engine=True, any_members=True))
         for index, time in enumerate(known.times):
             running = parts[-1].stop_index >= index
@@ -256,7 +264,7 @@ def check_decisions(
         np.concatenate([getattr(part, name) for part in parts]) for name in ("stop_index", "sets")
     )
     decisions = Decisions(stops, sets, rule.checkpoints)
-    return decisions, Check(len(events), float(near), ties, rounded)
+    return decisions, Check(len(decisions), float(near), ties, rounded)
 
 
 def _distances(known: CRule, index: int, values: Floats) -> tuple[float, int, int]:

@@ -13,7 +13,7 @@ decisions are equal to Python's.
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from os import PathLike
@@ -24,16 +24,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import InputError, as_labels, atomic_writer, check_writable
+from agreestop.common.levels import coverage_draws
 from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.calibration import reduce_examples
 from agreestop.decide.drift.adaptive import AdaptiveRule
 from agreestop.decide.drift.monitor import DriftMonitor
 from agreestop.decide.drift.risk_grid import RiskGrid
+from agreestop.decide.scores import Scores
 from agreestop.engines.early_stopping import check_rule, checkpoint_steps
 from agreestop.ensembles.ensemble import Ensemble
 from agreestop.events.container import Events
 from agreestop.events.datasets.moving_digits import DIGITS, MNIST, SENSOR
 
-from .c_files import as_events, check_decisions
+from .c_files import as_events, check_decisions, score_in_batches
 from .c_model import CLayer, c_members, check_exportable
 from .c_rule import CRule, c_rule
 
@@ -74,17 +77,22 @@ def to_page(
     inputs: ArrayLike | Events,
     *,
     first: int = 0,
+    calibration: Scores | None = None,
+    beside: Mapping[str, CalibratedRule] | None = None,
     any_engine: bool = False,
     any_members: bool = False,
 ) -> PageExport:
     """Write a page that replays inputs (n, T, ...) of zeros and ones under one of several rules,
-    one for each target.
+    one for each target and size of answers.
 
     Inputs should be `Events` with labels; without labels there is no coverage. first: the index of
-    the rule that the page begins with. Members must be fully connected. A rule of another engine or
-    of other members is refused, unless any_engine or any_members allows it.
+    the rule that the page begins with. calibration: the scores that the rules were calibrated on,
+    which the page then shows beside the threshold. beside: rules by name that race with the first
+    one on the same inputs. Members must be fully connected. A rule of another engine or of other
+    members is refused, unless any_engine or any_members allows it.
     """
     given = [rules] if isinstance(rules, CalibratedRule) else list(rules)
+    others = {} if beside is None else dict(beside)
     if not 0 <= first < len(given):
         raise InputError(
             f"{len(given)} rules are given, and first is {first}: give at least one rule, and the "
@@ -94,14 +102,20 @@ def to_page(
     check_writable(path)
     calibrated = sorted(given, key=_target_of)
     engine = ensemble.engine
-    for rule in calibrated:
+    everyone = [*calibrated, *others.values()]
+    for rule in everyone:
         check_rule(rule, engine, ensemble.digest, any_engine, any_members)
         if rule.final:
             raise InputError(
                 "the rule promises the ensemble's own last answer, which the page does not wait "
                 "for: calibrate with labels."
             )
-    known = [c_rule(rule) for rule in calibrated]
+        if calibration is not None and not rule.saw(calibration):
+            raise InputError(
+                "calibration holds other rows than a rule was calibrated on: give the scores of "
+                "its own calibration."
+            )
+    known = [c_rule(rule) for rule in everyone]
     members = c_members(engine, max(int(rule.members[-1]) for rule in known))
     if any(
         layer.convolves or layer.geometry["neuron"] or layer.geometry["recurrent"]
@@ -112,7 +126,7 @@ def to_page(
             "the page runs fully connected members of SRM neurons, and these are others: export "
             "them with --to c."
         )
-    steps = [int(checkpoint_steps(rule, engine, None)[-1]) for rule in calibrated]
+    steps = [int(checkpoint_steps(rule, engine, None)[-1]) for rule in everyone]
     shape = ensemble.input_shape
     assert shape is not None, "the event-driven engine knows it"
     events = as_events(inputs, shape, max(steps))
@@ -122,16 +136,17 @@ def to_page(
             "T, ...)."
         )
     events = events.rows(slice(0, MOST_INPUTS)).compact()
-    for rule in calibrated:
+    for rule in everyone:
         rule.check_classes(events.classes)
     labels = (
         None
         if events.labels is None
         else as_labels(events.labels, len(events), calibrated[0].classes)
     )
+    batches = score_in_batches(ensemble, events, max(steps))
     checks = [
-        check_decisions(rule, numbers, ensemble, events, last)[1]
-        for rule, numbers, last in zip(calibrated, known, steps, strict=True)
+        check_decisions(rule, numbers, batches)[1]
+        for rule, numbers in zip(everyone, known, strict=True)
     ]
     names = (
         events.classes or calibrated[0].class_names or tuple(map(str, range(calibrated[0].classes)))
@@ -145,7 +160,14 @@ def to_page(
         "classes": names,
         "first": calibrated.index(given[first]),
         "members": [[_layer(layer) for layer in layers] for layers in members],
-        "rules": [_rule(rule, numbers) for rule, numbers in zip(calibrated, known, strict=True)],
+        "rules": [
+            _rule(rule, numbers, len(events), calibration)
+            for rule, numbers in zip(calibrated, known, strict=False)
+        ],
+        "beside": [
+            _rule(rule, numbers, len(events)) | {"name": name}
+            for (name, rule), numbers in zip(others.items(), known[len(calibrated) :], strict=True)
+        ],
         "inputs": _inputs(events, max(steps), labels),
         "camera": _camera(shape),
         "about": (
@@ -185,8 +207,31 @@ def _layer(layer: CLayer) -> dict[str, Any]:
     }
 
 
-def _rule(calibrated: CalibratedRule, rule: CRule) -> dict[str, Any]:
-    """The numbers of a rule, for rule.js and drift.js."""
+def _examples(calibrated: CalibratedRule, scores: Scores | None) -> list[float | None] | None:
+    """W of every calibration example in increasing order, None for ∞, where one threshold decides.
+
+    An example is missed by thresholds above its W.
+    """
+    if scores is None or calibrated.threshold_rank is None:
+        return None
+    values = reduce_examples(calibrated.rule, scores).reduced.get("W")
+    if values is None:
+        return None
+    return [value if value < np.inf else None for value in np.sort(values).tolist()]
+
+
+def _range(calibrated: CalibratedRule, n: int) -> list[float] | None:
+    """Where the coverage on n inputs lies for 95 % of calibration draws."""
+    if calibrated.draw is None:
+        return None
+    draws = coverage_draws(*calibrated.draw, n)
+    return [float(one) / n for one in np.searchsorted(draws, (0.025, 0.975))]
+
+
+def _rule(
+    calibrated: CalibratedRule, rule: CRule, n: int, calibration: Scores | None = None
+) -> dict[str, Any]:
+    """The numbers of a rule, for rule.js and drift.js; n: the number of inputs."""
     target = _target_of(calibrated)
     kind = type(calibrated.rule).__name__
     monitor = DriftMonitor(calibrated, DELTA)
@@ -223,6 +268,8 @@ def _rule(calibrated: CalibratedRule, rule: CRule) -> dict[str, Any]:
         "final": rule.final,
         "blocks": None if rule.blocks is None else rule.blocks.tolist(),
         "slack": rule.slack,
+        "examples": _examples(calibrated, calibration),
+        "range": _range(calibrated, n),
         "monitor": {
             "level": monitor.level,
             "delta": DELTA,

@@ -4,12 +4,10 @@ scores, and collect the report.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from agreestop.common import InputError, ProgressCallback, Stages, no_progress
-from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.rule import Rule
 from agreestop.decide.scores import load_scores
 from agreestop.engines.choice import choose_engine
@@ -265,42 +263,15 @@ def _time_saved(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Demonstration:
-    """Rules to watch, one for each target, the main one first, and the files of their members
-    and of the test inputs.
-    """
-
-    rules: list[CalibratedRule]
-    members: Path
-    inputs: Path
-
-
-def find_demonstration(config: RunConfig, folder: Path) -> Demonstration | None:
-    """AgreeStop, calibrated on the first division of the pool.
-
-    None where no page can run the members or no rule can stop.
-
-    It looks at every step but the first few: the alarm from inputs ranks the risk at the first
-    look, and at step 1 all inputs are alike.
-    """
-    decide = config.decide
+def watchable_members(config: RunConfig, folder: Path) -> Path | None:
+    """The file of the first ensemble that a page can run: drawn once, and event-driven."""
     if config.network.architecture != "fully-connected":
         return None
     for ensemble, files in _ensembles(config, folder):
         if ensemble.fresh or not files.members.is_file():
             continue
-        scores = load_scores(files.calibration)
-        targets = [*dict.fromkeys((decide.target, *decide.targets))]
-        times = [time for time in scores.times if 16 * time >= scores.times[-1]]
-        rules = [AgreeStop(target, times, decide.max_set_size) for target in targets]
-        able = [
-            rule for rule in rules if rule.examples_needed(ensemble.members) <= decide.n_calibration
-        ]
-        if able and scores.engine.startswith("event-driven"):
-            return Demonstration(
-                [rule.calibrate(scores) for rule in able], files.members, folder / "test-inputs.npz"
-            )
+        if load_scores(files.calibration).engine.startswith("event-driven"):
+            return files.members
     return None
 
 

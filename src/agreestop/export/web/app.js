@@ -2,6 +2,8 @@
 
 const ARRAYS = { float32: Float32Array, int8: Int8Array, uint16: Uint16Array };
 const RECENT = 50; // answers in the moving coverage
+const LOWEST = -4 * Math.LN10; // the smallest log-risk that the chart of calibration shows
+const BROKEN = 70; // the strength of the drift that the button gives
 
 /* A base64 text as a typed array. */
 function decode({ type, data }) {
@@ -9,10 +11,18 @@ function decode({ type, data }) {
   return new ARRAYS[type](bytes.buffer);
 }
 
-const members = DATA.members.map((layers) =>
-  layers.map((layer) => ({ ...layer, weights: decode(layer.weights), scale: decode(layer.scale), bias: decode(layer.bias) })),
-);
-const rules = DATA.rules.map((numbers) => new Rule(numbers, DATA.classes.length));
+/* The networks. Their weights are read on first use, after the first input was painted. */
+let decoded = null;
+function networks() {
+  decoded ||= DATA.members.map((layers) =>
+    layers.map((layer) => ({ ...layer, weights: decode(layer.weights), scale: decode(layer.scale), bias: decode(layer.bias) })),
+  );
+  return decoded;
+}
+
+const newRule = (numbers) => new Rule(numbers, DATA.classes.length);
+const rules = DATA.rules.map(newRule);
+const sizes = [...new Set(rules.map((rule) => rule.maxSetSize))].sort((one, other) => one - other);
 const cells = DATA.shape.reduce((product, size) => product * size, 1);
 
 /* The recorded inputs: for each a list of events for each step. */
@@ -30,7 +40,7 @@ const recorded = (() => {
 
 /* Decide on one recorded input without showing it. */
 function decide(input, rule = rules[0], threshold = null, events = recorded[input]) {
-  const watch = new Watch(members, rule, threshold);
+  const watch = new Watch(networks(), rule, threshold);
   for (const step of events) if (watch.push(step)) break;
   return watch.decision;
 }
@@ -38,9 +48,11 @@ function decide(input, rule = rules[0], threshold = null, events = recorded[inpu
 // ---- the state
 
 const now = {
-  rule: rules[0],
+  rule: rules[DATA.first],
   input: -1,
+  following: 0, // the recorded input that comes next
   drawn: false,
+  drawing: "", // the image of the last drawing, as in the address
   playing: false,
   busy: false,
   timer: 0,
@@ -52,19 +64,22 @@ const now = {
 let count; // what is kept of all answers: see `startAgain`
 
 const camera = new CameraView(byId("camera"), DATA.shape);
-const memberViews = members.map((_, index) => new MemberView(byId("members"), index + 1, DATA.classes));
-const pooledView = new PooledView(byId("pooled"), DATA.classes);
+const agreement = new AgreementView(byId("agreement"), DATA.classes, DATA.members.length);
+const calibration = new CalibrationView(byId("calibration"), dragThreshold);
 const stillness = matchMedia("(prefers-reduced-motion: reduce)");
 
 function startAgain() {
-  const { monitor, adaptive } = now.rule;
-  count = { hits: [], times: [], changes: [], since: 0, spent: 0, steps: 0, monitor: new DriftMonitor(monitor), adaptive: null };
-  if (byId("adaptive").checked && adaptive) count.adaptive = new AdaptiveRule(adaptive);
+  const { adaptive } = now.rule;
+  count = { hits: [], times: [], changes: [], since: 0, seen: new Set(), adaptive: null };
+  if (isPressed("heal") && adaptive) count.adaptive = new AdaptiveRule(adaptive);
+  count.monitor = new DriftMonitor(now.rule.monitor);
   drawCounts();
 }
 
+/* From here on the inputs, or the threshold, are others. */
 function noteChange() {
   count.since = count.times.length;
+  count.seen.clear();
   if (count.since && count.changes.at(-1) !== count.since) count.changes.push(count.since);
   drawCounts();
 }
@@ -82,27 +97,17 @@ function eventsOf(input) {
 function begin(events, input) {
   clearTimeout(now.timer);
   Object.assign(now, { events, input, drawn: input < 0, levels: [] });
-  now.watch = new Watch(members, now.rule, input < 0 || !count.adaptive ? null : count.adaptive.threshold);
+  now.watch = new Watch(networks(), now.rule, input < 0 || !count.adaptive ? null : count.adaptive.threshold);
   camera.clear();
-  for (const view of memberViews) view.clear();
-  const label = DATA.inputs.labels && input >= 0 ? `, label ${DATA.classes[DATA.inputs.labels[input]]}` : "";
-  byId("which").textContent = input < 0 ? "your drawing" : `input ${input + 1} of ${recorded.length}${label}`;
+  byId("which").textContent = input < 0 ? "your drawing" : `input ${input + 1} of ${recorded.length}`;
 }
 
 /* Compute one step; the decision once there is one. */
 function stepOnce() {
   const { watch } = now;
   const events = now.events[watch.time];
-  const before = performance.now();
   const decision = watch.push(events);
-  count.spent += performance.now() - before;
-  count.steps += 1;
   camera.add(events);
-  memberViews.forEach((view, k) => {
-    view.joined = k < watch.joined;
-    for (const label of view.joined ? watch.members[k].spikes : []) view.spikes.push([watch.time, label]);
-    view.posterior = logSoftmax(watch.members[k].counts).map(Math.exp);
-  });
   if (watch.last) now.levels[watch.time - 1] = watch.last.level;
   return decision;
 }
@@ -110,40 +115,73 @@ function stepOnce() {
 function drawInput() {
   const { watch, rule } = now;
   const everything = DATA.classes.map((_, label) => label);
-  const { set, posterior, limit } = watch.last || { set: everything, posterior: everything.map(() => 1 / everything.length), limit: null };
+  const even = everything.map(() => 1 / everything.length);
+  const { set, posterior, limit } = watch.last || { set: everything, posterior: even, limit: null };
   camera.draw();
-  memberViews.forEach((view) => view.draw(rule.horizon, set));
-  pooledView.draw(posterior, set);
+  const beliefs = watch.members.map(({ counts }, k) => (k < watch.joined ? logSoftmax(counts).map(Math.exp) : null));
+  agreement.draw(beliefs, posterior, set);
+  const left = watch.decision ? rule.horizon - watch.time : 0;
   byId("step").textContent = `step ${watch.time} of ${rule.horizon}`;
-  byId("elapsed").style.width = `${(100 * watch.time) / rule.horizon}%`;
-  byId("set-size").textContent = set.length === 1 ? "1 class left" : `${set.length} classes are possible`;
-  drawLevel(rule, watch.last ? watch.last.level : null, limit);
+  byId("computed").style.width = `${(100 * watch.time) / rule.horizon}%`;
+  byId("saved").style.width = `${(100 * left) / rule.horizon}%`;
+  byId("saved-words").textContent = left ? `${left} steps are not computed` : "";
+  byId("set-words").textContent = set.length === everything.length ? "every class is possible" : `${inWords(set)} ${set.length > 1 ? "are" : "is"} possible`;
+  drawCalibration(watch.last ? watch.last.level : null, limit);
 }
 
-/* The risk, confidence or score over time, and the level at which the rule stops. Probabilities have a logarithmic axis. */
-function drawLevel(rule, level, limit) {
-  const isScore = !["AG_RISK", "AG_CONFIDENCE"].includes(rule.policy);
-  const scale = isScore ? 1 : 1 / Math.LN10;
-  const values = Array.from(now.levels, (value) => (Number.isFinite(value) ? value * scale : 0));
-  const line = Number.isFinite(limit) && limit !== null ? limit * scale : null;
-  const shown = line === null ? values : [...values, line];
-  const what = isScore ? "Least score" : rule.policy === "AG_CONFIDENCE" ? "Largest confidence" : `Risk that the right class is not among the best ${rule.maxSetSize}`;
-  drawChart(byId("risk"), {
-    lines: [{ values }], length: rule.horizon, low: Math.floor(Math.min(...shown, -1)), high: Math.ceil(Math.max(...shown, 0)), limit: line,
-    limitName: isScore ? "in the set" : "stops here", label: `${what}, over time`,
-    unit: (value) => (isScore ? value : percent(10 ** value, Math.max(0, -value - 2))),
-  }); // prettier-ignore
-  const inWords = (value) => (isScore ? value.toFixed(2) : percent(Math.exp(value), 1));
-  const found = level === null ? "not known yet" : inWords(level);
-  const stops = isScore ? `it stops with at most ${rule.maxSetSize} in the set` : line === null ? "nothing stops" : `it stops ${rule.policy === "AG_RISK" ? "below" : "from"} ${inWords(limit)}`;
-  byId("risk-words").textContent = level === null ? `${what}: ${found}.` : `${what}: ${found}; ${stops}.`;
+/* The risk of this input, and the calibration examples on both sides of the threshold. */
+function drawCalibration(level, limit) {
+  const { rule } = now;
+  const isRisk = rule.policy === "AG_RISK" && rule.thresholds.length === 1;
+  const what = `The risk that the right class is not among the best ${rule.maxSetSize}`;
+  const shown = Number.isFinite(limit) && limit !== null ? limit : rule.thresholds[0][0];
+  if (!isRisk) {
+    byId("risk-words").textContent = `This rule compares ${rule.policy === "AG_CONFIDENCE" ? "the largest confidence" : "the score of every class"} with what calibration found.`;
+    drawChart(byId("calibration"), {
+      lines: [{ values: Array.from(now.levels, (value) => (Number.isFinite(value) ? value : 0)) }], length: rule.horizon,
+      low: Math.floor(Math.min(...now.levels.filter(Number.isFinite), shown, -1)), high: Math.ceil(Math.max(...now.levels.filter(Number.isFinite), shown, 0)),
+      limit: shown, limitName: "it stops here", label: "Score over time", unit: (value) => value.toFixed(1),
+    }); // prettier-ignore
+    byId("missed-words").textContent = "";
+    return;
+  }
+  const examples = rule.examples || [];
+  const levels = Array.from(now.levels, (value) => (value === undefined || value > 0 ? 0 : value)); // before the first checkpoint all are possible
+  const missed = calibration.draw({ examples, levels, limit: shown, horizon: rule.horizon, low: LOWEST, what });
+  const inShare = (value) => percent(Math.exp(value), value < Math.log(0.01) ? 2 : 1);
+  byId("risk-words").textContent = `${what}: ${level === null ? "not known yet" : inShare(level)}; it stops below ${inShare(shown)}.`;
+  const most = Math.floor((examples.length + 1) * (1 - rule.target) + 1e-9);
+  byId("missed-words").textContent = examples.length
+    ? `The threshold misses ${missed} of the ${examples.length} calibration examples; a guarantee of ${percent(rule.target)} allows at most ${Math.max(most - 1, 0)}.`
+    : "";
 }
+
+/* Drag the threshold to a share of the height: the rule with the nearest one is taken. */
+function dragThreshold(share) {
+  if (now.busy || !now.rule.examples) return;
+  const offered = rulesOfSize();
+  const thresholds = offered.map((rule) => rule.thresholds[0][0]);
+  const wanted = LOWEST * (1 - Math.min(Math.max(share, 0), 1));
+  const distances = thresholds.map((threshold) => Math.abs(threshold - wanted));
+  const nearest = distances.indexOf(Math.min(...distances.filter(Number.isFinite)));
+  if (nearest >= 0 && offered[nearest] !== now.rule) chooseRule(offered[nearest]);
+}
+
+const named = (label) => DATA.classes[label];
+
+function inWords(classes) {
+  const names = classes.map(named);
+  if (!names.length) return "no class";
+  return names.length > 1 ? `${names.slice(0, -1).join(", ")} or ${names.at(-1)}` : names[0];
+}
+
+const article = (name) => (/^(8|11$|18$|[aeiou])/i.test(name) ? "an" : "a");
 
 function answerInWords({ time, classes }) {
-  const names = classes.map((label) => DATA.classes[label]);
-  const answer = names.length === DATA.classes.length ? "any class" : names.length > 1 ? `${names.slice(0, -1).join(", ")} or ${names.at(-1)}` : names[0] || "no class";
-  const { horizon } = now.rule;
-  return `<b>${escapeText(answer)}</b>: ${time < horizon ? `stopped at ${time} of ${horizon}, saved ${percent(1 - time / horizon)}` : `ran to the end, ${horizon} of ${horizon}`}`;
+  const all = classes.length === DATA.classes.length;
+  const one = classes.length === 1;
+  const answer = all ? "anything" : one && named(classes[0]).length < 3 ? `${article(named(classes[0]))} ${named(classes[0])}` : inWords(classes);
+  return `It is <b>${escapeText(answer)}</b>. Step ${time} of ${now.rule.horizon}.`;
 }
 
 function escapeText(text) {
@@ -152,15 +190,17 @@ function escapeText(text) {
   return element.innerHTML;
 }
 
-/* Count a decision on a recorded input. A drawing has no label and is not counted. */
+/* Count a decision on a recorded input, the first since the last change. A drawing has no label and is not counted. */
 function record(decision, input) {
   const miss = DATA.inputs.labels ? !decision.classes.includes(DATA.inputs.labels[input]) : null;
+  if (count.seen.has(input)) return miss;
+  count.seen.add(input);
   count.times.push(decision.time);
   if (miss !== null) {
     count.hits.push(!miss);
     if (count.adaptive) count.adaptive.update(miss);
   }
-  count.monitor.add(decision, miss);
+  if (!count.adaptive) count.monitor.add(decision, miss);
   return miss;
 }
 
@@ -170,16 +210,28 @@ function sayVerdict(html, drawn = now.drawn) {
   if (drawn) byId("drawn").innerHTML = html;
 }
 
+function sayProgress() {
+  const { last } = now.watch;
+  const open = !last || last.set.length === DATA.classes.length || last.set.length > 4;
+  byId("verdict").textContent = open ? (now.drawn ? "Watching your drawing …" : "What is it?") : `They begin to agree: ${inWords(last.set)} …`;
+}
+
 function finish(decision) {
-  let words = answerInWords(decision);
-  if (!now.drawn) {
-    const miss = record(decision, now.input);
-    if (miss !== null) words += miss ? `. Missed: the label is ${escapeText(DATA.classes[DATA.inputs.labels[now.input]])}.` : ". Right.";
-    drawCounts();
-  }
+  const words = answerInWords(decision);
   sayVerdict(words);
   drawInput();
-  if (now.playing) now.timer = setTimeout(playNext, stillness.matches ? 2500 : 1400);
+  if (now.drawn) return;
+  const miss = record(decision, now.input);
+  const { input } = now;
+  const reveal = () => {
+    if (now.input !== input || now.drawn || miss === null) return;
+    const truth = escapeText(named(DATA.inputs.labels[input]));
+    sayVerdict(`${words} <span class="truth">${miss ? `Wrong: the label is ${truth}.` : `Right: the label is ${truth}.`}</span>`);
+    drawCounts();
+  };
+  if (stillness.matches) reveal();
+  else setTimeout(reveal, 800);
+  if (now.playing) now.timer = setTimeout(playNext, stillness.matches ? 3000 : 2600);
 }
 
 function run() {
@@ -193,19 +245,23 @@ function run() {
   if (decision) finish(decision);
   else {
     drawInput();
+    sayProgress();
     now.timer = setTimeout(run, Number(byId("pace").value));
   }
 }
 
+/* The next recorded input: of those that were not counted since the last change, while there are some. */
 function nextInput() {
-  return now.drawn && now.resume !== undefined ? now.resume : (now.input + 1) % recorded.length;
+  for (let tried = 0; tried < recorded.length && count.seen.has(now.following); tried++) now.following = (now.following + 1) % recorded.length;
+  const input = now.following;
+  now.following = (input + 1) % recorded.length;
+  return input;
 }
 
 function playNext() {
   const input = nextInput();
-  now.resume = (input + 1) % recorded.length;
   begin(eventsOf(input), input);
-  byId("verdict").textContent = "Watching …";
+  byId("verdict").textContent = "What is it?";
   run();
 }
 
@@ -222,7 +278,6 @@ async function runMany(number) {
   setBusy(true);
   for (let done = 0; done < number; done++) {
     const input = nextInput();
-    now.resume = (input + 1) % recorded.length;
     begin(eventsOf(input), input);
     let decision = null;
     while (!decision) decision = stepOnce();
@@ -232,21 +287,24 @@ async function runMany(number) {
       drawInput();
       byId("verdict").innerHTML = answerInWords(decision);
     }
-    await new Promise((resolve) => setTimeout(resolve));
+    await pause(0);
   }
   setBusy(false);
 }
 
+const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
 function setBusy(busy) {
   now.busy = busy;
-  for (const id of ["play", "next", "many", "show", "target", "reset"]) if (byId(id)) byId(id).disabled = busy;
+  for (const id of ["play", "next", "many", "show", "target", "reset", "race", "break", "heal"]) if (byId(id)) byId(id).disabled = busy;
+  for (const button of byId("sizes").querySelectorAll("input")) button.disabled = busy;
 }
 
 // ---- many inputs
 
 function drawCounts() {
   const { hits, times, since, changes, monitor } = count;
-  const { target, horizon } = now.rule;
+  const { target, horizon, range } = now.rule;
   const recent = hits.slice(since);
   const n = recent.length;
   if (n) {
@@ -254,13 +312,15 @@ function drawCounts() {
     const [low, high] = wilson(right, n);
     byId("coverage").innerHTML = `${percent(right / n, 1)} <small>${percent(low)} to ${percent(high)}</small>`;
   } else byId("coverage").textContent = "–";
-  const goal = target === null ? "" : `, and at least ${percent(target)} are promised`;
+  const goal = target === null ? "" : `; the guarantee is at least ${percent(target)} on average over calibration draws`;
+  const one = range ? `, and this one draw may lie anywhere from ${percent(range[0])} to ${percent(range[1])}` : "";
   const where = since ? " since the last change" : "";
+  const again = count.seen.size === recorded.length ? " All inputs have been counted: more do not change these figures." : "";
   byId("coverage-words").textContent = !DATA.inputs.labels
     ? "The inputs have no labels."
     : n === 0
-    ? `No answer${where} yet: press Play, or “50 at once”.${target === null ? "" : ` At least ${percent(target)} of the answers are promised to hold the right class.`}`
-    : `of ${n} answers${where} hold the right class${goal}. The interval is at 95 %; the line is the share of the last ${RECENT}.`;
+    ? `No answer${where} yet: press Play, or “50 at once”.`
+    : `of ${n} answers${where} hold the right class${goal}${one}.${again}`;
   const moving = [];
   let sum = 0;
   hits.forEach((hit, index) => {
@@ -269,14 +329,13 @@ function drawCounts() {
   });
   const length = Math.max(times.length, RECENT);
   drawChart(byId("coverage-chart"), {
-    lines: [{ values: moving }], length, low: moving.some((share) => share < 0.5) ? 0 : 0.5, high: 1, limit: target, limitName: "promised", marks: changes, label: "Coverage over answers",
-    unit: (value) => percent(value),
+    lines: [{ values: moving }], length, low: moving.some((share) => share < 0.5) ? 0 : 0.5, high: 1, limit: target, limitName: "guarantee", marks: changes,
+    label: `Coverage of the last ${RECENT} answers`, unit: (value) => percent(value),
   }); // prettier-ignore
   const latest = times.slice(since);
   const mean = latest.reduce((total, time) => total + time, 0) / latest.length;
-  byId("latency").innerHTML = latest.length ? `${percent(mean / horizon)} <small>step ${mean.toFixed(1)} of ${horizon}</small>` : "–";
-  const speed = count.steps ? ` This browser takes ${(count.spent / count.steps).toFixed(2)} ms a step.` : "";
-  byId("latency-words").textContent = `mean time of an answer${where}.${speed}`;
+  byId("latency").innerHTML = latest.length ? `step ${mean.toFixed(1)} <small>of ${horizon}, ${percent(mean / horizon)}</small>` : "–";
+  byId("latency-words").textContent = `mean of the answers${where}.`;
   drawChart(byId("latency-chart"), {
     lines: [{ values: times.map((time) => time / horizon) }], length, low: 0, high: 1, marks: changes,
     label: "Stopping time of each answer", unit: (value) => percent(value),
@@ -284,37 +343,88 @@ function drawCounts() {
   drawAlarm(monitor, length, changes);
   const healing = count.adaptive ? count.adaptive.threshold : null;
   if (healing !== null) {
-    byId("adaptive-words").textContent = `The threshold is ${Number.isFinite(healing) ? healing.toFixed(2) : "closed: nothing stops"}, it was calibrated to ${now.rule.adaptive.threshold.toFixed(2)}. Now the promise is another one: ${now.rule.adaptive.guarantee}`;
+    byId("adaptive-words").textContent = `The threshold follows the labels: it is ${Number.isFinite(healing) ? healing.toFixed(2) : "closed, nothing stops"}, and was calibrated to ${now.rule.adaptive.threshold.toFixed(2)}. What holds now: ${now.rule.adaptive.guarantee}`;
   } else byId("adaptive-words").textContent = now.rule.adaptive ? "" : now.rule.notAdaptive;
 }
 
 function drawAlarm(monitor, length, changes) {
-  const raised = Object.entries(monitor.alarms);
+  const raised = count.adaptive ? [] : Object.entries(monitor.alarms);
   const because = { inputs: "the inputs differ from the calibration examples", misses: "the answers miss more often than promised" };
-  byId("alarm").textContent = raised.length ? "Drift" : monitor.number ? "No alarm" : "–";
+  byId("alarm").textContent = count.adaptive ? "Healing" : raised.length ? "Drift" : monitor.number ? "No alarm" : "–";
   byId("alarm").classList.toggle("alarmed", raised.length > 0);
   const found = raised.map(([kind, { number }]) => `After ${number} answers: ${because[kind]}. `).join("");
   const chance = raised.length ? "" : ` A false alarm has probability at most ${percent(1 / monitor.limit)} for each.`;
-  byId("alarm-words").textContent = `${found}Evidence against “nothing has changed”: from the inputs (line) and from misses (dots).${chance}`;
+  byId("alarm-words").textContent = count.adaptive
+    ? "The alarm is off while the threshold follows the labels."
+    : `${found}Evidence against “nothing has changed”: from the inputs (line) and from misses (dots).${chance}`;
   const limit = Math.log10(monitor.limit);
   const tallest = [...monitor.inputs.log, ...monitor.misses.log].reduce((most, value) => Math.max(most, value), 2);
   drawChart(byId("alarm-chart"), {
-    lines: [{ values: monitor.inputs.log }, { values: monitor.misses.log, kind: "second" }], length, low: -1, high: Math.min(Math.ceil(tallest), 12), limit,
-    limitName: "alarm", marks: changes, label: "Evidence of drift, as powers of ten", unit: (value) => `10${superscript(value)}`,
+    lines: count.adaptive ? [] : [{ values: monitor.inputs.log }, { values: monitor.misses.log, kind: "second" }], length, low: -1,
+    high: Math.min(Math.ceil(tallest), 12), limit, limitName: "alarm", marks: changes, label: "Evidence of drift, as powers of ten",
+    unit: (value) => `10${superscript(value)}`,
   }); // prettier-ignore
 }
 
 const superscript = (value) => [...String(value)].map((character) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[character] || "⁻").join("");
 
+// ---- a race of several rules on the same inputs
+
+const racers = [...DATA.beside.map(newRule), rules[DATA.first]];
+
+function bindRace() {
+  if (racers.length < 2) {
+    byId("race-card").remove();
+    return;
+  }
+  const { target, maxSetSize } = rules[DATA.first];
+  byId("race-words").textContent = `${racers.length} rules with one guarantee, ${percent(target)}, and at most ${maxSetSize} class${maxSetSize > 1 ? "es" : ""} in an early answer, on the same inputs.`;
+  byId("lanes").innerHTML = "<thead><tr><th>rule</th><th>this input</th><th>mean step</th><th>right</th></tr></thead>";
+  const body = byId("lanes").appendChild(document.createElement("tbody"));
+  const lanes = racers.map((rule) => {
+    const row = body.insertRow();
+    row.innerHTML = `<th scope="row"></th><td><span class="lane"><i></i></span></td><td>–</td><td>–</td>`;
+    row.cells[0].textContent = rule.name;
+    return { rule, row, steps: 0, right: 0, n: 0 };
+  });
+  let at = 0;
+  byId("race").addEventListener("click", async () => {
+    setPlaying(false);
+    setBusy(true);
+    for (let done = 0; done < 20; done++) {
+      const input = at++ % recorded.length;
+      if (at > recorded.length) break; // no input is counted twice
+      for (const lane of lanes) {
+        const { time, classes } = decide(input, lane.rule);
+        lane.n += 1;
+        lane.steps += time;
+        lane.right += DATA.inputs.labels ? classes.includes(DATA.inputs.labels[input]) : 0;
+        lane.row.querySelector("i").style.width = `${(100 * time) / lane.rule.horizon}%`;
+        lane.row.cells[2].textContent = (lane.steps / lane.n).toFixed(1);
+        lane.row.cells[3].textContent = DATA.inputs.labels ? `${lane.right} of ${lane.n}` : "–";
+      }
+      await pause(stillness.matches ? 0 : 220);
+    }
+    setBusy(false);
+  });
+}
+
 // ---- controls
 
-function chooseRule() {
-  const index = Number(byId("target").value);
-  now.rule = rules[index];
-  byId("target-value").textContent = now.rule.name;
-  byId("target").setAttribute("aria-valuetext", now.rule.name);
-  byId("guarantee").textContent = now.rule.guarantee;
-  byId("adaptive").disabled = !now.rule.adaptive;
+const rulesOfSize = (size = now.rule.maxSetSize) => rules.filter((rule) => rule.maxSetSize === size);
+
+function chooseRule(rule) {
+  now.rule = rule;
+  const offered = rulesOfSize();
+  const slider = byId("target");
+  slider.max = offered.length - 1;
+  slider.value = offered.indexOf(rule);
+  slider.hidden = offered.length === 1;
+  byId("target-value").textContent = rule.name;
+  slider.setAttribute("aria-valuetext", rule.name);
+  byId("guarantee").textContent = rule.guarantee;
+  byId("heal").disabled = !rule.adaptive;
+  writeAddress();
   startAgain();
   if (!now.watch || now.busy) return;
   const unfinished = !now.watch.decision;
@@ -331,10 +441,36 @@ function showAgain() {
   drawInput();
 }
 
+/* The rule of this size whose target is nearest. */
+function nearest(size, target) {
+  const offered = rulesOfSize(size);
+  const distances = offered.map((rule) => Math.abs((rule.target ?? -1) - target));
+  return offered[distances.indexOf(Math.min(...distances))];
+}
+
+function bindSizes() {
+  if (sizes.length < 2) {
+    byId("sizes").remove();
+    byId("reset").insertAdjacentHTML("beforebegin", '<span id="sizes"></span>');
+    return;
+  }
+  for (const size of sizes) {
+    const label = byId("sizes").appendChild(document.createElement("label"));
+    label.innerHTML = `<input type="radio" name="size" value="${size}"> ${size}`;
+    label.firstChild.checked = size === now.rule.maxSetSize;
+    label.firstChild.addEventListener("change", () => chooseRule(nearest(size, now.rule.target ?? -1)));
+  }
+}
+
 function describeDrift() {
   const { kind, strength } = driftNow();
+  press("break", strength > 0);
+  byId("break").textContent = strength ? "Repair the camera" : "Break the camera";
   byId("drift-words").textContent = strength ? `From the next input on, ${kind.describe(strength)}.` : "The inputs are as recorded.";
 }
+
+const isPressed = (id) => byId(id).getAttribute("aria-pressed") === "true";
+const press = (id, on) => byId(id).setAttribute("aria-pressed", String(on));
 
 function bindControls() {
   byId("play").addEventListener("click", () => {
@@ -349,43 +485,90 @@ function bindControls() {
   });
   byId("many").addEventListener("click", () => runMany(50));
   byId("reset").addEventListener("click", startAgain);
-  byId("target").max = rules.length - 1;
-  byId("target").hidden = rules.length === 1;
-  byId("target").value = Math.max(0, rules.findIndex((rule) => rule === now.rule));
-  byId("target").addEventListener("input", chooseRule);
+  byId("target").addEventListener("input", () => chooseRule(rulesOfSize()[Number(byId("target").value)]));
   for (const [id, { name }] of Object.entries(DRIFTS)) byId("drift-kind").add(new Option(name, id));
   for (const id of ["drift", "drift-kind"]) {
     byId(id).addEventListener("input", describeDrift);
     byId(id).addEventListener("change", noteChange);
   }
-  byId("adaptive").addEventListener("change", () => {
-    count.adaptive = byId("adaptive").checked && now.rule.adaptive ? new AdaptiveRule(now.rule.adaptive) : null;
+  byId("break").addEventListener("click", () => {
+    byId("drift").value = isPressed("break") ? 0 : BROKEN;
+    describeDrift();
+    noteChange();
+    if (!now.playing && !stillness.matches) byId("play").click();
+  });
+  byId("heal").addEventListener("click", () => {
+    press("heal", !isPressed("heal"));
+    count.adaptive = isPressed("heal") ? new AdaptiveRule(now.rule.adaptive) : null;
+    count.monitor = new DriftMonitor(now.rule.monitor); // the alarm has done its work
     noteChange();
   });
+}
+
+// ---- the address keeps the target, the size of answers and the drawing
+
+function writeAddress() {
+  const { target, maxSetSize } = now.rule;
+  const parts = [target === null ? "" : `target=${target}`, sizes.length > 1 ? `size=${maxSetSize}` : "", now.drawing && `draw=${now.drawing}`];
+  history.replaceState(null, "", `#${parts.filter(Boolean).join("&")}`);
+}
+
+/* An image as one letter for each point, of 36 shades. */
+const writeImage = (image) => Array.from(image, (value) => Math.round(35 * value).toString(36)).join("");
+
+function readAddress() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  const [size, target, image] = [Number(given.get("size")), Number(given.get("target")), given.get("draw") || ""];
+  const chosen = nearest(sizes.includes(size) ? size : now.rule.maxSetSize, given.has("target") && Number.isFinite(target) ? target : now.rule.target ?? -1);
+  const valid = DATA.camera && image.length === DATA.camera.points ** 2 && /^[0-9a-z]+$/.test(image);
+  now.drawing = valid ? image : "";
+  return chosen;
 }
 
 // ---- begin
 
 function open() {
-  const many = members.length === 1 ? "One spiking network watches" : `${members.length} spiking networks watch`;
+  const many = DATA.members.length === 1 ? "One spiking network watches" : `${DATA.members.length} spiking networks watch`;
   byId("lead").textContent =
-    `${many} events as they come. As soon as enough has been seen they stop, and answer with a set of classes ` +
-    "that holds the right one as often as promised. All of it is computed in this page; nothing leaves it.";
+    `${many} events as they come. Once they are sure enough they stop, and the answer is right as often as promised. ` +
+    "All of it is computed in this page; nothing leaves it.";
   byId("about").textContent = DATA.about;
   if (camera.polarities === 1) byId("legend").remove();
   byId("camera").style.aspectRatio = `${camera.width} / ${camera.height}`;
-  now.rule = rules[DATA.first];
+  now.rule = readAddress();
+  bindSizes();
   bindControls();
   bindDrawing();
-  chooseRule();
+  chooseRule(now.rule);
   describeDrift();
-  now.watch = new Watch(members, now.rule);
-  drawInput();
-  now.watch = null;
+  const first = recorded[0].slice(0, Math.ceil(DATA.steps / 4));
+  for (const events of first) camera.add(events);
+  camera.draw();
   const redraw = () => now.watch && drawInput();
   addEventListener("resize", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  setTimeout(start, 30); // the first events are painted by then
+}
+
+function start() {
+  bindRace();
+  if (now.drawing) {
+    watchImage(Float64Array.from(now.drawing, (letter) => parseInt(letter, 36) / 35));
+    return;
+  }
+  now.watch = new Watch(networks(), now.rule);
+  drawInput();
+  now.watch = null;
+  if (stillness.matches || now.playing) return;
+  setPlaying(true);
+  playNext();
 }
 
 open();
-globalThis.agreestop = { decide, rules, members, recorded, fma, Member, Watch, DriftMonitor, AdaptiveRule, runMany }; // for tests, and for the curious
+globalThis.agreestop = {
+  decide, rules, racers, recorded, fma, Member, Watch, DriftMonitor, AdaptiveRule, runMany,
+  get members() {
+    return networks();
+  },
+}; // prettier-ignore
+// for tests, and for the curious

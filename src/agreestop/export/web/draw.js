@@ -48,12 +48,10 @@ function bindDrawing() {
       return;
     }
     shown = true;
-    const { kind, strength } = driftNow();
-    const { scene, sensor, points } = DATA.camera;
     setPlaying(false);
-    begin(film(image, points, scene, kind.sensor(sensor, strength), DATA.steps, now.seed++, kind.speed(strength)), -1);
-    sayVerdict("Watching your drawing …", true);
-    run();
+    now.drawing = writeImage(image);
+    writeAddress();
+    watchImage(image);
   };
   canvas.addEventListener("pointerdown", (event) => {
     clearTimeout(waiting);
@@ -93,6 +91,15 @@ function bindDrawing() {
   });
   byId("show").addEventListener("click", show);
   byId("clear").addEventListener("click", clear);
+}
+
+/* An image of `points` × `points` numbers in front of the simulated camera, with the drift of the moment. */
+function watchImage(image) {
+  const { kind, strength } = driftNow();
+  const { scene, sensor, points } = DATA.camera;
+  begin(film(image, points, scene, kind.sensor(sensor, strength), DATA.steps, now.seed++, kind.speed(strength)), -1);
+  sayVerdict("Watching your drawing …", true);
+  run();
 }
 
 /* The drawing as SIDE × SIDE numbers from 0 to 1. */
