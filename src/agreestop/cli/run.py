@@ -79,6 +79,7 @@ def run(
         folder = output or Path("runs") / "simulated"
         make = partial(run_simulated, folder, MeasurementSettings())
     else:
+        from agreestop.export import to_page
         from agreestop.pipeline.demo import write_demo
         from agreestop.pipeline.run import run_config
 
@@ -87,7 +88,7 @@ def run(
     with printed_warnings():
         with progress_bar(folder.name) as progress, make(command, progress, cores()) as report:
             progress("writing the report", 1.0)
-            demo = None if simulated else write_demo(settings, folder)
+            demo = None if simulated else write_demo(settings, folder, to_page)
             written = write_report(replace(report, demo=demo is not None), folder) + (
                 [] if demo is None else [demo]
             )

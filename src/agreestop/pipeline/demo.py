@@ -4,13 +4,14 @@ The page shows test inputs that the run used for nothing but measuring. Some of 
 rules of the page on the engine with int8 weights, whose spikes the browser computes bit by bit.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from agreestop.decide import AgreeStop, FixedTime, MergeConfidence, Scores, SpikeCP
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.ensembles import load
 from agreestop.events.files import load as load_inputs
-from agreestop.export import to_page
 
 from .config import RunConfig
 from .run import watchable_members
@@ -24,8 +25,10 @@ checkpoint, and at step 1 all inputs are alike.
 """
 
 
-def write_demo(config: RunConfig, folder: Path) -> Path | None:
+def write_demo(config: RunConfig, folder: Path, to_page: Callable[..., Any]) -> Path | None:
     """Write `demo.html` for the first ensemble of fully connected members.
+
+    `to_page` is that of `agreestop.export`, a package which runs do not import.
 
     None where no page can run the members, or there are too few inputs to calibrate.
     """
@@ -53,8 +56,8 @@ def write_demo(config: RunConfig, folder: Path) -> Path | None:
     shown = inputs.rows(slice(n, n + MOST_SHOWN))
     beside = _peers(target, times, scores)
     path = folder / "demo.html"
-    page = to_page(rules, ensemble, path, shown, first=first, calibration=scores, beside=beside)
-    return page.path
+    to_page(rules, ensemble, path, shown, first=first, calibration=scores, beside=beside)
+    return path
 
 
 def _distance(rule: CalibratedRule, target: float) -> tuple[float, int]:
