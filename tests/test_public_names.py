@@ -47,6 +47,8 @@ NAMES = {
     "DCSNN",
     "SEENN",
     "StopRule",
+    "IntervalStop",
+    "Numbers",
     # streams without an end
     "Spotter",
     "Detection",

@@ -24,7 +24,7 @@ MOST_RUN = 14
 """Modules in which a function runs while a rule is calibrated and decides."""
 
 CONCRETE = {
-    *("AgreeStop", "SpikeCP", "StopRule", "DCSNN", "SEENN"),
+    *("AgreeStop", "SpikeCP", "StopRule", "IntervalStop", "DCSNN", "SEENN"),
     *("TopMass", "FixedTime", "LearnedRisk", "ShapedRisk", "Gate", "VoteRisk", "LearnedVotes"),
     *("LogLoss", "Temperature", "TuningRanks", "Spread", "Shaped"),
     *("MergeConfidence", "MergePValues", "MergeRanks", "MajorityVote"),

@@ -14,10 +14,9 @@ from agreestop.common.levels import Target
 from agreestop.decide.confidence import pooling_of
 from agreestop.decide.merging import POOLINGS, parse_pooling
 from agreestop.decide.risks import Gate, TopMass
-from agreestop.decide.rule import Rule, build_rule, rule_kinds
+from agreestop.decide.rule import Rule, build_rule, rule_class, rule_kinds
 from agreestop.decide.scores import Scores, load_scores
 from agreestop.decide.spikecp import CALIBRATIONS
-from agreestop.decide.stop_rule import Risks, load_risks
 from agreestop.decide.tuning.tune import EXPONENTS, tune
 
 from .console import (
@@ -46,7 +45,8 @@ def calibrate(
         typer.Argument(
             help=(
                 "Score file that is used for nothing else; it needs labels unless --labels is "
-                "final. For --rule stop: an .npz file with risk and loss, both (n, M)."
+                "final. For --rule stop: an .npz file with risk and loss, both (n, M); for --rule "
+                "interval: with centre and scale, or lower and upper, and labels."
             )
         ),
     ],
@@ -166,6 +166,18 @@ def calibrate(
             help="stop: answer or abstain, for an input that nothing stopped. [default: answer]"
         ),
     ] = None,
+    max_width: Annotated[
+        float | None,
+        typer.Option(help="interval: an interval must be narrower than this to stop early."),
+    ] = None,
+    side: Annotated[
+        str | None,
+        typer.Option(help="interval: both, or a bound alone: upper or lower. [default: both]"),
+    ] = None,
+    limit: Annotated[
+        float | None,
+        typer.Option(help="interval, with one side: the bound must pass it to stop early."),
+    ] = None,
     people: Annotated[
         Path | None,
         typer.Option(
@@ -206,13 +218,14 @@ def calibrate(
             "final."
         )
     check_writable(output, scores)
-    data: Any  # scores, or risks
-    if rule == "stop":
-        if labels is not None:
-            raise InputError("--labels is for classes, which the rule stop has not: leave it out.")
-        data = risks_with_losses(scores, "calibration")
-    else:
-        data = load_scores(scores) if labels == "final" else labelled_scores(scores, "calibration")
+    kind = rule or ("agreestop" if calibration is None else "spikecp")
+    if kind == "stop" and labels is not None:
+        raise InputError("--labels is for classes, which the rule stop has not: leave it out.")
+    with errors_name_options():
+        known = rule_class(kind)
+    data: Any = (  # scores, risks or numbers
+        known.load(scores) if labels == "final" else known.load_labelled(scores, "calibration")
+    )
     weight = None if weights is None else read_numbers(weights, len(data))
     inside = None if groups is None else read_lines(groups, len(data))
     persons = None if people is None else read_lines(people, len(data))
@@ -224,7 +237,6 @@ def calibrate(
         if schedule is None
         else parse_schedule(schedule)
     )
-    kind = rule or ("agreestop" if calibration is None else "spikecp")
     opened = (
         _gate(tuning, blocks, target, max_set_size, pooling, times, len(data)) if gate else None
     )
@@ -250,6 +262,9 @@ def calibrate(
             trim=trim,
             largest_loss=largest_loss,
             at_end=at_end,
+            max_width=max_width,
+            side=side,
+            limit=limit,
         )
     if max_set_size == 1 and (fill or trim is not None):
         say_warning(
@@ -274,7 +289,7 @@ def calibrate(
         )
     calibrated.save(output)
     sizes = f"n = {calibrated.n}"
-    if kind != "stop":
+    if chosen.terms.has_classes:
         sizes += f", K = {calibrated.members}, C = {calibrated.classes}"
     if calibrated.people is not None:
         sizes += f", {calibrated.people} people"
@@ -393,14 +408,6 @@ def labelled_scores(path: Path, purpose: str, checkpoints: Sequence[float] | Non
     data = load_scores(path, checkpoints)
     if data.labels is None:
         raise InputError(f"{path} has no labels: {purpose} needs one label for each input.")
-    return data
-
-
-def risks_with_losses(path: Path, purpose: str) -> Risks:
-    """The risks of a file that must have losses."""
-    data = load_risks(path)
-    if data.loss is None:
-        raise InputError(f"{path} has no losses: {purpose} needs 'loss', (n, M), beside 'risk'.")
     return data
 
 

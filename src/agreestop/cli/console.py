@@ -26,7 +26,7 @@ LEAST_SECONDS, LEAST_SHARE = 10.0, 0.1  # before both, an estimate of the time l
 
 OPTIONS = (
     "accumulated|at_end|blocks|calibration|checkpoints|class_conditional|delta|fill|for_people|gate|groups|largest_loss|loss|max_loss"
-    "|max_set_size|max_weight|people|pooling|price_of_size|rule|target|threshold|trim|weights|message_bytes|sessions|sessions_per_client|idle_seconds|drain_seconds"
+    "|limit|max_set_size|max_weight|max_width|people|pooling|price_of_size|rule|side|target|threshold|trim|weights|message_bytes|sessions|sessions_per_client|idle_seconds|drain_seconds"
 )
 # how messages of the Python layer name what the command line calls an option; the first that
 # matches is replaced first

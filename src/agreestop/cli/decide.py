@@ -18,8 +18,6 @@ from agreestop.decide.calibration import load_rule
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.drift.monitor import DriftMonitor
 from agreestop.decide.leakage import DIFFERENT_INPUTS
-from agreestop.decide.scores import load_scores
-from agreestop.decide.stop_rule import load_risks
 
 from .calibrate import Groups, read_lines
 from .console import errors_name_options, never_stops, progress_bar, say
@@ -141,16 +139,13 @@ def decide(
                 f"--engine is {engine}, but without --members nothing is run: leave it out, or "
                 "give members and inputs."
             )
-        about_risks = calibrated.rule.terms.largest_loss is not None
-        data: Any = load_risks(scores) if about_risks else None
-        if not about_risks:
-            data = load_scores(scores, calibrated.checkpoints)
+        data = calibrated.rule.load(scores, calibrated.checkpoints)
         inside = None if groups is None else read_lines(groups, len(data))
         with errors_name_options():
             decisions = calibrated.decide(
                 data, groups=inside, any_engine=any_engine, any_members=any_members
             )
-        if not about_risks:
+        if data.has_classes:
             labels = decisions.final_best if calibrated.final else data.labels
         classes = data.classes
         say_unchecked(calibrated, data.engine, data.ensemble_digest)
@@ -173,14 +168,16 @@ def decide(
         return
     with atomic_writer(output) as stream:
         if output.suffix == ".npz":
-            answer = {"sets": decisions.sets}
-            if decisions.largest_loss is not None:
+            answer: dict[str, Any] = {"sets": decisions.sets}
+            if not decisions.has_classes:
                 answer = {"answered": decisions.answered}
+            if decisions.lower is not None and decisions.upper is not None:
+                answer = {"lower": decisions.lower, "upper": decisions.upper}
             np.savez_compressed(
                 stream,
                 stop_time=decisions.stop_time,
                 stop_index=decisions.stop_index,
-                **answer,  # type: ignore[arg-type]
+                **answer,
             )
         else:
             as_json = (
@@ -193,8 +190,10 @@ def decide(
         shutil.rmtree(_parts(output), ignore_errors=True)
     latency = float(np.mean(decisions.stop_time)) / decisions.checkpoints[-1]
     words = f"set size {decisions.set_size.mean():.2f}"
-    if decisions.largest_loss is not None:
+    if not decisions.has_classes:
         words = f"{decisions.answered.mean():.1%} answered"
+    if decisions.lower is not None:
+        words = f"width {decisions.width.mean():.4g}"
     say(f"Wrote {output}: {len(decisions)} decisions, latency {latency:.3f} of T, {words}.")
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -17,7 +17,7 @@ from agreestop.decide.calibration import load_rule
 from agreestop.decide.decisions import Evaluation, Group
 from agreestop.decide.decisions import evaluate as evaluate_decisions
 
-from .calibrate import labelled_scores, read_lines, risks_with_losses
+from .calibrate import read_lines
 from .console import errors_name_options, guarantee_in_words, never_stops, say, show
 from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
 
@@ -56,11 +56,7 @@ def evaluate(
 ) -> None:
     """Decide for every input of a labelled score file and compare with the labels."""
     calibrated = load_rule(rule)
-    data: Any  # scores, or risks
-    if calibrated.rule.terms.largest_loss is not None:
-        data = risks_with_losses(scores, "evaluation")
-    else:
-        data = labelled_scores(scores, "evaluation", calibrated.checkpoints)
+    data = calibrated.rule.load_labelled(scores, "evaluation", calibrated.checkpoints)
     if calibrated.saw(data):
         raise InputError(
             f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows."
@@ -82,7 +78,8 @@ def evaluate(
     for note in result.notes:
         say(note)
     names = class_names(calibrated, data.classes)
-    table = partial(_figures_table, classes=bool(result.by_class))
+    kind = "classes" if result.by_class else "numbers" if result.is_about_numbers else "risks"
+    table = partial(_figures_table, kind=kind)
     if as_json:
         typer.echo(json.dumps(_record(result, names, calibrated), ensure_ascii=False, indent=1))
         return
@@ -234,25 +231,29 @@ def _few_groups(result: Evaluation) -> list[tuple[str, Evaluation | Group]]:
 
 
 def _figures_table(
-    title: str, key: str, rows: Sequence[tuple[str, Evaluation | Group]], classes: bool = True
+    title: str, key: str, rows: Sequence[tuple[str, Evaluation | Group]], kind: str = "classes"
 ) -> Table:
-    """Figures of groups; without classes, what was answered and wrong in place of coverage."""
+    """Figures of groups; for risks, what was answered and wrong in place of coverage."""
     table = Table(title=title, title_justify="left", title_style="bold")
     promised = [
         name
         for name in ("agreement", "cost")
         if any(getattr(row, name) is not None for _, row in rows)
     ]
-    shares = [*promised, *(("coverage",) if classes else ("answered", "wrong"))]
+    shares = [*promised, *(("answered", "wrong") if kind == "risks" else ("coverage",))]
+    size = {"classes": "set size", "numbers": "width", "risks": None}[kind]
     heads = [*((key,) if key else ()), "inputs", *shares, "latency / T"]
-    for name in (*heads, *(("set size",) if classes else ())):
+    for name in (*heads, *((size,) if size else ())):
         table.add_column(name, justify="left" if name == key else "right")
     for name, row in rows:
         latency = f"{row.normalized_latency:.3f}" if key else _interval(row.normalized_latency)
-        size = f"{row.set_size:.2f}" if key else _interval(row.set_size, 2)
+        shown_size = row.width if kind == "numbers" else row.set_size
+        cell = ""
+        if shown_size is not None:
+            cell = f"{shown_size:.2f}" if key else _interval(shown_size, 2)
         shown = [_interval(getattr(row, name)) for name in shares]
         cells = [*((name,) if key else ()), str(row.n), *shown, latency]
-        table.add_row(*cells, *((size,) if classes else ()))
+        table.add_row(*cells, *((cell,) if size else ()))
     return table
 
 
@@ -305,7 +306,7 @@ def _figures(row: Evaluation | Group) -> dict[str, object]:
     figures: dict[str, object] = {"n": row.n}
     estimates = {"coverage": row.coverage, "cost": row.cost, "agreement": row.agreement}
     estimates |= {"latency": row.normalized_latency, "set_size": row.set_size}
-    estimates |= {"answered": row.answered, "wrong": row.wrong}
+    estimates |= {"answered": row.answered, "wrong": row.wrong, "width": row.width}
     for name, value in estimates.items():
         if value is None:
             continue

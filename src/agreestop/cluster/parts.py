@@ -285,7 +285,8 @@ def load_decisions(
         if (np.array(rule.checkpoints)[index] != found["stop_time"]).any():
             raise ValueError
         block = found["block"].astype(np.int64) if "block" in found else np.full(n, -1)
-        stops = Stops(index, sets, found["best"].astype(np.int64), block, found["first_risk"])
+        best, nothing = found["best"].astype(np.int64), np.full((n, 2), np.nan)
+        stops = Stops(index, sets, best, block, found["first_risk"], nothing)
         groups = rule.find_groups(carried_column(table, "group") if rule.group_names else None, n)
         return rule.decisions(stops, found["hash"] if rule.knows_ids else None, groups=groups)
     except (KeyError, IndexError, TypeError, ValueError, pa.ArrowException):

@@ -22,6 +22,7 @@ COLUMNS = {
     "latency": "samples",
     "normalized_latency": "latency / T",
     "set_size": "set size",
+    "width": "width",
 }
 
 
@@ -33,8 +34,10 @@ def decision_records(decisions: Any, names: Sequence[str]) -> list[dict[str, Any
             "set_size": len(one.classes),
             "classes": [names[label] for label in one.classes],
         }
-        if decisions.largest_loss is not None:  # there are no classes
+        if not decisions.has_classes:
             answer = {"answered": one.answered}
+        if one.lower is not None:
+            answer = {"lower": one.lower, "upper": one.upper}
         records.append({"input": row, "stop_time": one.time, **answer})
     return records
 
@@ -43,8 +46,10 @@ def decisions_csv(decisions: Any, names: Sequence[str]) -> str:
     """The same as CSV, with a header; classes are joined by semicolons."""
     text = io.StringIO()
     fields = ["input", "stop_time", "set_size", "classes"]
-    if decisions.largest_loss is not None:
+    if not decisions.has_classes:
         fields = ["input", "stop_time", "answered"]
+    if decisions.lower is not None:
+        fields = ["input", "stop_time", "lower", "upper"]
     writer = csv.DictWriter(text, fields, lineterminator="\n")
     writer.writeheader()
     for record in decision_records(decisions, names):
@@ -77,9 +82,11 @@ def as_dataframe(decisions: Any) -> Any:
         columns["members"] = decisions.stop_members
     if not decisions.answered.all() or decisions.largest_loss is not None:
         columns["answered"] = decisions.answered
-    if decisions.largest_loss is not None:
+    if not decisions.has_classes:
         for name in ("classes", "set_size", "best", "members"):
             columns.pop(name, None)
+    if decisions.lower is not None:
+        columns |= {"lower": decisions.lower, "upper": decisions.upper}
     return pandas.DataFrame(columns)
 
 
@@ -101,7 +108,7 @@ def _rows(result: Any) -> list[list[str]]:
         rows += [(f"{word} {one.name or f'{one.key:g}'}", one) for one in some or ()]
     hidden: tuple[str, ...] = ("answered", "wrong") if result.answered in (None, 1) else ()
     if not result.by_class:
-        hidden = ("coverage", "set_size")
+        hidden = ("set_size",) if result.is_about_numbers else ("coverage", "set_size")
     if not result.open_answers:
         hidden += ("latency",)
     shown = [one for one in COLUMNS if one not in hidden and getattr(result, one) is not None]
@@ -130,10 +137,14 @@ def as_html(result: Any) -> str:
 def decisions_html(decisions: Any) -> str:
     """The first of the `Decisions` as a table for notebooks, and their notes."""
     names = decisions.class_names or list(map(str, range(decisions.sets.shape[1])))
+    found: Iterator[tuple[Any, str]]
     few = (decisions[row] for row in range(min(len(decisions), MOST_ROWS)))
     rows: list[Sequence[object]] = [("input", "stop time", "classes")]
-    if decisions.largest_loss is None:
+    if decisions.has_classes:
         found = ((one, ", ".join(names[label] for label in one.classes)) for one in few)
+    elif decisions.lower is not None:
+        rows = [("input", "stop time", "interval")]
+        found = ((one, f"{one.lower:.4g} to {one.upper:.4g}") for one in few)
     else:
         rows = [("input", "stop time", "answered")]
         found = ((one, "yes" if one.answered else "no") for one in few)

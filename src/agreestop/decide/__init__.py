@@ -19,6 +19,7 @@ from .confidence import (
 from .decisions import Decision, Decisions, Evaluation, evaluate
 from .drift.adaptive import AdaptiveRule
 from .drift.monitor import DriftMonitor
+from .intervals import IntervalStop, Numbers
 from .merging import MajorityVote, MergePValues, MergeRanks
 from .risks import FixedTime, Gate, ShapedRisk, TopMass
 from .sampling import sample_until
@@ -32,11 +33,11 @@ from .tuning.simulated import simulate_scores
 from .tuning.splits import Splits, repeat_splits
 from .tuning.tune import Tuned, tune
 
-__all__ = ["DCSNN", "SEENN", "AgreeStop", "SpikeCP", "StopRule"]
+__all__ = ["DCSNN", "SEENN", "AgreeStop", "IntervalStop", "SpikeCP", "StopRule"]
 __all__ += ["MajorityVote", "MergeConfidence", "MergePValues", "MergeRanks"]
 __all__ += ["FixedTime", "Gate", "LearnedRisk", "LogLoss", "ShapedRisk", "Spread"]
 __all__ += ["Answers", "Temperature", "TopMass", "TuningRanks", "VoteRisk"]
-__all__ += ["CalibratedRule", "CalibrationWarning", "Scores", "Session", "load_rule"]
+__all__ += ["CalibratedRule", "CalibrationWarning", "Numbers", "Scores", "Session", "load_rule"]
 __all__ += ["load_scores", "save_scores", "save_spikes"]
 __all__ += ["Decision", "Decisions", "Evaluation", "Splits", "Tuned", "sample_until"]
 __all__ += ["AdaptiveRule", "DriftMonitor", "evaluate", "repeat_splits", "tune"]

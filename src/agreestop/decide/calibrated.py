@@ -324,7 +324,7 @@ class CalibratedRule(KeptInFiles):
             if self.final:
                 last = np.ascontiguousarray(array[block, columns[-1]], dtype=np.float64)
                 final[block] = self.rule.best(read_evidence(self.rule, len(columns) - 1, last))
-        at_end = final if self.final else None
+        at_end = final if self.final and self.rule.terms.has_classes else None
         overlap = training_overlap(data.trained, data.trained_chance)
         training = or_unknown(overlap, data.ensemble_digest)
         scored, stops = data.scored(columns), Stops.joined(parts)
@@ -344,9 +344,11 @@ class CalibratedRule(KeptInFiles):
         state, gated = verdict.state, self.rule.terms.block_names is not None
         risk = None if state.first_risk is None else float(state.first_risk[0])
         block = int(state.block[0]) if gated and state.block is not None else None
-        known = verdict.sets[0], self.checkpoints, self.class_names, risk, block, self.members
+        answer = verdict.sets[0] if self.rule.terms.has_classes else verdict.sets[0, :1]
+        known = answer, self.checkpoints, self.class_names, risk, block, self.members
         answered = bool(verdict.sets.any()) or not self.rule.terms.abstains
-        return Decision.of(index, *known, None, number, answered)
+        interval = () if state.interval is None else (None, *state.interval[0].tolist())
+        return Decision.of(index, *known, None, number, answered, *interval)
 
     def decisions(
         self,
@@ -364,10 +366,11 @@ class CalibratedRule(KeptInFiles):
         """
         overlaps = ([] if training is None else [training]) + self.overlaps(ids, scored)
         terms, likeness = self.rule.terms, self._needs_likeness
-        about_end = self.final and final_best is None
+        about_end = self.final and final_best is None and terms.has_classes
+        lower, upper = stops.interval.T if terms.numbers else (None, None)
         return Decisions(
             stops.index,
-            stops.sets,
+            stops.sets if terms.has_classes else stops.sets[:, :1],
             self.checkpoints,
             first_reuse(overlaps),
             self.class_names,
@@ -386,6 +389,8 @@ class CalibratedRule(KeptInFiles):
             answered=np.asarray(stops.sets.any(axis=1) | (not terms.abstains)),
             target=None if terms.target is None or not terms.promises else float(terms.target),
             largest_loss=terms.largest_loss,
+            lower=lower,
+            upper=upper,
         )
 
     def _notes(
@@ -411,6 +416,8 @@ class CalibratedRule(KeptInFiles):
         if groups is not None and (unknown := int((~groups.any(axis=1)).sum())):
             what = "their best class" if self.final else "all classes"
             answer = f"answer {what} at the end"
+            if self.rule.terms.numbers:
+                answer = "answer all numbers, at the end"
             if self.rule.terms.largest_loss is not None:
                 answer = "never stop early, and nothing is promised if they answer at the end"
             if self.rule.terms.abstains:

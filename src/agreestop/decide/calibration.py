@@ -178,7 +178,7 @@ def calibrate_reduced(
         eta=rule.rounding(joined.rounding).at_first(joined.first_risks),
         people=None if known.people is None else len(np.unique(known.people)),
     )
-    if not by_class or classes < 2:
+    if not by_class or not terms.has_classes:
         return calibrated
     calibrated = calibrated.noting(labels_in_blocks(joined.labels))
     misplaced = labels_misplaced(joined.best, joined.labels, classes)

@@ -123,6 +123,7 @@ class State:
     limits      (count, B) the threshold of each input for each block, with groups or a gate
     block       (count,) the block of each input; -1 before its gate opens
     first_risk  (count,) the log-risk, or the least score, at the first checkpoint
+    interval    (count, 2) the interval around the number that is answered now
     """
 
     count: int
@@ -131,6 +132,7 @@ class State:
     limits: Floats | None = None
     block: Integers | None = None
     first_risk: Floats | None = None
+    interval: Floats | None = None
 
     def __len__(self) -> int:
         return self.count
@@ -158,7 +160,10 @@ class State:
 
     @property
     def _parts(self) -> tuple[NDArray[Any] | None, ...]:
-        return self.largest, self.uniforms, self.limits, self.block, self.first_risk
+        return (
+            *(self.largest, self.uniforms, self.limits),
+            *(self.block, self.first_risk, self.interval),
+        )
 
 
 class Verdict(NamedTuple):
@@ -271,6 +276,7 @@ class Stops:
     best        (n,) the best class at the stop; -1 where it is not known
     block       (n,) the block of the gate; -1 without a gate
     first_risk  (n,) the log-risk, or the least score, at the first checkpoint; nan if not known
+    interval    (n, 2) the interval that is answered; nan for answers of another kind
     """
 
     index: Integers
@@ -278,12 +284,14 @@ class Stops:
     best: Integers
     block: Integers
     first_risk: Floats
+    interval: Floats
 
     @classmethod
     def empty(cls, n: int, classes: int) -> Self:
         """Room for n inputs."""
         sets = np.empty((n, classes), dtype=bool)
-        return cls(np.full(n, -1), sets, np.full(n, -1), np.full(n, -1), np.full(n, np.nan))
+        unknown = np.full(n, np.nan), np.full((n, 2), np.nan)
+        return cls(np.full(n, -1), sets, np.full(n, -1), np.full(n, -1), *unknown)
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
@@ -301,6 +309,7 @@ class Stops:
             (self.best, verdict.best),
             (self.block, state.block),
             (self.first_risk, state.first_risk),
+            (self.interval, state.interval),
         )
         for array, values in known:
             if values is not None:
@@ -549,6 +558,8 @@ class Conditions:
             class_at_end = "the class that the ensemble itself answers best at the last checkpoint"
             promise = promise.replace("the true class", class_at_end)
             promise = promise.replace("for each true class", "for each such class")
+            number_at_end = "the number that the model itself gives at the last checkpoint"
+            promise = promise.replace("the true number", number_at_end)
         if self.weights is not None:
             shifted = (
                 "a new example whose distribution has the given weights as its density against "
@@ -572,7 +583,8 @@ def _words_for_people(promise: str, target: Fraction, for_people: Fraction | Non
             "over the draw of the calibration examples and of a new example exchangeable with them."
         )
         return f"for a row of a new person, {promise.replace(old, f'{draw}; {rows}.')}"
-    wrong = "miss the true class" if "the true class" in promise else "are wrong"
+    known = [what for what in ("the true class", "the true number") if what in promise]
+    wrong = f"miss {known[0]}" if known else "are wrong"
     _, _, more = promise.partition(". ")
     return (
         f"with probability at least {in_words(for_people)}, {draw}, at most a share "
@@ -587,7 +599,8 @@ class LabelledEvidence:
 
     conditions  what else is known of the examples
     rounding    of the log-confidences that the evidence was read from
-    loss        (n, M) what stopping at each checkpoint costs, for rules without classes
+    loss        (n, M) what stopping at each checkpoint costs, or (n, 1) the true numbers, for rules
+                without classes
     """
 
     evidence: Evidence

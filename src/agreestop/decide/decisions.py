@@ -4,6 +4,7 @@
     latency      mean stopping time; normalized_latency the same over the last checkpoint's time
     set_size     mean number of classes in an answer
     answered     share of inputs that were answered; wrong, share answered without the label
+    width        for rules that answer with intervals: their mean width
     cost         for rules with a loss: mean cost of an answer, the least cost of its classes
     agreement    for rules about the final answer: share of inputs whose answer holds the ensemble's
                  class at the last checkpoint
@@ -11,7 +12,7 @@
 Each is an `Estimate`: a number with `low` and `high`, at 95 % unless another level is given. Shares
 have Wilson's interval. Means have the betting interval of `estimates`, which holds for every
 distribution: times lie between the first and the last checkpoint, sizes between 0 and C, and costs
-between 0 and the largest cost of the loss.
+between 0 and the largest cost of the loss. Widths have no bound, and the normal interval.
 """
 
 import math
@@ -32,6 +33,7 @@ from agreestop.common import (
     as_floats,
     as_labels,
     as_row_names,
+    check_finite,
     find_groups,
     members_at,
     name_groups,
@@ -42,10 +44,10 @@ from agreestop.common.levels import coverage_draws
 from agreestop.common.tables import as_dataframe, as_html, as_table, decisions_html
 
 from .leakage import classes_differ, coverage_too_low, labels_misplaced, labels_unrelated
-from .scores import Inputs, Scores
+from .scores import Inputs, Scores, ScoresLike
 
 SHARES = ("coverage", "answered", "wrong", "agreement")
-FIGURES = (*SHARES, "latency", "normalized_latency", "set_size", "cost")
+FIGURES = (*SHARES, "latency", "normalized_latency", "set_size", "cost", "width")
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class Decision:
         Whether the input was answered. An input that abstains has no classes.
     cost
         For open answers: what the samples so far cost, where that is known.
+    lower, upper
+        For an `IntervalStop`, which has no classes: the ends of the interval.
 
     Examples
     --------
@@ -99,6 +103,8 @@ class Decision:
     number: int | None = field(default=None, compare=False)
     answered: bool = True
     cost: float | None = field(default=None, compare=False)
+    lower: float | None = None
+    upper: float | None = None
 
     @classmethod
     def of(
@@ -175,6 +181,8 @@ class Decisions:
     cost : (n,)
         For open answers: what the samples up to the stop cost, where that is known. `largest_cost`
         is the largest cost of all samples of an input.
+    lower, upper : (n,)
+        For an `IntervalStop`, which has no classes either: the ends of the intervals.
 
     Examples
     --------
@@ -207,6 +215,8 @@ class Decisions:
     texts: tuple[tuple[str, ...], ...] | None = None
     cost: Floats | None = None
     largest_cost: float = 0.0
+    lower: Floats | None = None
+    upper: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.answered is None:
@@ -239,6 +249,23 @@ class Decisions:
         return np.full(len(self.checkpoints), self.members)
 
     @property
+    def has_classes(self) -> bool:
+        """Whether answers are sets of classes; `StopRule` and `IntervalStop` have none."""
+        return self.largest_loss is None and self.lower is None
+
+    @property
+    def width(self) -> Floats:
+        """The width of each interval, (n,), of an `IntervalStop`."""
+        if self.lower is None or self.upper is None:
+            raise InputError("these decisions are not intervals: width is that of an IntervalStop.")
+        return self.upper - self.lower
+
+    @property
+    def has_widths(self) -> bool:
+        """Whether the intervals have two ends, and finite widths on average."""
+        return self.lower is not None and bool(np.isfinite(self.width).all())
+
+    @property
     def set_size(self) -> Integers:
         """The number of classes in each answer, (n,)."""
         return np.count_nonzero(self.sets, axis=1)
@@ -258,7 +285,9 @@ class Decisions:
 
     def __repr__(self) -> str:
         size, notes = self.set_size.mean(), f", notes={self.notes}" if self.notes else ""
-        last = f"mean set size {size:.4g}" if self.largest_loss is None else f"{size:.4g} answered"
+        last = f"mean set size {size:.4g}" if self.has_classes else f"{size:.4g} answered"
+        if self.lower is not None:
+            last = f"mean width {self.width.mean():.4g}"
         means = f"mean stop time {self.stop_time.mean():.4g}, {last}"
         return f"Decisions(n={len(self)}, {means}{notes})"
 
@@ -292,6 +321,8 @@ class Decisions:
             None,
             bool(self.answered[i]),
             None if self.cost is None else float(self.cost[i]),
+            None if self.lower is None else float(self.lower[i]),
+            None if self.upper is None else float(self.upper[i]),
         )
 
 
@@ -313,6 +344,7 @@ class Group:
     agreement: Estimate | None = None
     answered: Estimate | None = None
     wrong: Estimate | None = None
+    width: Estimate | None = None
 
     @classmethod
     def of(cls, groups: Sequence[Self], confidence: float = 0.95) -> Self:
@@ -374,6 +406,8 @@ class Evaluation:
     cost
         For rules with a loss: mean cost of an answer, which is promised to be at most max_loss. For
         a `StopRule` the mean loss, where an input that was not answered costs nothing.
+    width
+        For an `IntervalStop`: mean width; its interval is the normal one. None for a single side.
     agreement
         For rules about the final answer: share of answers that hold the ensemble's class at the
         last checkpoint. This is promised, and coverage of the label is not. None where that class
@@ -423,6 +457,12 @@ class Evaluation:
     answered: Estimate | None = None
     wrong: Estimate | None = None
     open_answers: bool = False
+    width: Estimate | None = None
+
+    @property
+    def is_about_numbers(self) -> bool:
+        """Whether the answers are intervals, for which coverage and width count."""
+        return not self.by_class and self.answered is None
 
     @property
     def answered_by(self) -> tuple[Group, ...]:
@@ -437,6 +477,8 @@ class Evaluation:
         names = ["n", "coverage", "cost", "agreement", "normalized_latency", "set_size", "notes"]
         if not self.by_class:
             names = ["n", "answered", "wrong", "cost", "normalized_latency", "notes"]
+        if self.is_about_numbers:
+            names = ["n", "coverage", "width", "normalized_latency", "notes"]
         known = {name: getattr(self, name) for name in names}
         shown = (f"{name}={value!r}" for name, value in known.items() if value not in (None, ()))
         return f"Evaluation({', '.join(shown)})"
@@ -450,7 +492,7 @@ class Evaluation:
 
 def evaluate(
     decisions: Any,
-    labels_or_scores: ArrayLike | Scores,
+    labels_or_scores: ScoresLike,
     confidence: float = 0.95,
     *,
     groups: ArrayLike | None = None,
@@ -464,7 +506,7 @@ def evaluate(
         `Decisions`, or what holds them, such as the run of an engine.
     labels_or_scores
         Labels (n,), indices or names of classes; or a `Scores` with labels. For decisions of a
-        `StopRule`, losses (n, M).
+        `StopRule`, losses (n, M); of an `IntervalStop`, true numbers (n,) or `Numbers` with labels.
     confidence
         The level of the intervals.
     groups
@@ -493,24 +535,33 @@ def evaluate(
     n, classes = decisions.sets.shape
     if n == 0:
         raise InputError("there are no decisions to evaluate: decide on at least one input.")
-    labels = labels_or_scores.labels if isinstance(labels_or_scores, Scores) else labels_or_scores
+    labels: Any = labels_or_scores
+    if isinstance(labels_or_scores, Inputs):
+        labels = labels_or_scores.labels
     paid, known_truth = None, True
     if decisions.texts is not None:
         labels, known_truth = _open_labels(decisions, labels_or_scores)
+    hits: Booleans
     if decisions.largest_loss is not None:
-        paid, labels = _paid(decisions, labels_or_scores), np.zeros(n, dtype=np.int64)
+        paid = _paid(decisions, labels_or_scores)
+        hits = paid == 0
+    elif decisions.lower is not None:
+        hits = _covered(decisions, labels)
+    if not decisions.has_classes:
+        labels = np.zeros(n, dtype=np.int64)
     if labels is None:
         raise InputError(
             "the scores hold no labels: give one label for each input to evaluate decisions."
         )
     truth = as_labels(_by_name(labels, decisions.class_names), n, classes)
-    shared = paid is None and decisions.texts is None  # classes that all inputs share
+    shared = decisions.has_classes and decisions.texts is None  # classes that all inputs share
     if decisions.reuse:
         raise InputError(f"evaluation: {decisions.reuse}")
     everyone, final, loss = np.arange(n), decisions.final_best, decisions.loss
     times, sizes, checkpoints = decisions.stop_time, decisions.set_size, decisions.checkpoints
     answered = decisions.answered
-    hits = decisions.sets[everyone, truth] | ~answered if paid is None else paid == 0
+    if decisions.has_classes:
+        hits = decisions.sets[everyone, truth] | ~answered
     shares = {"coverage": hits, "answered": answered, "wrong": ~hits}
     means: dict[str, tuple[Any, float, float]] = {"set_size": (sizes, 0, classes)}
     if final is not None:
@@ -526,6 +577,9 @@ def evaluate(
         means["cost"] = paid, 0, decisions.largest_loss or 0.0
         del shares["wrong"]  # a loss between 0 and the largest is neither right nor wrong
 
+    if decisions.lower is not None:
+        del shares["answered"], shares["wrong"]  # everything is answered
+
     def share(values: Booleans) -> Estimate:
         return Estimate.of_share(int(np.count_nonzero(values)), len(values), confidence)
 
@@ -535,6 +589,8 @@ def evaluate(
     def group(key: float, rows: Any, name: str = "", time: float | None = None) -> Group:
         known = {one: share(values[rows]) for one, values in shares.items()}
         known |= {one: mean(values[rows], *ends) for one, (values, *ends) in means.items()}
+        if decisions.has_widths:
+            known["width"] = Estimate.of_mean(decisions.width[rows], confidence)
         if time is None:
             latency = mean(times[rows], checkpoints[0], checkpoints[-1])
         else:  # all of them stopped then
@@ -564,7 +620,7 @@ def evaluate(
         low, high = np.searchsorted(draws, ((1 - confidence) / 2, (1 + confidence) / 2)).tolist()
         draw_range, draws_this_low = (low / n, high / n), float(draws[hits.sum()])
         notes.append(coverage_too_low(together.coverage, low / n, confidence))
-    if decisions.best is not None and paid is None and known_truth:
+    if decisions.best is not None and decisions.has_classes and known_truth:
         accuracy = share(decisions.best == truth)
     if decisions.best is not None and shared:
         known = decisions.best, truth, classes
@@ -583,7 +639,7 @@ def evaluate(
         ),
         by_class=(grouped(truth, decisions.class_names) or ()) if shared else (),
         accuracy=accuracy,
-        singles=share(sizes == 1) if paid is None else None,
+        singles=share(sizes == 1) if decisions.has_classes else None,
         work=works,
         by_block=grouped(decisions.block, decisions.block_names),
         by_group=None
@@ -654,6 +710,19 @@ def _paid(decisions: Decisions, losses: Any) -> Floats:
             f"loss holds {array[~inside][0]:g}, but the rule is about {needed}: give these."
         )
     return np.where(decisions.answered, array[np.arange(len(array)), decisions.stop_index], 0.0)
+
+
+def _covered(decisions: Decisions, labels: Any) -> Booleans:
+    """Whether intervals hold the true numbers, (n,), or `Numbers` with labels."""
+    if labels is None or np.shape(labels) != (len(decisions),):
+        raise InputError(
+            "intervals are evaluated with the true numbers: give one label for each of "
+            f"{len(decisions)} inputs, or Numbers with labels."
+        )
+    array = as_floats(labels, "labels")
+    check_finite(array, "labels")
+    assert decisions.lower is not None and decisions.upper is not None
+    return (decisions.lower <= array) & (array <= decisions.upper)
 
 
 def _by_name(labels: ArrayLike, names: Sequence[str] | None) -> ArrayLike:

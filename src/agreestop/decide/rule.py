@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from fractions import Fraction
+from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -30,9 +31,9 @@ from agreestop.common import (
 from agreestop.common.levels import Rounding, Target, as_delta, as_target, in_words
 
 from .checkpoints import Evidence, Index, LabelledEvidence, Policy
-from .confidence import Pooling, RiskNumbers
+from .confidence import Pooling, RiskNumbers, log_softmax
 from .leakage import Overlap, RowScores, TunedRows, first_reuse
-from .scores import Scores, ScoresLike, as_log_confidence, as_scores
+from .scores import Scores, ScoresLike, as_log_confidence, as_scores, load_scores
 
 AT_END = ("answer", "abstain")
 LONGEST = 6  # values of a sequence that are all shown
@@ -54,6 +55,7 @@ class Terms:
     largest_loss       for rules that have losses in place of classes: the largest there can be
     abstains           whether an input that nothing stopped is not answered, and cannot miss
     open_answers       whether each input has classes of its own, in the order of its samples
+    numbers            whether the answer is an interval around a number, in place of classes
     promises           whether anything is promised
     class_conditional  whether it is promised for each true class
     accumulated        whether it is promised for the answers that came by each time
@@ -78,6 +80,12 @@ class Terms:
     largest_loss: float | None = None
     abstains: bool = False
     open_answers: bool = False
+    numbers: bool = False
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether an answer is a set of classes."""
+        return self.largest_loss is None and not self.numbers
 
     @property
     def is_divided(self) -> bool:
@@ -196,6 +204,25 @@ class Rule(ABC):
         """What the rule may read at a checkpoint, (K, C), to try it out."""
         return np.full((members, classes), -math.log(classes))
 
+    def read_outputs(self, outputs: NDArray[Any]) -> Floats:
+        """What the rule reads off outputs (..., K, C) of members: counts of spikes, or logits."""
+        return log_softmax(outputs.astype(np.float64))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
+        """Read a file that the rule can calibrate and decide on, at some of its times."""
+        return load_scores(path, times)
+
+    @classmethod
+    def load_labelled(
+        cls, path: str | PathLike[str], purpose: str, times: Sequence[float] | None = None
+    ) -> Any:
+        """The same for a file that must hold labels, or what stands for them."""
+        data = cls.load(path, times)
+        if (data.labels if data.has_classes else data.loss) is None:
+            raise InputError(f"{path} has no labels: {purpose} needs one label for each input.")
+        return data
+
     # --- what optional extras need: tuning, engines, exported code
 
     def answer(self, final: bool = False) -> Any:
@@ -282,6 +309,13 @@ def rule_kinds() -> tuple[str, ...]:
     return tuple(_BUILDERS)
 
 
+def rule_class(kind: str) -> type[Rule]:
+    """The class of the rules of that kind, which knows what files they read."""
+    if kind not in _BUILDERS:
+        raise InputError(f"rule is {kind!r}: choose one of {', '.join(_BUILDERS)}.")
+    return _BUILDERS[kind]
+
+
 def build_rule(
     kind: str,
     target: Target | None,
@@ -300,8 +334,7 @@ def build_rule(
     The target is 0.9 where it is None and the rule has one. An option of None or False was not
     given. An option that the rule does not have is refused.
     """
-    if kind not in _BUILDERS:
-        raise InputError(f"rule is {kind!r}: choose one of {', '.join(_BUILDERS)}.")
+    rule_class(kind)
     known = {name: set(builder.kinds[name]) for name, builder in _BUILDERS.items()}
     given = {
         name: value for name, value in options.items() if value is not None and value is not False
@@ -371,8 +404,10 @@ def shortage(rule: Rule, reduced: Reduced, examples: LabelledEvidence, members: 
     terms, conditions, unit = rule.terms, examples.conditions, "examples"
     people, weights = conditions.people, conditions.weights
     never = "exclude a label, so its sets stay full and nothing stops early"
-    if terms.largest_loss is not None:
+    if terms.largest_loss is not None or terms.abstains:
         never = "stop anything"
+    if terms.numbers:
+        never = "bound a number, so its intervals are infinite and nothing stops early"
     counts = np.ones(len(examples))
     if people is not None and terms.target is not None:
         level = terms.target if conditions.for_people is None else conditions.for_people

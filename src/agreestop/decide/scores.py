@@ -65,6 +65,8 @@ class Inputs:
 
     times: tuple[float, ...]
     ids: NDArray[Any] | None
+    labels: Any
+    has_classes = True  # where not, losses or numbers stand for labels
 
     @property
     def cells(self) -> NDArray[Any]:
@@ -382,7 +384,7 @@ def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> 
     return array
 
 
-ScoresLike: TypeAlias = Scores | ArrayLike
+ScoresLike: TypeAlias = Inputs | ArrayLike
 
 
 def as_scores(
@@ -412,7 +414,9 @@ def as_scores(
 
 
 def labels_of(scores: Scores) -> Integers:
-    """The labels, which must be known."""
+    """The labels, which must be known; zeros where losses or numbers stand for them."""
+    if not scores.has_classes:
+        return np.zeros(len(scores), dtype=np.int64)
     if scores.labels is None:
         raise InputError(
             "labels are missing: give one class index for each input, or scores that hold labels."
@@ -573,6 +577,11 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     if "risk" in content:
         raise InputError(
             f"{path} holds risks, not scores: calibrate a StopRule on them (--rule stop)."
+        )
+    if "centre" in content or "lower" in content:
+        raise InputError(
+            f"{path} holds numbers, not scores: calibrate an IntervalStop on them (--rule "
+            "interval)."
         )
     if "spikes" in content:
         spikes = _unpack(path, content)

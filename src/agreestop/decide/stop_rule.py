@@ -81,7 +81,8 @@ class Risks(Inputs):
     ids: NDArray[Any] | None = None
 
     engine = ensemble_digest = ""
-    classes = lengths = trained = None
+    classes = labels = lengths = trained = None
+    has_classes = False
     rounding = trained_chance = 0.0
 
     def __post_init__(self) -> None:
@@ -111,11 +112,6 @@ class Risks(Inputs):
     def cells(self) -> Floats:
         """(n, M, 1, 1): one number for each checkpoint."""
         return self.risk[:, :, None, None]
-
-    @property
-    def labels(self) -> Integers:
-        """No labels: losses stand for them."""
-        return np.zeros(len(self), dtype=np.int64)
 
     @property
     def sketched(self) -> Floats:
@@ -267,6 +263,19 @@ class StopRule(Uncalibrated, KeptInFiles):
             known = tuple(self.checkpoints) or tuple(range(1, steps + 1))
             times = as_times(None, steps, "risk", known)
         return self.read(Risks(risk, labels, tuple(times or ())))  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
+        return load_risks(path)
+
+    @classmethod
+    def load_labelled(
+        cls, path: str | PathLike[str], purpose: str, times: Sequence[float] | None = None
+    ) -> Any:
+        if (data := load_risks(path)).loss is None:
+            needed = f"{purpose} needs 'loss', (n, M), beside 'risk'"
+            raise InputError(f"{path} has no losses: {needed}.")
+        return data
 
     def on(self, data: Any) -> Self:
         return self if len(self.checkpoints) else replace(self, checkpoints=data.times)

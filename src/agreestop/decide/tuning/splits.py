@@ -222,7 +222,7 @@ def repeat_splits(
         The pool, with labels. What the rule reads off the inputs is computed once for all of it.
         For a `StopRule`, risks (n, M) and losses (n, M) in place of labels: coverage is then the
         share that is not answered wrongly, and set size the share answered. For `AgreeStop` also
-        `Answers`.
+        `Answers`. For an `IntervalStop`, `Numbers` with labels: set size is then the width.
     labels, times : optional
         For log-confidences. With labels="final", coverage is of the answer at the last checkpoint.
     n_calibration : int
@@ -298,6 +298,7 @@ class Realisation:
     stops: Integers
     sets: Booleans
     blocks: Integers
+    interval: Floats
 
 
 def divisions(
@@ -333,7 +334,7 @@ def realisations(
         few = examples.without_evidence(calibration)
         policy = rule.fit(pool.reduced_rows(calibration), few)
         stops = run_policy(policy, examples.evidence, test, examples.classes)
-        yield Realisation(calibration, test, stops.index, stops.sets, stops.block)
+        yield Realisation(calibration, test, stops.index, stops.sets, stops.block, stops.interval)
 
 
 def split_figures(
@@ -354,13 +355,16 @@ def split_figures(
     schedule = rule.checkpoints
     joined = schedule.members if isinstance(schedule, Schedule) else members
     costs = None if joined is None else times * joined
-    least, labels = 1, pool.examples.labels
+    least, labels = float(not rule.terms.numbers), pool.examples.labels
     for repeat, run in enumerate(realisations(rule, pool, n_calibration, repeats, seed, out)):
         sizes = np.count_nonzero(run.sets, axis=1)
         least = min(least, int(sizes.min()))
         hits = run.sets[np.arange(len(run.test)), labels[run.test]]
         coverage = (hits | (sizes == 0) if rule.terms.abstains else hits).mean()
-        if pool.examples.loss is not None:
+        if rule.terms.numbers and pool.examples.loss is not None:
+            (lower, upper), true = run.interval.T, pool.examples.loss[run.test, 0]
+            coverage, sizes = np.mean((lower <= true) & (true <= upper)), upper - lower
+        elif pool.examples.loss is not None:
             coverage = 1 - np.mean(run.sets[:, 0] & (pool.examples.loss[run.test, run.stops] > 0))
         figures[:, repeat] = coverage, clock[run.stops].mean(), sizes.mean()
         works[repeat] = np.nan if costs is None else costs[run.stops].mean()
@@ -370,7 +374,8 @@ def split_figures(
 
     # Rows must remain for the test without any group.
     enough = n_calibration < len(pool) - math.ceil(len(pool) / GROUPS)
-    bounds = [(0.0, 1.0), (float(clock[0]), 1.0), (least, pool.examples.classes)]
+    most = math.inf if rule.terms.numbers else pool.examples.classes
+    bounds = [(0.0, 1.0), (float(clock[0]), 1.0), (least, most)]
     bounds += [] if costs is None else [(float(costs[0]), float(costs[-1]))]
     return Splits(
         figures[0],
