@@ -67,22 +67,23 @@ def as_fraction(text: str) -> Fraction:
     return Fraction(text)
 
 
+def as_exact(value: Target, name: str, example: str) -> Fraction:
+    """A number exactly as written, for example "0.9" or "9/10"."""
+    try:
+        exact = value if isinstance(value, Fraction) else as_fraction(str(value).strip())
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"{name} is {quoted(value)}: give {example}.") from None
+    if (bits := exact.denominator.bit_length()) > LONGEST:
+        raise InputError(f"{name} is a fraction of {bits:,} bits: give {example}.")
+    return exact
+
+
 def as_target(target: Target, name: str = "target") -> Fraction:
     """A probability strictly between 0 and 1, exactly as written.
 
     0.9, "0.9", "9/10" and Fraction(9, 10) are the same number.
     """
-    try:
-        value = target if isinstance(target, Fraction) else as_fraction(str(target).strip())
-    except (ValueError, ZeroDivisionError):
-        raise InputError(
-            f"{name} is {quoted(target)}: give a probability such as 0.9, '0.9' or '9/10'."
-        ) from None
-    if value.denominator.bit_length() > LONGEST:
-        raise InputError(
-            f"{name} is a fraction of {value.denominator.bit_length():,} bits: give a probability "
-            "such as 0.9 or '9/10'."
-        )
+    value = as_exact(target, name, "a probability such as 0.9, '0.9' or '9/10'")
     if not 0 < value < 1:
         example = "0.1" if name == "delta" else "0.9"
         raise InputError(

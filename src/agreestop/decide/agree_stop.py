@@ -64,18 +64,17 @@ from .rule import (
 )
 from .scores import Scores
 from .thresholds import (
-    Allowed,
     OneThreshold,
-    allowed_threshold,
+    allowed_by_costs,
+    allowed_by_failures,
     as_loss,
     as_max_loss,
     check_costs,
-    cost_steps,
-    find_thresholds,
+    fit_thresholds,
     reduce_costs,
     reduce_to_failures,
+    refuse_never,
     tie_width,
-    useful_range,
     with_broken_ties,
 )
 from .tuning.learned_risk import LearnedRisk
@@ -362,36 +361,15 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 )
             limit = self.risk.own_limit(1 - self._target)
             return accumulate(answer, reduced, limit, self._target, self._delta)
-        exact: Allowed
-        safe: Allowed
-        reach = None
-        if self.loss is not None:
-            steps = (cost_steps(self.loss, reduced, name) for name in ("", "rounded_"))
-            most = Fraction(self.max_loss or 0)
-            exact, safe = (partial(one.threshold, max_loss=most) for one in steps)
+        if self.loss is None:
+            allowed = allowed_by_failures(reduced, examples, self._target, self._delta)
         else:
-            known, target, delta = examples.conditions, self._target, self._delta
-            exact, safe = (
-                partial(allowed_threshold, reduced[name], known, target=target, delta=delta)
-                for name in ("W", "rounded")
-            )
-            reach = useful_range(reduced)
-        found = find_thresholds(
-            examples,
-            exact,
-            safe,
-            reduced["numbers"],
-            rounding,
-            self.class_conditional,
-            reduced.get("blocks"),
-            1 if gate is None else len(gate.ends) + 1,
-        )
+            allowed = allowed_by_costs(reduced, self.loss, Fraction(self.max_loss or 0))
+        known = answer, reduced, examples, rounding, allowed, self.class_conditional, gate
+        policy = fit_thresholds(*known)
         if self.risk.reads_answers and not (answer.final or answer.abstains):
-            _refuse_never(found.values)
-        names = examples.conditions.group_names
-        blocks, slack = (None, 0.0) if gate is None else (gate.blocks, gate.slack)
-        values = answer, found.values, found.kth, names, blocks, slack
-        return OneThreshold(*values, reach=reach, width=width, seed=self.seed)
+            refuse_never(policy)
+        return replace(policy, width=width, seed=self.seed)
 
     def promise(self) -> str:
         if self.max_loss is not None:
@@ -551,16 +529,6 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         gate = options.get("gate")
         risk = TopMass(chosen) if gate is None else gate
         return cls(target, checkpoints, max_set_size, risk=risk, **options)
-
-
-def _refuse_never(thresholds: Floats) -> None:
-    """Refuse λ = -∞ where an input that nothing stopped may be answered wrongly."""
-    if (thresholds == -np.inf).any():
-        raise InputError(
-            "with these examples nothing may stop, and the most frequent answer of all samples is "
-            'wrong too often, so nothing can be promised: give at_end="abstain", a lower target, '
-            'or labels "final".'
-        )
 
 
 BESIDE = 2 * UNITS * UNIT

@@ -28,7 +28,7 @@ import numpy as np
 from agreestop.common import Booleans, Floats, Integers, KeptInFiles
 from agreestop.common.levels import EQUAL, Rounding, same_number
 
-from .checkpoints import Evidence, Failures, State, Verdict
+from .checkpoints import Evidence, Failures, State, Verdict, lowest_before
 
 Limits = float | Floats
 """One threshold for all inputs, or one for each, (b,)."""
@@ -206,16 +206,15 @@ class BestClasses(StopsOnRisk, KeptInFiles):
             itself = same_number(ranked[:, -1, size:], risk[:, -1:])
             ranked = ranked - rounding.at(ranked)
             ranked[:, -1, size:][itself] = np.inf
-        lowest = np.minimum.accumulate(surely_open, axis=1)
-        before = np.concatenate([np.full((n, 1), np.inf), lowest[:, :-1]], axis=1)
+        before = lowest_before(surely_open)
         # The answer at a stop has j classes for λ above ρ/c of class j + 1; all from e_t on.
         everything = np.full((n, checkpoints, 1), -np.inf)
         drops = np.concatenate([ranked[:, :, 1:size] - self.log_trim, everything], axis=-1)
         starts = np.maximum(drops, opens[:, :, None])
-        stopped = np.where(starts < before[:, :, None], starts, np.inf)
+        stopped = np.where(starts < before[:, :-1, None], starts, np.inf)
         # Nothing stopped for λ ≤ lowest: the last answer has j ≥ I classes above ρ of class j + 1.
         tail = ranked[:, -1, size:]
-        tail = np.where((tail < lowest[:, -1:]) & (not self.abstains), tail, np.inf)
+        tail = np.where((tail < before[:, -1:]) & (not self.abstains), tail, np.inf)
         breaks = np.concatenate([stopped.reshape(n, -1), tail], axis=1)
         at_stops, at_end = paid[:, :, :size].reshape(n, -1), paid[:, -1, size - 1 : classes - 1]
         costs = np.concatenate([at_stops, at_end], axis=1)

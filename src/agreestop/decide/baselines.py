@@ -151,12 +151,6 @@ class DCSNN(ConfidenceRule, KeptInFiles):
             "data, or came as near as it could."
         )
 
-    @classmethod
-    def build(
-        cls, kind: str, target: Target, checkpoints: Sequence[float], max_set_size: int, **_: Any
-    ) -> Rule:
-        return cls(target, checkpoints, max_set_size)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SEENN(ConfidenceRule, KeptInFiles):

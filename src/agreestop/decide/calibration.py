@@ -50,6 +50,7 @@ from .thresholds import (
     allowed_by_failures,
     fit_thresholds,
     reduce_to_failures,
+    refuse_never,
 )
 
 SAME = {
@@ -350,11 +351,8 @@ class ThresholdRule(Uncalibrated):
         answer, rounding = self.answer(examples.conditions.final), self.rounding(examples.rounding)
         allowed = allowed_by_failures(reduced, examples, as_target(self.target))
         policy = fit_thresholds(answer, reduced, examples, rounding, allowed)
-        if (policy.values == -np.inf).any() and not answer.always_right_at_end:
-            raise InputError(
-                "with these examples nothing may stop, and an input that nothing stops may be "
-                "wrong, so nothing can be promised: give more examples, or a lower target."
-            )
+        if not answer.always_right_at_end:
+            refuse_never(policy)
         return policy
 
     def promise(self) -> str:

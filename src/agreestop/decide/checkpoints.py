@@ -114,6 +114,18 @@ NO_EVIDENCE = Evidence(np.empty((0, 0, 0)))
 """Of examples of which only what `reduce` found is needed."""
 
 
+def uniforms(seed: int | Sequence[int], count: int, first: int | None) -> Floats:
+    """The uniform numbers (count, 1) of inputs first, first + 1, …; fresh ones for None.
+
+    The number of an input depends on only the seed and `first`.
+    """
+    if first is None:
+        return np.random.default_rng().random((count, 1))
+    bits = np.random.PCG64(seed)
+    bits.advance(first)
+    return np.random.Generator(bits).random((count, 1))
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class State:
     """What a policy remembers of `count` inputs. Most policies remember nothing.
@@ -438,10 +450,9 @@ class Failures:
         starts = np.maximum(may_open, fails)
         if self.closes is not None:
             return self._first_in_windows(starts, end, surely_open, rounding)
-        lowest = np.minimum.accumulate(surely_open, axis=1)
-        before = np.concatenate([np.full((len(self), 1), np.inf), lowest[:, :-1]], axis=1)
-        stopped = np.where(starts < before, starts, np.inf).min(axis=1)
-        return np.minimum(stopped, np.where(end < lowest[:, -1], end, np.inf))
+        before = lowest_before(surely_open)
+        starts = np.concatenate([starts, end[:, None]], axis=1)
+        return np.where(starts < before, starts, np.inf).min(axis=1)
 
     def _first_in_windows(
         self, starts: Floats, end: Floats, surely_open: Floats, rounding: Rounding | None
@@ -459,6 +470,12 @@ class Failures:
             free = _skip(starts[:, index], surely_open[:, :index], surely_close[:, :index])
             least = np.minimum(least, np.where(free < may_close[:, index], free, np.inf))
         return np.minimum(least, _skip(end, surely_open, surely_close))
+
+
+def lowest_before(opens: Floats) -> Floats:
+    """(n, M + 1) the least number of the checkpoints before each, and of all; ∞ at first."""
+    nothing = np.full((len(opens), 1), np.inf)
+    return np.minimum.accumulate(np.concatenate([nothing, opens], axis=1), axis=1)
 
 
 def _skip(start: Floats, lows: Floats, highs: Floats) -> Floats:
@@ -612,6 +629,12 @@ class LabelledEvidence:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def groups(self) -> Booleans:
+        """(n, G) the groups of each example: one that holds all, unless others are known."""
+        known = self.conditions.groups
+        return np.ones((len(self), 1), dtype=bool) if known is None else known
 
     def rows(self, rows: Integers | Booleans) -> Self:
         """Some of the examples."""

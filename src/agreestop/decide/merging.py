@@ -19,7 +19,7 @@ import numpy as np
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count
 from agreestop.common.kept import KeptInFiles
 
-from .checkpoints import Index, at_checkpoints
+from .checkpoints import Index, at_checkpoints, uniforms
 from .confidence import (
     MergeConfidence,
     Pooling,
@@ -259,17 +259,10 @@ class MergedRanks(KeptInFiles):
         object.__setattr__(self, "_table", table)
 
     def uniforms(self, count: int, first: int | None) -> Floats | None:
-        """The uniform numbers (count, 1) of inputs first, first + 1, …; fresh ones for None.
-
-        The number of an input depends on only the seed and `first`. Other forms have none.
-        """
+        """The uniform numbers (count, 1) of inputs first, first + 1, …; other forms have none."""
         if self.merging.form != "randomized":
             return None
-        if first is None:
-            return np.random.default_rng().random((count, 1))
-        bits = np.random.PCG64(self.merging.seed)
-        bits.advance(first)
-        return np.random.Generator(bits).random((count, 1))
+        return uniforms(self.merging.seed, count, first)
 
     def keeps(self, index: Index, losses: Floats, uniforms: Floats | None = None) -> Booleans:
         """Which classes stay, (b, C), from the members' losses (b, K, C)."""

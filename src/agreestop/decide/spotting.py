@@ -48,7 +48,7 @@ from agreestop.common.levels import (
     REACH,
     Rounding,
     Target,
-    as_fraction,
+    as_exact,
     as_target,
     in_gap,
     in_words,
@@ -149,13 +149,7 @@ class Spotter(KeptInFiles):
     @property
     def allowed(self) -> Fraction:
         """ε, exactly as written."""
-        given = self.false_alarms
-        try:
-            return given if isinstance(given, Fraction) else as_fraction(str(given).strip())
-        except (ValueError, ZeroDivisionError):
-            raise InputError(
-                f"false_alarms is {quoted(given)}: give a number such as 0.05 or '1/20'."
-            ) from None
+        return as_exact(self.false_alarms, "false_alarms", "a number such as 0.05 or '1/20'")
 
     @property
     def recordings_needed(self) -> int:

@@ -51,6 +51,7 @@ from agreestop.common.levels import (
     Target,
     apart,
     as_delta,
+    as_exact,
     as_target,
     in_words,
     least_n,
@@ -59,7 +60,7 @@ from agreestop.common.levels import (
 from .answer_kinds import AnyRisk
 from .calibrated import CalibratedRule
 from .calibration import Uncalibrated
-from .checkpoints import Evidence, Failures, Index, LabelledEvidence, Policy
+from .checkpoints import Evidence, Failures, Index, LabelledEvidence, Policy, lowest_before
 from .rule import Reduced, Rule, Terms, abstains, shortage
 from .scores import Inputs, Scores
 from .thresholds import Allowed, LossSteps, OneThreshold, allowed_threshold, find_thresholds
@@ -210,8 +211,9 @@ class StopRule(Uncalibrated, KeptInFiles):
         if self.max_loss is not None:
             if self.delta is not None:
                 raise InputError("max_loss is a mean over calibration draws: leave out delta.")
-            share = as_target(self._as_share(self.max_loss), "max_loss over largest_loss")
-            object.__setattr__(self, "max_loss", share * Fraction(str(self.largest_loss)))
+            most = as_exact(self.max_loss, "max_loss", "the mean loss to promise, for example 0.05")
+            as_target(most / Fraction(str(self.largest_loss)), "max_loss over largest_loss")
+            object.__setattr__(self, "max_loss", most)
         elif self.largest_loss != 1:
             raise InputError("a target is for losses of 0 and 1: leave out largest_loss.")
         else:
@@ -221,14 +223,6 @@ class StopRule(Uncalibrated, KeptInFiles):
             object.__setattr__(self, "checkpoints", as_checkpoints(self.checkpoints))
         if isinstance(self.checkpoints, Schedule):
             raise InputError("a StopRule has no members to join: give times as checkpoints.")
-
-    def _as_share(self, max_loss: Target) -> Target:
-        try:
-            exact = max_loss if isinstance(max_loss, Fraction) else Fraction(str(max_loss).strip())
-        except (ValueError, ZeroDivisionError):
-            advice = "give the mean loss to promise, for example 0.05"
-            raise InputError(f"max_loss is {max_loss!r:.80}: {advice}.") from None
-        return exact / Fraction(str(self.largest_loss))
 
     @cached_property
     def terms(self) -> Terms:
@@ -349,11 +343,8 @@ class StopRule(Uncalibrated, KeptInFiles):
         # Risks may have any scale, so their spread says what is near.
         spread = float(high - low)
         exact = self._allowed(reduced, examples, None)
-        groups = examples.conditions.groups
-        everybody = np.ones((len(examples), 1), dtype=bool)
-        inside = everybody if groups is None else groups
         # Where risks span orders of magnitude, the size of the order statistic says it better.
-        sizes = np.abs([exact(np.flatnonzero(rows)) for rows in inside.T])
+        sizes = np.abs([exact(np.flatnonzero(rows)) for rows in examples.groups.T])
         spread = float(np.min(sizes[np.isfinite(sizes) & (sizes > 0)], initial=spread))
         rounding = replace(self.rounding(examples.rounding), absolute=UNITS * UNIT * spread)
         safe = self._allowed(reduced, examples, rounding)
@@ -365,15 +356,13 @@ class StopRule(Uncalibrated, KeptInFiles):
 
     def _check_end(self, reduced: Reduced, examples: LabelledEvidence, limits: Floats) -> None:
         """Refuse to deploy λ = -∞ where the losses at the last checkpoint break the promise."""
-        groups, group_names = examples.conditions.groups, examples.conditions.group_names
-        everybody = np.ones((len(examples), 1), dtype=bool)
-        inside = everybody if groups is None else groups
+        group_names = examples.conditions.group_names
         # With -∞ as the only checkpoint, nothing is left but the end.
         only_end = {name: part[:, -1:] for name, part in reduced.items() if part.ndim == 2}
         only_end = {**reduced, **only_end, "opens": np.full((len(examples), 1), np.inf)}
         at_end = self._allowed(only_end, examples, None)
         for group in np.flatnonzero(limits == -np.inf):
-            rows = np.flatnonzero(inside[:, group])
+            rows = np.flatnonzero(examples.groups[:, group])
             if at_end(rows) > -np.inf:
                 continue
             whose = "" if group_names is None else f" of group {group_names[group]}"
@@ -399,11 +388,7 @@ class StopRule(Uncalibrated, KeptInFiles):
         # A wrong last answer is a miss at λ = -∞ even where a risk of -∞ stops every λ above it.
         W = np.minimum(Failures(opens, reduced["fails"], end).first(rounding), end)
         target, delta = as_target(self.target), as_delta(self.delta)
-
-        def allowed(rows: Integers) -> float:
-            return allowed_threshold(W, examples.conditions, rows, target, delta)
-
-        return allowed
+        return partial(allowed_threshold, W, examples.conditions, target=target, delta=delta)
 
     def _allowed_by_losses(
         self, opens: Floats, losses: Integers, rounding: Rounding | None
@@ -469,7 +454,5 @@ class StopRule(Uncalibrated, KeptInFiles):
 
 def _breaks(opens: Floats, eta: float | Floats) -> Floats:
     """The thresholds (n, M) from which on inputs may stop at each checkpoint; ∞ where never."""
-    lowest = np.minimum.accumulate(opens + eta, axis=1)
-    before = np.concatenate([np.full((len(opens), 1), np.inf), lowest[:, :-1]], axis=1)
     starts = opens - eta
-    return np.where(starts < before, starts, np.inf)
+    return np.where(starts < lowest_before(opens + eta)[:, :-1], starts, np.inf)

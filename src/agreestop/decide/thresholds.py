@@ -38,19 +38,27 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, InputError, Integers, KeptInFiles, as_floats
 from agreestop.common.levels import (
-    LONGEST,
     REACH,
     Rounding,
     Target,
     apart,
-    as_fraction,
+    as_exact,
     in_gap,
     order_statistic,
     quantile_rank,
 )
 
 from .answer_kinds import Answer, BestClasses, NestedSets
-from .checkpoints import Conditions, Evidence, Index, LabelledEvidence, Policy, State, Verdict
+from .checkpoints import (
+    Conditions,
+    Evidence,
+    Index,
+    LabelledEvidence,
+    Policy,
+    State,
+    Verdict,
+    uniforms,
+)
 from .rule_files import reads_old
 
 TIES = 0.02  # width of the random numbers that break ties: 2 % of a risk, as risks are logarithms
@@ -137,18 +145,6 @@ def tie_width(reduced: dict[str, NDArray[Any]], rounding: Rounding) -> float:
     return max(TIES, 32 * rounding.largest(-float(sizes.max(initial=0.0))))
 
 
-def tie_breakers(count: int, width: float, seed: int, first: int | None) -> Floats:
-    """Random numbers u (count,) in [0, width) of inputs first, first + 1, …; fresh for None.
-
-    Those of calibration examples come from another sequence, see `with_broken_ties`.
-    """
-    if first is None:
-        return width * np.random.default_rng().random(count)
-    bits = np.random.PCG64([seed, 1])
-    bits.advance(first)
-    return width * np.random.Generator(bits).random(count)
-
-
 def with_broken_ties(
     reduced: dict[str, NDArray[Any]], width: float, seed: int
 ) -> dict[str, NDArray[Any]]:
@@ -229,7 +225,6 @@ def find_thresholds(
     `count`. `refine` may replace a threshold by a safer one, given the rows of the group and block.
     """
     everybody = np.ones((len(examples), 1), dtype=bool)
-    groups = examples.conditions.groups
     inside = everybody if blocks is None else blocks[:, None] == np.arange(count)
     cells = examples.cells(class_conditional)
 
@@ -243,7 +238,7 @@ def find_thresholds(
         return in_gap(value, compared, rounding, reach)
 
     values, kth = [], []
-    for group in (everybody if groups is None else groups).T:
+    for group in examples.groups.T:
         compared = (numbers if group.all() else numbers[group]).ravel()
         each = [group & block for block in inside.T]
         values.append([safe(rows, compared) for rows in each])
@@ -363,7 +358,8 @@ class OneThreshold(Policy, KeptInFiles):
     def _start(self, limits: Floats, first: int | None) -> State:
         count, u = len(limits), None
         if self.width:
-            u = tie_breakers(count, self.width, self.seed, first)[:, None]
+            # Calibration examples have another sequence, see `with_broken_ties`.
+            u = self.width * uniforms((self.seed, 1), count, first)
             limits = limits - u
         block = np.full(count, 0 if self.blocks is None else -1)
         return State(count, uniforms=u, limits=limits, block=block)
@@ -395,6 +391,16 @@ class OneThreshold(Policy, KeptInFiles):
     def stopping(self, evidence: Evidence) -> Booleans | None:
         known = self.is_single and not self.width
         return self.answer.stopping(self.values[0, 0], evidence) if known else None
+
+
+def refuse_never(policy: OneThreshold) -> None:
+    """Refuse λ = -∞ where an input that nothing stopped may be answered wrongly."""
+    if (policy.values == -np.inf).any():
+        raise InputError(
+            "with these examples nothing may stop, and an input that nothing stops may be wrong, "
+            "so nothing can be promised: give more examples, or a lower target; some rules take "
+            'at_end="abstain", or labels "final".'
+        )
 
 
 def allowed_by_failures(
@@ -509,14 +515,7 @@ def as_loss(loss: ArrayLike) -> Floats:
 
 def as_max_loss(max_loss: Target, loss: Floats) -> Fraction:
     """The mean cost to promise, exactly as written; it must be less than the largest cost."""
-    try:
-        value = max_loss if isinstance(max_loss, Fraction) else as_fraction(str(max_loss).strip())
-    except (ValueError, ZeroDivisionError):
-        raise InputError(
-            f"max_loss is {max_loss!r:.80}: give the mean cost to promise, for example 0.05."
-        ) from None
-    if (bits := value.denominator.bit_length()) > LONGEST:
-        raise InputError(f"max_loss is a fraction of {bits:,} bits: give a number such as 0.05.")
+    value = as_exact(max_loss, "max_loss", "the mean cost to promise, for example 0.05")
     if not 0 < value < Fraction(str(float(loss.max()))):
         raise InputError(
             f"max_loss is {max_loss!r:.80}: it must lie between 0 and the largest cost, "
@@ -554,10 +553,16 @@ def reduce_costs(
     return {"breaks": plain, "costs": costs, "rounded_breaks": breaks, "rounded_costs": worst}
 
 
-def cost_steps(loss: Floats, reduced: dict[str, Any], name: str) -> LossSteps:
-    """The reduced costs of a name ("" or "rounded_") in whole parts."""
+def allowed_by_costs(
+    reduced: dict[str, NDArray[Any]], loss: Floats, max_loss: Fraction
+) -> list[Allowed]:
+    """The thresholds that some rows allow, from the costs exactly and with rounding."""
     exact = {cost: Fraction(str(cost)) for cost in np.unique(loss).tolist()}
     scale = math.lcm(*(cost.denominator for cost in exact.values()))
     whole = np.array([int(cost * scale) for cost in exact.values()])
-    costs = whole[np.searchsorted(np.array(list(exact)), reduced[f"{name}costs"])]
-    return LossSteps.of(reduced[f"{name}breaks"], costs, Fraction(scale), int(whole.max()))
+    allowed: list[Allowed] = []
+    for name in ("", "rounded_"):
+        costs = whole[np.searchsorted(np.array(list(exact)), reduced[f"{name}costs"])]
+        steps = LossSteps.of(reduced[f"{name}breaks"], costs, Fraction(scale), int(whole.max()))
+        allowed.append(partial(steps.threshold, max_loss=max_loss))
+    return allowed
