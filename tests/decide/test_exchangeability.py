@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from tests.decide.strategies import exchangeability
+from agreestop.decide import leakage as exchangeability
 
 SCORES = replace(ag.simulate_scores(900, steps=10, K=2, C=6, pace=3.0, signal=4.0), ids=np.arange(900))
 RULE = ag.AgreeStop(0.9, range(1, 11), 1)
