@@ -10,7 +10,7 @@ PYTHONS := 3.11 3.12 3.13
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types fast slow lowest pythons wheel install-check figures peers bench cluster shapes docs digits ci clean
+.PHONY: help run test lint types fast slow lowest pythons wheel install-check figures peers bench cluster shapes docs picture digits ci clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | sort
@@ -93,13 +93,16 @@ cluster: $(CLUSTER)/.cluster  ## tests on a local Ray cluster of two workers, wh
 shapes: $(VENV)/.test  ## which shape of score stops earliest; writes results/shapes and the table of docs/shapes.md
 	$(BIN)/python -m benchmarks shapes
 
-docs: $(VENV)/.test  ## write what comes from docstrings, results and examples: docs/api.md, docs/configuration.md, docs/reproduction.md, docs/examples.md, tables and figures of README.md and of docs/engines.md, reliability.md, promises.md, drift.md, scale.md, serve.md, adapters.md, nir.md and microcontroller.md
+docs: $(VENV)/.test  ## write what comes from docstrings, results and examples: docs/api.md, docs/configuration.md, docs/reproduction.md, docs/examples.md, tables and figures of docs/guide.md, paper.md, engines.md, reliability.md, promises.md, drift.md, scale.md, serve.md, adapters.md, nir.md and microcontroller.md
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_configuration.py
 	PYTHONPATH=. $(BIN)/python docs/make_reproduction.py
 	$(BIN)/python docs/make_readme.py
 
-digits: run  ## renew results/digits from a run; its demo.html (5 MB) is not kept, so the report does not link to it
+picture: run  ## docs/demo.gif, the moving picture of the README, from the page of a run; needs chromium
+	$(BIN)/python docs/make_demo_picture.py
+
+digits: run  ## renew results/digits from a run; its demo.html (2 MB) is not kept, so the report does not link to it
 	cp runs/digits/metrics.json runs/digits/coverage-and-latency-*.png runs/digits/coverage-by-time-and-class-*.png results/digits
 	sed '/href="demo.html"/d' runs/digits/report.html > results/digits/report.html
 

@@ -1,4 +1,4 @@
-"""Write the tables of README.md and of pages in docs/ from results/ and from the library, and the pages that show examples/."""
+"""Write the tables of pages in docs/ from results/ and from the library, and the pages that show examples/."""
 
 from __future__ import annotations
 
@@ -432,9 +432,14 @@ def fill(text: str, name: str, table: Callable[[], str]) -> str:
     return re.sub(f"{begin}.*?{end}", lambda _: f"{begin}\n{table()}\n{end}", text, flags=re.DOTALL)
 
 
-def readme(text: str) -> str:
-    """README.md with its tables."""
-    return fill(fill(text, "results", results_table), "speed", speed_table)
+def guide(text: str) -> str:
+    """docs/guide.md with its table."""
+    return fill(text, "speed", speed_table)
+
+
+def paper(text: str) -> str:
+    """docs/paper.md with its table."""
+    return fill(text, "results", results_table)
 
 
 def examples() -> str:
@@ -516,7 +521,12 @@ def serve(text: str) -> str:
     return fill(fill(text, "load", load_table), "attacks", attack_table)
 
 
-PAGES: dict[str, Callable[[str], str]] = {"README.md": readme, "docs/adapters.md": adapters, "docs/engines.md": engines}
+PAGES: dict[str, Callable[[str], str]] = {
+    "docs/guide.md": guide,
+    "docs/paper.md": paper,
+    "docs/adapters.md": adapters,
+    "docs/engines.md": engines,
+}
 PAGES |= {"docs/reliability.md": reliability, "docs/promises.md": promises, "docs/drift.md": drift, "docs/scale.md": scale}
 PAGES |= {"docs/microcontroller.md": microcontroller, "docs/serve.md": serve, "docs/nir.md": nir}
 

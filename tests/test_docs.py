@@ -1,4 +1,4 @@
-"""The README's blocks and the examples run as printed, and the pages that scripts write are up to date."""
+"""The blocks of README and guide and the examples run as printed, and the pages that scripts write are up to date."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import agreestop as ag
 ROOT = Path(__file__).parents[1]
 
 
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+PRINTED = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guide.md").read_text(encoding="utf-8"), flags=re.DOTALL)
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -45,13 +46,21 @@ def run_code(code: str, folder: Path) -> str:
     return result.stdout
 
 
-def test_the_readme_has_a_block_for_each_use() -> None:
+def test_the_readme_is_short_and_shows_what_its_code_prints(folder: Path) -> None:
+    pytest.importorskip("sklearn", reason="the first example is a classifier of scikit-learn")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150 and text.count("```python") == len(PRINTED) == 2
+    for code, printed in PRINTED:
+        assert run_code(code, folder) == printed
+
+
+def test_the_guide_has_a_block_for_each_use() -> None:
     assert len(BLOCKS) == 5
     assert sum("live(" in code for code in BLOCKS) == 1
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_the_blocks_of_the_readme_run(number: int, folder: Path) -> None:
+def test_the_blocks_of_the_guide_run(number: int, folder: Path) -> None:
     printed = run_code(BLOCKS[number], folder)
     if "stopped at" in BLOCKS[number]:
         assert re.search(r"stopped at \d+ with classes \(", printed)
@@ -73,7 +82,7 @@ def test_the_examples_run_and_are_short(path: Path, tmp_path: Path) -> None:
 def test_the_tables_of_the_pages_and_the_examples_page_are_up_to_date() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "make_readme.py"))
     written = ("adapters", "drift", "engines", "microcontroller", "nir", "promises", "reliability", "scale", "serve")
-    assert set(pages["PAGES"]) == {"README.md", *(f"docs/{name}.md" for name in written)}
+    assert set(pages["PAGES"]) == {f"docs/{name}.md" for name in (*written, "guide", "paper")}
     for path, write in pages["PAGES"].items():
         text = (ROOT / path).read_text(encoding="utf-8")
         assert write(text) == text, "run make docs"

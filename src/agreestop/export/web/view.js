@@ -75,7 +75,7 @@ class AgreementView {
     const width = Math.min(Math.max(parent.clientWidth, 320), 640); // so that letters have their own size on a phone too
     Object.assign(this, { names, count, width, top: 16, bottom: 270, height: 322, left: 40 });
     this.column = (this.width - this.left) / names.length;
-    this.radius = Math.min(11, this.column / 2 - 1);
+    this.radius = Math.min(11, (this.column + 12) / 6.4);
     const step = 2.1 * this.radius;
     this.beside = 3 * step <= this.column + 12 ? [0, -step, step] : [0]; // where a token may stand in its column
     this.svg = shape(parent, "svg", { viewBox: `0 0 ${this.width} ${this.height}`, role: "img" });
@@ -97,7 +97,7 @@ class AgreementView {
     this.tokens = Array.from({ length: count }, (_, k) => {
       const token = shape(this.svg, "g", { class: "token" });
       shape(token, "circle", { r: this.radius });
-      shape(token, "text", { y: 4 }, String(k + 1));
+      shape(token, "text", { y: 0.35 * this.radius, style: `font-size: ${Math.min(12, 1.2 * this.radius)}px` }, String(k + 1));
       return token;
     });
   }
