@@ -34,6 +34,7 @@ NAMES = {
     "TopMass",
     "FixedTime",
     "Gate",
+    "GiveUp",
     "LearnedRisk",
     "ShapedRisk",
     "VoteRisk",

@@ -386,3 +386,49 @@ def test_series_and_labels_that_do_not_fit_are_refused() -> None:
         early.fit(X[:, None, None], Y)
     with pytest.raises(ag.InputError, match="y holds one class, 'flat': a classifier"):
         early.fit(X, np.full(300, "flat"))
+
+
+def test_what_is_not_answered_has_a_label_of_its_own() -> None:
+    hard = X + np.random.default_rng(2).normal(size=X.shape) * 6
+    early = EarlyClassifier(GaussianNB(), 6, 0.9, at_end="abstain", abstain_label="unknown", folds=0).fit(hard, Y)
+    new = NEW + np.random.default_rng(3).normal(size=NEW.shape) * 6
+    predicted, decisions = early.predict(new), early.decide(new)
+    assert ((predicted == "unknown") == ~decisions.answered).all() and 0.1 < decisions.answered.mean() < 0.95
+    result = ag.evaluate(decisions, TRUE)
+    assert result.wrong is not None and result.wrong == np.mean(decisions.answered & (predicted != TRUE)) and result.wrong.low < 0.1
+    assert "not answered" in early.rule_.guarantee
+    made_by = partial(ag.AgreeStop, at_end="abstain")
+    assert EarlyClassifier(GaussianNB(), 6, 0.9, rule=made_by, abstain_label="?", folds=0).fit(hard, Y).rule_.rule.terms.abstains
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"at_end": "abstain"}, "abstain_label is missing"),
+        ({"at_end": "abstain", "abstain_label": "flat"}, "a class of y"),
+        ({"at_end": "abstain", "abstain_label": -1}, "give a text"),
+        ({"at_end": "abstain", "abstain_label": "?", "rule": "spikecp"}, "at_end is 'abstain'"),
+        ({"at_end": "never", "abstain_label": "?"}, "at_end is 'never'"),
+    ],
+)
+def test_wrong_endings_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ag.InputError, match=words):
+        EarlyClassifier(GaussianNB(), 4, 0.9, **settings).fit(X, Y)
+
+
+def test_people_stay_on_one_side_and_the_promise_is_for_new_ones() -> None:
+    people = np.arange(300) % 60
+    early = EarlyClassifier(GaussianNB(), 4, 0.8, folds=0, calibration=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        early.fit(X, Y, people=people)
+    assert early.rule_.people == len(np.unique(people[early.calibration_rows_])) == 30
+    assert "a row of a new person" in early.rule_.guarantee
+    assert "a new person" in early.fit(X, Y, people=people, for_people=0.9).rule_.guarantee
+    for wrong, words in (
+        ({"people": people, "groups": people}, "groups and people"),
+        ({"for_people": 0.9}, "without people"),
+        ({"people": people[:5]}, "people has shape"),
+    ):
+        with pytest.raises(ag.InputError, match=words):
+            early.fit(X, Y, **wrong)

@@ -18,6 +18,14 @@ misses allowed, the other n - u rows calibrate at the target 1 - (k - u)/(n - u 
 have. For U ≤ k the new row misses with probability at most
 U/(n + 1) + (n + 1 - U)/(n + 1) · (k - U)/(n + 1 - U) = k/(n + 1); for larger U the fit is refused.
 
+Rows of one person are not exchangeable with another's. `fit(X, y, people=...)` keeps every person
+on one side and promises the same for a row of a new person (see `docs/people.md`); people with rows
+of classes that no fitting person has are refused there.
+
+With at_end="abstain" a series that nothing stopped is not answered: `predict` returns
+`abstain_label` for it, and P(answered and wrong) ≤ 1 - target is promised. `ag.evaluate` of what
+`decide` returns has the share answered, with an interval.
+
 `predict` returns the most probable class at the stop. `decide` returns the whole answer, which may
 hold several classes at the last checkpoint; the promise is about it.
 """
@@ -71,6 +79,7 @@ RULES: dict[str, RuleMaker] = {
     "spikecp": partial(SpikeCP, pooling=MODEL_AVERAGE),
     "fixed-time": partial(build_rule, "fixed-time"),
 }
+ABSTAINING = ("agreestop", "fixed-time")
 LEAST_ROWS = 10
 SUM_ERROR = 1e-3  # rounding of a sum of probabilities
 LEAST_CONFIDENCE = 1e-6  # a forest often gives a class no vote at all, and log 0 is no number
@@ -92,6 +101,10 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     folds         cross-validation folds for the temperatures; 0 for none, which saves their time
     one_model     True if one model reads prefixes of every length: it is fitted once,
                   on whole series
+    at_end        "answer", or "abstain": a series that nothing stopped is not answered; for the
+                  rules "agreestop" and "fixed-time"
+    abstain_label what `predict` returns for a series that is not answered, such as -1; it is no
+                  class of y
 
     X is (n, T), or (n, channels, T). For an estimator that takes two axes, channels are put side by
     side. After `fit`: `classes_`, `checkpoints_`, `models_`, `calibration_rows_` (rows of X),
@@ -111,17 +124,32 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         calibration: float = 0.3,
         folds: int = 3,
         one_model: bool = False,
+        at_end: str = "answer",
+        abstain_label: Any = None,
     ) -> None:
         self.estimator, self.checkpoints, self.target = estimator, checkpoints, target
         self.max_set_size, self.rule, self.seed = max_set_size, rule, seed
         self.calibration, self.folds, self.one_model = calibration, folds, one_model
+        self.at_end, self.abstain_label = at_end, abstain_label
 
-    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        groups: ArrayLike | None = None,
+        *,
+        people: ArrayLike | None = None,
+        for_people: Target | None = None,
+    ) -> Self:
         """Fit the models on some rows of X, (n, T) or (n, channels, T), with labels y (n,), and
         calibrate the rule on the others.
 
         groups (n,) are whole numbers or strings, such as the person whom a series is of: rows of
         one group do not both fit and calibrate.
+
+        people (n,) are the same, and the promise is for a row of a new person, people counting
+        equally; with for_people, such as 0.9, for this share of new people: at most a share
+        1 - target of their answers miss.
         """
         series, labels = validate_data(self, X, y, allow_nd=True, dtype=np.float64)
         if series.ndim > 3:
@@ -145,7 +173,12 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         self.checkpoints_ = self._times(series.shape[-1])
         make = self._rule_maker()
-        names = _as_groups(groups, len(series))
+        if groups is not None and people is not None:
+            raise InputError("groups and people are given: people are kept apart too, so give one.")
+        if for_people is not None and people is None:
+            raise InputError("for_people is given without people: give the person of each row.")
+        persons = _as_groups(people, len(series), "people")
+        names = _as_groups(groups, len(series)) if persons is None else persons
         units = _units(series, names)
         fitting, calibration = self._divide(units)
         known = np.unique(codes[fitting])
@@ -155,6 +188,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{str(self.classes_[known[0]])!r}: give more rows."
             )
         rule = make(self.target, self.checkpoints_, self.max_set_size)
+        self._check_abstain_label(rule)
         if not isinstance(rule, Rule) or rule.checkpoints != self.checkpoints_:
             made = (
                 f"a {type(rule).__name__} with other checkpoints than "
@@ -175,11 +209,18 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 rule, series[fitting], codes[fitting], units[fitting], apart
             )
         met = np.isin(codes[self.calibration_rows_], known)
+        if persons is not None and not met.all():
+            raise InputError(
+                f"people: {int((~met).sum())} calibration rows are of classes that no person who "
+                "fits the models has: give more people, or leave these classes out."
+            )
         stricter, unmet = _count_unmet(rule, met)
-        self.notes_ = self._notes(ids[changes], names, calibration, unmet)
+        self.notes_ = self._notes(ids[changes], names, calibration, unmet, persons is not None)
         self.models_ = self._fit_models(series[fitting], codes[fitting])
         rows = self.calibration_rows_[met]
-        calibrated = stricter.calibrate(self._scores(self.models_, series[rows], codes[rows]))
+        own = None if persons is None else persons[rows]
+        scores = self._scores(self.models_, series[rows], codes[rows])
+        calibrated = stricter.calibrate(scores, people=own, for_people=for_people)
         self.notes_ += calibrated.notes
         self.rule_ = (
             replace(calibrated, guarantee=f"{rule.promise()} {unmet}") if unmet else calibrated
@@ -192,6 +233,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         groups: NDArray[Any] | None,
         calibration: Integers,
         unmet: str,
+        people: bool,
     ) -> tuple[str, ...]:
         """What is worth knowing about the division of the rows; what may void the promise is
         also warned of. ids: of rows that change.
@@ -204,10 +246,12 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         if groups is not None:
             count = len(np.unique(groups[calibration]))
+            what = "people" if people else "groups"
             notes.append(
-                f"The rows of {count} of the {len(np.unique(groups))} groups calibrate, and those "
+                f"The rows of {count} of the {len(np.unique(groups))} {what} calibrate, and those "
                 "of the others fit the models."
             )
+        if groups is not None and not people:
             doubts.append(
                 f"rows of one group are alike, so with {count} groups that calibrate, the promise "
                 "is about new rows of these groups: "
@@ -227,9 +271,15 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The most probable class of each series at its stop, (n,)."""
-        best = self.decide(X).best
-        return self.classes_[best]
+        """The most probable class of each series at its stop, (n,).
+
+        `abstain_label` for a series that is not answered.
+        """
+        decisions = self.decide(X)
+        classes = self.classes_[decisions.best]
+        if decisions.answered.all():
+            return classes
+        return np.where(decisions.answered, classes, self.abstain_label)
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Where each series stops and the classes it answers with.
@@ -304,7 +354,33 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return cast(tuple[int, ...], times)
 
+    def _check_abstain_label(self, rule: Rule) -> None:
+        label, classes = np.asarray(self.abstain_label), self.classes_
+        if self.abstain_label is None:
+            if rule.terms.abstains:
+                raise InputError(
+                    "abstain_label is missing: give what predict returns for a series that is not "
+                    "answered, such as -1."
+                )
+        elif label.shape or (label.dtype.kind in "US") != (classes.dtype.kind in "US"):
+            raise InputError(
+                f"abstain_label is {self.abstain_label!r:.60}: give a text where classes are "
+                "texts, and a number where they are numbers."
+            )
+        elif label in classes:
+            raise InputError(
+                f"abstain_label is {self.abstain_label!r:.60}, a class of y: give another."
+            )
+
     def _rule_maker(self) -> RuleMaker:
+        if self.at_end != "answer":
+            if self.rule not in ABSTAINING:
+                raise InputError(
+                    f"at_end is {self.at_end!r:.40}, which is for the rules "
+                    f"{' and '.join(ABSTAINING)}: choose one of these, or give rule= what makes a "
+                    "rule that abstains."
+                )
+            return partial(cast(Any, RULES[self.rule]), at_end=self.at_end)
         if callable(self.rule):
             return self.rule
         if self.rule not in RULES:
@@ -431,12 +507,12 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
 
 
-def _as_groups(groups: ArrayLike | None, n: int) -> NDArray[Any] | None:
+def _as_groups(groups: ArrayLike | None, n: int, name: str = "groups") -> NDArray[Any] | None:
     if groups is None:
         return None
-    array = as_array(groups, "groups")
+    array = as_array(groups, name)
     if array.shape != (n,) or array.dtype.kind not in "iuUS":
-        given = f"groups has shape {array.shape} and dtype {array.dtype}"
+        given = f"{name} has shape {array.shape} and dtype {array.dtype}"
         raise InputError(
             f"{given}: {n} whole numbers or strings are needed, one for each row of X."
         )

@@ -27,6 +27,7 @@ from .scores import Scores, load_scores, save_scores, save_spikes
 from .spikecp import SpikeCP
 from .spotting import Detection, Spotter
 from .stop_rule import StopRule
+from .tuning.give_up import GiveUp
 from .tuning.learned_risk import LearnedRisk
 from .tuning.schedules import front
 from .tuning.simulated import simulate_scores
@@ -35,7 +36,7 @@ from .tuning.tune import Tuned, tune
 
 __all__ = ["DCSNN", "SEENN", "AgreeStop", "IntervalStop", "SpikeCP", "StopRule"]
 __all__ += ["MajorityVote", "MergeConfidence", "MergePValues", "MergeRanks"]
-__all__ += ["FixedTime", "Gate", "LearnedRisk", "LogLoss", "ShapedRisk", "Spread"]
+__all__ += ["FixedTime", "Gate", "GiveUp", "LearnedRisk", "LogLoss", "ShapedRisk", "Spread"]
 __all__ += ["Answers", "Temperature", "TopMass", "TuningRanks", "VoteRisk"]
 __all__ += ["CalibratedRule", "CalibrationWarning", "Numbers", "Scores", "Session", "load_rule"]
 __all__ += ["load_scores", "save_scores", "save_spikes"]

@@ -77,6 +77,7 @@ from .thresholds import (
     tie_width,
     with_broken_ties,
 )
+from .tuning.give_up import GiveUp
 from .tuning.learned_risk import LearnedRisk
 
 TRIMS = (0.5, 0.25, 0.1, 0.0)
@@ -125,6 +126,9 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         it, ties make a rule safer than promised, and later.
     seed : int
         Of these random numbers: the same number and seed give the same draw.
+    give_up : GiveUp, optional
+        With at_end="abstain": an input with too little hope ends before the last checkpoint. The
+        rule uses the risk of it.
 
     Notes
     -----
@@ -158,11 +162,12 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     at_end: str = "answer"
     break_ties: bool = False
     seed: int = 0
+    give_up: GiveUp | None = None
 
     kinds: ClassVar = {
         "agreestop": (
             *("target", "pooling", "fill", "class_conditional", "delta", "gate", "loss"),
-            *("max_loss", "accumulated", "trim", "at_end", "break_ties", "seed"),
+            *("max_loss", "accumulated", "trim", "at_end", "break_ties", "seed", "give_up"),
         ),
         "fixed-time": (
             *("target", "pooling", "class_conditional", "delta", "loss", "max_loss", "at_end"),
@@ -176,6 +181,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 f"risk is {self.risk!r:.80}: give a risk such as TopMass(...), TopMass.fit(...) or "
                 "LearnedRisk.fit(...)."
             )
+        if self.give_up is not None:
+            self._use_give_up(self.give_up, self.risk)
         if self.gate is not None:
             self._use_gate(self.gate)
         self.risk.check_size(self.max_set_size)
@@ -285,6 +292,23 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     def history(self) -> Transcript | None:
         return Transcript(self.checkpoints) if self.risk.reads_answers else None
 
+    def _use_give_up(self, give_up: GiveUp, given: Risk) -> None:
+        if not isinstance(give_up, GiveUp):
+            raise InputError(f"give_up is {give_up!r:.80}: give what GiveUp.fit returned.")
+        if not abstains(self.at_end) or self.loss is not None:
+            raise InputError(
+                'give_up ends inputs without an answer: give at_end="abstain" and a target.'
+            )
+        checkpoints, risk = as_checkpoints(self.checkpoints), give_up.risk
+        if risk is not None:  # not yet the rule's own
+            own = given if self.gate is None else self.gate
+            if risk is not own and not (self.gate is None and given.is_default):
+                raise InputError(
+                    "a rule with give_up uses its risk: give the risk, or the gate, to GiveUp.fit."
+                )
+            object.__setattr__(self, "risk", risk.cut(checkpoints))
+        object.__setattr__(self, "give_up", replace(give_up.cut(checkpoints), risk=None))
+
     @cached_property
     def terms(self) -> Terms:
         return Terms(
@@ -302,7 +326,10 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     @property
     def tuned(self) -> TunedRows | None:
-        return self.risk.tuned
+        tuned = self.risk.tuned
+        if self.give_up is None or self.give_up.rows is None:
+            return tuned
+        return self.give_up.rows.also(tuned)
 
     @property
     def _target(self) -> Fraction:
@@ -335,7 +362,12 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         answer, rounding = self.answer(examples.conditions.final), self.rounding(examples.rounding)
         evidence, labels = examples.evidence, examples.labels
         found: Reduced = {"numbers": answer.compared(evidence)}
+        may_run = evidence
+        if self.give_up is not None:
+            may_run = answer.shut(evidence, self.give_up.running(evidence.risk, rounding))
+            evidence = answer.shut(evidence, self.give_up.running(evidence.risk))
         if self.gate is not None:
+            may_run = answer.shut(may_run, self.gate.opened(may_run.risk)[0])
             opened, found["blocks"] = self.gate.opened(evidence.risk)
             evidence = answer.shut(evidence, opened)
         if self.loss is not None:
@@ -345,7 +377,10 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             failures = answer.failures(evidence, labels, None, None)
             ends = {"fails": failures.fails, "fails_end": failures.fails_end}
             return found | {"opens": failures.opens} | ends
-        return found | reduce_to_failures(answer, evidence, labels, rounding)
+        found |= reduce_to_failures(answer, evidence, labels, rounding)
+        if self.give_up is not None:  # in another run an input may just not be given up
+            found["rounded"] = reduce_to_failures(answer, may_run, labels, rounding)["rounded"]
+        return found
 
     def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
         answer, gate = self.answer(examples.conditions.final), self.gate
@@ -369,7 +404,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         policy = fit_thresholds(*known)
         if self.risk.reads_answers and not (answer.final or answer.abstains):
             refuse_never(policy)
-        return replace(policy, width=width, seed=self.seed)
+        lines = None if self.give_up is None else self.give_up.ceilings
+        return replace(policy, width=width, seed=self.seed, ceilings=lines)
 
     def promise(self) -> str:
         if self.max_loss is not None:
@@ -393,7 +429,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             wrong = "costs nothing"
             if self.target is not None:
                 wrong = "counts as right"
-            words = f"{words} An input that nothing stops is not answered, which {wrong}."
+            given_up = ", or that is given up," if self.give_up is not None else ""
+            words = f"{words} An input that nothing stops{given_up} is not answered, which {wrong}."
         if self.gate is None:
             return words
         return f"for each block of times at which an input first looked ready, {words}"
@@ -429,6 +466,11 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         return self.risk
 
     def untuned(self) -> Self:
+        if self.give_up is not None:
+            raise InputError(
+                "the rule has give_up, which holds its risk: tune the rule without it, then give "
+                "the tuned risk to GiveUp.fit."
+            )
         if self.gate is not None:
             raise InputError(
                 "the rule has a gate, which holds its risk: tune the rule without it, then give "
@@ -458,7 +500,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     @property
     def takes_temperatures(self) -> bool:
-        return self.gate is None and self.risk.takes_temperatures
+        return self.gate is None and self.give_up is None and self.risk.takes_temperatures
 
     def with_temperatures(self, tuning: Scores) -> Self:
         return replace(self, risk=self.risk.with_temperatures(tuning))
@@ -466,6 +508,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     def prefilter(self, policy: Policy) -> tuple[Floats, RiskNumbers] | None:
         count = len(self.checkpoints)
         numbers = self.risk.numbers(count)
+        if self.give_up is not None:
+            return None  # an input above a threshold may be given up
         if numbers is None or numbers.fixed_time or not isinstance(policy, OneThreshold):
             return None
         if policy.by_checkpoint:
@@ -527,6 +571,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         if kind == "fixed-time":
             return cls(target, checkpoints, max_set_size, True, FixedTime(chosen), **options)
         gate = options.get("gate")
+        if options.get("give_up") is not None:
+            return cls(target, checkpoints, max_set_size, risk=options["give_up"].risk, **options)
         risk = TopMass(chosen) if gate is None else gate
         return cls(target, checkpoints, max_set_size, risk=risk, **options)
 

@@ -255,7 +255,8 @@ class OneThreshold(Policy, KeptInFiles):
     log e_t < slack. `blocks` (M,) is the block of an input whose gate opens at a checkpoint; inputs
     whose gate never opens are in the last block, B - 1. With `by_checkpoint` there is one threshold
     for each checkpoint, (1, M). `reach` are the safest and the boldest threshold that were of any
-    use for the calibration examples. An input decides with λ - u, u uniform on [0, width).
+    use for the calibration examples. An input decides with λ - u, u uniform on [0, width). One that
+    does not stop where its risk is above the `ceilings` (M,) is given up there, without an answer.
     """
 
     answer: Answer
@@ -268,6 +269,7 @@ class OneThreshold(Policy, KeptInFiles):
     reach: tuple[float, ...] | None = None
     width: float = 0.0
     seed: int = 0
+    ceilings: Floats | None = None
 
     def __post_init__(self) -> None:
         groups = 1 if self.group_names is None else len(self.group_names)
@@ -367,6 +369,19 @@ class OneThreshold(Policy, KeptInFiles):
     def judge(
         self, index: Index, last: bool | Booleans, evidence: Evidence, state: State
     ) -> Verdict:
+        verdict = self._judge(index, last, evidence, state)
+        if self.ceilings is None:
+            return verdict
+        given_up = ~verdict.stop & (evidence.risk > self.ceilings[index])
+        state = verdict.state
+        if self.blocks is not None and state.block is not None:
+            never = given_up & (state.block < 0)
+            state = replace(state, block=np.where(never, self.values.shape[1] - 1, state.block))
+        return Verdict(verdict.stop | given_up, verdict.sets, state)
+
+    def _judge(
+        self, index: Index, last: bool | Booleans, evidence: Evidence, state: State
+    ) -> Verdict:
         if state.limits is None:
             limit = self.values[0, 0]
             if self.by_checkpoint:
@@ -389,8 +404,10 @@ class OneThreshold(Policy, KeptInFiles):
         return self.answer.judge(limits, last, evidence, state)
 
     def stopping(self, evidence: Evidence) -> Booleans | None:
-        known = self.is_single and not self.width
-        return self.answer.stopping(self.values[0, 0], evidence) if known else None
+        if not self.is_single or self.width:
+            return None
+        stops = self.answer.stopping(self.values[0, 0], evidence)
+        return stops if self.ceilings is None else stops | (evidence.risk > self.ceilings)
 
 
 def refuse_never(policy: OneThreshold) -> None:

@@ -4,6 +4,8 @@ coverage(evaluation)          coverage by stopping time, class, block or group, 
                               and the target
 stopping(decisions)           the share of inputs that have been answered by each time
 compare({name: evaluation})   coverage against latency, with a point for each rule
+answered({name: evaluation})  the share answered against the share answered wrongly: the front of
+                              rules that abstain, such as one rule at several targets
 drift(monitor)                the evidence of a drift monitor; the threshold or the misses of
                               an adaptive rule
 
@@ -28,7 +30,7 @@ from .contents import GroupCoverage
 from .drift import draw_adaptive, draw_evidence
 from .figures import draw_coverage, name_groups, style_of, tidy
 
-__all__ = ["compare", "coverage", "drift", "stopping"]
+__all__ = ["answered", "compare", "coverage", "drift", "stopping"]
 
 PARTS = {
     "time": "stopping time",
@@ -76,7 +78,8 @@ def stopping(decisions: Decisions, axes: Axes | None = None, *, label: str | Non
     decisions = getattr(decisions, "decisions", decisions)
     _check(decisions, Decisions, "stopping", "Decisions, which calibrated.decide returns")
     axes, times = _current(axes), np.unique(np.array(decisions.checkpoints, dtype=np.float64))
-    counts = np.bincount(np.searchsorted(times, decisions.stop_time), minlength=len(times))
+    ended = decisions.stop_time[decisions.answered]
+    counts = np.bincount(np.searchsorted(times, ended), minlength=len(times))
     axes.step([0.0, *times], [0.0, *np.cumsum(counts) / len(decisions)], where="post", label=label)
     axes.set(xlabel="time", ylabel="inputs answered", ylim=(0, 1.02))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -90,11 +93,40 @@ def compare(
     """Coverage against latency as a share of T, with intervals, a point for each
     named evaluation.
     """
-    _check(evaluations, Mapping, "compare", "a dictionary of names and evaluations")
+    axes = _points(evaluations, axes, "compare", "normalized_latency", "coverage")
+    if target is not None:
+        axes.axhline(float(as_target(target)), color="black", linewidth=1, zorder=0)
+    axes.set(xlabel="latency / T", ylabel="coverage")
+    return axes
+
+
+def answered(
+    evaluations: Mapping[str, Evaluation], axes: Axes | None = None, *, target: float | None = None
+) -> Axes:
+    """The share answered against the share answered wrongly, with intervals, a point for each named
+    evaluation. The target, if given, is a line at the share of wrong answers that it allows.
+    """
+    axes = _points(evaluations, axes, "answered", "wrong", "answered")
+    if target is not None:
+        axes.axvline(1 - float(as_target(target)), color="black", linewidth=1, zorder=0)
+    axes.set(xlabel="answered and wrong", ylabel="answered")
+    return axes
+
+
+def _points(
+    evaluations: Mapping[str, Evaluation], axes: Axes | None, function: str, across: str, up: str
+) -> Axes:
+    """Two figures of each named evaluation against each other."""
+    _check(evaluations, Mapping, function, "a dictionary of names and evaluations")
     axes = _current(axes)
     for name, result in evaluations.items():
-        _check(result, Evaluation, "compare", "an Evaluation for each name")
-        style, (x, y) = style_of(name), (result.normalized_latency, result.coverage)
+        _check(result, Evaluation, function, "an Evaluation for each name")
+        style, (x, y) = style_of(name), (getattr(result, across), getattr(result, up))
+        if x is None or y is None:
+            raise InputError(
+                f"ag.plot.{function} needs rules about right and wrong answers: {name!r} is about "
+                "a mean loss."
+            )
         reach = [[[value - value.low], [value.high - value]] for value in (x, y)]
         axes.errorbar(
             [x],
@@ -107,9 +139,6 @@ def compare(
             capsize=2,
             label=name,
         )
-    if target is not None:
-        axes.axhline(float(as_target(target)), color="black", linewidth=1, zorder=0)
-    axes.set(xlabel="latency / T", ylabel="coverage")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.legend(frameon=False, fontsize=9)
